@@ -1,0 +1,2 @@
+//! The `mdfs` program.
+fn main() {}

@@ -1,0 +1,123 @@
+//! What may be asked of a disk node, and what is heard back.
+
+use bytes::Bytes;
+use runtime::protocol::Undelivered;
+
+/// Bytes of one root slot: the unit of the slot area at the start of each disk.
+pub const SLOT_SIZE: usize = 4096;
+
+runtime::protocol! {
+    /// Block I/O: the disks of one disk node (thesis section 2.3).
+    BlockIo id 1 version 1;
+
+    /// Read within one stripe. Bytes never written are undefined.
+    1 Bulk Read {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte within the stripe.
+        offset: u32,
+        /// How many bytes.
+        length: u32,
+    } -> Bytes;
+
+    /// Replace bytes within one stripe. Durable after the next answered [`Sync`].
+    2 Bulk Write {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte within the stripe.
+        offset: u32,
+        /// The new content, in one or more pieces.
+        data: Vec<Bytes>,
+    } -> ();
+
+    /// Make every write of this disk node that was answered before durable.
+    3 Bulk Sync {} -> ();
+
+    /// Read one root slot of one disk of this node.
+    4 Control ReadSlot {
+        /// The disk within the node.
+        disk: u32,
+        /// The slot.
+        slot: u32,
+    } -> Bytes;
+
+    /// Replace one root slot; durable when answered.
+    5 Control WriteSlot {
+        /// The disk within the node.
+        disk: u32,
+        /// The slot.
+        slot: u32,
+        /// [`SLOT_SIZE`] bytes.
+        data: Bytes,
+    } -> ();
+
+    /// What this node's disks are and have done.
+    6 Control Describe {} -> Vec<DiskStatus>;
+}
+
+runtime::record! {
+    /// One disk, as its disk node sees it. Counters since the node started.
+    pub struct DiskStatus {
+        /// Usable stripes.
+        stripes: u64,
+        /// Requests waiting in the FIFO.
+        queued: u32,
+        /// False once the disk has failed for good.
+        healthy: bool,
+        /// Read requests done.
+        reads: u64,
+        /// Write requests done.
+        writes: u64,
+        /// Flushes of the disk's volatile cache done.
+        syncs: u64,
+        /// Bytes read.
+        read_bytes: u64,
+        /// Bytes written.
+        written_bytes: u64,
+    }
+}
+
+runtime::choice! {
+    /// Why block I/O could not do as asked, in terms of what the caller can do about it.
+    #[derive(Copy, thiserror::Error)]
+    pub enum Error {
+        /// The request did not reach the disk node.
+        #[error(transparent)]
+        1 Undelivered {
+            /// What happened.
+            #[from]
+            why: Undelivered,
+        },
+        /// Place or length is outside the disk: a bug of the caller, do not retry.
+        #[error("bytes {offset}..+{length} of stripe {stripe} do not exist")]
+        2 OutOfRange {
+            /// The stripe asked for.
+            stripe: u64,
+            /// The first byte.
+            offset: u32,
+            /// How many bytes.
+            length: u32,
+        },
+        /// The disk has failed for good; what it held must come from elsewhere.
+        #[error("disk {disk} of the disk node has failed")]
+        3 DiskFailed {
+            /// The disk within its node.
+            disk: u32,
+        },
+        /// What the disk returned is not what was written there.
+        #[error("block {block} of stripe {stripe} is damaged: its checksum does not match")]
+        4 Corrupt {
+            /// The stripe.
+            stripe: u64,
+            /// The 4 KiB block within the stripe.
+            block: u32,
+        },
+    }
+}
+
+impl Error {
+    /// The server was full: nothing was done, ask again later.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    }
+}

@@ -1,0 +1,82 @@
+//! What may be asked of the cache at one node, and what is heard back.
+
+use bytes::Bytes;
+
+pub use blockio::protocol::Error;
+
+runtime::protocol! {
+    /// The distributed stripe cache (thesis section 2.4): the node of a stripe is
+    /// `stripe mod nodes`.
+    Cache id 2 version 1;
+
+    /// Read within one stripe.
+    1 Bulk Read {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte within the stripe.
+        offset: u32,
+        /// How many bytes.
+        length: u32,
+        /// Empty, or the CRC-32C of each block of the range: bytes that come from a disk are
+        /// checked against it.
+        expect: Vec<u32>,
+    } -> Bytes;
+
+    /// Replace bytes within one stripe, in the cache only. Never reads the disk.
+    2 Bulk Write {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte within the stripe.
+        offset: u32,
+        /// The new content, in one or more pieces.
+        data: Vec<Bytes>,
+    } -> ();
+
+    /// Replace bytes by zeros, in the cache only.
+    3 Bulk WriteZeros {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte within the stripe.
+        offset: u32,
+        /// How many bytes.
+        length: u32,
+    } -> ();
+
+    /// Write the dirty bytes of these stripes back to their disks. The disks' own caches are
+    /// flushed by the asker, once for all nodes.
+    4 Bulk WriteBack {
+        /// Stripes of this node; empty for all.
+        stripes: Vec<u64>,
+    } -> ();
+
+    /// These bytes were freed: drop them, written or not.
+    5 Control Forget {
+        /// The logical stripe.
+        stripe: u64,
+        /// The first byte within the stripe.
+        offset: u32,
+        /// How many bytes.
+        length: u32,
+    } -> ();
+
+    /// What this node's cache holds and has done.
+    6 Control Status {} -> CacheStatus;
+}
+
+runtime::record! {
+    /// The cache of one node. Counters since the node started.
+    pub struct CacheStatus {
+        /// Stripes held.
+        lines: u64,
+        /// Of these, with bytes that no disk has yet.
+        dirty_lines: u64,
+        /// Reads answered from memory.
+        hits: u64,
+        /// Reads that went to a disk.
+        misses: u64,
+        /// Stripes dropped to make room.
+        evictions: u64,
+        /// Write-back requests sent to disks.
+        write_backs: u64,
+    }
+}

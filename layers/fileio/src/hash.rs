@@ -1,0 +1,32 @@
+//! Placement of requests (thesis section 2.5.4): by handle for files, by name for directory work.
+//! Frozen: the values are part of the on-disk format.
+
+use runtime::NodeId;
+
+use crate::protocol::{Handle, Name, Request};
+
+pub use meta::hash::{ino_node, name_node};
+
+/// The node that answers `request`, in a volume of `nodes` file-system nodes.
+pub fn owner(request: &Request, nodes: u32) -> NodeId {
+    let file = |handle: &Handle| ino_node(handle.ino, nodes);
+    let name = |directory: &Handle, name: &Name| name_node(directory.ino, name, nodes);
+    match request {
+        Request::Lookup(r) => name(&r.directory, &r.name),
+        Request::Create(r) => name(&r.directory, &r.name),
+        Request::MakeNode(r) => name(&r.directory, &r.name),
+        Request::Remove(r) => name(&r.directory, &r.name),
+        Request::RemoveDirectory(r) => name(&r.directory, &r.name),
+        Request::Rename(r) => name(&r.from_directory, &r.from_name),
+        Request::Link(r) => name(&r.directory, &r.name),
+        Request::Parent(r) => file(&r.directory),
+        Request::GetAttributes(r) => file(&r.file),
+        Request::SetAttributes(r) => file(&r.file),
+        Request::ReadDirectory(r) => file(&r.directory),
+        Request::ReadLink(r) => file(&r.file),
+        Request::Read(r) => file(&r.file),
+        Request::Write(r) => file(&r.file),
+        Request::Commit(r) => file(&r.file),
+        Request::GetSpace(_) | Request::Settle(_) => NodeId::fs(0),
+    }
+}

@@ -1,0 +1,419 @@
+//! The applications interface (thesis section 2.5.4): all that clients and gateways may ask.
+//!
+//! Every request stands alone: it names its objects in full and carries who asks. Those that are
+//! not idempotent carry a call id too.
+
+use bytes::Bytes;
+use runtime::protocol::Undelivered;
+
+pub use meta::attributes::{Attributes, Change, Credentials, Kind, Name, NameError, SetTime, Time};
+
+/// The root directory of every volume.
+pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
+
+/// Bytes that one read or write may move, at most.
+pub const TRANSFER_MAX: u32 = 4 << 20;
+
+/// Directory entries in one reply, at most.
+pub const ENTRIES_MAX: u32 = 4096;
+
+/// Bytes of a symbolic link's target, at most.
+pub const TARGET_MAX: usize = 4095;
+
+/// Bytes in a file, at most.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Hard links of one file, at most.
+pub const LINKS_MAX: u32 = 65_000;
+
+runtime::record! {
+    /// A file, for as long as it exists: the inode number and its incarnation.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct Handle {
+        /// The inode; `ino mod nodes` is its node.
+        ino: u64,
+        /// Which file of that number.
+        generation: u64,
+    }
+}
+
+runtime::record! {
+    /// Which call of which client this is: a retransmission carries the same id.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct CallId {
+        /// The client, drawn at random when it starts.
+        client: u64,
+        /// The call, counted by the client.
+        number: u64,
+    }
+}
+
+runtime::choice! {
+    /// What [`Create`] does if the name exists (RFC 1813 section 3.3.8).
+    #[derive(Copy)]
+    pub enum Existing {
+        /// Use it, and apply the size of the change to it.
+        1 Use {},
+        /// Fail with [`Error::Exists`].
+        2 Refuse {},
+        /// Use it if it was created by this very verifier, else fail with [`Error::Exists`].
+        3 UseIfSame {
+            /// Chosen by the client; stored with the file.
+            verifier: u64,
+        },
+    }
+}
+
+runtime::choice! {
+    /// What [`MakeNode`] makes.
+    pub enum NewNode {
+        /// An empty directory.
+        1 Directory {},
+        /// A symbolic link.
+        2 Symlink {
+            /// Its target, at most [`TARGET_MAX`] bytes.
+            target: Vec<u8>,
+        },
+        /// A block device.
+        3 BlockDevice {
+            /// Device numbers.
+            major: u32,
+            /// Device numbers.
+            minor: u32,
+        },
+        /// A character device.
+        4 CharDevice {
+            /// Device numbers.
+            major: u32,
+            /// Device numbers.
+            minor: u32,
+        },
+        /// A named pipe.
+        5 Fifo {},
+        /// A socket.
+        6 Socket {},
+    }
+}
+
+runtime::record! {
+    /// One entry of a directory.
+    pub struct DirectoryEntry {
+        /// Where to go on after this entry. Stays valid while other entries come and go.
+        cookie: u64,
+        /// The name.
+        name: Name,
+        /// What it names.
+        handle: Handle,
+        /// What kind of thing that is.
+        kind: Kind,
+        /// Its attributes, if asked for (and if it still existed).
+        attributes: Option<Box<Attributes>>,
+    }
+}
+
+runtime::record! {
+    /// A part of a directory.
+    pub struct DirectoryPage {
+        /// Entries in the order of their cookies.
+        entries: Vec<DirectoryEntry>,
+        /// Nothing follows.
+        end: bool,
+        /// The directory itself.
+        directory: Attributes,
+    }
+}
+
+runtime::record! {
+    /// What was read.
+    pub struct ReadData {
+        /// The bytes, in pieces; fewer than asked for only at the end of the file.
+        data: Vec<Bytes>,
+        /// The last byte read is the last of the file.
+        end: bool,
+        /// The file.
+        attributes: Attributes,
+    }
+}
+
+runtime::record! {
+    /// What was created, or found in its place.
+    pub struct Created {
+        /// The file.
+        attributes: Attributes,
+        /// It did not exist before.
+        new: bool,
+    }
+}
+
+runtime::record! {
+    /// Space of the volume, in bytes and inodes.
+    #[derive(Copy, Default)]
+    pub struct Space {
+        /// Bytes for data and metadata together.
+        total_bytes: u64,
+        /// Bytes that can still be allocated.
+        free_bytes: u64,
+        /// Files, directories and other inodes in existence.
+        inodes: u64,
+    }
+}
+
+runtime::protocol! {
+    /// File I/O: files and directories by handle and name.
+    FileIo id 4 version 1;
+
+    /// Find a name. Asked of the name's node.
+    1 Control Lookup {
+        /// Who asks.
+        who: Credentials,
+        /// The directory.
+        directory: Handle,
+        /// The name in it; not `.` or `..`.
+        name: Name,
+    } -> Attributes;
+
+    /// The directory above. Asked of the directory's node.
+    2 Control Parent {
+        /// Who asks.
+        who: Credentials,
+        /// The directory.
+        directory: Handle,
+    } -> Attributes;
+
+    /// Attributes. Asked of the file's node, like all that follow by handle.
+    3 Control GetAttributes {
+        /// The file.
+        file: Handle,
+    } -> Attributes;
+
+    /// Change attributes; the size too.
+    4 Control SetAttributes {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// What to change.
+        change: Change,
+        /// Only if the file's ctime is this, else [`Error::Changed`].
+        only_if_ctime: Option<Time>,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// Create a regular file. Asked of the name's node.
+    5 Control Create {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+        /// What to do if it exists.
+        existing: Existing,
+        /// Attributes of the new file.
+        change: Change,
+        /// Durable when answered.
+        durable: bool,
+    } -> Created;
+
+    /// Create anything but a regular file; durable when answered. Asked of the name's node.
+    6 Control MakeNode {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+        /// What to make.
+        node: NewNode,
+        /// Its attributes.
+        change: Change,
+    } -> Attributes;
+
+    /// Remove a name that is not a directory's, and the file with its last name. Asked of the
+    /// name's node.
+    7 Control Remove {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+        /// Durable when answered.
+        durable: bool,
+    } -> ();
+
+    /// Remove an empty directory; durable when answered. Asked of the name's node.
+    8 Control RemoveDirectory {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory above.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+    } -> ();
+
+    /// Give a file another name, replacing what has it; durable when answered. Asked of the old
+    /// name's node.
+    9 Control Rename {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory of the old name.
+        from_directory: Handle,
+        /// The old name.
+        from_name: Name,
+        /// The directory of the new name.
+        to_directory: Handle,
+        /// The new name.
+        to_name: Name,
+    } -> ();
+
+    /// Give a file one more name; durable when answered. Asked of the new name's node.
+    10 Control Link {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The file, not a directory.
+        file: Handle,
+        /// The directory of the new name.
+        directory: Handle,
+        /// The new name.
+        name: Name,
+    } -> Attributes;
+
+    /// Entries of a directory after a cookie. Asked of the directory's node.
+    11 Control ReadDirectory {
+        /// Who asks.
+        who: Credentials,
+        /// The directory.
+        directory: Handle,
+        /// Where to go on; 0 for the start.
+        after: u64,
+        /// How many entries, at most ([`ENTRIES_MAX`]).
+        count_max: u32,
+        /// With the attributes of each.
+        attributes: bool,
+    } -> DirectoryPage;
+
+    /// The target of a symbolic link.
+    12 Control ReadLink {
+        /// The link.
+        file: Handle,
+    } -> Vec<u8>;
+
+    /// Read bytes.
+    13 Bulk Read {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The first byte.
+        offset: u64,
+        /// How many bytes, at most [`TRANSFER_MAX`].
+        length: u32,
+    } -> ReadData;
+
+    /// Write bytes.
+    14 Bulk Write {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The first byte.
+        offset: u64,
+        /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
+        data: Vec<Bytes>,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// Make all that was written to the file durable.
+    15 Bulk Commit {
+        /// The file.
+        file: Handle,
+    } -> Attributes;
+
+    /// Space of the whole volume. Asked of any node.
+    16 Control GetSpace {} -> Space;
+
+    /// Make everything of this node durable, and its log short: before a clean stop.
+    17 Bulk Settle {} -> ();
+}
+
+runtime::choice! {
+    /// Why file I/O could not do as asked. Each says what the caller can do about it; the names
+    /// follow the POSIX errors that clients turn them into.
+    #[derive(Copy, thiserror::Error)]
+    pub enum Error {
+        /// The request did not reach its node.
+        #[error(transparent)]
+        1 Undelivered {
+            /// What happened.
+            #[from]
+            why: Undelivered,
+        },
+        /// ENOENT: no such name.
+        #[error("no such file or directory")]
+        2 NotFound {},
+        /// EEXIST: the name is taken.
+        #[error("the name exists already")]
+        3 Exists {},
+        /// ENOTDIR: what should be a directory is none.
+        #[error("not a directory")]
+        4 NotDirectory {},
+        /// EISDIR: a directory where none is allowed.
+        #[error("is a directory")]
+        5 IsDirectory {},
+        /// ENOTEMPTY: the directory still has entries.
+        #[error("the directory is not empty")]
+        6 NotEmpty {},
+        /// EACCES: the mode forbids it.
+        #[error("permission denied")]
+        7 AccessDenied {},
+        /// EPERM: only the owner or root may.
+        #[error("only the owner or root may do this")]
+        8 NotPermitted {},
+        /// EINVAL: makes no sense for this kind of file, or a value out of range.
+        #[error("invalid argument")]
+        9 Invalid {},
+        /// EFBIG: past the largest file.
+        #[error("the file would be too large")]
+        10 FileTooLarge {},
+        /// ENOSPC: the volume is full; removing files helps.
+        #[error("no space left on the volume")]
+        11 NoSpace {},
+        /// EMLINK: too many hard links.
+        #[error("too many links")]
+        12 TooManyLinks {},
+        /// ESTALE: the handle's file does not exist any more. Look it up again.
+        #[error("the file of this handle was removed")]
+        13 Stale {},
+        /// EIO: stored bytes are damaged or their disk failed.
+        #[error("the stored data cannot be read: damaged, or its disk failed")]
+        14 Damaged {},
+        /// The guard of [`SetAttributes`] did not hold. Read the attributes and decide again.
+        #[error("the file was changed by somebody else")]
+        15 Changed {},
+        /// A directory cursor that this volume never gave out.
+        #[error("unknown directory cookie")]
+        16 BadCookie {},
+    }
+}
+
+impl Error {
+    /// Nothing was done and a later try may succeed.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    }
+}

@@ -1,0 +1,237 @@
+//! Words about files that all layers above share: names, attributes, credentials.
+
+use bytes::Bytes;
+use runtime::seed::Rng;
+use runtime::wire::{Decoder, Encoder, Malformed, Wire};
+
+/// Bytes in one name, at most.
+pub const NAME_MAX: usize = 255;
+
+/// Supplementary groups in one request, at most.
+pub const GROUPS_MAX: usize = 64;
+
+/// One name in a directory: 1 to [`NAME_MAX`] bytes, without `/` and NUL, not `.` or `..`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Bytes);
+
+/// Why bytes are not a [`Name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// No bytes at all.
+    #[error("a name cannot be empty")]
+    Empty,
+    /// More than [`NAME_MAX`] bytes.
+    #[error("a name has at most 255 bytes")]
+    TooLong,
+    /// Contains `/` or NUL.
+    #[error("a name cannot contain '/' or a zero byte")]
+    Forbidden,
+    /// `.` or `..`.
+    #[error("'.' and '..' are not names of entries")]
+    Dots,
+}
+
+impl Name {
+    /// Checks and takes `bytes`.
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, NameError> {
+        let bytes = bytes.into();
+        match &bytes[..] {
+            [] => Err(NameError::Empty),
+            b"." | b".." => Err(NameError::Dots),
+            name if name.len() > NAME_MAX => Err(NameError::TooLong),
+            name if name.iter().any(|byte| matches!(byte, 0 | b'/')) => Err(NameError::Forbidden),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes; not always UTF-8.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        String::from_utf8_lossy(&self.0).fmt(f)
+    }
+}
+
+/// Length (u8), then the bytes.
+impl Wire for Name {
+    fn put(&self, out: &mut Encoder) {
+        out.bytes(&[self.0.len() as u8]);
+        out.bytes(&self.0);
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let length = u8::take(input)?;
+        let bytes = Bytes::copy_from_slice(input.bytes(usize::from(length))?);
+        Self::new(bytes).map_err(|_| Malformed("not a name"))
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        let length = 1 + rng.index(NAME_MAX);
+        Self((0..length).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<_>>().into())
+    }
+}
+
+runtime::record! {
+    /// A point in time.
+    #[derive(Copy, Default, PartialOrd, Ord, Hash)]
+    pub struct Time {
+        /// Seconds since 1970.
+        seconds: i64,
+        /// Nanoseconds, below one billion.
+        nanos: u32,
+    }
+}
+
+impl Time {
+    /// The time that is `since` after 1970.
+    pub fn from_unix(since: std::time::Duration) -> Self {
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        Self { seconds, nanos: since.subsec_nanos() }
+    }
+}
+
+runtime::choice! {
+    /// What an inode is.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub enum Kind {
+        /// A regular file.
+        1 File {},
+        /// A directory.
+        2 Directory {},
+        /// A symbolic link.
+        3 Symlink {},
+        /// A block device.
+        4 BlockDevice {},
+        /// A character device.
+        5 CharDevice {},
+        /// A named pipe.
+        6 Fifo {},
+        /// A socket.
+        7 Socket {},
+    }
+}
+
+runtime::record! {
+    /// What is known of a file besides its content and its names.
+    #[derive(Copy)]
+    pub struct Attributes {
+        /// The inode number.
+        ino: u64,
+        /// Which file of that number.
+        generation: u64,
+        /// What it is.
+        kind: Kind,
+        /// Permission bits, `0o7777`.
+        mode: u32,
+        /// Names (for a directory: 2 and one for each directory in it).
+        links: u32,
+        /// The owner.
+        uid: u32,
+        /// The group.
+        gid: u32,
+        /// Device number, for devices.
+        major: u32,
+        /// Device number, for devices.
+        minor: u32,
+        /// Bytes of the content.
+        size: u64,
+        /// Bytes of disk space in use by it.
+        used_bytes: u64,
+        /// Last read (kept as `relatime` does).
+        atime: Time,
+        /// Last change of the content.
+        mtime: Time,
+        /// Last change of content or attributes.
+        ctime: Time,
+        /// Creation.
+        birth: Time,
+    }
+}
+
+runtime::choice! {
+    /// A new time stamp.
+    #[derive(Copy)]
+    pub enum SetTime {
+        /// The server's time.
+        1 Now {},
+        /// A given time.
+        2 To {
+            /// It.
+            time: Time,
+        },
+    }
+}
+
+runtime::record! {
+    /// New values for some attributes.
+    #[derive(Default)]
+    pub struct Change {
+        /// Permission bits.
+        mode: Option<u32>,
+        /// Owner.
+        uid: Option<u32>,
+        /// Group.
+        gid: Option<u32>,
+        /// Size: cuts the content, or lengthens it by a hole.
+        size: Option<u64>,
+        /// Last read.
+        atime: Option<SetTime>,
+        /// Last change of the content.
+        mtime: Option<SetTime>,
+    }
+}
+
+runtime::record! {
+    /// Who asks. A claim that the gateway has checked as well as its protocol allows.
+    pub struct Credentials {
+        /// The user.
+        uid: u32,
+        /// The group.
+        gid: u32,
+        /// Further groups, at most [`GROUPS_MAX`].
+        groups: Vec<u32>,
+    }
+}
+
+impl Credentials {
+    /// The superuser.
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Vec::new() }
+    }
+
+    /// Is the asker in `group`?
+    pub fn in_group(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// Wanted access, as bits of the mode's lowest triple.
+pub mod access {
+    /// Read.
+    pub const READ: u32 = 4;
+    /// Write.
+    pub const WRITE: u32 = 2;
+    /// Execute, or search a directory.
+    pub const EXECUTE: u32 = 1;
+}
+
+impl Attributes {
+    /// May `who` do all of `wanted` (bits of [`access`])? As POSIX has it: the first matching class
+    /// of owner, group and others decides; root may do anything but execute a file that nobody may.
+    pub fn permits(&self, who: &Credentials, wanted: u32) -> bool {
+        if who.uid == 0 {
+            let runs = self.kind == (Kind::Directory {}) || self.mode & 0o111 != 0;
+            return wanted & access::EXECUTE == 0 || runs;
+        }
+        let granted = if who.uid == self.uid {
+            self.mode >> 6
+        } else if who.in_group(self.gid) {
+            self.mode >> 3
+        } else {
+            self.mode
+        };
+        granted & wanted == wanted
+    }
+}

@@ -1,0 +1,39 @@
+//! Placement: which node owns an inode, a name. Frozen: the values are part of the on-disk format.
+
+use runtime::NodeId;
+
+use crate::attributes::Name;
+
+/// The node of inode `ino`: the thesis' modulo.
+pub fn ino_node(ino: u64, nodes: u32) -> NodeId {
+    NodeId::fs((ino % u64::from(nodes)) as u32)
+}
+
+/// The hash of `name` in the directory `directory`: XXH3-64 (seed 0) over the directory's number
+/// (8 bytes, little-endian) and the name.
+pub fn name_hash(directory: u64, name: &Name) -> u64 {
+    let mut input = [0; 8 + crate::attributes::NAME_MAX];
+    let length = 8 + name.as_bytes().len();
+    input[..8].copy_from_slice(&directory.to_le_bytes());
+    input[8..length].copy_from_slice(name.as_bytes());
+    runtime::hash::xxh3(&input[..length])
+}
+
+/// The node of `name` in `directory`.
+pub fn name_node(directory: u64, name: &Name, nodes: u32) -> NodeId {
+    NodeId::fs((name_hash(directory, name) % u64::from(nodes)) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placement_is_frozen() {
+        let node =
+            |directory, name: &'static [u8]| name_node(directory, &Name::new(name).unwrap(), 64);
+        assert_eq!(ino_node(1, 64), NodeId::fs(1));
+        assert_eq!(ino_node(129, 64), NodeId::fs(1));
+        assert_eq!([node(1, b"a"), node(1, b"b"), node(2, b"a")].map(|node| node.0), [17, 41, 54]);
+    }
+}

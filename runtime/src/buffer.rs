@@ -1,0 +1,248 @@
+//! Buffers that the network, the cache and the disks share (design D5; Wu's Unifier).
+//!
+//! A [`Buffer`] is aligned for direct disk transfers, has one owner who may write, and becomes
+//! shared and read-only as [`Bytes`]. A [`Shared`] buffer hands out slices without a copy and is
+//! copied only when somebody wants to write while slices are still out.
+
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+/// Every buffer starts at a multiple of this, as direct disk transfers ask.
+pub const ALIGNMENT: usize = 4096;
+
+/// Free buffers of one size that a pool keeps for later, at most.
+const KEPT_MAX: usize = 256;
+
+#[derive(Clone, Copy)]
+#[repr(C, align(4096))]
+struct Page([u8; ALIGNMENT]);
+
+/// A pool of aligned buffers with a limit in bytes. Cheap to clone; may be used by all threads.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("limit_bytes", &self.inner.limit_bytes)
+            .field("used_bytes", &self.used_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    limit_bytes: usize,
+    used_bytes: AtomicUsize,
+    copied_bytes: AtomicU64,
+    kept: Mutex<Vec<Box<[Page]>>>,
+}
+
+impl Pool {
+    /// A pool that hands out at most `limit_bytes` at a time.
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                limit_bytes,
+                used_bytes: AtomicUsize::new(0),
+                copied_bytes: AtomicU64::new(0),
+                kept: Mutex::default(),
+            }),
+        }
+    }
+
+    /// A buffer of `length` bytes with undefined (but initialised) content; `None` if the limit is
+    /// reached: the caller answers `Busy`, or waits.
+    pub fn take(&self, length: usize) -> Option<Buffer> {
+        let pages = length.div_ceil(ALIGNMENT);
+        let size = pages * ALIGNMENT;
+        let limit = self.inner.limit_bytes;
+        self.inner
+            .used_bytes
+            .fetch_update(Relaxed, Relaxed, |used| {
+                Some(used + size).filter(|&after| after <= limit)
+            })
+            .ok()?;
+        let kept = {
+            let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let index = kept.iter().rposition(|pages_kept| pages_kept.len() == pages);
+            index.map(|index| kept.swap_remove(index))
+        };
+        let pages = kept.unwrap_or_else(|| vec![Page([0; ALIGNMENT]); pages].into_boxed_slice());
+        Some(Buffer { pages: Some(pages), length, pool: self.clone() })
+    }
+
+    /// Bytes in use, in whole pages.
+    pub fn used_bytes(&self) -> usize {
+        self.inner.used_bytes.load(Relaxed)
+    }
+
+    /// Bytes that may be in use.
+    pub fn limit_bytes(&self) -> usize {
+        self.inner.limit_bytes
+    }
+
+    /// Bytes that were copied between buffers so far, by those who count (see
+    /// [`count_copy`](Self::count_copy)).
+    pub fn copied_bytes(&self) -> u64 {
+        self.inner.copied_bytes.load(Relaxed)
+    }
+
+    /// Adds to the count of copied bytes: each copy of bulk data in the layers is counted here, so
+    /// that a test can prove how many there are.
+    pub fn count_copy(&self, bytes: usize) {
+        self.inner.copied_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    fn put_back(&self, pages: Box<[Page]>) {
+        self.inner.used_bytes.fetch_sub(pages.len() * ALIGNMENT, Relaxed);
+        let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < KEPT_MAX {
+            kept.push(pages);
+        }
+    }
+}
+
+/// An aligned buffer with one owner. Goes back to its pool when dropped.
+pub struct Buffer {
+    /// Present until dropped.
+    pages: Option<Box<[Page]>>,
+    length: usize,
+    pool: Pool,
+}
+
+impl Buffer {
+    /// Shares the buffer, read-only and without a copy.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+
+    fn pages(&self) -> &[Page] {
+        self.pages.as_deref().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffer").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `Page` is plain initialised bytes without padding (asserted below), so a slice of
+        // pages is a slice of that many bytes; `length` is at most their sum (`Pool::take`).
+        #[allow(unsafe_code, reason = "the buffer module views its aligned pages as bytes")]
+        unsafe {
+            std::slice::from_raw_parts(self.pages().as_ptr().cast(), self.length)
+        }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let length = self.length;
+        let pages = self.pages.as_deref_mut().unwrap_or_default();
+        // SAFETY: as above, and the exclusive borrow of `self` covers the pages.
+        #[allow(unsafe_code, reason = "the buffer module views its aligned pages as bytes")]
+        unsafe {
+            std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), length)
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Page>() == ALIGNMENT && align_of::<Page>() == ALIGNMENT);
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(pages) = self.pages.take() {
+            self.pool.put_back(pages);
+        }
+    }
+}
+
+/// A buffer that many may read while one may still write: slices are handed out without a copy,
+/// and a write copies the buffer first if slices are out.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    buffer: Arc<Buffer>,
+}
+
+struct SharedOwner(Arc<Buffer>);
+
+impl AsRef<[u8]> for SharedOwner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Shared {
+    /// Shares `buffer`.
+    pub fn new(buffer: Buffer) -> Self {
+        Self { buffer: Arc::new(buffer) }
+    }
+
+    /// A slice that stays as it is now, whatever is written later.
+    pub fn slice(&self, range: Range<usize>) -> Bytes {
+        Bytes::from_owner(SharedOwner(self.buffer.clone())).slice(range)
+    }
+
+    /// The content.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The content, to be changed. Copies it (and counts the copy) if slices are out; `None` if the
+    /// pool has no room for that.
+    pub fn make_mut(&mut self) -> Option<&mut [u8]> {
+        if Arc::get_mut(&mut self.buffer).is_none() {
+            let mut copy = self.buffer.pool.take(self.buffer.length)?;
+            copy.copy_from_slice(&self.buffer);
+            self.buffer.pool.count_copy(copy.len());
+            self.buffer = Arc::new(copy);
+        }
+        Arc::get_mut(&mut self.buffer).map(|buffer| &mut **buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_keeps_its_limit_and_reuses_what_came_back() {
+        let pool = Pool::new(3 * ALIGNMENT);
+        let first = pool.take(1).unwrap();
+        let second = pool.take(2 * ALIGNMENT).unwrap();
+        assert_eq!(first.as_ptr() as usize % ALIGNMENT, 0);
+        assert!(pool.take(1).is_none());
+        let address = second.as_ptr();
+        drop(second.freeze().slice(5..6));
+        assert_eq!(pool.used_bytes(), ALIGNMENT);
+        assert_eq!(pool.take(2 * ALIGNMENT).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn a_slice_does_not_change_when_the_buffer_is_written() {
+        let pool = Pool::new(1 << 20);
+        let mut shared = Shared::new(pool.take(8).unwrap());
+        shared.make_mut().unwrap().fill(1);
+        let slice = shared.slice(2..4);
+        shared.make_mut().unwrap().fill(2);
+        assert_eq!(&slice[..], [1, 1]);
+        assert_eq!(pool.copied_bytes(), 8);
+        shared.make_mut().unwrap().fill(3);
+        assert_eq!(pool.copied_bytes(), 8, "no slice is out, nothing is copied");
+    }
+}

@@ -1,0 +1,248 @@
+//! The node context: all that a layer may know and do.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use tokio::sync::oneshot;
+
+use crate::buffer::Pool;
+use crate::disk::Disk;
+use crate::host::Host;
+use crate::ids::{Epoch, NodeId};
+use crate::machine::Machine;
+use crate::mail::{Ask, Envelope};
+use crate::net::{Address, Listener};
+use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, Undelivered};
+
+/// Anything from which a request can be sent to a node: a node's [`Context`], or a
+/// [`Door`](crate::door::Door) by which ordinary threads enter the machine.
+pub trait Spawn: Clone + 'static {
+    /// Sends `call` to `to`; the future brings the answer.
+    fn spawn<C: Call>(
+        &self,
+        to: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static;
+    /// Resolves after `duration`.
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static;
+    /// File-system nodes of the volume.
+    fn fs_nodes(&self) -> u32;
+}
+
+/// The world as one node sees it. Cheap to clone.
+///
+/// Handlers of a node interleave at awaits only (design D3): state is never borrowed across one.
+#[derive(Clone)]
+pub struct Context {
+    node: NodeId,
+    machine: Rc<dyn Machine>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// The context of `node` on `machine`. Machines call this, layers do not.
+    pub fn new(node: NodeId, machine: Rc<dyn Machine>) -> Self {
+        Self { node, machine }
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// File-system nodes of the volume.
+    pub fn fs_nodes(&self) -> u32 {
+        self.machine.fs_nodes()
+    }
+
+    /// Disk nodes of the volume.
+    pub fn disk_nodes(&self) -> u32 {
+        self.machine.disk_nodes()
+    }
+
+    /// The epoch by which this node lives.
+    pub fn epoch(&self) -> Epoch {
+        self.machine.epoch()
+    }
+
+    /// Sends `call` to the node `to`; the caller runs on until it awaits the answer (the thesis'
+    /// spawn).
+    ///
+    /// A node on the same thread is called directly: the request starts when the future is first
+    /// polled. In any case it runs to its end, even if the future is dropped half-way.
+    pub fn spawn<C: Call>(&self, to: NodeId, call: C) -> Pending<C> {
+        let request: <C::Protocol as Protocol>::Request = call.into();
+        let caller = Caller { node: self.node, epoch: self.epoch() };
+        if let Some(host) = self.machine.host(to) {
+            let handler = Host::run::<C::Protocol>(host, caller, request).boxed_local();
+            return Pending { way: Way::Direct(Some(handler)), context: self.clone() };
+        }
+        let (reply, answer) = oneshot::channel();
+        let class = request.class();
+        let ask = Ask::<C::Protocol> { caller, request, reply };
+        self.machine.send(Envelope::new(to, caller, class, Box::new(ask)));
+        Pending { way: Way::Mail(answer), context: self.clone() }
+    }
+
+    /// Sends `call` and does not wait for its answer.
+    pub fn notify<C: Call>(&self, to: NodeId, call: C) {
+        let pending = self.spawn(to, call);
+        self.task(async move {
+            let _ = pending.await;
+        });
+    }
+
+    /// Makes `server` answer the requests of `P` at this node.
+    pub fn serve<P: Protocol>(&self, server: Rc<dyn crate::host::Server<P>>) {
+        let host = self.machine.host(self.node).expect("a node serves on its own thread");
+        host.serve(server);
+    }
+
+    /// Runs `task` on this node, beside everything else, to its end.
+    pub fn task(&self, task: impl Future<Output = ()> + 'static) {
+        self.machine.task(self.node, task.boxed_local());
+    }
+
+    /// Time since an arbitrary start; never goes back.
+    pub fn now(&self) -> Duration {
+        self.machine.now(self.node)
+    }
+
+    /// Time since 1970; may jump. For time stamps only.
+    pub fn unix_time(&self) -> Duration {
+        self.machine.unix_time(self.node)
+    }
+
+    /// Resolves after `duration`.
+    pub fn sleep(&self, duration: Duration) -> LocalBoxFuture<'static, ()> {
+        self.machine.sleep(self.node, duration)
+    }
+
+    /// 64 random bits.
+    pub fn random(&self) -> u64 {
+        self.machine.random(self.node)
+    }
+
+    /// Resolves once this node has nothing else to do (the MDP's background context).
+    pub fn idle(&self) -> LocalBoxFuture<'static, ()> {
+        self.machine.idle(self.node)
+    }
+
+    /// The buffers of this machine.
+    pub fn pool(&self) -> &Pool {
+        self.machine.pool()
+    }
+
+    /// Opens a disk of this node by its path, exclusively.
+    pub fn open_disk(&self, path: &str) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
+        self.machine.open_disk(self.node, path)
+    }
+
+    /// Accepts byte streams at `address`.
+    pub fn listen(
+        &self,
+        address: &Address,
+    ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        self.machine.listen(self.node, address)
+    }
+
+    /// Answers a request that came as bytes, for one of the nodes of this machine: the way in for
+    /// other processes. `head` is the request in its table's form, without its payload.
+    pub async fn answer_bytes(
+        &self,
+        to: NodeId,
+        protocol: u8,
+        head: &[u8],
+        bulk: Bytes,
+    ) -> crate::wire::Encoder {
+        crate::door::answer_bytes(self, to, protocol, head, bulk).await
+    }
+
+    pub(crate) fn machine(&self) -> &Rc<dyn Machine> {
+        &self.machine
+    }
+}
+
+impl Spawn for Context {
+    fn spawn<C: Call>(
+        &self,
+        to: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
+        self.spawn(to, call)
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
+        self.sleep(duration)
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        self.fs_nodes()
+    }
+}
+
+/// The answer to come. A request that has begun runs to its end even if this is dropped.
+pub struct Pending<C: Call> {
+    way: Way<C::Protocol>,
+    context: Context,
+}
+
+enum Way<P: Protocol> {
+    Direct(Option<LocalBoxFuture<'static, P::Reply>>),
+    Mail(oneshot::Receiver<P::Reply>),
+}
+
+impl<C: Call> Future for Pending<C> {
+    type Output = Result<C::Reply, ErrorOf<C>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        let reply = match &mut self.way {
+            Way::Direct(handler) => {
+                let running = handler.as_mut().expect("an answer is awaited once");
+                let reply = ready!(running.poll_unpin(cx));
+                *handler = None;
+                reply
+            }
+            Way::Mail(answer) => match ready!(answer.poll_unpin(cx)) {
+                Ok(reply) => reply,
+                Err(_) => Undelivered::Lost.into(),
+            },
+        };
+        Poll::Ready(C::answer(reply))
+    }
+}
+
+impl<C: Call> Drop for Pending<C> {
+    fn drop(&mut self) {
+        if let Way::Direct(handler) = &mut self.way
+            && let Some(running) = handler.take()
+        {
+            self.context.task(async move {
+                let _ = running.await;
+            });
+        }
+    }
+}
+
+impl<C: Call> Unpin for Pending<C> {}
+
+impl<C: Call> std::fmt::Debug for Pending<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
+
+/// The classes in order of priority, for tables indexed by class.
+pub(crate) const CLASSES: [Class; 2] = [Class::Control, Class::Bulk];

@@ -1,0 +1,20 @@
+//! A disk, real or emulated.
+
+use std::io;
+
+use bytes::Bytes;
+use futures::future::LocalBoxFuture;
+
+/// A disk with a volatile cache in front of it. Several calls may be in flight at once; calls that
+/// overlap in place and time have no order.
+pub trait Disk {
+    /// Bytes of the disk.
+    fn length(&self) -> u64;
+    /// Reads `length` bytes at `offset`.
+    fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>>;
+    /// Replaces bytes at `offset`, perhaps only in the volatile cache.
+    fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>>;
+    /// Makes every write that was answered before this call durable. After an error what was
+    /// written since the last good sync may be lost, and asking again proves nothing.
+    fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>>;
+}

@@ -1,0 +1,153 @@
+//! The way in for ordinary threads and for other processes.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, LocalBoxFuture};
+use tokio::sync::oneshot;
+
+use crate::context::{Context, Spawn};
+use crate::host::{Host, undelivered_bytes};
+use crate::ids::{Epoch, NodeId};
+use crate::mail::{Ask, Envelope, Message};
+use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, Undelivered};
+use crate::wire::{Decoder, Encoder};
+
+/// How a machine lets ordinary threads in.
+pub trait Entrance: Send + Sync {
+    /// Brings a request to a node; a full queue refuses it with `Busy`.
+    fn send(&self, envelope: Envelope);
+    /// Resolves after `duration`.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    /// File-system nodes of the volume.
+    fn fs_nodes(&self) -> u32;
+    /// The epoch of the node map.
+    fn epoch(&self) -> Epoch;
+}
+
+/// A seat at the machine for an ordinary thread: an application node that only asks.
+#[derive(Clone)]
+pub struct Door {
+    node: NodeId,
+    entrance: Arc<dyn Entrance>,
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    /// The seat of the application node `node`.
+    pub fn new(node: NodeId, entrance: Arc<dyn Entrance>) -> Self {
+        Self { node, entrance }
+    }
+
+    /// Sends `call` to `to`; the future, which any executor may poll, brings the answer.
+    pub fn spawn<C: Call>(
+        &self,
+        to: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + Send + 'static {
+        let request: <C::Protocol as Protocol>::Request = call.into();
+        let caller = Caller { node: self.node, epoch: self.entrance.epoch() };
+        let class = request.class();
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask::<C::Protocol> { caller, request, reply };
+        self.entrance.send(Envelope::new(to, caller, class, Box::new(ask)));
+        answer.map(|reply| C::answer(reply.unwrap_or_else(|_| Undelivered::Lost.into())))
+    }
+
+    /// Resolves after `duration`.
+    pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.entrance.sleep(duration)
+    }
+
+    /// File-system nodes of the volume.
+    pub fn fs_nodes(&self) -> u32 {
+        self.entrance.fs_nodes()
+    }
+}
+
+impl Spawn for Door {
+    fn spawn<C: Call>(
+        &self,
+        to: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
+        self.spawn(to, call)
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
+        self.sleep(duration)
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        self.fs_nodes()
+    }
+}
+
+/// Lets a node of this machine answer a request that came as bytes.
+pub(crate) async fn answer_bytes(
+    context: &Context,
+    to: NodeId,
+    protocol: u8,
+    head: &[u8],
+    bulk: Bytes,
+) -> Encoder {
+    let caller = Caller { node: context.node(), epoch: context.epoch() };
+    if let Some(host) = context.machine().host(to) {
+        return host.run_bytes(caller, protocol, head, bulk).await;
+    }
+    let (reply, answer) = oneshot::channel();
+    let ask = AskBytes { caller, protocol, head: head.to_vec(), bulk, reply };
+    context.machine().send(Envelope::new(to, caller, Class::Bulk, Box::new(ask)));
+    let answer = answer.await.unwrap_or(Err(Undelivered::Lost));
+    answer.unwrap_or_else(undelivered_bytes)
+}
+
+/// A request of any table, still in bytes, on its way to another thread of this process.
+struct AskBytes {
+    caller: Caller,
+    protocol: u8,
+    head: Vec<u8>,
+    bulk: Bytes,
+    reply: oneshot::Sender<Result<Encoder, Undelivered>>,
+}
+
+impl Message for AskBytes {
+    fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()> {
+        async move {
+            let reply = host.run_bytes(self.caller, self.protocol, &self.head, self.bulk).await;
+            let _ = self.reply.send(Ok(reply));
+        }
+        .boxed_local()
+    }
+
+    fn refuse(self: Box<Self>, why: Undelivered) {
+        let _ = self.reply.send(Err(why));
+    }
+
+    fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
+    fn version(&self) -> u16 {
+        0 // checked where the bytes came in
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.bytes(&self.head);
+        out.payload(self.bulk.clone());
+    }
+
+    fn answer_bytes(self: Box<Self>, _: Decoder<'_>) {
+        // Bytes are answered by the thread that hosts the node, never by another process.
+        self.refuse(Undelivered::Unreachable);
+    }
+}

@@ -1,0 +1,33 @@
+//! Frozen functions: their values are part of the on-disk format and must never change.
+
+/// XXH3-64 with seed 0, the hash of names.
+pub fn xxh3(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// CRC-32C (Castagnoli), the checksum of everything on disk and on the wire.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    // The crate computes in 64 bits for all widths; a CRC-32 uses the lower half.
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_have_their_published_values() {
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+        assert_eq!(xxh3(b""), 0x2D06_8005_38D3_94C2);
+    }
+
+    #[test]
+    fn the_hash_of_names_is_frozen() {
+        let values = [b"a".as_slice(), b"checkpoint", b"rank-0001.ckpt"].map(xxh3);
+        assert_eq!(
+            values,
+            [0xE6C6_32B6_1E96_4E1F, 0x2870_9F51_E30C_4C8C, 0x184B_D0AA_EFEF_6134],
+            "{values:#x?}"
+        );
+    }
+}

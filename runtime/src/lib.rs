@@ -1,0 +1,53 @@
+//! Lightweight nodes, messages between them, and the one door to the machine.
+//!
+//! # Two columns
+//!
+//! | the runtime does | a layer does |
+//! | --- | --- |
+//! | brings requests to nodes: a direct call on the same thread, mail otherwise | declares its requests in one table ([`protocol!`]) |
+//! | bounds every queue and answers `Busy` past it | answers each request in a [`Server`] |
+//! | runs handlers interleaved, one thread per node | keeps its state in cells, no borrow across an await |
+//! | encodes and decodes from the same table row | never sees bytes of messages |
+//! | gives time, random numbers, disks, sockets, buffers | takes them from its [`Context`] only |
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `context.rs` | the node context: all that a layer may do |
+//! | `protocol.rs` | the table of a layer and what follows from a row |
+//! | `wire.rs` | bytes on the wire and on disk |
+//! | `host.rs` | one node: its servers and their limits |
+//! | `mail.rs` | requests on their way between threads |
+//! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer.rs` its parts |
+//! | `embedded/` | the machine inside one process, on actix and tokio |
+//! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
+//! | `coordination.rs` | who opened the volume, and in which epoch |
+//! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
+
+pub mod buffer;
+pub mod context;
+pub mod disk;
+pub mod door;
+pub mod hash;
+pub mod host;
+pub mod ids;
+pub mod machine;
+pub mod mail;
+pub mod net;
+pub mod protocol;
+pub mod seed;
+pub mod sync;
+pub mod wire;
+
+pub use context::{Context, Pending, Spawn};
+pub use door::Door;
+pub use host::{Host, Server};
+pub use ids::{Epoch, NodeId, NodeKind, VolumeId};
+pub use machine::Machine;
+pub use protocol::{Call, Caller, Class, Classified, Protocol, Undelivered};
+
+/// A table in memory for look-ups only: fast, but its order means nothing, so it must not be
+/// iterated where the order could be seen.
+#[allow(clippy::disallowed_types, reason = "the fenced alias itself")]
+pub type Table<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;

@@ -1,0 +1,58 @@
+//! The one door to the world. Three machines stand behind it: the embedded one (`embedded`), the
+//! cluster (libfabric) and the emulated J-Machine (`machine-emu`), which is also the simulator.
+//!
+//! Layers never see this trait; they see the [`Context`](crate::Context) of their node.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+
+use crate::buffer::Pool;
+use crate::disk::Disk;
+use crate::host::Host;
+use crate::ids::{Epoch, NodeId};
+use crate::mail::Envelope;
+use crate::net::{Address, Listener};
+
+/// What a machine gives to the nodes that it hosts. One instance serves one thread.
+pub trait Machine: 'static {
+    /// File-system nodes of the volume.
+    fn fs_nodes(&self) -> u32;
+    /// Disk nodes of the volume.
+    fn disk_nodes(&self) -> u32;
+    /// The epoch of the node map by which this machine lives.
+    fn epoch(&self) -> Epoch;
+    /// The node, if it lives on this thread and may be called directly.
+    fn host(&self, node: NodeId) -> Option<Rc<Host>>;
+    /// Brings a request to a node that is not on this thread. Never blocks; a full queue refuses
+    /// the envelope with `Busy`.
+    fn send(&self, envelope: Envelope);
+    /// Time since an arbitrary start, on the clock of `node`; never goes back.
+    fn now(&self, node: NodeId) -> Duration;
+    /// Time since 1970 on the clock of `node`; may jump.
+    fn unix_time(&self, node: NodeId) -> Duration;
+    /// Resolves after `duration`.
+    fn sleep(&self, node: NodeId, duration: Duration) -> LocalBoxFuture<'static, ()>;
+    /// 64 random bits.
+    fn random(&self, node: NodeId) -> u64;
+    /// Runs `task` on the thread of `node`, beside everything else.
+    fn task(&self, node: NodeId, task: LocalBoxFuture<'static, ()>);
+    /// Resolves once `node` has nothing else to do (the MDP's background context).
+    fn idle(&self, node: NodeId) -> LocalBoxFuture<'static, ()>;
+    /// The buffers of this machine.
+    fn pool(&self) -> &Pool;
+    /// Opens a disk of `node` by its path (a file or a block device), exclusively.
+    fn open_disk(
+        &self,
+        node: NodeId,
+        path: &str,
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>>;
+    /// Accepts byte streams at `address`.
+    fn listen(
+        &self,
+        node: NodeId,
+        address: &Address,
+    ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>>;
+}

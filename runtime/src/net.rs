@@ -1,0 +1,63 @@
+//! Byte streams to the outside: NFS clients and other processes.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use bytes::{Bytes, BytesMut};
+use futures::future::LocalBoxFuture;
+
+/// Where streams are accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `host:port` over TCP; port 0 lets the system choose.
+    Tcp(String),
+    /// A Unix socket in the file system of the host, for its owner only.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Accepts streams.
+pub trait Listener {
+    /// The next stream.
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>>;
+    /// Where this really listens.
+    fn address(&self) -> Address;
+}
+
+/// One accepted stream.
+pub struct Stream {
+    /// Bytes from the other side.
+    pub reader: Box<dyn Reader>,
+    /// Bytes to the other side.
+    pub writer: Box<dyn Writer>,
+    /// Who the other side is, as the machine knows it (`address:port`, or `local`).
+    pub peer: String,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// The receiving half of a stream.
+pub trait Reader {
+    /// Waits for bytes and appends them to the spare capacity of `buffer`, growing it if there is
+    /// none. Returns how many; 0 at the end of the stream.
+    fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>>;
+}
+
+/// The sending half of a stream.
+pub trait Writer {
+    /// Sends all of `parts` in order, without joining them first.
+    fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>>;
+}

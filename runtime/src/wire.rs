@@ -1,0 +1,442 @@
+//! Bytes on the wire and on disk: one trait, little-endian, lengths checked before anything is
+//! allocated.
+//!
+//! A message is a *head* (small fields, copied) and a *bulk* (payloads, never copied: the encoder
+//! keeps references to them, the decoder hands out slices of what was received).
+
+use bytes::Bytes;
+
+use crate::seed::Rng;
+
+/// The longest payload one message may carry, in bytes.
+pub const BULK_LENGTH_MAX: usize = 16 << 20;
+
+/// The longest head of one message, in bytes.
+pub const HEAD_LENGTH_MAX: usize = 4 << 20;
+
+/// The input is not what the table says: short, overlong, or a value out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed input: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// A value with one agreed form in bytes.
+pub trait Wire: Sized {
+    /// Appends the value.
+    fn put(&self, out: &mut Encoder);
+    /// Reads the value from the front of `input`.
+    fn take(input: &mut Decoder) -> Result<Self, Malformed>;
+    /// Any value, for round-trip and fuzz tests.
+    fn sample(rng: &mut Rng) -> Self;
+}
+
+/// Collects a message.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    head: Vec<u8>,
+    bulk: Vec<Bytes>,
+    bulk_length: usize,
+}
+
+impl Encoder {
+    /// An empty message.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends raw bytes to the head.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.head.extend_from_slice(bytes);
+    }
+
+    /// Appends a payload by reference.
+    pub fn payload(&mut self, payload: Bytes) {
+        self.bulk_length += payload.len();
+        if !payload.is_empty() {
+            self.bulk.push(payload);
+        }
+    }
+
+    /// Bytes in all payloads.
+    pub fn bulk_length(&self) -> usize {
+        self.bulk_length
+    }
+
+    /// The head and the payloads, in order.
+    pub fn finish(self) -> (Vec<u8>, Vec<Bytes>) {
+        (self.head, self.bulk)
+    }
+
+    /// Head and payloads in one piece: for values that carry little bulk, as on disk.
+    pub fn finish_joined(self) -> Vec<u8> {
+        let mut joined = self.head;
+        for part in &self.bulk {
+            joined.extend_from_slice(part);
+        }
+        joined
+    }
+}
+
+/// Reads a message.
+#[derive(Clone, Debug)]
+pub struct Decoder<'a> {
+    head: &'a [u8],
+    bulk: Bytes,
+}
+
+impl<'a> Decoder<'a> {
+    /// A reader of `head` whose payloads are slices of `bulk`.
+    pub fn new(head: &'a [u8], bulk: Bytes) -> Self {
+        Self { head, bulk }
+    }
+
+    /// The next `count` bytes of the head.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.head.split_at_checked(count).ok_or(Malformed("short head"))?;
+        self.head = rest;
+        Ok(taken)
+    }
+
+    /// The next `count` bytes of the bulk, without a copy.
+    pub fn payload(&mut self, count: usize) -> Result<Bytes, Malformed> {
+        if count > self.bulk.len() {
+            return Err(Malformed("short payload"));
+        }
+        Ok(self.bulk.split_to(count))
+    }
+
+    /// Bytes of the head not yet read.
+    pub fn remaining(&self) -> usize {
+        self.head.len()
+    }
+
+    /// Succeeds if everything was read.
+    pub fn finish(self) -> Result<(), Malformed> {
+        if !self.head.is_empty() {
+            return Err(Malformed("overlong head"));
+        }
+        if !self.bulk.is_empty() {
+            return Err(Malformed("overlong payload"));
+        }
+        Ok(())
+    }
+}
+
+/// Encodes one value into one piece.
+pub fn to_bytes<T: Wire>(value: &T) -> Vec<u8> {
+    let mut out = Encoder::new();
+    value.put(&mut out);
+    out.finish_joined()
+}
+
+/// Decodes one value without payloads; the whole input must be used.
+pub fn from_bytes<T: Wire>(input: &[u8]) -> Result<T, Malformed> {
+    let mut decoder = Decoder::new(input, Bytes::new());
+    let value = T::take(&mut decoder)?;
+    decoder.finish()?;
+    Ok(value)
+}
+
+macro_rules! wire_number {
+    ($($number:ty),+) => {$(
+        impl Wire for $number {
+            fn put(&self, out: &mut Encoder) {
+                out.bytes(&self.to_le_bytes());
+            }
+            fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+                let bytes = input.bytes(size_of::<Self>())?;
+                Ok(Self::from_le_bytes(bytes.try_into().map_err(|_| Malformed("short number"))?))
+            }
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_possible_wrap,
+                clippy::cast_lossless,
+                reason = "any bits make a sample"
+            )]
+            fn sample(rng: &mut Rng) -> Self {
+                rng.bits() as Self
+            }
+        }
+    )+};
+}
+wire_number!(u8, u16, u32, u64, i64);
+
+impl Wire for bool {
+    fn put(&self, out: &mut Encoder) {
+        out.bytes(&[u8::from(*self)]);
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        match input.bytes(1)? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(Malformed("a bool is 0 or 1")),
+        }
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        rng.bits() & 1 == 1
+    }
+}
+
+impl Wire for () {
+    fn put(&self, _: &mut Encoder) {}
+    fn take(_: &mut Decoder) -> Result<Self, Malformed> {
+        Ok(())
+    }
+    fn sample(_: &mut Rng) -> Self {}
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn put(&self, out: &mut Encoder) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        bool::take(input)?.then(|| T::take(input)).transpose()
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        bool::sample(rng).then(|| T::sample(rng))
+    }
+}
+
+impl<T: Wire> Wire for Box<T> {
+    fn put(&self, out: &mut Encoder) {
+        (**self).put(out);
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        T::take(input).map(Self::new)
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        Self::new(T::sample(rng))
+    }
+}
+
+/// Count (u32), then the elements. Memory grows with what is really there, not with the count.
+impl<T: Wire> Wire for Vec<T> {
+    fn put(&self, out: &mut Encoder) {
+        put_length(self.len(), out);
+        for item in self {
+            item.put(out);
+        }
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let count = u32::take(input)? as usize;
+        // A zero-sized element would let a count alone make the list long.
+        if size_of::<T>() == 0 || count > HEAD_LENGTH_MAX {
+            return Err(Malformed("list too long"));
+        }
+        let mut items = Vec::with_capacity(count.min(input.remaining() / size_of::<T>() + 1));
+        for _ in 0..count {
+            items.push(T::take(input)?);
+        }
+        Ok(items)
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        (0..rng.below(5)).map(|_| T::sample(rng)).collect()
+    }
+}
+
+/// Length (u32) in the head, content in the bulk.
+impl Wire for Bytes {
+    fn put(&self, out: &mut Encoder) {
+        put_length(self.len(), out);
+        out.payload(self.clone());
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let count = u32::take(input)? as usize;
+        input.payload(count)
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        Vec::<u8>::sample(rng).into()
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    fn put(&self, out: &mut Encoder) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        Ok((A::take(input)?, B::take(input)?))
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        (A::sample(rng), B::sample(rng))
+    }
+}
+
+impl<T: Wire, E: Wire> Wire for Result<T, E> {
+    fn put(&self, out: &mut Encoder) {
+        match self {
+            Ok(value) => {
+                true.put(out);
+                value.put(out);
+            }
+            Err(error) => {
+                false.put(out);
+                error.put(out);
+            }
+        }
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        Ok(if bool::take(input)? { Ok(T::take(input)?) } else { Err(E::take(input)?) })
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        if bool::sample(rng) { Ok(T::sample(rng)) } else { Err(E::sample(rng)) }
+    }
+}
+
+fn put_length(length: usize, out: &mut Encoder) {
+    u32::try_from(length).expect("a message field is shorter than 4 GiB").put(out);
+}
+
+/// Declares a plain record: one row per field gives the struct, its bytes and its sample.
+///
+/// ```
+/// runtime::record! {
+///     /// Where a run of blocks is.
+///     #[derive(Copy)]
+///     pub struct Run {
+///         /// The first block.
+///         start: u64,
+///         /// How many.
+///         count: u32,
+///     }
+/// }
+/// assert_eq!(runtime::wire::to_bytes(&Run { start: 1, count: 2 }), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+/// ```
+#[macro_export]
+macro_rules! record {
+    (
+        $(#[$attribute:meta])*
+        pub struct $name:ident {
+            $($(#[$field_attribute:meta])* $field:ident: $ty:ty),* $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_attribute])* pub $field: $ty),*
+        }
+
+        impl $crate::wire::Wire for $name {
+            fn put(&self, out: &mut $crate::wire::Encoder) {
+                $($crate::wire::Wire::put(&self.$field, out);)*
+            }
+            fn take(
+                input: &mut $crate::wire::Decoder,
+            ) -> Result<Self, $crate::wire::Malformed> {
+                Ok(Self { $($field: $crate::wire::Wire::take(input)?),* })
+            }
+            fn sample(rng: &mut $crate::seed::Rng) -> Self {
+                Self { $($field: $crate::wire::Wire::sample(rng)),* }
+            }
+        }
+    };
+}
+
+/// Declares a choice: one row per variant, each with its tag (u8), never reused.
+///
+/// ```
+/// runtime::choice! {
+///     /// What a disk may answer.
+///     #[derive(Copy)]
+///     pub enum Outcome {
+///         /// It worked.
+///         1 Done {},
+///         /// It did not.
+///         2 Failed { /// Which one.
+///             disk: u32 },
+///     }
+/// }
+/// assert_eq!(runtime::wire::to_bytes(&Outcome::Failed { disk: 7 }), [2, 7, 0, 0, 0]);
+/// ```
+#[macro_export]
+macro_rules! choice {
+    (
+        $(#[$attribute:meta])*
+        pub enum $name:ident {
+            $(
+                $(#[$variant_attribute:meta])*
+                $tag:literal $variant:ident {
+                    $($(#[$field_attribute:meta])* $field:ident: $ty:ty),* $(,)?
+                }
+            ),+ $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(
+                $(#[$variant_attribute])*
+                $variant { $($(#[$field_attribute])* $field: $ty),* }
+            ),+
+        }
+
+        impl $crate::wire::Wire for $name {
+            fn put(&self, out: &mut $crate::wire::Encoder) {
+                match self {$(
+                    Self::$variant { $($field),* } => {
+                        out.bytes(&[$tag]);
+                        $($crate::wire::Wire::put($field, out);)*
+                    }
+                )+}
+            }
+            fn take(
+                input: &mut $crate::wire::Decoder,
+            ) -> Result<Self, $crate::wire::Malformed> {
+                match u8::take(input)? {
+                    $($tag => Ok(Self::$variant {
+                        $($field: $crate::wire::Wire::take(input)?),*
+                    }),)+
+                    _ => Err($crate::wire::Malformed(concat!("unknown ", stringify!($name)))),
+                }
+            }
+            fn sample(rng: &mut $crate::seed::Rng) -> Self {
+                const TAGS: &[u8] = &[$($tag),+];
+                match TAGS[rng.index(TAGS.len())] {
+                    $($tag => Self::$variant {
+                        $($field: $crate::wire::Wire::sample(rng)),*
+                    },)+
+                    _ => unreachable!("every tag has its arm"),
+                }
+            }
+        }
+
+        const _: () = $crate::wire::assert_unique(&[$($tag),+]);
+    };
+}
+
+/// Fails the build if two rows of a table share a tag.
+pub const fn assert_unique(tags: &[u8]) {
+    let mut i = 0;
+    while i < tags.len() {
+        let mut j = i + 1;
+        while j < tags.len() {
+            assert!(tags[i] != tags[j], "two rows share one tag");
+            j += 1;
+        }
+        i += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_without_content_allocates_nothing() {
+        let bytes = u32::MAX.to_le_bytes();
+        assert_eq!(from_bytes::<Vec<u64>>(&bytes), Err(Malformed("list too long")));
+        let bytes = (1u32 << 20).to_le_bytes();
+        assert_eq!(from_bytes::<Vec<u64>>(&bytes), Err(Malformed("short head")));
+    }
+
+    #[test]
+    fn payloads_are_slices_of_what_was_received() {
+        let bulk = Bytes::from_static(b"checkpoint");
+        let mut decoder = Decoder::new(&[10, 0, 0, 0], bulk.clone());
+        let payload = <Bytes as Wire>::take(&mut decoder).unwrap();
+        assert_eq!(payload.as_ptr(), bulk.as_ptr());
+        decoder.finish().unwrap();
+    }
+}

@@ -1,0 +1,2 @@
+//! The development commands.
+fn main() {}
