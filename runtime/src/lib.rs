@@ -29,6 +29,7 @@ pub mod buffer;
 pub mod context;
 pub mod disk;
 pub mod door;
+pub mod embedded;
 pub mod hash;
 pub mod host;
 pub mod ids;

@@ -67,7 +67,7 @@ pub fn with_seed(body: impl FnOnce(&mut Rng)) {
 }
 
 #[allow(clippy::disallowed_types, reason = "a fresh seed is the one thing that must differ")]
-fn fresh_seed() -> u64 {
+pub(crate) fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)
 }

@@ -1,0 +1,130 @@
+//! TCP and Unix sockets of the host.
+
+use std::collections::VecDeque;
+use std::fs::Permissions;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::PermissionsExt as _;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::net::{Address, Listener, Reader, Stream, Writer};
+
+/// Room that a reader makes before it asks for bytes.
+const READ_ROOM: usize = 64 << 10;
+
+/// Pieces handed to the kernel in one call, at most (the kernel's own limit is 1024).
+const PIECES_MAX: usize = 64;
+
+/// Accepts streams at `address`.
+#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
+pub(super) fn listen(address: Address) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
+    async move {
+        match address {
+            Address::Tcp(address) => {
+                let listener: Box<dyn Listener> = Box::new(TcpListener::bind(address).await?);
+                Ok(listener)
+            }
+            Address::Unix(path) => {
+                // The caller holds the lock of the volume: a socket that is there is a leftover.
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                let listener = UnixListener::bind(&path)?;
+                std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+                let listener: Box<dyn Listener> = Box::new(listener);
+                Ok(listener)
+            }
+        }
+    }
+    .boxed_local()
+}
+
+/// Both halves of a socket as a [`Stream`].
+pub(crate) fn stream(
+    reader: impl AsyncRead + Unpin + 'static,
+    writer: impl AsyncWrite + Unpin + 'static,
+    peer: String,
+) -> Stream {
+    Stream { reader: Box::new(Receiving(reader)), writer: Box::new(Sending(writer)), peer }
+}
+
+impl Listener for TcpListener {
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>> {
+        async move {
+            let (socket, peer) = (*self).accept().await?;
+            socket.set_nodelay(true)?;
+            let (reader, writer) = socket.into_split();
+            Ok(stream(reader, writer, peer.to_string()))
+        }
+        .boxed_local()
+    }
+
+    fn address(&self) -> Address {
+        Address::Tcp(self.local_addr().map(|address| address.to_string()).unwrap_or_default())
+    }
+}
+
+impl Listener for UnixListener {
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>> {
+        async move {
+            let (socket, _) = (*self).accept().await?;
+            let (reader, writer) = socket.into_split();
+            Ok(stream(reader, writer, "local".into()))
+        }
+        .boxed_local()
+    }
+
+    fn address(&self) -> Address {
+        let address = self.local_addr().ok();
+        let path = address.as_ref().and_then(|address| address.as_pathname());
+        Address::Unix(path.map(Into::into).unwrap_or_default())
+    }
+}
+
+struct Receiving<R>(R);
+
+impl<R: AsyncRead + Unpin> Reader for Receiving<R> {
+    fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
+        async move {
+            if buffer.capacity() == buffer.len() {
+                buffer.reserve(READ_ROOM);
+            }
+            self.0.read_buf(buffer).await
+        }
+        .boxed_local()
+    }
+}
+
+struct Sending<W>(W);
+
+impl<W: AsyncWrite + Unpin> Writer for Sending<W> {
+    fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
+        async move {
+            let mut left: VecDeque<Bytes> = parts.into();
+            left.retain(|part| !part.is_empty());
+            while !left.is_empty() {
+                let slices: Vec<IoSlice<'_>> =
+                    left.iter().take(PIECES_MAX).map(|part| IoSlice::new(part)).collect();
+                let mut sent = self.0.write_vectored(&slices).await?;
+                if sent == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                while let Some(part) = left.front_mut() {
+                    if sent < part.len() {
+                        part.advance(sent);
+                        break;
+                    }
+                    sent -= part.len();
+                    left.pop_front();
+                }
+            }
+            self.0.flush().await
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,158 @@
+//! What the nodes of one thread see of the machine.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+
+use super::{Shared, disk, net};
+use crate::Table;
+use crate::buffer::Pool;
+use crate::context::Context;
+use crate::disk::Disk;
+use crate::door::Entrance as _;
+use crate::host::Host;
+use crate::ids::{Epoch, NodeId};
+use crate::machine::Machine;
+use crate::mail::Envelope;
+use crate::net::{Address, Listener};
+use crate::seed::{Rng, fresh_seed};
+
+/// How often a node that waits for idleness looks again.
+const IDLE_PAUSE: Duration = Duration::from_micros(500);
+
+thread_local! {
+    static MACHINE: RefCell<Option<Rc<Thread>>> = const { RefCell::new(None) };
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    start: Instant,
+    hosts: RefCell<Table<NodeId, Rc<Host>>>,
+    rng: RefCell<Rng>,
+}
+
+/// Makes the current thread part of the machine.
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+pub(super) fn enter(shared: Arc<Shared>) {
+    let machine = Thread {
+        shared,
+        start: Instant::now(),
+        hosts: RefCell::default(),
+        rng: RefCell::new(Rng::new(fresh_seed())),
+    };
+    MACHINE.set(Some(Rc::new(machine)));
+}
+
+fn machine() -> Rc<Thread> {
+    MACHINE.with_borrow(|machine| machine.clone()).expect("the thread has entered the machine")
+}
+
+/// Adds a node to the current thread.
+pub(super) fn add_host(node: NodeId, epoch: Epoch) -> Rc<Host> {
+    let host = Host::new(node, epoch);
+    machine().hosts.borrow_mut().insert(node, host.clone());
+    host
+}
+
+/// The context of a node of the current thread.
+pub(super) fn context(node: NodeId) -> Context {
+    Context::new(node, machine())
+}
+
+/// Runs `task` on the current thread. Dropped unfinished when the machine stops.
+#[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
+pub(super) fn spawn(task: impl Future<Output = ()> + 'static) {
+    // A task that is being dropped with its thread may try to start another.
+    let stopping = MACHINE
+        .try_with(|machine| {
+            let machine = machine.borrow();
+            machine.as_ref().is_none_or(|machine| machine.shared.stopping.load(Relaxed))
+        })
+        .unwrap_or(true);
+    if !stopping {
+        actix::spawn(task);
+    }
+}
+
+impl Machine for Thread {
+    fn fs_nodes(&self) -> u32 {
+        self.shared.config.fs_nodes
+    }
+
+    fn disk_nodes(&self) -> u32 {
+        self.shared.config.disk_nodes
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.shared.config.epoch
+    }
+
+    fn host(&self, node: NodeId) -> Option<Rc<Host>> {
+        self.hosts.borrow().get(&node).cloned()
+    }
+
+    fn send(&self, envelope: Envelope) {
+        self.shared.send(envelope);
+    }
+
+    fn now(&self, _: NodeId) -> Duration {
+        self.start.elapsed()
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+    fn unix_time(&self, _: NodeId) -> Duration {
+        // A clock before 1970 is not set; zero says so as well as an error would.
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+    fn sleep(&self, _: NodeId, duration: Duration) -> LocalBoxFuture<'static, ()> {
+        tokio::time::sleep(duration).boxed_local()
+    }
+
+    fn random(&self, _: NodeId) -> u64 {
+        self.rng.borrow_mut().bits()
+    }
+
+    fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
+        spawn(task);
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+    fn idle(&self, node: NodeId) -> LocalBoxFuture<'static, ()> {
+        let host = self.host(node);
+        async move {
+            while host.as_ref().is_some_and(|host| host.running() > 0) {
+                tokio::time::sleep(IDLE_PAUSE).await;
+            }
+        }
+        .boxed_local()
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    fn open_disk(
+        &self,
+        _: NodeId,
+        path: &str,
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
+        disk::open(path, self.shared.pool.clone())
+    }
+
+    fn listen(
+        &self,
+        _: NodeId,
+        address: &Address,
+    ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        net::listen(address.clone())
+    }
+}
