@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use tokio::sync::oneshot;
@@ -156,18 +155,6 @@ impl Context {
         address: &Address,
     ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
         self.machine.listen(self.node, address)
-    }
-
-    /// Answers a request that came as bytes, for one of the nodes of this machine: the way in for
-    /// other processes. `head` is the request in its table's form, without its payload.
-    pub async fn answer_bytes(
-        &self,
-        to: NodeId,
-        protocol: u8,
-        head: &[u8],
-        bulk: Bytes,
-    ) -> crate::wire::Encoder {
-        crate::door::answer_bytes(self, to, protocol, head, bulk).await
     }
 
     pub(crate) fn machine(&self) -> &Rc<dyn Machine> {

@@ -92,38 +92,44 @@ impl Spawn for Door {
     }
 }
 
-/// Lets a node of this machine answer a request that came as bytes.
+/// Lets a node of this machine answer a request that came as bytes, in the form of the table with
+/// this number and version.
 pub(crate) async fn answer_bytes(
     context: &Context,
+    caller: Caller,
     to: NodeId,
-    protocol: u8,
-    head: &[u8],
+    table: (u8, u16),
+    head: Bytes,
     bulk: Bytes,
 ) -> Encoder {
-    let caller = Caller { node: context.node(), epoch: context.epoch() };
-    if let Some(host) = context.machine().host(to) {
-        return host.run_bytes(caller, protocol, head, bulk).await;
-    }
     let (reply, answer) = oneshot::channel();
-    let ask = AskBytes { caller, protocol, head: head.to_vec(), bulk, reply };
-    context.machine().send(Envelope::new(to, caller, Class::Bulk, Box::new(ask)));
+    let ask = Box::new(AskBytes { caller, table, head, bulk, reply });
+    match context.machine().host(to) {
+        Some(host) => ask.deliver(host).await,
+        None => context.machine().send(Envelope::new(to, caller, Class::Bulk, ask)),
+    }
     let answer = answer.await.unwrap_or(Err(Undelivered::Lost));
     answer.unwrap_or_else(undelivered_bytes)
 }
 
-/// A request of any table, still in bytes, on its way to another thread of this process.
+/// A request of any table, still in bytes, on its way within this process.
 struct AskBytes {
     caller: Caller,
-    protocol: u8,
-    head: Vec<u8>,
+    table: (u8, u16),
+    head: Bytes,
     bulk: Bytes,
     reply: oneshot::Sender<Result<Encoder, Undelivered>>,
 }
 
 impl Message for AskBytes {
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()> {
+        let (protocol, version) = self.table;
+        if host.version(protocol).is_some_and(|spoken| spoken != version) {
+            self.refuse(Undelivered::Garbled);
+            return futures::future::ready(()).boxed_local();
+        }
         async move {
-            let reply = host.run_bytes(self.caller, self.protocol, &self.head, self.bulk).await;
+            let reply = host.run_bytes(self.caller, protocol, &self.head, self.bulk).await;
             let _ = self.reply.send(Ok(reply));
         }
         .boxed_local()
@@ -134,11 +140,11 @@ impl Message for AskBytes {
     }
 
     fn protocol(&self) -> u8 {
-        self.protocol
+        self.table.0
     }
 
     fn version(&self) -> u16 {
-        0 // checked where the bytes came in
+        self.table.1
     }
 
     fn encode(&self, out: &mut Encoder) {

@@ -11,6 +11,28 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// CRC-32C of bytes that come in pieces.
+#[derive(Debug)]
+pub struct Crc32c(crc_fast::Digest);
+
+impl Crc32c {
+    /// The checksum of nothing yet.
+    #[allow(clippy::new_without_default, reason = "an empty checksum is no sensible default")]
+    pub fn new() -> Self {
+        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+
+    /// Adds `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all that was added.
+    pub fn finish(self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -18,6 +40,9 @@ mod tests {
     #[test]
     fn the_functions_have_their_published_values() {
         assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+        let mut pieces = Crc32c::new();
+        b"123456789".chunks(4).for_each(|piece| pieces.update(piece));
+        assert_eq!(pieces.finish(), 0xE306_9283);
         assert_eq!(xxh3(b""), 0x2D06_8005_38D3_94C2);
     }
 

@@ -118,6 +118,12 @@ impl Host {
         if span.is_disabled() { handler.await } else { handler.instrument(span).await }
     }
 
+    /// The version of the table `protocol` that this node serves, if it does.
+    pub fn version(&self, protocol: u8) -> Option<u16> {
+        let ports = self.ports.borrow();
+        ports.get(usize::from(protocol))?.as_ref().map(|port| port.version())
+    }
+
     /// As [`run`](Self::run), for a request that came as bytes: the reply is appended to `out`.
     pub fn run_bytes(
         self: &Rc<Self>,
@@ -167,6 +173,7 @@ struct Port<P: Protocol> {
 
 trait AnyPort {
     fn as_any(&self) -> &dyn Any;
+    fn version(&self) -> u16;
     fn run_bytes(
         &self,
         host: Rc<Host>,
@@ -179,6 +186,10 @@ trait AnyPort {
 impl<P: Protocol> AnyPort for Port<P> {
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn version(&self) -> u16 {
+        P::VERSION
     }
 
     fn run_bytes(

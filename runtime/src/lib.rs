@@ -37,6 +37,7 @@ pub mod machine;
 pub mod mail;
 pub mod net;
 pub mod protocol;
+pub mod remote;
 pub mod seed;
 pub mod sync;
 pub mod wire;

@@ -40,6 +40,11 @@ impl Limit {
         Some(Permit(self))
     }
 
+    /// Gives back a permit that was [forgotten](std::mem::forget) to outlive its borrow.
+    pub fn put_back(&self) {
+        self.release();
+    }
+
     fn release(&self) {
         // The permit goes straight to the next in line, so nobody overtakes.
         loop {

@@ -23,6 +23,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+pub(crate) use self::net::stream;
 use self::node::{Mail, NodeActor};
 use crate::buffer::Pool;
 use crate::context::Context;

@@ -1,0 +1,14 @@
+//! Requests between processes over byte streams: the plain path that every host has.
+//! (The RDMA paths of the cluster come with libfabric; the frame is the same.)
+//!
+//! A frame is a fixed header, a head and a bulk (see [`wire`](crate::wire)), described byte by byte
+//! in docs/protocol.md. The server greets first, then both sides send as they like; replies come in
+//! any order and name their call.
+
+mod client;
+mod frame;
+mod server;
+
+pub use client::connect;
+pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Greeting, Header};
+pub use server::serve;
