@@ -27,6 +27,7 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::Read(r) => file(&r.file),
         Request::Write(r) => file(&r.file),
         Request::Commit(r) => file(&r.file),
+        Request::DropLink(r) => file(&r.file),
         Request::GetSpace(_) | Request::Settle(_) => NodeId::fs(0),
     }
 }

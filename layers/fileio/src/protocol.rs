@@ -201,7 +201,7 @@ runtime::protocol! {
     } -> Attributes;
 
     /// Create a regular file. Asked of the name's node.
-    5 Control Create {
+    5 Bulk Create {
         /// Who asks.
         who: Credentials,
         /// Which call this is.
@@ -219,7 +219,7 @@ runtime::protocol! {
     } -> Created;
 
     /// Create anything but a regular file; durable when answered. Asked of the name's node.
-    6 Control MakeNode {
+    6 Bulk MakeNode {
         /// Who asks.
         who: Credentials,
         /// Which call this is.
@@ -236,7 +236,7 @@ runtime::protocol! {
 
     /// Remove a name that is not a directory's, and the file with its last name. Asked of the
     /// name's node.
-    7 Control Remove {
+    7 Bulk Remove {
         /// Who asks.
         who: Credentials,
         /// Which call this is.
@@ -250,7 +250,7 @@ runtime::protocol! {
     } -> ();
 
     /// Remove an empty directory; durable when answered. Asked of the name's node.
-    8 Control RemoveDirectory {
+    8 Bulk RemoveDirectory {
         /// Who asks.
         who: Credentials,
         /// Which call this is.
@@ -263,7 +263,7 @@ runtime::protocol! {
 
     /// Give a file another name, replacing what has it; durable when answered. Asked of the old
     /// name's node.
-    9 Control Rename {
+    9 Bulk Rename {
         /// Who asks.
         who: Credentials,
         /// Which call this is.
@@ -279,7 +279,7 @@ runtime::protocol! {
     } -> ();
 
     /// Give a file one more name; durable when answered. Asked of the new name's node.
-    10 Control Link {
+    10 Bulk Link {
         /// Who asks.
         who: Credentials,
         /// Which call this is.
@@ -349,6 +349,17 @@ runtime::protocol! {
 
     /// Make everything of this node durable, and its log short: before a clean stop.
     17 Bulk Settle {} -> ();
+
+    /// Between nodes: one name of the file is gone; with the last one the file goes. Asked of the
+    /// file's node, where its readers are known.
+    18 Control DropLink {
+        /// The file, or a frozen directory.
+        file: Handle,
+        /// When it happened.
+        time: Time,
+        /// Durable when answered.
+        durable: bool,
+    } -> ();
 }
 
 runtime::choice! {

@@ -2,3 +2,4 @@
 
 pub mod attributes;
 pub mod hash;
+pub mod protocol;

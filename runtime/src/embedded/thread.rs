@@ -51,7 +51,7 @@ pub(super) fn enter(shared: Arc<Shared>) {
 }
 
 fn machine() -> Rc<Thread> {
-    MACHINE.with_borrow(|machine| machine.clone()).expect("the thread has entered the machine")
+    MACHINE.with_borrow(Clone::clone).expect("the thread has entered the machine")
 }
 
 /// Adds a node to the current thread.

@@ -97,7 +97,9 @@ pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
     let mut checksum = crate::hash::Crc32c::new();
     checksum.update(&to_bytes(&header)[..CHECKED_SIZE]);
     checksum.update(&head);
-    parts.iter().for_each(|part| checksum.update(part));
+    for part in &parts {
+        checksum.update(part);
+    }
     header.checksum = checksum.finish();
     parts.splice(0..0, [Bytes::from(to_bytes(&header)), head]);
     parts

@@ -1,0 +1,486 @@
+//! What may be asked of the metadata of one node, and what is heard back.
+//!
+//! Most requests come from the file layer of the same node: then they are direct calls.
+
+use runtime::protocol::Undelivered;
+
+pub use crate::attributes::{Attributes, Kind, Name, Time};
+
+/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
+pub const SCAN_MAX: u32 = 4096;
+
+runtime::record! {
+    /// What a name names.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct Dentry {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// What it is.
+        kind: Kind,
+    }
+}
+
+runtime::record! {
+    /// One inode with all that it holds.
+    pub struct Inode {
+        /// What clients see of it.
+        attributes: Attributes,
+        /// The directory above, for directories; else 0.
+        parent: u64,
+        /// The verifier of an exclusive create, else 0.
+        verifier: u64,
+        /// The target of a symbolic link, else empty.
+        target: Vec<u8>,
+    }
+}
+
+runtime::record! {
+    /// An inode to be made.
+    pub struct NewInode {
+        /// What it is.
+        kind: Kind,
+        /// Permission bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Device numbers.
+        major: u32,
+        /// Device numbers.
+        minor: u32,
+        /// Birth, and the first of the other times unless these are given.
+        time: Time,
+        /// Last read.
+        atime: Option<Time>,
+        /// Last change.
+        mtime: Option<Time>,
+        /// The verifier of an exclusive create, else 0.
+        verifier: u64,
+        /// The target of a symbolic link, else empty.
+        target: Vec<u8>,
+    }
+}
+
+runtime::record! {
+    /// New values for parts of an inode; what is `None` or zero stays.
+    #[derive(Copy, Default)]
+    pub struct InodeChange {
+        /// Permission bits.
+        mode: Option<u32>,
+        /// Owner.
+        uid: Option<u32>,
+        /// Group.
+        gid: Option<u32>,
+        /// Last read.
+        atime: Option<Time>,
+        /// Last change of the content.
+        mtime: Option<Time>,
+        /// Last change of all.
+        ctime: Option<Time>,
+        /// Added to the number of links.
+        links: i64,
+        /// The directory above.
+        parent: Option<u64>,
+    }
+}
+
+runtime::record! {
+    /// How a directory changed.
+    #[derive(Copy)]
+    pub struct DirectoryChange {
+        /// When.
+        time: Time,
+        /// Directories in it, more or fewer.
+        links: i64,
+    }
+}
+
+runtime::record! {
+    /// One name of a directory, at this node.
+    pub struct NameEntry {
+        /// The order of the scan: the upper 52 bits of the name's hash.
+        position: u64,
+        /// The name.
+        name: Name,
+        /// What it names.
+        dentry: Dentry,
+        /// Its attributes, if asked for and its inode is at this node.
+        attributes: Option<Box<Attributes>>,
+    }
+}
+
+runtime::record! {
+    /// A directory, and where its names may be.
+    pub struct Occupancy {
+        /// The directory.
+        inode: Inode,
+        /// Nodes that may hold names of it; `None` if that is not known (after a restart).
+        nodes: Option<Vec<u32>>,
+    }
+}
+
+runtime::record! {
+    /// A run of blocks of a chunk.
+    pub struct BlockRun {
+        /// The first block, counted within the chunk.
+        at: u16,
+        /// The first block on the logical disk. A run stays within one stripe.
+        start: u64,
+        /// The CRC-32C of each block: its length is the run's.
+        checksums: Vec<u32>,
+        /// Named by a record that is or will be durable: the blocks may not be rewritten.
+        sealed: bool,
+    }
+}
+
+impl BlockRun {
+    /// Blocks of the run.
+    pub fn count(&self) -> u32 {
+        self.checksums.len() as u32
+    }
+
+    /// The first block after the run, counted within the chunk.
+    pub fn end(&self) -> u32 {
+        u32::from(self.at) + self.count()
+    }
+}
+
+runtime::record! {
+    /// A chunk: the blocks of one stripe-sized piece of a file. What no run covers is a hole.
+    #[derive(Default)]
+    pub struct Chunk {
+        /// In order, without overlap.
+        runs: Vec<BlockRun>,
+    }
+}
+
+runtime::record! {
+    /// Some chunks of a file.
+    pub struct FileMap {
+        /// The file.
+        attributes: Attributes,
+        /// As many as asked for.
+        chunks: Vec<Chunk>,
+    }
+}
+
+runtime::record! {
+    /// A chunk whose new content is in the cache.
+    pub struct ChunkUpdate {
+        /// Which chunk of the file.
+        index: u64,
+        /// Its blocks now.
+        chunk: Chunk,
+    }
+}
+
+runtime::record! {
+    /// Consecutive blocks of the logical disk, within one stripe.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct Extent {
+        /// The first block.
+        start: u64,
+        /// How many.
+        count: u32,
+    }
+}
+
+runtime::record! {
+    /// Space of one node.
+    #[derive(Copy, Default)]
+    pub struct NodeSpace {
+        /// Blocks in the groups of this node.
+        total_blocks: u64,
+        /// Of these, blocks that can be allocated.
+        free_blocks: u64,
+        /// Inodes in existence at this node.
+        inodes: u64,
+    }
+}
+
+runtime::protocol! {
+    /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
+    Meta id 3 version 1;
+
+    /// Names of this directory are about to change at `node`; until [`End`] it will not be removed.
+    1 Control Begin {
+        /// The directory.
+        directory: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// Where the names are.
+        node: u32,
+    } -> Inode;
+
+    /// The change announced by [`Begin`] is done, or was not made.
+    2 Control End {
+        /// The directory.
+        directory: u64,
+        /// What changed.
+        change: Option<DirectoryChange>,
+    } -> ();
+
+    /// One inode.
+    3 Control GetInode {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation; 0 for any.
+        generation: u64,
+    } -> Inode;
+
+    /// Change one inode.
+    4 Control ChangeInode {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// What to change.
+        change: InodeChange,
+        /// Only if its ctime is this.
+        only_if_ctime: Option<Time>,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// Look a name up, at its node.
+    5 Control FindName {
+        /// The directory.
+        directory: u64,
+        /// The name.
+        name: Name,
+    } -> Option<Dentry>;
+
+    /// Names of a directory at this node, in the order of their positions.
+    6 Control ScanNames {
+        /// The directory.
+        directory: u64,
+        /// After this position; `None` for the start.
+        after: Option<u64>,
+        /// How many, at most [`SCAN_MAX`]; names of equal position are never separated.
+        count_max: u32,
+        /// With attributes, of inodes that are at this node.
+        attributes: bool,
+    } -> Vec<NameEntry>;
+
+    /// Make an inode and its first name, both at this node, in one record.
+    7 Control AddFile {
+        /// The directory.
+        directory: u64,
+        /// The name.
+        name: Name,
+        /// The inode.
+        inode: NewInode,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// Set or remove a name if it still names what the asker thinks.
+    8 Control ChangeName {
+        /// The directory.
+        directory: u64,
+        /// The name.
+        name: Name,
+        /// What it names now.
+        expect: Option<Dentry>,
+        /// What it shall name.
+        set: Option<Dentry>,
+        /// Durable when answered.
+        durable: bool,
+    } -> ();
+
+    /// One name of an inode is gone. Returns what is left; with no link left the inode is gone, its
+    /// blocks wait for [`Trim`].
+    9 Control DropLink {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// When.
+        time: Time,
+        /// Also remove this name (of this node, naming this inode) in the same record.
+        name: Option<(u64, Name)>,
+        /// Durable when answered.
+        durable: bool,
+    } -> u32;
+
+    /// Free the blocks of an inode that is gone. Nobody may be reading them.
+    10 Control Trim {
+        /// The inode.
+        ino: u64,
+    } -> ();
+
+    /// Stop changes of a directory's names, wait for those under way, tell where names may be.
+    11 Control Freeze {
+        /// The directory.
+        directory: u64,
+        /// Its incarnation.
+        generation: u64,
+    } -> Occupancy;
+
+    /// Let changes go on: the directory was not removed.
+    12 Control Thaw {
+        /// The directory.
+        directory: u64,
+    } -> ();
+
+    /// Are there names of this directory at this node?
+    13 Control HasNames {
+        /// The directory.
+        directory: u64,
+    } -> bool;
+
+    /// A directory, and where its names may be.
+    14 Control GetOccupancy {
+        /// The directory.
+        directory: u64,
+        /// Its incarnation.
+        generation: u64,
+    } -> Occupancy;
+
+    /// These nodes were found to hold names of the directory.
+    15 Control LearnOccupancy {
+        /// The directory.
+        directory: u64,
+        /// All nodes that answered yes to [`HasNames`].
+        nodes: Vec<u32>,
+    } -> ();
+
+    /// Where the chunks of a file are.
+    16 Bulk Map {
+        /// The file.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The first chunk.
+        first: u64,
+        /// How many chunks.
+        count: u32,
+    } -> FileMap;
+
+    /// Reserve blocks at this node.
+    17 Bulk Allocate {
+        /// How many.
+        blocks: u32,
+    } -> Vec<Extent>;
+
+    /// Give reserved blocks back that were never installed.
+    18 Control Release {
+        /// Which.
+        extents: Vec<Extent>,
+    } -> ();
+
+    /// New chunks of a file, whose content is in the cache. Seen by readers at once, durable with
+    /// the next [`Commit`].
+    19 Control Install {
+        /// The file.
+        ino: u64,
+        /// The chunks.
+        updates: Vec<ChunkUpdate>,
+        /// The file is at least so long now.
+        size_min: u64,
+        /// mtime and ctime.
+        time: Time,
+        /// Take setuid and setgid away: somebody else than root wrote.
+        drop_setid: bool,
+    } -> Attributes;
+
+    /// Nothing installed so far will be rewritten in place any more. Nobody may be writing.
+    20 Control Seal {
+        /// The file.
+        ino: u64,
+    } -> ();
+
+    /// Make all that was sealed durable: data first, then the record that names it.
+    21 Bulk Commit {
+        /// The file.
+        ino: u64,
+    } -> Attributes;
+
+    /// Set the size; cuts whole blocks off (the rest of the last one has been zeroed before).
+    /// Nobody may be reading or writing.
+    22 Control Truncate {
+        /// The file.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The new size.
+        size: u64,
+        /// mtime and ctime.
+        time: Time,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// Files that have waited for a [`Commit`] for this long, or hold this many chunks.
+    23 Control GetDirty {
+        /// Milliseconds since the first uncommitted change.
+        age_ms: u64,
+    } -> Vec<u64>;
+
+    /// Give whole free allocation groups away, to a node that ran dry.
+    24 Control GiveGroups {
+        /// The node that will own them.
+        to: u32,
+        /// How many, at most.
+        count: u32,
+    } -> Vec<u64>;
+
+    /// The groups have arrived in the receiver's log.
+    25 Control GroupsArrived {
+        /// The node that has them now.
+        to: u32,
+        /// Which.
+        groups: Vec<u64>,
+    } -> ();
+
+    /// Space of this node.
+    26 Control GetSpace {} -> NodeSpace;
+
+    /// One change of directories' places in the tree at a time: wait for the turn. Asked of the
+    /// root's node.
+    27 Control LockTree {} -> ();
+
+    /// The turn is over.
+    28 Control UnlockTree {} -> ();
+
+    /// Make all records durable and the log short.
+    29 Bulk Settle {} -> ();
+}
+
+runtime::choice! {
+    /// Why metadata could not do as asked.
+    #[derive(Copy, thiserror::Error)]
+    pub enum Error {
+        /// The request did not reach the node.
+        #[error(transparent)]
+        1 Undelivered {
+            /// What happened.
+            #[from]
+            why: Undelivered,
+        },
+        /// The inode does not exist any more.
+        #[error("the inode does not exist any more")]
+        2 Stale {},
+        /// The name is taken.
+        #[error("the name exists already")]
+        3 Exists {},
+        /// What the asker expected is not so any more. Look again.
+        #[error("changed by somebody else meanwhile")]
+        4 Changed {},
+        /// The inode is no directory.
+        #[error("not a directory")]
+        5 NotDirectory {},
+        /// No space on the whole volume.
+        #[error("no space left on the volume")]
+        6 NoSpace {},
+        /// Stored metadata is damaged, or its disk failed.
+        #[error("stored metadata cannot be read: damaged, or its disk failed")]
+        7 Damaged {},
+        /// A value too large to be stored.
+        #[error("too large to be stored")]
+        8 TooLarge {},
+    }
+}
