@@ -2,4 +2,5 @@
 
 pub mod client;
 pub mod hash;
+pub mod model;
 pub mod protocol;

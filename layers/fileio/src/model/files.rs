@@ -1,0 +1,117 @@
+//! Requests by handle.
+
+use bytes::Bytes;
+use meta::attributes::access;
+
+use super::state::{Body, State, permit};
+use crate::protocol::{
+    Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX, GetAttributes,
+    Handle, Read, ReadData, ReadDirectory, ReadLink, SetAttributes, TRANSFER_MAX, Time, Write,
+};
+
+impl State {
+    pub(super) fn get_attributes(&self, r: &GetAttributes) -> Result<Attributes, Error> {
+        self.attributes(&r.file)
+    }
+
+    pub(super) fn set_attributes(
+        &mut self,
+        r: &SetAttributes,
+        now: Time,
+    ) -> Result<Attributes, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        if r.only_if_ctime.is_some_and(|ctime| ctime != inode.fixed.ctime) {
+            return Err(Error::Changed {});
+        }
+        inode.check_change(&r.who, &r.change)?;
+        inode.apply(&r.who, &r.change, now);
+        Ok(inode.attributes())
+    }
+
+    pub(super) fn read_directory(
+        &mut self,
+        r: &ReadDirectory,
+        now: Time,
+    ) -> Result<DirectoryPage, Error> {
+        let directory = self.directory(&r.directory)?;
+        permit(self.inode(&r.directory)?.fixed.permits(&r.who, access::READ))?;
+        if r.count_max == 0 {
+            return Err(Error::Invalid {});
+        }
+        if r.after > directory.cookie_last {
+            return Err(Error::BadCookie {});
+        }
+        let count_max = r.count_max.min(ENTRIES_MAX) as usize;
+        let rest = directory.cookies.range(r.after + 1..);
+        let entries: Vec<DirectoryEntry> = rest
+            .clone()
+            .take(count_max)
+            .map(|(&cookie, name)| {
+                let found = self.attributes_of_ino(directory.names[name].ino);
+                DirectoryEntry {
+                    cookie,
+                    name: name.clone(),
+                    handle: Handle { ino: found.ino, generation: found.generation },
+                    kind: found.kind,
+                    attributes: r.attributes.then(|| Box::new(found)),
+                }
+            })
+            .collect();
+        let end = rest.count() == entries.len();
+        let inode = self.inode_mut(&r.directory)?;
+        inode.accessed(now);
+        Ok(DirectoryPage { entries, end, directory: inode.attributes() })
+    }
+
+    pub(super) fn read_link(&mut self, r: &ReadLink, now: Time) -> Result<Vec<u8>, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        let Body::Symlink(target) = &inode.body else {
+            return Err(Error::Invalid {});
+        };
+        let target = target.clone();
+        inode.accessed(now);
+        Ok(target)
+    }
+
+    pub(super) fn read(&mut self, r: &Read, now: Time) -> Result<ReadData, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        inode.content()?;
+        inode.check_transfer(&r.who, access::READ)?;
+        if r.length > TRANSFER_MAX {
+            return Err(Error::Invalid {});
+        }
+        let content = inode.content()?;
+        let bytes = content.read(r.offset, u64::from(r.length));
+        let end = r.offset.saturating_add(bytes.len() as u64) >= content.size();
+        if !bytes.is_empty() {
+            inode.accessed(now);
+        }
+        let data = if bytes.is_empty() { Vec::new() } else { vec![Bytes::from(bytes)] };
+        Ok(ReadData { data, end, attributes: inode.attributes() })
+    }
+
+    pub(super) fn write(&mut self, r: &Write, now: Time) -> Result<Attributes, Error> {
+        let free_bytes = self.free_bytes();
+        let inode = self.inode_mut(&r.file)?;
+        inode.content()?;
+        inode.check_transfer(&r.who, access::WRITE)?;
+        let length: u64 = r.data.iter().map(|part| part.len() as u64).sum();
+        if length > u64::from(TRANSFER_MAX) {
+            return Err(Error::Invalid {});
+        }
+        if length == 0 {
+            return Ok(inode.attributes());
+        }
+        if r.offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Error::FileTooLarge {});
+        }
+        let content = inode.content()?;
+        if content.growth_bytes(r.offset, length) > free_bytes {
+            return Err(Error::NoSpace {});
+        }
+        content.write(r.offset, &r.data.concat());
+        inode.modified(now);
+        inode.drop_setid(&r.who);
+        Ok(inode.attributes())
+    }
+}

@@ -1,0 +1,185 @@
+//! The executable reference of the applications interface: one small file system in memory that
+//! answers every request of the table as POSIX has it.
+//!
+//! It is the oracle that the real layer is compared with, and what clients and gateways are tested
+//! against. It is written to be read: plain maps, no speed, no disk, nothing concurrent.
+//!
+//! # Where POSIX leaves the choice, or a stateless server must deviate
+//!
+//! - Checks come in this order: the handles exist ([`Error::Stale`]), the directory is one, it may
+//!   be searched, the name exists (or not), then the right to change. So making what exists is
+//!   [`Error::Exists`] and removing what does not is [`Error::NotFound`], whoever asks.
+//! - The owner of a file may always read, write and cut it, and whoever may execute a file may read
+//!   it (RFC 1813 section 4.4): access was checked when the file was opened, and a program may write
+//!   a file that it created read-only.
+//! - A file is gone with its last name; requests with its handle are then [`Error::Stale`].
+//! - Writing, cutting or giving away a file by anybody but root takes its setuid and setgid bits.
+//! - Modes that are not given are 0644 for files and other nodes, 0755 for directories; a symbolic
+//!   link's is always 0777. A directory's size is one page.
+//! - Only root makes devices.
+//! - A request that comes again with its [`CallId`] gets the first answer, if that was a success.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the server, and one `match` over the requests |
+//! | `state.rs` | inodes, and who may do what |
+//! | `names.rs` | requests that name an entry of a directory |
+//! | `files.rs` | requests by handle |
+//! | `content.rs` | the bytes of a sparse file |
+
+mod content;
+mod files;
+mod names;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::{Call, Caller, Server};
+
+use crate::protocol::{CallId, Error, FileIo, Reply, Request, Time};
+use state::State;
+
+/// Answers that are kept for requests that come again.
+pub const CALLS_KEPT_MAX: usize = 4096;
+
+/// Space of a model that nobody limited.
+pub const CAPACITY_BYTES: u64 = 1 << 40;
+
+/// The reference file system. One may serve all nodes: `context.serve(model.clone())` at each.
+pub struct Model {
+    clock: Box<dyn Fn() -> Duration>,
+    state: RefCell<State>,
+    answered: RefCell<Answered>,
+}
+
+/// Successful answers of requests with a call id, oldest first.
+#[derive(Default)]
+struct Answered {
+    replies: BTreeMap<CallId, (Request, Reply)>,
+    order: VecDeque<CallId>,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").finish_non_exhaustive()
+    }
+}
+
+impl Default for Model {
+    /// An empty file system whose clock ticks by one millisecond per request.
+    fn default() -> Self {
+        let ticks = Cell::new(0);
+        Self::new(CAPACITY_BYTES, move || {
+            ticks.set(ticks.get() + 1);
+            Duration::from_millis(1_000_000 + ticks.get())
+        })
+    }
+}
+
+impl Model {
+    /// An empty file system of `capacity_bytes`; `clock` gives the time since 1970.
+    pub fn new(capacity_bytes: u64, clock: impl Fn() -> Duration + 'static) -> Self {
+        let now = Time::from_unix(clock());
+        Self {
+            clock: Box::new(clock),
+            state: RefCell::new(State::new(capacity_bytes, now)),
+            answered: RefCell::default(),
+        }
+    }
+
+    /// Does `call` at once.
+    pub fn ask<C: Call<Protocol = FileIo>>(&self, call: C) -> Result<C::Reply, Error> {
+        C::answer(self.answer(&call.into()))
+    }
+
+    /// Does any request at once.
+    pub fn answer(&self, request: &Request) -> Reply {
+        let Some(call) = call_id(request) else {
+            return self.apply(request);
+        };
+        if let Some((first, reply)) = self.answered.borrow().replies.get(&call)
+            && first == request
+        {
+            return reply.clone();
+        }
+        let reply = self.apply(request);
+        if succeeded(&reply) {
+            self.answered.borrow_mut().keep(call, request.clone(), reply.clone());
+        }
+        reply
+    }
+
+    fn apply(&self, request: &Request) -> Reply {
+        let now = Time::from_unix((self.clock)());
+        let state = &mut *self.state.borrow_mut();
+        match request {
+            Request::Lookup(r) => Reply::Lookup(state.lookup(r)),
+            Request::Parent(r) => Reply::Parent(state.parent(r)),
+            Request::GetAttributes(r) => Reply::GetAttributes(state.get_attributes(r)),
+            Request::SetAttributes(r) => Reply::SetAttributes(state.set_attributes(r, now)),
+            Request::Create(r) => Reply::Create(state.create(r, now)),
+            Request::MakeNode(r) => Reply::MakeNode(state.make_node(r, now)),
+            Request::Remove(r) => Reply::Remove(state.remove(r, now)),
+            Request::RemoveDirectory(r) => Reply::RemoveDirectory(state.remove_directory(r, now)),
+            Request::Rename(r) => Reply::Rename(state.rename(r, now)),
+            Request::Link(r) => Reply::Link(state.link(r, now)),
+            Request::ReadDirectory(r) => Reply::ReadDirectory(state.read_directory(r, now)),
+            Request::ReadLink(r) => Reply::ReadLink(state.read_link(r, now)),
+            Request::Read(r) => Reply::Read(state.read(r, now)),
+            Request::Write(r) => Reply::Write(state.write(r, now)),
+            Request::Commit(r) => Reply::Commit(state.attributes(&r.file)),
+            Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
+            Request::Settle(_) => Reply::Settle(Ok(())),
+        }
+    }
+}
+
+impl Server<FileIo> for Model {
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move { self.answer(&request) }.boxed_local()
+    }
+}
+
+impl Answered {
+    fn keep(&mut self, call: CallId, request: Request, reply: Reply) {
+        if self.replies.insert(call, (request, reply)).is_none() {
+            self.order.push_back(call);
+        }
+        if self.order.len() > CALLS_KEPT_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.replies.remove(&oldest);
+        }
+    }
+}
+
+/// The id of a request that is not idempotent.
+fn call_id(request: &Request) -> Option<CallId> {
+    match request {
+        Request::Create(r) => Some(r.call),
+        Request::MakeNode(r) => Some(r.call),
+        Request::Remove(r) => Some(r.call),
+        Request::RemoveDirectory(r) => Some(r.call),
+        Request::Rename(r) => Some(r.call),
+        Request::Link(r) => Some(r.call),
+        _ => None,
+    }
+}
+
+fn succeeded(reply: &Reply) -> bool {
+    match reply {
+        Reply::Create(r) => r.is_ok(),
+        Reply::MakeNode(r) | Reply::Link(r) => r.is_ok(),
+        Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.is_ok(),
+        _ => false,
+    }
+}
