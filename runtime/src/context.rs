@@ -56,6 +56,11 @@ impl Context {
         Self { node, machine }
     }
 
+    /// The context of another node of the same thread: for whoever brings nodes up.
+    pub fn beside(&self, node: NodeId) -> Self {
+        Self { node, machine: self.machine.clone() }
+    }
+
     /// This node.
     pub fn node(&self) -> NodeId {
         self.node

@@ -143,7 +143,9 @@ fn a_full_node_answers_busy_and_loses_nothing() {
     let calls = (0..count).map(|_| door.spawn(NodeId::fs(1), echo::Wait { micros: 3_000 }));
     let answers = block_on(join_all(calls));
     let busy = answers.iter().filter(|answer| answer.is_err()).count();
-    assert!(answers.iter().filter_map(|answer| answer.err()).all(|e| e == Undelivered::Busy.into()));
+    assert!(
+        answers.iter().filter_map(|answer| answer.err()).all(|e| e == Undelivered::Busy.into())
+    );
     assert_eq!(busy, 100);
 }
 

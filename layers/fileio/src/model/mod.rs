@@ -139,6 +139,8 @@ impl Model {
             Request::Commit(r) => Reply::Commit(state.attributes(&r.file)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
+            // Only nodes say this to each other; the model is one.
+            Request::DropLink(_) => Reply::DropLink(Err(Error::Invalid {})),
         }
     }
 }

@@ -99,6 +99,7 @@ impl State {
     }
 
     pub(super) fn rename(&mut self, r: &Rename, now: Time) -> Result<(), Error> {
+        self.directory(&r.from_directory)?;
         self.searched(&r.who, &r.to_directory)?;
         let ino = self.find(&r.who, &r.from_directory, &r.from_name)?.ok_or(Error::NotFound {})?;
         let replaced = self.find(&r.who, &r.to_directory, &r.to_name)?;
@@ -121,6 +122,9 @@ impl State {
         if moves_up {
             // Its entry `..` changes.
             permit(self.named(ino).fixed.permits(&r.who, access::WRITE))?;
+        }
+        if let Some(replaced) = replaced.filter(|_| moves_directory) {
+            self.check_empty(replaced)?;
         }
 
         if let Some(replaced) = replaced {
@@ -190,12 +194,13 @@ impl State {
         }
     }
 
-    /// A directory replaces an empty directory only, anything else no directory.
+    /// A directory replaces a directory only, anything else no directory.
     fn check_replace(&mut self, moves_directory: bool, replaced: u64) -> Result<(), Error> {
-        if moves_directory {
-            return self.check_empty(replaced);
+        match (moves_directory, self.named(replaced).is_directory()) {
+            (true, false) => Err(Error::NotDirectory {}),
+            (false, true) => Err(Error::IsDirectory {}),
+            _ => Ok(()),
         }
-        if self.named(replaced).is_directory() { Err(Error::IsDirectory {}) } else { Ok(()) }
     }
 
     /// Is the directory `ino` the directory `above`, or in it at any depth?
