@@ -14,12 +14,12 @@ use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{BlockIo, Error, Read, ReadSlot, SLOT_SIZE, Sync, Write, WriteSlot};
 use crate::stripes::{Answer, Stripes};
 
-/// The first pause after `Busy`; each further one is twice as long.
-pub const BUSY_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause after `Busy`.
-pub const BUSY_PAUSE_MAX: Duration = Duration::from_millis(256);
+/// The first pause after `Busy`, in microseconds; each further one is twice as long.
+pub const BUSY_PAUSE_US: u64 = 1_000;
+/// The longest pause after `Busy`, in microseconds.
+pub const BUSY_PAUSE_MAX_US: u64 = 64_000;
 /// Times that a busy disk node is asked in all, over about two seconds.
-pub const BUSY_TRIES: u32 = 16;
+pub const BUSY_TRIES: u32 = 32;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -41,14 +41,17 @@ impl BlockClient {
     where
         C: Call<Protocol = BlockIo> + Clone,
     {
-        let mut pause = BUSY_PAUSE;
+        let mut pause_us = BUSY_PAUSE_US;
         for _ in 1..BUSY_TRIES {
             match self.context.spawn(node, call.clone()).await {
                 Err(error) if error.is_busy() => {}
                 answer => return answer,
             }
-            self.context.sleep(pause).await;
-            pause = (2 * pause).min(BUSY_PAUSE_MAX);
+            // Half to one and a half, so that those who were refused together do not come back
+            // together.
+            let spread_us = pause_us / 2 + self.context.random() % pause_us;
+            self.context.sleep(Duration::from_micros(spread_us)).await;
+            pause_us = (2 * pause_us).min(BUSY_PAUSE_MAX_US);
         }
         self.context.spawn(node, call).await
     }

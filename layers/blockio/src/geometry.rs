@@ -281,7 +281,7 @@ mod tests {
             let refused = shape(65536, fs, nodes, disks, 1 << 40);
             assert!(matches!(refused, Err(GeometryError::Count { .. })), "{refused:?}");
         }
-        let needed_bytes = 2 * 65536 + 16 * 65536 + 4096;
+        let needed_bytes = 65536 + 16 * 65536 + 4096;
         let refused = shape(65536, 1, 1, 1, needed_bytes - 1);
         assert!(matches!(refused, Err(GeometryError::TooSmall { .. })), "{refused:?}");
         assert_eq!(shape(65536, 1, 1, 1, u64::MAX), Err(GeometryError::TooLarge));

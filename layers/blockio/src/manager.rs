@@ -246,6 +246,8 @@ impl Lane {
                 counters.read_bytes += length as u64;
                 Ok(data)
             }
+            // The machine has no buffer left for it.
+            Err(why) if why.kind() == io::ErrorKind::OutOfMemory => Err(Undelivered::Busy.into()),
             other => {
                 tracing::error!(disk, offset, length, ?other, "the disk cannot read");
                 Err(Error::Unreadable { disk: disk as u32, offset })
