@@ -12,13 +12,15 @@ use std::time::Duration;
 use crate::support::Volume;
 use blockio::{BlockClient, Config, Stripes as _};
 use bytes::Bytes;
-use futures::future::{Either, join_all, select};
+use futures::future::{join_all, select};
 use runtime::seed::{Rng, with_seed};
 use runtime::{Context, Epoch};
 
 const SECTOR: u32 = 512;
 /// Sectors under test: the first two of each of the first six stripes.
 const SECTORS: u64 = 12;
+/// Each worker has every third sector for itself; stripes, disks and flushes are shared.
+const WORKERS: u64 = 3;
 const LIVES: u64 = 60;
 const STEPS: u64 = 40;
 
@@ -41,11 +43,13 @@ fn flushed_writes_survive_any_crash() {
             let (power_ms, seed) = (rng.below(200), rng.bits());
             volume.ask(async move |client| {
                 let cut = context.sleep(Duration::from_millis(power_ms));
-                let work = Box::pin(work(client, context, model_now, Rng::new(seed)));
-                // What is cut off here is dropped with the world.
-                if let Either::Left(((), work)) = select(cut, work).await {
-                    std::mem::forget(work);
-                }
+                let workers = (0..WORKERS).map(|worker| {
+                    let rng = Rng::new(seed ^ worker);
+                    work(worker, client.clone(), context.clone(), model_now.clone(), rng)
+                });
+                let work = join_all(workers);
+                // What is cut off here ends with the world.
+                select(cut, work).await;
             });
             volume.crash(Epoch(life + 2), rng);
             check(&volume, &model, life);
@@ -54,22 +58,23 @@ fn flushed_writes_survive_any_crash() {
 }
 
 /// Writes each sector only once at a time: overlapping writes have no order.
-async fn work(client: BlockClient, context: Context, model: Model, mut rng: Rng) {
+async fn work(worker: u64, client: BlockClient, context: Context, model: Model, mut rng: Rng) {
+    let mine: Vec<u64> = (worker..SECTORS).step_by(WORKERS as usize).collect();
     for step in 0..STEPS {
         if rng.chance(1, 3) {
-            let before: BTreeMap<_, _> = newest(&model);
             client.sync(Vec::new()).await.expect("the disks are good");
-            forget_all_before(&model, &before);
+            for sector in &mine {
+                model.borrow_mut().entry(*sector).and_modify(forget_all_but_newest);
+            }
         } else if rng.chance(1, 5) {
-            let sector = rng.below(SECTORS);
+            let sector = mine[rng.index(mine.len())];
             let found = read(&client, sector).await;
-            let newest = newest(&model)[&sector].1;
-            assert!(found.iter().all(|&byte| byte == newest), "step {step}: sector {sector}");
+            let newest = model.borrow()[&sector].last().copied();
+            assert!(found.iter().all(|&byte| Some(byte) == newest), "step {step}: sector {sector}");
         } else {
             let fill = rng.bits().to_le_bytes()[0];
-            let start = rng.below(SECTORS);
-            let sectors = (start..SECTORS).step_by(1 + rng.index(3));
-            let writes = sectors.map(|sector| {
+            let start = rng.index(mine.len());
+            let writes = mine[start..].iter().map(|&sector| {
                 model.borrow_mut().entry(sector).or_default().push(fill);
                 write(&client, sector, fill)
             });
@@ -90,16 +95,8 @@ async fn read(client: &BlockClient, sector: u64) -> Bytes {
     client.read(stripe, offset, SECTOR, Vec::new()).await.expect("the sector exists")
 }
 
-/// Per sector how many contents there are, and the newest.
-fn newest(model: &Model) -> BTreeMap<u64, (usize, u8)> {
-    let model = model.borrow();
-    model.iter().map(|(&sector, fills)| (sector, (fills.len(), fills[fills.len() - 1]))).collect()
-}
-
-fn forget_all_before(model: &Model, newest: &BTreeMap<u64, (usize, u8)>) {
-    for (sector, fills) in &mut *model.borrow_mut() {
-        fills.drain(..newest[sector].0 - 1);
-    }
+fn forget_all_but_newest(fills: &mut Vec<u8>) {
+    fills.drain(..fills.len() - 1);
 }
 
 fn check(volume: &Volume, model: &Model, life: u64) {

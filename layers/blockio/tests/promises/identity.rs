@@ -224,16 +224,19 @@ fn format_clears_the_slots_of_the_volume_before() {
 }
 
 /// Cuts the power after each request that `action` makes of the disk, many times each.
-fn crash_everywhere(action: impl Fn(&MemoryDisk), check: impl Fn(&MemoryDisk)) {
+fn crash_everywhere(
+    new_disk: impl Fn() -> MemoryDisk,
+    action: impl Fn(&MemoryDisk),
+    check: impl Fn(&MemoryDisk),
+) {
     with_seed(|rng| {
         for _ in 0..20 {
             for survives in 0.. {
-                let disk = formatted();
+                let disk = new_disk();
                 disk.fail_after(survives);
                 action(&disk);
                 let finished = !disk.has_failed();
                 disk.crash(rng);
-                disk.set_failing(&[]);
                 check(&disk);
                 if finished {
                     break;
@@ -245,20 +248,49 @@ fn crash_everywhere(action: impl Fn(&MemoryDisk), check: impl Fn(&MemoryDisk)) {
 
 #[test]
 fn a_crash_while_the_epoch_is_made_durable_harms_nothing() {
-    crash_everywhere(
-        |disk| drop(open(disk)),
-        |disk| {
-            let epoch = now(identify(disk)).expect("one superblock is always good").epoch;
-            assert!([Epoch(3), Epoch(5)].contains(&epoch), "{epoch:?}");
-            open_in(disk, 7).expect("the next process goes on");
-        },
-    );
+    // What an earlier crash may have left, and the epoch that holds then.
+    let superblock = now(identify(&formatted())).expect("formatted");
+    let newer = Superblock { epoch: Epoch(4), ..superblock }.encode();
+    let torn = [b"!".as_slice(), &newer[1..]].concat();
+    let states = [
+        (0, superblock.encode().to_vec(), 3),
+        (0, newer.to_vec(), 4),
+        (COPY, newer.to_vec(), 4),
+        (0, torn.clone(), 3),
+        (COPY, torn, 3),
+    ];
+    for (offset, block, before) in states {
+        crash_everywhere(
+            || {
+                let disk = formatted();
+                disk.poke(offset, &block);
+                disk
+            },
+            |disk| drop(open(disk)),
+            |disk| {
+                let epoch = now(identify(disk)).expect("one superblock is always good").epoch;
+                assert!([Epoch(before), Epoch(5)].contains(&epoch), "{epoch:?}, not {before} or 5");
+                open_in(disk, 7).expect("the next process goes on");
+            },
+        );
+    }
+}
+
+#[test]
+fn a_newer_epoch_in_either_superblock_fences() {
+    for offset in [0, COPY] {
+        let disk = formatted();
+        let superblock = now(identify(&disk)).expect("formatted");
+        disk.poke(offset, &Superblock { epoch: Epoch(6), ..superblock }.encode());
+        assert!(matches!(open(&disk), Err(DiskError::Fenced { found: 6, ours: 5 })));
+    }
 }
 
 #[test]
 fn a_crash_while_a_disk_is_formatted_leaves_it_old_unformatted_or_new() {
     let new = Geometry { volume: VolumeId(9), ..geometry() };
     crash_everywhere(
+        formatted,
         |disk| {
             disk.poke(geometry().slot_offset(3), b"an old root");
             drop(now(format_disk(disk, &new, 0, 0, Duration::ZERO)));

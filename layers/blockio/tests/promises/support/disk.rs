@@ -127,6 +127,7 @@ impl MemoryDisk {
         self.0.answered.borrow_mut().clear();
         self.0.in_flight.set(0);
         self.0.left.set(None);
+        self.0.has_failed.set(false);
     }
 
     /// Bytes as they are now, without asking.
@@ -190,7 +191,7 @@ impl MemoryDisk {
         let Inner { clock, index, log, latency, .. } = &*self.0;
         log.borrow_mut().push(Started { at: clock.now(), disk: *index, kind, offset });
         let wait = (latency.get() > Duration::ZERO).then(|| clock.sleep(latency.get()));
-        let disk = self.clone();
+        let (disk, runs_out) = (self.clone(), self.runs_out());
         let counted = usize::from(kind != Kind::Sync);
         disk.0.in_flight.set(disk.0.in_flight.get() + counted);
         disk.0.in_flight_max.set(disk.0.in_flight_max.get().max(disk.0.in_flight.get()));
@@ -199,7 +200,7 @@ impl MemoryDisk {
                 wait.await;
             }
             disk.0.in_flight.set(disk.0.in_flight.get() - counted);
-            let fails = disk.0.failing.borrow().contains(&kind) || disk.runs_out();
+            let fails = disk.0.failing.borrow().contains(&kind) || runs_out;
             if fails { Err(io::Error::other("injected")) } else { Ok(()) }
         }
         .boxed_local()
@@ -233,10 +234,14 @@ impl Disk for MemoryDisk {
     fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
         let data = data.concat();
         assert!(offset + data.len() as u64 <= self.length(), "write past the end of the disk");
+        let had_power = !self.has_failed();
         let (disk, running) = (self.clone(), self.start(Kind::Write, offset));
         let write = self.0.writes.get() + 1;
         self.0.writes.set(write);
-        self.store(write, offset, &data);
+        if had_power {
+            // Perhaps the one that the power cut tears.
+            self.store(write, offset, &data);
+        }
         async move {
             running.await?;
             disk.0.answered.borrow_mut().insert(write);
