@@ -1,8 +1,55 @@
-//! Block I/O: striped disks (thesis section 2.3).
+//! Block I/O: one logical disk made of stripes, on the disks of many disk nodes (thesis section
+//! 2.3).
+//!
+//! # Promise
+//!
+//! - A byte reads back as last written; a byte never written is undefined.
+//! - A write is durable once a [`Sync`](protocol::Sync) that was asked after its answer is answered.
+//!   Before that a crash may keep it, drop it or tear it, but never touches other bytes.
+//! - Requests for one disk start in the order in which they came. Requests in flight at the same
+//!   time have no order, so whoever needs one awaits the first answer.
+//! - Every request stands alone, and asking twice does no harm.
+//! - A disk that belongs elsewhere, was cut off, or was opened by a newer epoch is refused before
+//!   anything is written to it ([`DiskError`]).
+//! - A disk that failed to write or to flush is never trusted again.
+//!
+//! # Asks below
+//!
+//! Only [`runtime::disk::Disk`], real or emulated. Nothing here knows what a file, a name or a cache
+//! is.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `protocol.rs` | every request and reply: the contract with the layer above |
+//! | `geometry.rs` | the shape of a volume: where a stripe is, and where on its disk |
+//! | `superblock.rs` | who a disk is: its first and last block |
+//! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
+//! | `server.rs` | the disk node: one `match` over the requests |
+//! | `manager.rs` | the I/O manager: a FIFO per disk, fair passes, shared flushes |
+//! | `stripes.rs` | what the layers above see, here and in the cache |
+//! | `client.rs` | how they ask: routing, retries, checksums |
+//! | `range.rs` | bytes of the whole logical disk, over many stripes at once |
+//! | `checksum.rs` | CRC-32C per block |
 
+pub mod checksum;
+pub mod client;
+pub mod format;
 pub mod geometry;
+mod manager;
+pub mod open;
 pub mod protocol;
+pub mod range;
+pub mod server;
 pub mod stripes;
+pub mod superblock;
 
-pub use geometry::{BLOCK_SIZE, Geometry};
+pub use client::BlockClient;
+pub use format::format_disk;
+pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
+pub use open::{DiskError, Expected, identify, open_disk};
+pub use range::{read_range, write_range};
+pub use server::{Config, OpenError, Server};
 pub use stripes::{Answer, Stripes};
+pub use superblock::Superblock;

@@ -30,7 +30,8 @@ runtime::protocol! {
         data: Vec<Bytes>,
     } -> ();
 
-    /// Make every write of this disk node that was answered before durable.
+    /// Make every write of this disk node that was answered before durable. Disks without such
+    /// writes are left alone.
     3 Bulk Sync {} -> ();
 
     /// Read one root slot of one disk of this node.
@@ -111,6 +112,25 @@ runtime::choice! {
             stripe: u64,
             /// The 4 KiB block within the stripe.
             block: u32,
+        },
+        /// The disk could not read there, the rest of it goes on; what was there must come from
+        /// elsewhere.
+        #[error("disk {disk} of the disk node cannot read at byte {offset}")]
+        5 Unreadable {
+            /// The disk within its node.
+            disk: u32,
+            /// The byte of the disk where the read began.
+            offset: u64,
+        },
+        /// There is no such root slot: a bug of the caller, do not retry.
+        #[error("slot {slot} of disk {disk} does not exist, or {length} bytes are not one slot")]
+        6 NoSuchSlot {
+            /// The disk.
+            disk: u32,
+            /// The slot.
+            slot: u32,
+            /// Bytes of the slot in the request.
+            length: u64,
         },
     }
 }

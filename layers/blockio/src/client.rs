@@ -1,0 +1,177 @@
+//! How the layers above ask: routes by geometry, keeps no state about past requests.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{join_all, ready};
+use runtime::protocol::{Call, Undelivered};
+use runtime::{Context, NodeId};
+
+use crate::checksum::first_mismatch;
+use crate::geometry::{BLOCK_SIZE, Geometry};
+use crate::protocol::{BlockIo, Error, Read, ReadSlot, SLOT_SIZE, Sync, Write, WriteSlot};
+use crate::stripes::{Answer, Stripes};
+
+/// The first pause after `Busy`, in microseconds; each further one is twice as long.
+pub const BUSY_PAUSE_US: u64 = 1_000;
+/// The longest pause after `Busy`, in microseconds.
+pub const BUSY_PAUSE_MAX_US: u64 = 64_000;
+/// Times that a busy disk node is asked in all, over about two seconds.
+pub const BUSY_TRIES: u32 = 32;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The logical disk, straight from the disk nodes.
+#[derive(Clone, Debug)]
+pub struct BlockClient {
+    context: Context,
+    geometry: Geometry,
+}
+
+impl BlockClient {
+    /// The logical disk of shape `geometry`, asked from the node of `context`.
+    pub fn new(context: Context, geometry: Geometry) -> Self {
+        Self { context, geometry }
+    }
+
+    /// Asks until the node is not busy, or for [`BUSY_TRIES`] times.
+    async fn ask<C>(self, node: NodeId, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = BlockIo> + Clone,
+    {
+        let mut pause_us = BUSY_PAUSE_US;
+        for _ in 1..BUSY_TRIES {
+            match self.context.spawn(node, call.clone()).await {
+                Err(error) if error.is_busy() => {}
+                answer => return answer,
+            }
+            // Half to one and a half, so that those who were refused together do not come back
+            // together.
+            let spread_us = pause_us / 2 + self.context.random() % pause_us;
+            self.context.sleep(Duration::from_micros(spread_us)).await;
+            pause_us = (2 * pause_us).min(BUSY_PAUSE_MAX_US);
+        }
+        self.context.spawn(node, call).await
+    }
+
+    async fn read_once(self, call: Read) -> Result<Bytes, Error> {
+        let node = self.geometry.disk_node(call.stripe);
+        let length = call.length as usize;
+        let data = self.ask(node, call).await?;
+        if data.len() == length { Ok(data) } else { Err(Undelivered::Garbled.into()) }
+    }
+
+    /// Reads and compares with the expected checksums; a second time if they differ, since the
+    /// bytes may have been hurt on their way.
+    async fn read_checked(self, call: Read, expect: Vec<u32>) -> Result<Bytes, Error> {
+        let data = self.clone().read_once(call.clone()).await?;
+        let Some(block) = first_mismatch(&data, &expect) else { return Ok(data) };
+        let Read { stripe, offset, .. } = call;
+        tracing::warn!(stripe, offset, block, "checksum mismatch, reading again");
+        let data = self.read_once(call).await?;
+        match first_mismatch(&data, &expect) {
+            None => Ok(data),
+            Some(block) => {
+                let block = offset / BLOCK_SIZE as u32 + block as u32;
+                Err(Error::Corrupt { stripe, block })
+            }
+        }
+    }
+
+    fn check(&self, stripe: u64, offset: u32, length: u64) -> Result<(), Error> {
+        if self.geometry.contains(stripe, offset, length) {
+            return Ok(());
+        }
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        Err(Error::OutOfRange { stripe, offset, length })
+    }
+
+    /// The node of a disk that is counted over the whole volume, and its number there.
+    fn disk(&self, disk: u32, slot: u32) -> Result<(NodeId, u32), Error> {
+        let Geometry { disk_nodes, .. } = self.geometry;
+        if disk >= self.geometry.disks() {
+            return Err(Error::NoSuchSlot { disk, slot, length: SLOT_SIZE as u64 });
+        }
+        Ok((NodeId::disk(disk % disk_nodes), disk / disk_nodes))
+    }
+}
+
+impl Stripes for BlockClient {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
+        let in_blocks = (offset as usize).is_multiple_of(BLOCK_SIZE)
+            && expect.len().checked_mul(BLOCK_SIZE) == Some(length as usize);
+        if !expect.is_empty() && !in_blocks {
+            return refuse(Error::OutOfRange { stripe, offset, length });
+        }
+        if let Err(error) = self.check(stripe, offset, u64::from(length)) {
+            return refuse(error);
+        }
+        self.clone().read_checked(Read { stripe, offset, length }, expect).boxed_local()
+    }
+
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+        let length = data.iter().map(|piece| piece.len() as u64).sum();
+        if let Err(error) = self.check(stripe, offset, length) {
+            return refuse(error);
+        }
+        let node = self.geometry.disk_node(stripe);
+        self.clone().ask(node, Write { stripe, offset, data }).boxed_local()
+    }
+
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
+        if let Err(error) = self.check(stripe, offset, u64::from(length)) {
+            return refuse(error);
+        }
+        let mut data = vec![Bytes::from_static(&ZEROS); length as usize / ZEROS.len()];
+        let rest = length as usize % ZEROS.len();
+        if rest > 0 {
+            data.push(Bytes::from_static(&ZEROS[..rest]));
+        }
+        self.write(stripe, offset, data)
+    }
+
+    fn sync(&self, stripes: Vec<u64>) -> Answer<()> {
+        if let Some(error) = stripes.iter().find_map(|&stripe| self.check(stripe, 0, 0).err()) {
+            return refuse(error);
+        }
+        let nodes: BTreeSet<NodeId> = if stripes.is_empty() {
+            (0..self.geometry.disk_nodes).map(NodeId::disk).collect()
+        } else {
+            stripes.into_iter().map(|stripe| self.geometry.disk_node(stripe)).collect()
+        };
+        let client = self.clone();
+        let flushes = nodes.into_iter().map(move |node| client.clone().ask(node, Sync {}));
+        join_all(flushes).map(|answers| answers.into_iter().collect()).boxed_local()
+    }
+
+    /// A disk does not mind what it holds.
+    fn forget(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
+        ready(self.check(stripe, offset, u64::from(length))).boxed_local()
+    }
+
+    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+        match self.disk(disk, slot) {
+            Ok((node, disk)) => self.clone().ask(node, ReadSlot { disk, slot }).boxed_local(),
+            Err(error) => refuse(error),
+        }
+    }
+
+    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
+        match self.disk(disk, slot) {
+            Ok((node, disk)) => {
+                self.clone().ask(node, WriteSlot { disk, slot, data }).boxed_local()
+            }
+            Err(error) => refuse(error),
+        }
+    }
+}
+
+fn refuse<T: 'static>(error: Error) -> Answer<T> {
+    ready(Err(error)).boxed_local()
+}

@@ -1,0 +1,75 @@
+//! Making a disk part of a volume.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use runtime::Epoch;
+use runtime::disk::Disk;
+
+use crate::geometry::{BLOCK_SIZE, Geometry};
+use crate::open::{DiskError, whole_blocks};
+use crate::superblock::{FEATURES, Superblock, VERSION};
+
+/// Bytes of the slot area that are cleared at a time, at most.
+const CLEAR_BYTES: u64 = 64 << 10;
+
+static ZEROS: [u8; CLEAR_BYTES as usize] = [0; CLEAR_BYTES as usize];
+
+/// Makes `disk` disk number `index` of disk node `disk_node` of a volume, at time `now` since 1970.
+/// Whatever volume it was part of is gone; [`identify`](crate::identify) tells beforehand.
+///
+/// A crash on the way leaves an unformatted disk. Stripes keep their old bytes, root slots are
+/// zeros.
+pub async fn format_disk(
+    disk: &dyn Disk,
+    geometry: &Geometry,
+    disk_node: u32,
+    index: u32,
+    now: Duration,
+) -> Result<Superblock, DiskError> {
+    geometry.check()?;
+    let length = whole_blocks(disk.length());
+    let needed_bytes = geometry.disk_length();
+    if length < needed_bytes {
+        return Err(DiskError::TooSmall { needed_bytes, real_bytes: disk.length() });
+    }
+    let superblock = Superblock {
+        version: VERSION,
+        disk_node,
+        disk: index,
+        features: FEATURES,
+        geometry: *geometry,
+        length,
+        formatted_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        epoch: Epoch::default(),
+    };
+    let copy_offset = superblock.copy_offset();
+    // The old identity goes first and the new one comes last: in between, the disk has none.
+    clear(disk, 0, BLOCK_SIZE as u64).await?;
+    clear(disk, copy_offset, length).await?;
+    disk.sync().await?;
+    clear(disk, geometry.slot_offset(0), geometry.slot_offset(geometry.slots_per_disk())).await?;
+    disk.sync().await?;
+    for offset in [copy_offset, 0] {
+        disk.write(offset, vec![superblock.encode()]).await?;
+        disk.sync().await?;
+    }
+    Ok(superblock)
+}
+
+/// Makes bytes `start..end` zeros. What is zero already is not written, so that the file of
+/// a disk stays sparse.
+async fn clear(disk: &dyn Disk, start: u64, end: u64) -> Result<(), DiskError> {
+    let mut offset = start;
+    while offset < end {
+        let length = CLEAR_BYTES.min(end - offset) as usize;
+        let zeros = &ZEROS[..length];
+        // What cannot be read may still be replaced.
+        let is_clear = disk.read(offset, length).await.is_ok_and(|found| found == zeros);
+        if !is_clear {
+            disk.write(offset, vec![Bytes::from_static(zeros)]).await?;
+        }
+        offset += length as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! Checking that a disk is the one expected, and taking it for an epoch.
+
+use std::io;
+
+use runtime::disk::Disk;
+use runtime::{Epoch, VolumeId};
+
+use crate::geometry::{BLOCK_SIZE, Geometry, GeometryError};
+use crate::superblock::{Flaw, Superblock, VERSION};
+
+/// What the opener knows of a disk before it looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// The volume.
+    pub geometry: Geometry,
+    /// The disk node that opens the disk.
+    pub disk_node: u32,
+    /// Which of its disks it should be.
+    pub disk: u32,
+    /// The epoch of the opener.
+    pub epoch: Epoch,
+}
+
+/// Why a disk cannot be used. Nothing has been written to it, except after [`Io`](Self::Io).
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// There is no superblock.
+    #[error("the disk is not formatted: it has no superblock, neither at its start nor at its end")]
+    Unformatted,
+    /// The disk is part of another volume.
+    #[error("the disk belongs to volume {found}, not to volume {expected}")]
+    Foreign {
+        /// The volume to be opened.
+        expected: VolumeId,
+        /// The volume that the disk is part of.
+        found: VolumeId,
+    },
+    /// The disk is of this volume, in another place: disks were swapped.
+    #[error(
+        "this is disk {found_disk} of disk node {found_node}, \
+         but disk {expected_disk} of disk node {expected_node} was expected: disks were swapped"
+    )]
+    WrongPosition {
+        /// The disk node that opens the disk.
+        expected_node: u32,
+        /// Which of its disks was expected.
+        expected_disk: u32,
+        /// The disk node that the disk was formatted for.
+        found_node: u32,
+        /// Which of its disks it is.
+        found_disk: u32,
+    },
+    /// The disk names this volume, but another shape of it.
+    #[error(
+        "the disk and the description of volume {volume} disagree about its shape: \
+         one of them comes from another copy of the volume"
+    )]
+    OtherShape {
+        /// The volume.
+        volume: VolumeId,
+    },
+    /// The end of the disk is missing.
+    #[error("the disk was cut off: {real_bytes} bytes of {expected_bytes} are left")]
+    Truncated {
+        /// Bytes that the disk had when it was formatted, or has at least.
+        expected_bytes: u64,
+        /// Bytes that it has.
+        real_bytes: u64,
+    },
+    /// The disk was formatted by a newer program.
+    #[error(
+        "the disk has format version {found}, this program knows {VERSION} at most: \
+         use a newer program"
+    )]
+    FutureVersion {
+        /// The version of the disk.
+        found: u32,
+    },
+    /// The disk uses features of a newer program.
+    #[error(
+        "the disk uses features that this program does not know ({unknown:#x}): use a newer one"
+    )]
+    UnknownFeatures {
+        /// The bits that are not known.
+        unknown: u32,
+    },
+    /// Neither superblock can be trusted.
+    #[error("both superblocks of the disk are damaged: its content cannot be identified")]
+    Damaged,
+    /// A newer epoch has opened the disk: the opener has been replaced and must stop.
+    #[error(
+        "the disk was opened in epoch {found}, ours is {ours}: a newer process owns the volume"
+    )]
+    Fenced {
+        /// The epoch on the disk.
+        found: u64,
+        /// The epoch of the opener.
+        ours: u64,
+    },
+    /// A disk to be formatted has no room.
+    #[error("the disk has {real_bytes} bytes, the volume needs {needed_bytes} on each disk")]
+    TooSmall {
+        /// Bytes that the volume needs.
+        needed_bytes: u64,
+        /// Bytes that the disk has.
+        real_bytes: u64,
+    },
+    /// The volume to be formatted has an impossible shape.
+    #[error(transparent)]
+    Shape(#[from] GeometryError),
+    /// The disk cannot be read or written.
+    #[error("the disk failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Says who `disk` is, whatever that may be.
+pub async fn identify(disk: &dyn Disk) -> Result<Superblock, DiskError> {
+    find(disk).await.map(|found| found.superblock)
+}
+
+/// Checks that `disk` is the one expected and makes the opener's epoch durable on it, so that
+/// earlier ones are refused from now on. A damaged superblock is replaced from its copy.
+pub async fn open_disk(disk: &dyn Disk, expected: &Expected) -> Result<Superblock, DiskError> {
+    let found = check_disk(disk, expected).await?;
+    found.take_over(disk, expected.epoch).await
+}
+
+/// A disk that was checked, but not yet taken for the opener's epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    superblock: Superblock,
+    /// Where the two superblocks are, in the order in which to replace them: a good one is
+    /// replaced only while the other is good.
+    rewrite: [u64; 2],
+    /// One of them is missing, damaged or old.
+    needs_repair: bool,
+}
+
+/// The first half of [`open_disk`]: only reads.
+pub(crate) async fn check_disk(disk: &dyn Disk, expected: &Expected) -> Result<Found, DiskError> {
+    let found = match find(disk).await {
+        Err(DiskError::Unformatted | DiskError::Damaged)
+            if disk.length() < expected.geometry.disk_length() =>
+        {
+            return Err(DiskError::Truncated {
+                expected_bytes: expected.geometry.disk_length(),
+                real_bytes: disk.length(),
+            });
+        }
+        found => found?,
+    };
+    found.superblock.check(expected)?;
+    Ok(found)
+}
+
+impl Superblock {
+    fn check(&self, expected: &Expected) -> Result<(), DiskError> {
+        let volume = expected.geometry.volume;
+        if self.volume() != volume {
+            return Err(DiskError::Foreign { expected: volume, found: self.volume() });
+        }
+        if self.geometry != expected.geometry {
+            return Err(DiskError::OtherShape { volume });
+        }
+        if (self.disk_node, self.disk) != (expected.disk_node, expected.disk) {
+            return Err(DiskError::WrongPosition {
+                expected_node: expected.disk_node,
+                expected_disk: expected.disk,
+                found_node: self.disk_node,
+                found_disk: self.disk,
+            });
+        }
+        if self.epoch > expected.epoch {
+            return Err(DiskError::Fenced { found: self.epoch.0, ours: expected.epoch.0 });
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    /// The second half of [`open_disk`]: makes `epoch` durable.
+    pub(crate) async fn take_over(
+        self,
+        disk: &dyn Disk,
+        epoch: Epoch,
+    ) -> Result<Superblock, DiskError> {
+        let superblock = Superblock { epoch, ..self.superblock };
+        if superblock == self.superblock && !self.needs_repair {
+            return Ok(superblock);
+        }
+        // One after the other, each durable before the next: a crash tears one of them at most.
+        for offset in self.rewrite {
+            disk.write(offset, vec![superblock.encode()]).await?;
+            disk.sync().await?;
+        }
+        Ok(superblock)
+    }
+}
+
+/// The part of a disk that consists of whole blocks, in bytes.
+pub(crate) fn whole_blocks(length: u64) -> u64 {
+    length - length % BLOCK_SIZE as u64
+}
+
+async fn find(disk: &dyn Disk) -> Result<Found, DiskError> {
+    let real_bytes = disk.length();
+    // Less than two superblocks and something between them cannot have been formatted.
+    let Some(mut copy_offset) = whole_blocks(real_bytes).checked_sub(BLOCK_SIZE as u64) else {
+        return Err(DiskError::Unformatted);
+    };
+    let first = read_at(disk, 0).await;
+    if let Ok(superblock) = &first {
+        let expected_bytes = superblock.length;
+        if real_bytes < expected_bytes {
+            return Err(DiskError::Truncated { expected_bytes, real_bytes });
+        }
+        // A disk that has grown keeps its copy where it was.
+        copy_offset = superblock.copy_offset();
+    }
+    let copy = read_at(disk, copy_offset).await;
+    choose(first, copy, copy_offset)
+}
+
+/// Takes the better one of two superblocks.
+fn choose(
+    first: Result<Superblock, Unusable>,
+    copy: Result<Superblock, Unusable>,
+    copy_offset: u64,
+) -> Result<Found, DiskError> {
+    match (first, copy) {
+        (Ok(first), Ok(copy)) => {
+            // After a crash while an epoch was made durable one is behind. Neither has been acted
+            // upon in the newer epoch, but the older one must not be taken for the truth.
+            let copy_is_newer =
+                copy == Superblock { epoch: copy.epoch, ..first } && copy.epoch > first.epoch;
+            let superblock = if copy_is_newer { copy } else { first };
+            let rewrite = if copy_is_newer { [0, copy_offset] } else { [copy_offset, 0] };
+            Ok(Found { superblock, rewrite, needs_repair: first != copy })
+        }
+        (Ok(superblock), Err(_)) => {
+            Ok(Found { superblock, rewrite: [copy_offset, 0], needs_repair: true })
+        }
+        (Err(_), Ok(superblock)) => {
+            Ok(Found { superblock, rewrite: [0, copy_offset], needs_repair: true })
+        }
+        (Err(first), Err(copy)) => Err(first.worse(copy)),
+    }
+}
+
+/// Why a superblock cannot be used.
+enum Unusable {
+    Flawed(Flaw),
+    Unreadable(io::Error),
+}
+
+impl Unusable {
+    /// What is said if neither of two can be used: what tells the operator most.
+    fn worse(self, other: Self) -> DiskError {
+        match (self, other) {
+            (Self::Flawed(Flaw::Version(found)), _) | (_, Self::Flawed(Flaw::Version(found))) => {
+                DiskError::FutureVersion { found }
+            }
+            (Self::Flawed(Flaw::Features(unknown)), _)
+            | (_, Self::Flawed(Flaw::Features(unknown))) => DiskError::UnknownFeatures { unknown },
+            (Self::Unreadable(why), _) | (_, Self::Unreadable(why)) => DiskError::Io(why),
+            (Self::Flawed(Flaw::NoMagic), Self::Flawed(Flaw::NoMagic)) => DiskError::Unformatted,
+            (Self::Flawed(_), Self::Flawed(_)) => DiskError::Damaged,
+        }
+    }
+}
+
+async fn read_at(disk: &dyn Disk, offset: u64) -> Result<Superblock, Unusable> {
+    let block = disk.read(offset, BLOCK_SIZE).await.map_err(Unusable::Unreadable)?;
+    Superblock::decode(&block).map_err(Unusable::Flawed)
+}

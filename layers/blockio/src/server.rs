@@ -1,0 +1,231 @@
+//! The disk node: the disks of one node, for everybody (thesis section 2.3.3).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, try_join_all};
+use runtime::disk::Disk;
+use runtime::protocol::Undelivered;
+use runtime::{Caller, Context, NodeKind};
+
+use crate::geometry::Geometry;
+use crate::manager::Manager;
+use crate::open::{DiskError, Expected, check_disk};
+use crate::protocol::{
+    BlockIo, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Write, WriteSlot,
+};
+
+/// Requests in flight at each disk: enough to hide its latency, few enough to be fair.
+pub const DEPTH_PER_DISK: usize = 4;
+/// Requests that wait for one disk, at most; past it the answer is `Busy`. As many as a node runs at
+/// once: waiting in the node's own queue comes first.
+pub const QUEUE_LENGTH_MAX: usize = 2 * runtime::host::RUNNING_MAX;
+/// Bytes that writes may hold at one disk node, from their arrival until the disk has them; past it
+/// the answer is `Busy`.
+pub const WRITE_BUFFER_BYTES: usize = 32 << 20;
+
+/// Limits of one disk node.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// See [`DEPTH_PER_DISK`].
+    pub depth_per_disk: usize,
+    /// See [`QUEUE_LENGTH_MAX`].
+    pub queue_length_max: usize,
+    /// See [`WRITE_BUFFER_BYTES`]. One stripe always has room.
+    pub write_buffer_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            depth_per_disk: DEPTH_PER_DISK,
+            queue_length_max: QUEUE_LENGTH_MAX,
+            write_buffer_bytes: WRITE_BUFFER_BYTES,
+        }
+    }
+}
+
+/// Why a disk node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The node was given too few or too many disks.
+    #[error("disk node {disk_node} has {expected} disks, {found} were given")]
+    Count {
+        /// The disk node.
+        disk_node: u32,
+        /// Disks that it has in this volume.
+        expected: u32,
+        /// Disks that it was given.
+        found: usize,
+    },
+    /// One of its disks cannot be used.
+    #[error("disk {disk} of disk node {disk_node}: {why}")]
+    Disk {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within the node.
+        disk: u32,
+        /// What is wrong with it.
+        why: DiskError,
+    },
+}
+
+/// The server of one disk node.
+pub struct Server {
+    geometry: Geometry,
+    disk_node: u32,
+    manager: Rc<Manager>,
+    write_buffer_bytes: usize,
+    /// Of these, held by writes.
+    held_bytes: Cell<usize>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("disk_node", &self.disk_node).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Takes the disks of the disk node of `context` for its epoch; `disks` in their order.
+    ///
+    /// All of them are checked before the first is written. Once this returns, the epoch is durable
+    /// on each, so the server may answer in it.
+    pub async fn open(
+        context: &Context,
+        geometry: Geometry,
+        disks: Vec<Rc<dyn Disk>>,
+        config: Config,
+    ) -> Result<Rc<Self>, OpenError> {
+        let NodeKind::Disk(disk_node) = context.node().kind() else {
+            panic!("{} is no disk node", context.node());
+        };
+        let (expected, found) = (geometry.disks_per_node, disks.len());
+        if found != expected as usize {
+            return Err(OpenError::Count { disk_node, expected, found });
+        }
+        let epoch = context.epoch();
+        let checks = (0..).zip(&disks).map(|(disk, device)| async move {
+            let expected = Expected { geometry, disk_node, disk, epoch };
+            let found = check_disk(&**device, &expected).await;
+            found.map_err(|why| OpenError::Disk { disk_node, disk, why })
+        });
+        let checked = try_join_all(checks).await?;
+        let take_overs = (0..).zip(&disks).zip(checked).map(|((disk, device), found)| async move {
+            let taken = found.take_over(&**device, epoch).await;
+            taken.map_err(|why| OpenError::Disk { disk_node, disk, why })
+        });
+        try_join_all(take_overs).await?;
+        let Config { depth_per_disk, queue_length_max, write_buffer_bytes } = config;
+        Ok(Rc::new(Self {
+            geometry,
+            disk_node,
+            manager: Manager::new(context.clone(), disks, depth_per_disk, queue_length_max),
+            write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
+            held_bytes: Cell::new(0),
+        }))
+    }
+
+    async fn answer(&self, request: Request) -> Reply {
+        match request {
+            Request::Read(request) => Reply::Read(self.read(&request).await),
+            Request::Write(request) => Reply::Write(self.write(request).await),
+            Request::Sync(_) => Reply::Sync(self.sync().await),
+            Request::ReadSlot(request) => Reply::ReadSlot(self.read_slot(&request).await),
+            Request::WriteSlot(request) => Reply::WriteSlot(self.write_slot(request).await),
+            Request::Describe(_) => Reply::Describe(Ok(self.describe())),
+        }
+    }
+
+    async fn read(&self, request: &Read) -> Result<Bytes, Error> {
+        let &Read { stripe, offset, length } = request;
+        let (disk, at) = self.locate(stripe, offset, u64::from(length))?;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        self.manager.read(disk, at, length as usize).await
+    }
+
+    async fn write(&self, request: Write) -> Result<(), Error> {
+        let Write { stripe, offset, data } = request;
+        let length: usize = data.iter().map(Bytes::len).sum();
+        let (disk, at) = self.locate(stripe, offset, length as u64)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let _held = self.hold(length)?;
+        self.manager.write(disk, at, data).await
+    }
+
+    async fn sync(&self) -> Result<(), Error> {
+        let flushes = (0..self.manager.disks()).map(|disk| self.manager.sync(disk));
+        // All of them run to the end: one failed disk must not leave the others undone.
+        futures::future::join_all(flushes).await.into_iter().collect()
+    }
+
+    async fn read_slot(&self, request: &ReadSlot) -> Result<Bytes, Error> {
+        let (disk, at) = self.locate_slot(request.disk, request.slot, SLOT_SIZE)?;
+        self.manager.read(disk, at, SLOT_SIZE).await
+    }
+
+    async fn write_slot(&self, request: WriteSlot) -> Result<(), Error> {
+        let WriteSlot { disk, slot, data } = request;
+        let (disk, at) = self.locate_slot(disk, slot, data.len())?;
+        self.manager.write(disk, at, vec![data]).await?;
+        self.manager.sync(disk).await
+    }
+
+    fn describe(&self) -> Vec<DiskStatus> {
+        let stripes = self.geometry.stripes_per_disk;
+        (0..self.manager.disks()).map(|disk| self.manager.status(disk, stripes)).collect()
+    }
+
+    /// The disk of this node that holds these bytes of a stripe, and where.
+    fn locate(&self, stripe: u64, offset: u32, length: u64) -> Result<(usize, u64), Error> {
+        let place = self.geometry.place(stripe);
+        if !self.geometry.contains(stripe, offset, length) || place.disk_node != self.disk_node {
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            return Err(Error::OutOfRange { stripe, offset, length });
+        }
+        let at = self.geometry.stripe_offset(place.index) + u64::from(offset);
+        Ok((place.disk as usize, at))
+    }
+
+    fn locate_slot(&self, disk: u32, slot: u32, length: usize) -> Result<(usize, u64), Error> {
+        let Geometry { disks_per_node, .. } = self.geometry;
+        let exists = disk < disks_per_node && slot < self.geometry.slots_per_disk();
+        if !exists || length != SLOT_SIZE {
+            return Err(Error::NoSuchSlot { disk, slot, length: length as u64 });
+        }
+        Ok((disk as usize, self.geometry.slot_offset(slot)))
+    }
+
+    /// Room for the data of a write, given back when dropped.
+    fn hold(&self, length: usize) -> Result<Held<'_>, Error> {
+        let after = self.held_bytes.get() + length;
+        if after > self.write_buffer_bytes {
+            return Err(Undelivered::Busy.into());
+        }
+        self.held_bytes.set(after);
+        Ok(Held { server: self, length })
+    }
+}
+
+impl runtime::Server<BlockIo> for Server {
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move { self.answer(request).await }.boxed_local()
+    }
+}
+
+struct Held<'a> {
+    server: &'a Server,
+    length: usize,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.server.held_bytes.set(self.server.held_bytes.get() - self.length);
+    }
+}

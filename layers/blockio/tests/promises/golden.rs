@@ -1,0 +1,116 @@
+//! The bytes of a superblock and of each request. A change here is a change of the format or of the
+//! protocol: raise its version, tell docs/format.md or docs/protocol.md and the changelog.
+
+use blockio::protocol::{
+    Describe, DiskStatus, Error, Read, ReadSlot, Reply, Request, Sync, Write, WriteSlot,
+};
+use blockio::superblock::{Superblock, VERSION};
+use blockio::{BLOCK_SIZE, Geometry};
+use runtime::wire::to_bytes;
+use runtime::{Epoch, Undelivered, VolumeId};
+
+#[test]
+fn a_superblock_has_the_agreed_bytes() {
+    let superblock = Superblock {
+        version: VERSION,
+        disk_node: 2,
+        disk: 1,
+        features: 0,
+        geometry: Geometry {
+            volume: VolumeId(0x0F0E_0D0C_0B0A_0908_0706_0504_0302_0100),
+            stripe_size: 65536,
+            fs_nodes: 64,
+            disk_nodes: 3,
+            disks_per_node: 2,
+            stripes_per_disk: 0x0102,
+        },
+        length: 0x0130_1000,
+        formatted_ms: 0x0199_0000_0001,
+        epoch: Epoch(0x0A0B),
+    };
+    let block = superblock.encode();
+    assert_eq!(block.len(), BLOCK_SIZE);
+    assert_eq!(
+        hex(&block[..88]),
+        "4d 44 46 53 44 49 53 4b 01 00 00 00 02 00 00 00 01 00 00 00 00 00 00 00 \
+         00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f \
+         00 00 01 00 40 00 00 00 03 00 00 00 02 00 00 00 02 01 00 00 00 00 00 00 \
+         00 10 30 01 00 00 00 00 01 00 00 00 99 01 00 00 0b 0a 00 00 00 00 00 00"
+    );
+    assert!(block[88..4092].iter().all(|&byte| byte == 0));
+    assert_eq!(hex(&block[4092..]), "63 d3 60 f5");
+    assert_eq!(Superblock::decode(&block), Ok(superblock));
+}
+
+#[test]
+fn requests_have_the_agreed_bytes() {
+    let bytes = |request: Request| hex(&to_bytes(&request));
+    assert_eq!(
+        bytes(Read { stripe: 0x0102, offset: 3, length: 4 }.into()),
+        "01 02 01 00 00 00 00 00 00 03 00 00 00 04 00 00 00"
+    );
+    // The number of pieces, the length of each, then what they hold.
+    assert_eq!(
+        bytes(Write { stripe: 1, offset: 2, data: vec!["a".into(), "bc".into()] }.into()),
+        "02 01 00 00 00 00 00 00 00 02 00 00 00 02 00 00 00 01 00 00 00 02 00 00 00 61 62 63"
+    );
+    assert_eq!(bytes(Sync {}.into()), "03");
+    assert_eq!(bytes(ReadSlot { disk: 1, slot: 2 }.into()), "04 01 00 00 00 02 00 00 00");
+    assert_eq!(
+        bytes(WriteSlot { disk: 1, slot: 2, data: "a".into() }.into()),
+        "05 01 00 00 00 02 00 00 00 01 00 00 00 61"
+    );
+    assert_eq!(bytes(Describe {}.into()), "06");
+}
+
+#[test]
+fn replies_have_the_agreed_bytes() {
+    let bytes = |reply: Reply| hex(&to_bytes(&reply));
+    assert_eq!(bytes(Undelivered::Busy.into()), "00 01");
+    assert_eq!(bytes(Reply::Read(Ok("a".into()))), "01 01 01 00 00 00 61");
+    assert_eq!(bytes(Reply::Write(Ok(()))), "02 01");
+    let status = DiskStatus {
+        stripes: 1,
+        queued: 2,
+        healthy: true,
+        reads: 3,
+        writes: 4,
+        syncs: 5,
+        read_bytes: 6,
+        written_bytes: 7,
+    };
+    assert_eq!(
+        bytes(Reply::Describe(Ok(vec![status]))),
+        "06 01 01 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 01 03 00 00 00 00 00 00 00 \
+         04 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 06 00 00 00 00 00 00 00 \
+         07 00 00 00 00 00 00 00"
+    );
+}
+
+#[test]
+fn errors_have_the_agreed_bytes() {
+    let bytes = |error: Error| hex(&to_bytes(&error));
+    assert_eq!(bytes(Undelivered::Busy.into()), "01 01");
+    assert_eq!(
+        bytes(Error::OutOfRange { stripe: 1, offset: 2, length: 3 }),
+        "02 01 00 00 00 00 00 00 00 02 00 00 00 03 00 00 00"
+    );
+    assert_eq!(bytes(Error::DiskFailed { disk: 1 }), "03 01 00 00 00");
+    assert_eq!(
+        bytes(Error::Corrupt { stripe: 1, block: 2 }),
+        "04 01 00 00 00 00 00 00 00 02 00 00 00"
+    );
+    assert_eq!(
+        bytes(Error::Unreadable { disk: 1, offset: 2 }),
+        "05 01 00 00 00 02 00 00 00 00 00 00 00"
+    );
+    assert_eq!(
+        bytes(Error::NoSuchSlot { disk: 1, slot: 2, length: 3 }),
+        "06 01 00 00 00 02 00 00 00 03 00 00 00 00 00 00 00"
+    );
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.join(" ")
+}

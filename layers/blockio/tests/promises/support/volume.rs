@@ -1,0 +1,114 @@
+//! A formatted volume with its disk nodes.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::protocol::BlockIo;
+use blockio::{BlockClient, Config, Geometry, OpenError, Server, format_disk};
+use runtime::disk::Disk;
+use runtime::{Context, Epoch, NodeId, VolumeId};
+
+use super::disk::{Kind, Log, MemoryDisk, Started};
+use super::machine::World;
+
+pub(crate) const STRIPE: u32 = 16 << 10;
+
+pub(crate) struct Volume {
+    pub(crate) world: World,
+    pub(crate) geometry: Geometry,
+    /// In order of disk nodes, then disks within the node.
+    pub(crate) disks: Vec<MemoryDisk>,
+    log: Log,
+}
+
+impl Volume {
+    /// Formats a volume; no server runs yet.
+    pub(crate) fn format(seed: u64, disk_nodes: u32, disks_per_node: u32) -> Self {
+        let world = World::new(seed);
+        let disk_length = 1 << 20;
+        let geometry =
+            Geometry::for_disks(VolumeId(7), STRIPE, 1, disk_nodes, disks_per_node, disk_length)
+                .expect("a small volume");
+        let log = Log::default();
+        let new_disk = |index| MemoryDisk::new(world.clock(), index, log.clone(), disk_length);
+        let disks: Vec<_> = (0..geometry.disks() as usize).map(new_disk).collect();
+        for (disk, index) in disks.iter().cloned().zip(0..) {
+            let (disk_node, index) = (index / disks_per_node, index % disks_per_node);
+            world
+                .run(async move {
+                    format_disk(&disk, &geometry, disk_node, index, Duration::from_secs(1)).await
+                })
+                .expect("the disk is good");
+        }
+        Self { world, geometry, disks, log }
+    }
+
+    /// A volume with its servers running.
+    pub(crate) fn start(seed: u64, disk_nodes: u32, disks_per_node: u32, config: Config) -> Self {
+        let volume = Self::format(seed, disk_nodes, disks_per_node);
+        volume.serve(config).expect("the disks are good");
+        volume.log.borrow_mut().clear();
+        volume
+    }
+
+    /// Starts the server of each disk node.
+    pub(crate) fn serve(&self, config: Config) -> Result<(), OpenError> {
+        let disks_per_node = self.geometry.disks_per_node as usize;
+        for (index, disks) in (0..).zip(self.disks.chunks(disks_per_node)) {
+            let disks = disks.iter().map(|disk| Rc::new(disk.clone()) as Rc<dyn Disk>).collect();
+            let context = self.world.context(NodeId::disk(index));
+            let geometry = self.geometry;
+            self.world.run(async move {
+                let server = Server::open(&context, geometry, disks, config).await?;
+                context.serve::<BlockIo>(server);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the power and starts again, in the next epoch.
+    pub(crate) fn crash(&self, epoch: Epoch, rng: &mut runtime::seed::Rng) {
+        self.world.restart();
+        self.world.set_epoch(epoch);
+        self.disks.iter().for_each(|disk| disk.crash(rng));
+        self.serve(Config::default()).expect("a crash harms no superblock");
+    }
+
+    /// An application node.
+    pub(crate) fn context(&self) -> Context {
+        self.world.context(NodeId::application(0))
+    }
+
+    pub(crate) fn client(&self) -> BlockClient {
+        BlockClient::new(self.context(), self.geometry)
+    }
+
+    /// What a client of this volume is answered.
+    pub(crate) fn ask<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        question: impl FnOnce(BlockClient) -> F,
+    ) -> T {
+        self.world.run(question(self.client()))
+    }
+
+    pub(crate) fn set_latency(&self, latency: Duration) {
+        self.disks.iter().for_each(|disk| disk.set_latency(latency));
+    }
+
+    /// What the disks were asked since the last call.
+    pub(crate) fn started(&self) -> Vec<Started> {
+        self.log.take()
+    }
+
+    /// When each request of this kind began, in ms.
+    pub(crate) fn started_ms(&self, kind: Kind) -> Vec<u128> {
+        let started = self.started();
+        started
+            .iter()
+            .filter(|event| event.kind == kind)
+            .map(|event| event.at.as_millis())
+            .collect()
+    }
+}
