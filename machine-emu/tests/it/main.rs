@@ -1,0 +1,9 @@
+//! What the world promises, by the behaviour of small servers in it.
+
+mod determinism;
+mod disks;
+mod kit;
+mod messages;
+mod nodes;
+mod streams;
+mod time;
