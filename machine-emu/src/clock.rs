@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use runtime::seed::Rng;
 
-/// The unix time at which each world begins: 2026-01-01.
-const WORLD_BEGINS_UNIX: Duration = Duration::from_secs(1_767_225_600);
+/// The unix time at which each world begins: 2026-01-01, in days.
+const WORLD_BEGINS_UNIX: Duration = Duration::from_hours(20_454 * 24);
 
 /// Monotonic clocks begin somewhere below this, so that nobody compares those of two nodes.
 const MONOTONIC_START_MAX_NS: u64 = 3_600_000_000_000;
@@ -55,7 +55,7 @@ mod tests {
         let mut clock = Clock::new(&mut Rng::new(1));
         let (wall, monotonic) = (clock.unix(5), clock.monotonic(5));
         clock.jump(-7_000_000_000);
-        assert_eq!(clock.unix(5), wall - Duration::from_secs(7));
+        assert_eq!(clock.unix(5) + Duration::from_secs(7), wall);
         assert_eq!(clock.monotonic(5), monotonic);
         clock.jump(i64::MIN);
         assert!(clock.unix(5) < wall);

@@ -21,7 +21,7 @@ use crate::tasks::{MAIN, Tasks, Work};
 use crate::trace::{Fault, Trace, What};
 
 /// Steps without any progress of time, at most: more can only be a task that wakes itself for ever.
-const STEPS_AT_ONE_INSTANT_MAX: u64 = 10_000_000;
+const STEPS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
 
 /// Bytes of buffers per node, unless told otherwise.
 const POOL_LIMIT_BYTES: usize = 256 << 20;

@@ -166,6 +166,9 @@ pub(crate) struct Network {
     rng: Rng,
     links: Table<u64, Link>,
     cut: BTreeSet<(u32, u32)>,
+    clogged: BTreeSet<u32>,
+    /// Frames from or to a clogged node, in the order in which they were sent.
+    held: Vec<Frame>,
     frames: Slab<Frame>,
     calls: Slab<WaitingCall>,
     inbound: Vec<u32>,
@@ -179,6 +182,8 @@ impl Network {
             rng,
             links: Table::default(),
             cut: BTreeSet::new(),
+            clogged: BTreeSet::new(),
+            held: Vec::new(),
             frames: Slab::default(),
             calls: Slab::default(),
             inbound: Vec::new(),
@@ -195,6 +200,23 @@ impl Network {
 
     pub(crate) fn mend_all(&mut self) {
         self.cut.clear();
+    }
+
+    pub(crate) fn clog(&mut self, node: u32) {
+        self.clogged.insert(node);
+    }
+
+    fn is_clogged(&self, frame: &Frame) -> bool {
+        self.clogged.contains(&frame.from) || self.clogged.contains(&frame.to)
+    }
+
+    /// The frames that need to be held no longer.
+    fn unclog(&mut self, node: u32) -> Vec<Frame> {
+        self.clogged.remove(&node);
+        let (held, free) =
+            std::mem::take(&mut self.held).into_iter().partition(|frame| self.is_clogged(frame));
+        self.held = held;
+        free
     }
 
     /// Calls that wait for their replies, as (from, to).
@@ -323,6 +345,10 @@ impl Core {
             nodes.get(frame.from).slowness * nodes.get(frame.to).slowness
         };
         let mut network = self.network.borrow_mut();
+        if network.is_clogged(&frame) {
+            network.held.push(frame);
+            return;
+        }
         let to = frame.to;
         let fate = network.fate(&mut frame, now_ns, slowness, &mut |fault| self.fault(to, fault));
         let mut events = self.events.borrow_mut();
@@ -340,6 +366,14 @@ impl Core {
                 *network.inbound(to) += 1;
                 events.push(at_ns, Event::Arrive(network.frames.insert(frame)));
             }
+        }
+    }
+
+    /// What was held for a node goes on its way.
+    pub(crate) fn unclog(&self, node: u32) {
+        let free = self.network.borrow_mut().unclog(node);
+        for frame in free {
+            self.transmit(frame);
         }
     }
 

@@ -68,14 +68,22 @@ pub(crate) enum Next {
 /// All nodes of a world.
 pub(crate) struct Nodes {
     shape: Shape,
-    nodes: Vec<Node>,
+    all: Vec<Node>,
     applications: BTreeMap<u32, u32>,
     ready: VecDeque<u32>,
+    /// Chooses among what is ready, if the order shall be any.
+    shuffle: Option<Rng>,
 }
 
 impl Nodes {
     pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, nodes: Vec::new(), applications: BTreeMap::new(), ready: VecDeque::new() }
+        Self {
+            shape,
+            all: Vec::new(),
+            applications: BTreeMap::new(),
+            ready: VecDeque::new(),
+            shuffle: None,
+        }
     }
 
     /// The place of a node in the tables of the world, if the node exists.
@@ -92,9 +100,9 @@ impl Nodes {
     pub(crate) fn add(&mut self, machine: Rc<NodeMachine>, clock: Clock) {
         let id = machine.id;
         if let NodeKind::Application(application) = id.kind() {
-            self.applications.insert(application, self.nodes.len() as u32);
+            self.applications.insert(application, self.all.len() as u32);
         }
-        self.nodes.push(Node {
+        self.all.push(Node {
             id,
             incarnation: 0,
             machine,
@@ -108,21 +116,26 @@ impl Nodes {
         });
     }
 
+    /// From now on the order of what is ready at one instant is any.
+    pub(crate) fn shuffle(&mut self, rng: Rng) {
+        self.shuffle = Some(rng);
+    }
+
     pub(crate) fn len(&self) -> u32 {
-        self.nodes.len() as u32
+        self.all.len() as u32
     }
 
     pub(crate) fn get(&self, node: u32) -> &Node {
-        &self.nodes[node as usize]
+        &self.all[node as usize]
     }
 
     pub(crate) fn get_mut(&mut self, node: u32) -> &mut Node {
-        &mut self.nodes[node as usize]
+        &mut self.all[node as usize]
     }
 
     /// Puts a woken task into the run queue of its node.
     pub(crate) fn enqueue(&mut self, node: u32, class: Class, task: Key) {
-        let state = &mut self.nodes[node as usize];
+        let state = &mut self.all[node as usize];
         let queue = match class {
             Class::Control => &mut state.ready[0],
             Class::Bulk => &mut state.ready[1],
@@ -136,13 +149,14 @@ impl Nodes {
 
     /// The next task to run: nodes take turns, a step each.
     pub(crate) fn next(&mut self, now_ns: u64) -> Next {
-        while let Some(node) = self.ready.pop_front() {
-            let state = &mut self.nodes[node as usize];
+        while let Some(node) = pick(&mut self.ready, &mut self.shuffle) {
+            let state = &mut self.all[node as usize];
             if let Some(until_ns) = state.cpu.busy_until_ns(now_ns) {
                 return Next::Busy(node, until_ns);
             }
             let [control, bulk] = &mut state.ready;
-            let task = control.pop_front().or_else(|| bulk.pop_front());
+            let first = if control.is_empty() { &mut *bulk } else { &mut *control };
+            let task = pick(first, &mut self.shuffle);
             state.listed = !(control.is_empty() && bulk.is_empty());
             if state.listed {
                 self.ready.push_back(node);
@@ -163,7 +177,7 @@ impl Nodes {
 
     /// `waiter` wants to be told when `node` is idle. When to look, if that is not planned yet.
     pub(crate) fn await_idle(&mut self, node: u32, waiter: Key, now_ns: u64) -> Option<u64> {
-        let idle = &mut self.nodes[node as usize].idle;
+        let idle = &mut self.all[node as usize].idle;
         idle.waiting.push(waiter);
         if idle.due_ns.is_some() {
             return None;
@@ -174,7 +188,7 @@ impl Nodes {
 
     /// A request has come to `node`: background work has a reason to look soon.
     pub(crate) fn stir(&mut self, node: u32, now_ns: u64) -> Option<u64> {
-        let idle = &mut self.nodes[node as usize].idle;
+        let idle = &mut self.all[node as usize].idle;
         idle.pause_ns = IDLE_AFTER_NS;
         let due_ns = now_ns + IDLE_AFTER_NS;
         if idle.due_ns.is_none_or(|planned_ns| planned_ns <= due_ns) {
@@ -186,7 +200,7 @@ impl Nodes {
 
     /// Whom to tell that `node` is idle now, or when to look again.
     pub(crate) fn idle(&mut self, node: u32, now_ns: u64) -> Result<Vec<Key>, Option<u64>> {
-        let state = &mut self.nodes[node as usize];
+        let state = &mut self.all[node as usize];
         if state.idle.due_ns != Some(now_ns) {
             return Err(None);
         }
@@ -202,7 +216,7 @@ impl Nodes {
 
     /// Forgets what a dead node was about to do.
     pub(crate) fn clear(&mut self, node: u32) {
-        let state = &mut self.nodes[node as usize];
+        let state = &mut self.all[node as usize];
         state.ready = Default::default();
         state.idle.waiting.clear();
     }
@@ -211,8 +225,18 @@ impl Nodes {
     pub(crate) fn dissolve(&mut self) -> Vec<Node> {
         self.applications.clear();
         self.ready.clear();
-        std::mem::take(&mut self.nodes)
+        std::mem::take(&mut self.all)
     }
+}
+
+/// The next of a queue, or any of it.
+fn pick<T>(queue: &mut VecDeque<T>, shuffle: &mut Option<Rng>) -> Option<T> {
+    if let Some(rng) = shuffle
+        && queue.len() > 1
+    {
+        queue.swap(0, rng.index(queue.len()));
+    }
+    queue.pop_front()
 }
 
 /// The machine as one incarnation of one node sees it. Each node is a process of its own: it calls

@@ -38,6 +38,7 @@ pub enum Fault {
     NodeCrashed,
     NodeFrozen,
     NodeSlowed,
+    NodeClogged,
     ClockJumped,
     DiskReadError,
     DiskWriteError,

@@ -1,5 +1,6 @@
 //! The world, as a test holds it in its hands.
 
+use std::fmt::Write as _;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -10,17 +11,19 @@ use std::time::Duration;
 use runtime::net::{Address, Stream};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
-use crate::core::{Core, Shape};
+use crate::core::{Core, Shape, rng_for};
 use crate::disk::DiskControl;
 use crate::network::{NetworkFaults, NetworkTiming};
 use crate::trace::{Counters, Fault};
 
 /// One [`World::run`] may take so much virtual time; what takes longer is taken for a livelock.
-const RUN_TIME_MAX: Duration = Duration::from_secs(3600);
+const RUN_TIME_MAX: Duration = Duration::from_hours(1);
 
 /// A machine with virtual time, in one thread, from one seed. Cheap to clone.
 ///
 /// Each node is a process of its own: requests to other nodes go through the network as bytes.
+/// Use it from the future given to [`run`](Self::run); a task of a node that keeps a handle keeps
+/// the world from being freed.
 #[derive(Clone)]
 pub struct World {
     owner: Rc<Owner>,
@@ -124,6 +127,14 @@ impl World {
         self.core().cut_power_of_disks(place);
     }
 
+    /// The power of the whole machine goes: all file-system and disk nodes crash at one instant.
+    /// Applications live on, elsewhere.
+    pub fn crash_everything(&self) {
+        let Shape { fs_nodes, disk_nodes } = self.core().shape;
+        let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
+        nodes.for_each(|node| self.crash(node));
+    }
+
     /// Starts a fresh incarnation of `node`, with no servers, in the epoch of the world. If it
     /// lives it is killed first.
     pub fn restart(&self, node: NodeId) -> Context {
@@ -215,6 +226,19 @@ impl World {
         self.core().network.borrow_mut().mend_all();
     }
 
+    /// Messages from and to `node` are held from now on, until [`unclog`](Self::unclog): clog some
+    /// nodes one after the other and unclog them in another order to see old messages arrive late.
+    pub fn clog(&self, node: NodeId) {
+        let place = self.place(node);
+        self.core().fault(place, Fault::NodeClogged);
+        self.core().network.borrow_mut().clog(place);
+    }
+
+    /// What was held for `node` goes on its way.
+    pub fn unclog(&self, node: NodeId) {
+        self.core().unclog(self.place(node));
+    }
+
     // --- Disks and streams ---
 
     /// A new disk of zeros. Any node may open it by its path, one at a time.
@@ -244,14 +268,26 @@ impl World {
 
     // --- Time ---
 
+    /// From now on the seed decides which ready node runs next, and which of its ready tasks;
+    /// otherwise nodes take turns and tasks run in the order in which they were woken.
+    pub fn shuffle_steps(&self) {
+        self.core().nodes.borrow_mut().shuffle(rng_for(self.seed(), "steps", 0));
+    }
+
     /// Lets the world run until `future` resolves. Panics if it never can: if nothing is left to
     /// happen, or if it takes more than an hour of virtual time.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.run_within(RUN_TIME_MAX, future).unwrap_or_else(|| panic!("{}", self.describe_stall()))
+    }
+
+    /// Lets the world run until `future` resolves; `None` if it does not within `limit`, or if
+    /// nothing is left to happen before: for checks that everything ends in bounded time.
+    pub fn run_within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let core = self.core();
         let mut future = pin!(future);
         let (key, flag) = core.tasks.borrow_mut().main_waker();
         let waker = Waker::from(flag.clone());
-        let limit_ns = core.now_ns.get() + nanos(RUN_TIME_MAX);
+        let limit_ns = core.now_ns.get().saturating_add(nanos(limit));
         let outer = core.main.replace((key.generation, true));
         assert!(outer.0 == 0, "World::run within World::run: await instead");
         loop {
@@ -261,12 +297,12 @@ impl World {
                 let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
                 if let Poll::Ready(output) = polled {
                     core.main.set((0, false));
-                    return output;
+                    return Some(output);
                 }
             }
             if !core.step() && !core.main.get().1 && !core.fire(limit_ns) {
                 core.main.set((0, false));
-                panic!("{}", self.describe_stall());
+                return None;
             }
         }
     }
@@ -312,12 +348,12 @@ impl World {
             let count = tasks.count(place);
             if count > 0 || !node.machine.alive() {
                 let dead = if node.machine.alive() { "" } else { " (dead)" };
-                text.push_str(&format!("\n  {}{dead}: {count} tasks wait", node.id));
+                let _ = write!(text, "\n  {}{dead}: {count} tasks wait", node.id);
             }
         }
         for (from, to) in core.network.borrow().waiting() {
             let (from, to) = (nodes.get(from).id, nodes.get(to).id);
-            text.push_str(&format!("\n  {from} waits for the reply of {to}"));
+            let _ = write!(text, "\n  {from} waits for the reply of {to}");
         }
         text
     }

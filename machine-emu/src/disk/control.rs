@@ -105,9 +105,11 @@ impl DiskControl {
         self.core.cut_disk_power(self.disk, Some(&mut fate));
     }
 
-    /// A full copy.
+    /// A full copy; writes under way are in its volatile cache, as the last ones. To look at many
+    /// crashes of one moment: [`restore`](Self::restore) it in a fresh world, then
+    /// [`cut_power`](Self::cut_power) with another fate each time.
     pub fn snapshot(&self) -> DiskSnapshot {
-        self.with(|disk| DiskSnapshot { platter: disk.platter.clone() })
+        DiskSnapshot { platter: self.core.disks.borrow().platter_with_writes_under_way(self.disk) }
     }
 
     /// Puts an old copy in the disk's place. Operations under way are lost, its owner finds it

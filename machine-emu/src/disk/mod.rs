@@ -164,7 +164,7 @@ struct Operation {
 #[derive(Default)]
 pub(crate) struct Disks {
     by_path: BTreeMap<String, u32>,
-    disks: Vec<DiskState>,
+    states: Vec<DiskState>,
     operations: Slab<Operation>,
 }
 
@@ -174,11 +174,26 @@ impl Disks {
     }
 
     fn get(&self, disk: u32) -> &DiskState {
-        &self.disks[disk as usize]
+        &self.states[disk as usize]
     }
 
     fn get_mut(&mut self, disk: u32) -> &mut DiskState {
-        &mut self.disks[disk as usize]
+        &mut self.states[disk as usize]
+    }
+
+    /// A copy of the disk with the writes that are under way in its volatile cache.
+    fn platter_with_writes_under_way(&self, disk: u32) -> Platter {
+        let state = self.get(disk);
+        let mut platter = state.platter.clone();
+        for (_, operation) in self.operations.iter() {
+            if operation.disk == disk
+                && operation.power_cycle == state.power_cycle
+                && let Asked::Write { offset, data, .. } = &operation.asked
+            {
+                platter.write(*offset, data.clone());
+            }
+        }
+        platter
     }
 
     pub(crate) fn paths(&self) -> Vec<String> {
@@ -356,12 +371,12 @@ impl Drop for OpenDisk {
 impl Core {
     pub(crate) fn create_disk(&self, path: &str, length: u64, used: bool) {
         let mut disks = self.disks.borrow_mut();
-        let disk = disks.disks.len() as u32;
+        let disk = disks.states.len() as u32;
         let mut rng = rng_for(self.seed, "disk", u64::from(disk));
         let noise = used.then(|| rng.bits());
         let old = disks.by_path.insert(path.to_owned(), disk);
         assert!(old.is_none(), "there is a disk {path} already");
-        disks.disks.push(DiskState {
+        disks.states.push(DiskState {
             path: path.to_owned(),
             platter: Platter::new(length, noise),
             timing: DiskTiming::default(),
@@ -432,16 +447,9 @@ impl Core {
     /// The power of a disk goes. Writes under way join those in the volatile cache.
     fn cut_disk_power(&self, disk: u32, fate: Option<&mut dyn FnMut(u64, u64) -> Survival>) {
         let mut disks = self.disks.borrow_mut();
-        let Disks { disks, operations, .. } = &mut *disks;
-        let state = &mut disks[disk as usize];
-        for (_, operation) in operations.iter() {
-            if operation.disk == disk
-                && operation.power_cycle == state.power_cycle
-                && let Asked::Write { offset, data, .. } = &operation.asked
-            {
-                state.platter.write(*offset, data.clone());
-            }
-        }
+        let platter = disks.platter_with_writes_under_way(disk);
+        let state = disks.get_mut(disk);
+        state.platter = platter;
         state.power_cycle += 1;
         state.owner = None;
         state.free_ns = 0;
@@ -464,7 +472,7 @@ impl Core {
 
     /// The power of a node goes: that of its disks as well.
     pub(crate) fn cut_power_of_disks(&self, node: u32) {
-        let count = self.disks.borrow().disks.len() as u32;
+        let count = self.disks.borrow().states.len() as u32;
         for disk in 0..count {
             let home = self.disks.borrow().get(disk).home;
             if home == Some(node) {

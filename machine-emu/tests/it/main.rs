@@ -1,5 +1,7 @@
 //! What the world promises, by the behaviour of small servers in it.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod determinism;
 mod disks;
 mod kit;

@@ -24,7 +24,7 @@ fn the_latency_of_each_way_adds_up() {
     let context = application(&world);
     let hops = world.run(context.spawn(NodeId::fs(0), Hop { hops: 7 }));
     assert_eq!(hops, Ok(7));
-    assert_eq!(world.now(), Duration::from_nanos(2 * 8 * 1_000));
+    assert_eq!(world.now(), Duration::from_micros(2 * 8));
 }
 
 #[test]
@@ -165,6 +165,18 @@ fn a_partition_separates_its_sides_only() {
     assert_eq!(world.run(from(second).spawn(third, Ping { number: 1 })), Ok(1));
     world.heal();
     assert_eq!(world.run(from(first).spawn(second, Ping { number: 1 })), Ok(1));
+}
+
+#[test]
+fn what_was_held_for_a_clogged_node_arrives_later() {
+    let world = serving(1, 2);
+    let context = application(&world);
+    world.clog(NodeId::fs(0));
+    let held = context.spawn(NodeId::fs(0), Count {});
+    assert_eq!(world.run(context.spawn(NodeId::fs(1), Ping { number: 1 })), Ok(1));
+    world.advance(Duration::from_mins(1));
+    world.unclog(NodeId::fs(0));
+    assert_eq!(world.run(held), Ok(1));
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
         let Stream { reader, mut writer, peer } = world.connect(&address()).unwrap();
         assert_eq!(peer, "localhost:2049");
         let sent = data.clone();
-        let send = async move {
+        let upload = async move {
             for chunk in sent.chunks(100_000) {
                 let (one, two) = chunk.split_at(chunk.len() / 2);
                 let parts = [one, two].map(Bytes::copy_from_slice).to_vec();
@@ -63,7 +63,7 @@ fn a_stream_brings_all_bytes_in_order_and_then_its_end() {
             }
         };
         let mut down = Stream { reader, writer: Box::new(Nowhere), peer };
-        let (received, ()) = world.run(async { futures::join!(read_to_end(&mut down), send) });
+        let (received, ()) = world.run(async { futures::join!(read_to_end(&mut down), upload) });
         assert!(received == data);
         assert!(world.now() >= Duration::from_micros(40));
     });

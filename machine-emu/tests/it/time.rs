@@ -82,6 +82,42 @@ fn a_task_that_polls_instead_of_waiting_is_reported() {
 }
 
 #[test]
+fn what_does_not_end_in_bounded_time_is_told_from_what_does() {
+    let world = world();
+    let context = world.context(NodeId::fs(0));
+    let limit = Duration::from_secs(5);
+    assert_eq!(world.run_within(limit, context.sleep(Duration::from_secs(4))), Some(()));
+    assert_eq!(world.run_within(limit, context.sleep(Duration::from_secs(6))), None);
+    assert!(world.now() <= Duration::from_secs(9));
+    assert_eq!(world.run_within(limit, futures::future::pending::<()>()), None);
+}
+
+/// In which order the tasks of a node run.
+fn order_of_steps(seed: u64, shuffled: bool) -> Vec<u32> {
+    let world = World::new(seed, Shape { fs_nodes: 1, disk_nodes: 0 });
+    if shuffled {
+        world.shuffle_steps();
+    }
+    let context = world.context(NodeId::fs(0));
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for task in 0..20 {
+        let order = order.clone();
+        context.task(async move { order.borrow_mut().push(task) });
+    }
+    world.run_until_idle();
+    order.take()
+}
+
+#[test]
+fn tasks_run_in_turn_unless_the_seed_shall_shuffle_them() {
+    assert!(order_of_steps(1, false).is_sorted());
+    let shuffled = order_of_steps(1, true);
+    assert!(!shuffled.is_sorted());
+    assert_eq!(shuffled, order_of_steps(1, true));
+    assert_ne!(shuffled, order_of_steps(2, true));
+}
+
+#[test]
 fn idle_resolves_when_the_node_has_nothing_to_run() {
     let world = world();
     let context = world.context(NodeId::fs(0));
@@ -125,9 +161,9 @@ fn clocks_of_nodes_differ_and_jump() {
     assert_ne!(first.now(), second.now(), "nobody may compare the clocks of two nodes");
     assert_eq!(first.unix_time(), second.unix_time());
     world.jump_clock(NodeId::fs(0), -86_400);
-    assert_eq!(first.unix_time() + Duration::from_secs(86_400), second.unix_time());
+    assert_eq!(first.unix_time() + Duration::from_hours(24), second.unix_time());
     let (wall, monotonic) = (first.unix_time(), first.now());
     world.advance(Duration::from_secs(1));
-    assert_eq!(first.unix_time() - wall, Duration::from_secs(1));
-    assert_eq!(first.now() - monotonic, Duration::from_secs(1));
+    assert_eq!(first.unix_time(), wall + Duration::from_secs(1));
+    assert_eq!(first.now(), monotonic + Duration::from_secs(1));
 }
