@@ -105,11 +105,15 @@ impl Core {
     }
 
     pub(crate) fn note(&self, node: u32, what: What, detail: u64) {
-        self.trace.note(self.now_ns.get(), node, what, detail);
+        let now_ns = self.now_ns.get();
+        // Two runs of one seed that differ are compared by these lines.
+        tracing::trace!(target: "mdfs::world", now_ns, node, ?what, detail);
+        self.trace.note(now_ns, node, what, detail);
     }
 
     pub(crate) fn fault(&self, node: u32, fault: Fault) {
-        self.trace.fault(self.now_ns.get(), node, fault);
+        self.note(node, What::Fault, fault as u64);
+        self.trace.fault(fault);
     }
 
     pub(crate) fn push_in(&self, delay_ns: u64, event: Event) {

@@ -21,6 +21,11 @@ impl Cpu {
         self.free_at_ns = self.free_at_ns.max(until_ns);
     }
 
+    /// Runs again at once, as fast or slow as before.
+    pub(crate) fn thaw(&mut self) {
+        self.free_at_ns = 0;
+    }
+
     /// When the node may run, if not now.
     pub(crate) fn busy_until_ns(&self, now_ns: u64) -> Option<u64> {
         (self.free_at_ns > now_ns).then_some(self.free_at_ns)

@@ -22,8 +22,10 @@ use crate::slab::Key;
 use crate::tasks::Work;
 use crate::trace::What;
 
-/// A node counts as idle once it has run nothing for so long.
+/// A node counts as idle once no request runs or waits there and it has run nothing for so long.
 const IDLE_AFTER_NS: u64 = 20_000;
+/// A node whose requests wait for something is looked at again after this.
+const IDLE_RETRY_NS: u64 = 500_000;
 /// While nothing is asked of an idle node its background work runs ever less often, down to once
 /// in this time; so a loop over `idle` costs the simulation next to nothing.
 const IDLE_PAUSE_MAX_NS: u64 = 10_000_000;
@@ -51,6 +53,8 @@ pub(crate) struct Node {
     ready: [VecDeque<Key>; 2],
     /// In the list of ready nodes, or waiting for its processor.
     listed: bool,
+    /// Waiting for its processor.
+    parked: bool,
     last_step_ns: u64,
     idle: Idle,
 }
@@ -111,6 +115,7 @@ impl Nodes {
             slowness: 1,
             ready: Default::default(),
             listed: false,
+            parked: false,
             last_step_ns: 0,
             idle: Idle { waiting: Vec::new(), pause_ns: IDLE_AFTER_NS, due_ns: None },
         });
@@ -152,6 +157,7 @@ impl Nodes {
         while let Some(node) = pick(&mut self.ready, &mut self.shuffle) {
             let state = &mut self.all[node as usize];
             if let Some(until_ns) = state.cpu.busy_until_ns(now_ns) {
+                state.parked = true;
                 return Next::Busy(node, until_ns);
             }
             let [control, bulk] = &mut state.ready;
@@ -170,9 +176,11 @@ impl Nodes {
         Next::Nobody
     }
 
-    /// The processor of a node that was [`Next::Busy`] is free.
+    /// The processor of a node that was [`Next::Busy`] may be free.
     pub(crate) fn freed(&mut self, node: u32) {
-        self.ready.push_back(node);
+        if std::mem::take(&mut self.all[node as usize].parked) {
+            self.ready.push_back(node);
+        }
     }
 
     /// `waiter` wants to be told when `node` is idle. When to look, if that is not planned yet.
@@ -205,8 +213,13 @@ impl Nodes {
             return Err(None);
         }
         let quiet_ns = state.last_step_ns + IDLE_AFTER_NS;
-        if state.listed || quiet_ns > now_ns {
-            state.idle.due_ns = Some(quiet_ns.max(now_ns + 1));
+        let requests = state.machine.living_host().map_or(0, |host| host.running());
+        if requests > 0 || state.listed {
+            state.idle.due_ns = Some(now_ns + IDLE_RETRY_NS);
+            return Err(state.idle.due_ns);
+        }
+        if quiet_ns > now_ns {
+            state.idle.due_ns = Some(quiet_ns);
             return Err(state.idle.due_ns);
         }
         state.idle.due_ns = None;
@@ -420,8 +433,9 @@ impl Core {
         let state = nodes.get_mut(node);
         state.incarnation += 1;
         state.clock.restart(&mut self.rng.borrow_mut());
-        state.cpu = Cpu::default();
+        state.cpu.thaw();
         state.machine = NodeMachine::new(self.clone(), state.id, node, state.incarnation);
         self.note(node, What::Restart, u64::from(state.incarnation));
+        nodes.freed(node);
     }
 }

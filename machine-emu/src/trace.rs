@@ -124,8 +124,7 @@ impl Trace {
         add(&self.bytes, bytes as u64);
     }
 
-    pub(crate) fn fault(&self, time_ns: u64, node: u32, fault: Fault) {
-        self.note(time_ns, node, What::Fault, fault as u64);
+    pub(crate) fn fault(&self, fault: Fault) {
         *self.faults.borrow_mut().entry(fault).or_default() += 1;
     }
 

@@ -152,7 +152,7 @@ impl World {
     }
 
     /// Messages from and to `node` take `factor` times as long from now on, and each step of it
-    /// `step` of its processor; 1 and zero are normal.
+    /// `step` of its processor; 1 and zero are normal. A restart changes neither.
     pub fn slow(&self, node: NodeId, factor: u64, step: Duration) {
         let place = self.place(node);
         self.core().fault(place, Fault::NodeSlowed);

@@ -95,6 +95,18 @@ fn a_frozen_node_goes_on_later_as_if_nothing_were() {
 }
 
 #[test]
+fn a_frozen_node_that_is_restarted_runs_at_once() {
+    let world = serving(1, 1);
+    let context = application(&world);
+    world.freeze(NodeId::fs(0), Duration::from_mins(1));
+    context.notify(NodeId::fs(0), Ping { number: 1 });
+    world.advance(Duration::from_millis(1));
+    serve(&world.restart(NodeId::fs(0)));
+    assert_eq!(world.run(context.spawn(NodeId::fs(0), Ping { number: 3 })), Ok(3));
+    assert!(world.now() < Duration::from_secs(1));
+}
+
+#[test]
 fn a_slow_node_takes_its_time_and_others_do_not() {
     let world = serving(1, 2);
     let context = application(&world);

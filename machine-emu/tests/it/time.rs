@@ -135,6 +135,18 @@ fn idle_resolves_when_the_node_has_nothing_to_run() {
 }
 
 #[test]
+fn a_node_whose_request_waits_is_not_idle() {
+    let world = serving(1, 1);
+    let context = world.context(NodeId::fs(0));
+    let client = application(&world);
+    let duration = Duration::from_millis(3);
+    client.notify(NodeId::fs(0), Slowly { nanoseconds: duration.as_nanos() as u64 });
+    world.advance(Duration::from_micros(50));
+    world.run(context.idle());
+    assert!(world.now() >= duration, "{:?}", world.now());
+}
+
+#[test]
 fn background_work_of_an_idle_node_costs_little_and_wakes_up_for_a_request() {
     let world = serving(1, 1);
     let context = world.context(NodeId::fs(0));
@@ -151,7 +163,8 @@ fn background_work_of_an_idle_node_costs_little_and_wakes_up_for_a_request() {
     let before = rounds.get();
     let client = application(&world);
     world.run(client.spawn(NodeId::fs(0), Slowly { nanoseconds: 100_000 })).unwrap();
-    assert!(rounds.get() >= before + 2, "background work resumes at its usual pace");
+    world.advance(Duration::from_millis(2));
+    assert!(rounds.get() >= before + 4, "background work resumes at its usual pace");
 }
 
 #[test]
