@@ -375,7 +375,7 @@ impl Machine for NodeMachine {
         path: &str,
     ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
         let opened = if self.alive() {
-            self.core.open_disk(self.node, self.incarnation, path)
+            self.core.open_disk(self.node, self.incarnation, path, &self.pool)
         } else {
             Err(dead())
         };

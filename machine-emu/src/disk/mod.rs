@@ -11,6 +11,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use runtime::buffer::{Buffer, Pool};
 use runtime::disk::Disk;
 use runtime::seed::Rng;
 
@@ -111,7 +112,7 @@ struct DiskState {
 
 /// What is asked of a disk, and whom to tell.
 enum Asked {
-    Read { offset: u64, length: usize, done: Promise<io::Result<Bytes>> },
+    Read { offset: u64, buffer: Buffer, done: Promise<io::Result<Bytes>> },
     Write { offset: u64, data: Bytes, done: Promise<io::Result<()>> },
     Sync { up_to: u64, done: Promise<io::Result<()>> },
 }
@@ -127,7 +128,7 @@ impl Asked {
 
     fn bytes(&self) -> u64 {
         match self {
-            Self::Read { length, .. } => *length as u64,
+            Self::Read { buffer, .. } => buffer.len() as u64,
             Self::Write { data, .. } => data.len() as u64,
             Self::Sync { .. } => 0,
         }
@@ -135,7 +136,7 @@ impl Asked {
 
     fn digest(&self) -> u64 {
         match self {
-            Self::Read { offset, length, .. } => offset.rotate_left(20) ^ *length as u64,
+            Self::Read { offset, buffer, .. } => offset.rotate_left(20) ^ buffer.len() as u64,
             Self::Write { offset, data, .. } => {
                 offset.rotate_left(20) ^ runtime::hash::xxh3(data).rotate_left(1)
             }
@@ -249,12 +250,13 @@ impl DiskState {
         Some(io::Error::new(kind, error))
     }
 
-    fn read(&mut self, offset: u64, length: usize, hit: &dyn Fn(Fault)) -> io::Result<Bytes> {
+    fn read(&mut self, offset: u64, mut buffer: Buffer, hit: &dyn Fn(Fault)) -> io::Result<Bytes> {
         if let Some(error) = self.failure(DiskOperation::Read) {
             hit(Fault::DiskReadError);
             return Err(error);
         }
-        Ok(self.platter.read(offset, length).into())
+        self.platter.read_into(offset, &mut buffer);
+        Ok(buffer.freeze())
     }
 
     fn write(&mut self, offset: u64, data: Bytes, hit: &dyn Fn(Fault)) -> io::Result<()> {
@@ -300,6 +302,8 @@ struct OpenDisk {
     disk: u32,
     owner: (u32, u32),
     length: u64,
+    /// Of the owner: what is read goes into its buffers.
+    pool: Pool,
 }
 
 impl OpenDisk {
@@ -332,8 +336,11 @@ impl Disk for OpenDisk {
         if let Err(error) = self.check(offset, length as u64) {
             return futures::future::ready(Err(error)).boxed_local();
         }
+        let Some(buffer) = self.pool.take(length) else {
+            return futures::future::ready(Err(io::ErrorKind::OutOfMemory.into())).boxed_local();
+        };
         let (done, promised) = Promise::new();
-        self.begin(Asked::Read { offset, length, done });
+        self.begin(Asked::Read { offset, buffer, done });
         promised.boxed_local()
     }
 
@@ -396,6 +403,7 @@ impl Core {
         node: u32,
         incarnation: u32,
         path: &str,
+        pool: &Pool,
     ) -> io::Result<Rc<dyn Disk>> {
         let mut disks = self.disks.borrow_mut();
         let Some(disk) = disks.index(path) else {
@@ -413,7 +421,8 @@ impl Core {
         state.owner = Some(owner);
         state.home = Some(node);
         let length = state.platter.length();
-        Ok(Rc::new(OpenDisk { core: self.clone(), disk, owner, length }))
+        let pool = pool.clone();
+        Ok(Rc::new(OpenDisk { core: self.clone(), disk, owner, length, pool }))
     }
 
     fn begin_disk_operation(&self, disk: u32, asked: Asked) {
@@ -438,7 +447,7 @@ impl Core {
         self.note(disk, What::DiskDone, operation.asked.operation() as u64);
         let hit = |fault| self.fault(disk, fault);
         match operation.asked {
-            Asked::Read { offset, length, done } => done.keep(state.read(offset, length, &hit)),
+            Asked::Read { offset, buffer, done } => done.keep(state.read(offset, buffer, &hit)),
             Asked::Write { offset, data, done } => done.keep(state.write(offset, data, &hit)),
             Asked::Sync { up_to, done } => done.keep(state.sync(up_to, &hit)),
         }

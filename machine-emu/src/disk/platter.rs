@@ -34,21 +34,23 @@ impl Image {
         fresh
     }
 
-    fn read(&self, offset: u64, length: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(length);
+    fn read(&self, offset: u64, mut out: &mut [u8]) {
         let mut at = offset;
-        while out.len() < length {
+        while !out.is_empty() {
             let start = (at % PAGE_SIZE) as usize;
-            let count = (PAGE_SIZE as usize - start).min(length - out.len());
+            let count = (PAGE_SIZE as usize - start).min(out.len());
+            let (part, rest) = out.split_at_mut(count);
             let page = at / PAGE_SIZE;
             match self.pages.get(&page) {
-                Some(bytes) => out.extend_from_slice(&bytes[start..start + count]),
-                None if self.noise.is_none() => out.resize(out.len() + count, 0),
-                None => out.extend_from_slice(&Self::fresh(self.noise, page)[start..start + count]),
+                Some(bytes) => part.copy_from_slice(&bytes[start..start + count]),
+                None if self.noise.is_none() => part.fill(0),
+                None => {
+                    part.copy_from_slice(&Self::fresh(self.noise, page)[start..start + count]);
+                }
             }
+            out = rest;
             at += count as u64;
         }
-        out
     }
 
     fn write(&mut self, offset: u64, mut data: &[u8]) {
@@ -120,7 +122,13 @@ impl Platter {
     }
 
     pub(crate) fn read(&self, offset: u64, length: usize) -> Vec<u8> {
-        self.visible.read(offset, length)
+        let mut out = vec![0; length];
+        self.visible.read(offset, &mut out);
+        out
+    }
+
+    pub(crate) fn read_into(&self, offset: u64, out: &mut [u8]) {
+        self.visible.read(offset, out);
     }
 
     /// Writes into the volatile cache.
@@ -195,7 +203,8 @@ impl Platter {
     /// Changes bits at rest.
     pub(crate) fn rot(&mut self, offset: u64, length: usize, rng: &mut Rng) {
         for image in [&mut self.durable, &mut self.visible] {
-            let mut bytes = image.read(offset, length);
+            let mut bytes = vec![0; length];
+            image.read(offset, &mut bytes);
             let mut same = rng.clone();
             for byte in &mut bytes {
                 *byte ^= 1 << same.below(8);

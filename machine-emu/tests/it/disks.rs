@@ -118,6 +118,21 @@ fn bytes_past_the_end_are_refused() {
 }
 
 #[test]
+fn what_is_read_comes_in_buffers_of_the_node() {
+    let world = world(1);
+    world.set_pool_limit_bytes(8192);
+    let context = world.restart(NODE);
+    world.run(async {
+        let disk = context.open_disk("disk").await.unwrap();
+        let first = disk.read(0, 8192).await.unwrap();
+        let error = disk.read(0, 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        drop(first);
+        assert!(disk.read(0, 1).await.is_ok());
+    });
+}
+
+#[test]
 fn an_ordered_failure_hits_the_operation_it_was_ordered_for() {
     let world = world(1);
     let control = world.disk("disk");
