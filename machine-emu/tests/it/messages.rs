@@ -75,6 +75,23 @@ fn control_overtakes_bulk_and_each_class_keeps_its_order() {
 }
 
 #[test]
+fn jitter_does_not_change_the_order_of_a_link() {
+    let world = serving(3, 1);
+    world.set_network_timing(NetworkTiming { jitter_ns: 1_000_000, ..exact(1_000) });
+    let context = application(&world);
+    let order = Rc::new(RefCell::new(Vec::new()));
+    world.run(join_all((0..100).map(|number| {
+        let ping = context.spawn(NodeId::fs(0), Ping { number });
+        let order = order.clone();
+        async move {
+            let answer = ping.await.unwrap();
+            order.borrow_mut().push(answer);
+        }
+    })));
+    assert!(order.borrow().is_sorted());
+}
+
+#[test]
 fn the_caller_of_a_lost_message_hears_so_after_the_timeout() {
     let world = serving(1, 1);
     world.set_network_timing(exact(1_000));

@@ -71,6 +71,19 @@ fn the_last_words_of_a_dying_node_are_not_heard() {
 }
 
 #[test]
+fn a_task_given_to_a_dead_node_never_runs() {
+    let world = serving(1, 1);
+    let context = world.context(NodeId::fs(0));
+    world.kill(NodeId::fs(0));
+    let ran = Rc::new(Cell::new(false));
+    let flag = ran.clone();
+    context.task(async move { flag.set(true) });
+    world.restart(NodeId::fs(0));
+    world.run_until_idle();
+    assert!(!ran.get());
+}
+
+#[test]
 fn a_node_may_kill_itself() {
     let world = serving(1, 1);
     let context = world.context(NodeId::fs(0));
