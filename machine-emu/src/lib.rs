@@ -1,1 +1,64 @@
-//! (to come)
+//! The second machine: virtual time, in one thread, from one seed.
+//!
+//! # Promise
+//!
+//! - The unmodified layers run on it: a [`World`] gives each node a [`runtime::Context`].
+//! - The same seed and the same program give the same [`World::trace_hash`], on any day, in debug
+//!   and release. There is no real time, no thread, no order of hash tables in it.
+//! - Time advances only when nothing can run, and then exactly to the next event.
+//! - What crosses nodes is only bytes, so a message may be late, doubled, lost or damaged; a node may
+//!   die, freeze or be cut off; a disk may forget, tear, misplace, rot or refuse. All of it on
+//!   request or drawn from the seed, and counted.
+//! - A dead node does nothing any more: its tasks are dropped, and what their destructors ask for is
+//!   not heard.
+//!
+//! # Asks below
+//!
+//! Nothing but memory.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `world.rs` | what a test does with a world |
+//! | `core.rs` | all state, and the loop |
+//! | `node.rs` | nodes, their run queues, and the machine as one of them sees it |
+//! | `cpu.rs`, `clock.rs` | what a step costs; what time a node believes it to be |
+//! | `network.rs` | messages, links and their faults |
+//! | `disk/` | disks, their volatile caches and their faults |
+//! | `stream.rs` | byte streams from outside |
+//! | `events.rs`, `tasks.rs`, `alarm.rs`, `slab.rs` | the executor |
+//! | `trace.rs` | the running hash and the counters |
+//!
+//! ```
+//! use std::time::Duration;
+//! use machine_emu::{Shape, World};
+//! use runtime::NodeId;
+//!
+//! let world = World::new(42, Shape { fs_nodes: 4, disk_nodes: 2 });
+//! let context = world.context(NodeId::fs(0));
+//! world.run(async move { context.sleep(Duration::from_secs(5)).await });
+//! assert_eq!(world.now(), Duration::from_secs(5));
+//! ```
+
+mod alarm;
+mod clock;
+mod core;
+mod cpu;
+mod disk;
+mod events;
+mod network;
+mod node;
+mod slab;
+mod stream;
+mod tasks;
+mod trace;
+mod world;
+
+pub use crate::core::Shape;
+pub use disk::{
+    DiskControl, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE, Survival,
+};
+pub use network::{NetworkFaults, NetworkTiming};
+pub use trace::{Counters, Fault};
+pub use world::World;

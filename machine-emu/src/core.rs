@@ -1,0 +1,289 @@
+//! The heart of the world: all state, and the loop. First everything that can run at this instant
+//! runs; when nothing can, time advances to the next event. There is no other time.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use runtime::seed::Rng;
+use runtime::{Epoch, NodeId};
+
+use crate::alarm::{Alarm, AlarmState};
+use crate::clock::Clock;
+use crate::disk::Disks;
+use crate::events::{Event, Events};
+use crate::network::Network;
+use crate::node::{Next, NodeMachine, Nodes};
+use crate::slab::{Key, Slab};
+use crate::stream::Streams;
+use crate::tasks::{MAIN, Tasks, Work};
+use crate::trace::{Fault, Trace, What};
+
+/// Steps without any progress of time, at most: more can only be a task that wakes itself for ever.
+const STEPS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
+
+/// Bytes of buffers per node, unless told otherwise.
+const POOL_LIMIT_BYTES: usize = 256 << 20;
+
+/// How many nodes a world has. Application nodes come into being when first asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// File-system nodes.
+    pub fs_nodes: u32,
+    /// Disk nodes.
+    pub disk_nodes: u32,
+}
+
+/// A generator for one purpose, so that drawing more for one does not change the others.
+pub(crate) fn rng_for(seed: u64, purpose: &str, id: u64) -> Rng {
+    let mut bytes = purpose.as_bytes().to_vec();
+    bytes.extend_from_slice(&seed.to_le_bytes());
+    bytes.extend_from_slice(&id.to_le_bytes());
+    Rng::new(runtime::hash::xxh3(&bytes))
+}
+
+/// All state of a world. Nothing here is borrowed while a task or a destructor runs.
+pub(crate) struct Core {
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+    pub(crate) now_ns: Cell<u64>,
+    pub(crate) epoch: Cell<Epoch>,
+    pub(crate) pool_limit_bytes: Cell<usize>,
+    pub(crate) rng: RefCell<Rng>,
+    pub(crate) events: RefCell<Events>,
+    pub(crate) alarms: RefCell<Slab<AlarmState>>,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) nodes: RefCell<Nodes>,
+    pub(crate) network: RefCell<Network>,
+    pub(crate) disks: RefCell<Disks>,
+    pub(crate) streams: RefCell<Streams>,
+    pub(crate) trace: Trace,
+    /// The generation of the future that `World::run` drives, and whether it was woken.
+    pub(crate) main: Cell<(u32, bool)>,
+    steps_at_this_instant: Cell<u64>,
+    woken: RefCell<Vec<Key>>,
+}
+
+impl Core {
+    pub(crate) fn new(seed: u64, shape: Shape) -> Rc<Self> {
+        let core = Rc::new(Self {
+            seed,
+            shape,
+            now_ns: Cell::new(0),
+            epoch: Cell::new(Epoch(1)),
+            pool_limit_bytes: Cell::new(POOL_LIMIT_BYTES),
+            rng: RefCell::new(rng_for(seed, "world", 0)),
+            events: RefCell::default(),
+            alarms: RefCell::default(),
+            tasks: RefCell::default(),
+            nodes: RefCell::new(Nodes::new(shape)),
+            network: RefCell::new(Network::new(rng_for(seed, "network", 0))),
+            disks: RefCell::default(),
+            streams: RefCell::new(Streams::new(rng_for(seed, "streams", 0))),
+            trace: Trace::default(),
+            main: Cell::new((0, false)),
+            steps_at_this_instant: Cell::new(0),
+            woken: RefCell::default(),
+        });
+        for index in 0..shape.fs_nodes {
+            core.add_node(NodeId::fs(index));
+        }
+        for index in 0..shape.disk_nodes {
+            core.add_node(NodeId::disk(index));
+        }
+        core
+    }
+
+    /// Adds the next node of the world; its place.
+    pub(crate) fn add_node(self: &Rc<Self>, id: NodeId) -> u32 {
+        let mut nodes = self.nodes.borrow_mut();
+        let node = nodes.len();
+        let clock = Clock::new(&mut rng_for(self.seed, "clock", u64::from(id.0)));
+        nodes.add(NodeMachine::new(self.clone(), id, node, 0), clock);
+        node
+    }
+
+    pub(crate) fn note(&self, node: u32, what: What, detail: u64) {
+        let now_ns = self.now_ns.get();
+        // Two runs of one seed that differ are compared by these lines.
+        tracing::trace!(target: "mdfs::world", now_ns, node, ?what, detail);
+        self.trace.note(now_ns, node, what, detail);
+    }
+
+    pub(crate) fn fault(&self, node: u32, fault: Fault) {
+        self.note(node, What::Fault, fault as u64);
+        self.trace.fault(fault);
+    }
+
+    pub(crate) fn push_in(&self, delay_ns: u64, event: Event) {
+        let due_ns = self.now_ns.get().saturating_add(delay_ns);
+        self.events.borrow_mut().push(due_ns, event);
+    }
+
+    /// An alarm that rings after `delay_ns`, at the next nanosecond at the earliest, so that time
+    /// goes on whatever a layer does.
+    pub(crate) fn alarm_in(self: &Rc<Self>, delay_ns: u64) -> Alarm {
+        let alarm = Alarm::new(self.clone());
+        self.push_in(delay_ns.max(1), Event::Alarm(alarm.key()));
+        alarm
+    }
+
+    /// An alarm that rings once the node is idle.
+    pub(crate) fn idle_alarm(self: &Rc<Self>, node: u32) -> Alarm {
+        let alarm = Alarm::new(self.clone());
+        let due_ns = self.nodes.borrow_mut().await_idle(node, alarm.key(), self.now_ns.get());
+        if let Some(due_ns) = due_ns {
+            self.events.borrow_mut().push(due_ns, Event::Idle(node));
+        }
+        alarm
+    }
+
+    /// A request has come to `node`.
+    pub(crate) fn stir(&self, node: u32) {
+        if let Some(due_ns) = self.nodes.borrow_mut().stir(node, self.now_ns.get()) {
+            self.events.borrow_mut().push(due_ns, Event::Idle(node));
+        }
+    }
+
+    /// Runs one step of one task, at this instant. False if nothing can run now.
+    pub(crate) fn step(self: &Rc<Self>) -> bool {
+        self.queue_woken();
+        loop {
+            let next = self.nodes.borrow_mut().next(self.now_ns.get());
+            match next {
+                Next::Nobody => return false,
+                Next::Busy(node, until_ns) => {
+                    self.events.borrow_mut().push(until_ns, Event::Free(node));
+                }
+                Next::Run(node, task) => {
+                    if self.poll(node, task) {
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn queue_woken(&self) {
+        let mut woken = self.woken.borrow_mut();
+        let tasks = self.tasks.borrow();
+        tasks.take_woken(&mut woken);
+        if woken.is_empty() {
+            return;
+        }
+        let mut nodes = self.nodes.borrow_mut();
+        for key in woken.drain(..) {
+            if key.index == MAIN {
+                if key.generation == self.main.get().0 {
+                    self.main.set((key.generation, true));
+                }
+            } else if let Some((node, class)) = tasks.place(key) {
+                nodes.enqueue(node, class, key);
+            }
+        }
+    }
+
+    /// Polls a task; false if it is gone.
+    fn poll(self: &Rc<Self>, node: u32, task: Key) -> bool {
+        let taken = self.tasks.borrow_mut().take(task);
+        let Some((mut work, waker)) = taken else { return false };
+        self.count_step();
+        self.note(node, What::Step, u64::from(task.index));
+        let mut cx = Context::from_waker(&waker);
+        let done = match &mut work {
+            Work::Plain(future) => future.poll_unpin(&mut cx).is_ready(),
+            Work::Answer { handler, caller, call } => match handler.poll_unpin(&mut cx) {
+                Poll::Pending => false,
+                Poll::Ready(reply) => {
+                    self.reply(node, *caller, *call, reply);
+                    true
+                }
+            },
+        };
+        let over = if done {
+            drop((work, waker));
+            self.tasks.borrow_mut().finish(task);
+            None
+        } else {
+            self.tasks.borrow_mut().put_back(task, work, waker)
+        };
+        // Runs destructors: nothing may be borrowed here.
+        drop(over);
+        true
+    }
+
+    fn count_step(&self) {
+        let steps = self.steps_at_this_instant.get() + 1;
+        self.steps_at_this_instant.set(steps);
+        assert!(
+            steps < STEPS_AT_ONE_INSTANT_MAX,
+            "the world of seed {} stands still at {} ns of virtual time: after {steps} steps tasks \
+             still wake each other, so some task polls instead of waiting",
+            self.seed,
+            self.now_ns.get(),
+        );
+    }
+
+    /// Advances time to the next event and lets it happen. False if there is none until `limit_ns`.
+    pub(crate) fn fire(self: &Rc<Self>, limit_ns: u64) -> bool {
+        let (time_ns, event) = {
+            let mut events = self.events.borrow_mut();
+            if events.next_ns().is_none_or(|next_ns| next_ns > limit_ns) {
+                return false;
+            }
+            let Some(next) = events.pop() else { return false };
+            next
+        };
+        if time_ns > self.now_ns.get() {
+            self.now_ns.set(time_ns);
+            self.steps_at_this_instant.set(0);
+        }
+        self.trace.event();
+        match event {
+            Event::Alarm(key) => self.ring(key),
+            Event::Arrive(key) => self.arrive(key),
+            Event::Refuse(call, why) => self.refuse(call, why),
+            Event::Disk(key) => self.finish_disk_operation(key),
+            Event::Free(node) => self.nodes.borrow_mut().freed(node),
+            Event::Idle(node) => self.look_idle(node),
+        }
+        true
+    }
+
+    fn ring(&self, alarm: Key) {
+        // An alarm that nobody waits for any more is no event.
+        let Some(waker) = self.alarms.borrow_mut().get_mut(alarm).map(AlarmState::ring) else {
+            return;
+        };
+        self.note(0, What::Alarm, u64::from(alarm.index));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn look_idle(&self, node: u32) {
+        let found = self.nodes.borrow_mut().idle(node, self.now_ns.get());
+        match found {
+            Ok(waiting) => {
+                self.note(node, What::Idle, waiting.len() as u64);
+                for alarm in waiting {
+                    self.ring(alarm);
+                }
+            }
+            Err(Some(due_ns)) => self.events.borrow_mut().push(due_ns, Event::Idle(node)),
+            Err(None) => {}
+        }
+    }
+
+    /// Frees what refers to itself in circles.
+    pub(crate) fn dissolve(&self) {
+        let count = self.nodes.borrow().len();
+        for node in 0..count {
+            self.kill(node);
+        }
+        self.events.borrow_mut().clear();
+        let nodes = self.nodes.borrow_mut().dissolve();
+        drop(nodes);
+    }
+}

@@ -1,0 +1,125 @@
+//! How a test handles a disk from the outside.
+
+use std::io;
+use std::rc::Rc;
+
+use crate::core::Core;
+use crate::disk::{
+    DiskFaults, DiskOperation, DiskState, DiskTiming, OrderedFailure, Platter, Survival,
+};
+use crate::trace::Fault;
+
+/// A disk, as a test holds it in its hands.
+pub struct DiskControl {
+    core: Rc<Core>,
+    disk: u32,
+}
+
+impl std::fmt::Debug for DiskControl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiskControl").field("disk", &self.disk).finish_non_exhaustive()
+    }
+}
+
+/// A full copy of a disk, with its volatile cache. Copies share memory until they differ.
+#[derive(Clone, Debug)]
+pub struct DiskSnapshot {
+    platter: Platter,
+}
+
+impl DiskSnapshot {
+    /// Offset and length of each write that was not yet flushed, oldest first.
+    pub fn unflushed(&self) -> Vec<(u64, u64)> {
+        self.platter.cached().collect()
+    }
+}
+
+impl DiskControl {
+    pub(crate) fn new(core: Rc<Core>, path: &str) -> Self {
+        let disk = core.disks.borrow().index(path);
+        let disk = disk.unwrap_or_else(|| panic!("there is no disk {path}"));
+        Self { core, disk }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut DiskState) -> T) -> T {
+        act(self.core.disks.borrow_mut().get_mut(self.disk))
+    }
+
+    /// How long its operations take from now on.
+    pub fn set_timing(&self, timing: DiskTiming) {
+        self.with(|disk| disk.timing = timing);
+    }
+
+    /// How often its operations go wrong from now on.
+    pub fn set_faults(&self, faults: DiskFaults) {
+        self.with(|disk| disk.faults = faults);
+    }
+
+    /// Everything takes `factor` times as long from now on; 1 is the normal speed.
+    pub fn slow(&self, factor: u64) {
+        self.core.fault(self.disk, Fault::DiskSlowed);
+        self.with(|disk| disk.slowness = factor.max(1));
+    }
+
+    /// After `after` more operations of this kind the next one fails with `kind`; all later ones as
+    /// well, if `sticky`. [`io::ErrorKind::StorageFull`] on writes makes a full disk.
+    pub fn fail(&self, operation: DiskOperation, after: u64, sticky: bool, kind: io::ErrorKind) {
+        let failure = OrderedFailure { operation, after, sticky, kind };
+        self.with(|disk| disk.failures.push(failure));
+    }
+
+    /// Takes back all orders of [`fail`](Self::fail), all faults and slowness.
+    pub fn repair(&self) {
+        self.with(|disk| {
+            disk.failures.clear();
+            disk.faults = DiskFaults::default();
+            disk.slowness = 1;
+        });
+    }
+
+    /// One bit of each of these bytes changes at rest.
+    pub fn rot(&self, offset: u64, length: usize) {
+        self.core.fault(self.disk, Fault::DiskBitsRotten);
+        self.with(|disk| {
+            assert!(disk.platter.has(offset, length as u64), "the disk ends before that");
+            disk.platter.rot(offset, length, &mut disk.rng);
+        });
+    }
+
+    /// What reads would see now, without time or faults.
+    pub fn peek(&self, offset: u64, length: usize) -> Vec<u8> {
+        self.with(|disk| {
+            assert!(disk.platter.has(offset, length as u64), "the disk ends before that");
+            disk.platter.read(offset, length)
+        })
+    }
+
+    /// Offset and length of each write that is not yet flushed, oldest first.
+    pub fn unflushed(&self) -> Vec<(u64, u64)> {
+        self.with(|disk| disk.platter.cached().collect())
+    }
+
+    /// The power of this disk goes, and `fate` says what remains of each write that was not flushed
+    /// (offset, length), oldest first; writes under way come last. Its owner finds it closed.
+    pub fn cut_power(&self, mut fate: impl FnMut(u64, u64) -> Survival) {
+        self.core.cut_disk_power(self.disk, Some(&mut fate));
+    }
+
+    /// A full copy; writes under way are in its volatile cache, as the last ones. To look at many
+    /// crashes of one moment: [`restore`](Self::restore) it in a fresh world, then
+    /// [`cut_power`](Self::cut_power) with another fate each time.
+    pub fn snapshot(&self) -> DiskSnapshot {
+        DiskSnapshot { platter: self.core.disks.borrow().platter_with_writes_under_way(self.disk) }
+    }
+
+    /// Puts an old copy in the disk's place. Operations under way are lost, its owner finds it
+    /// closed.
+    pub fn restore(&self, snapshot: &DiskSnapshot) {
+        self.core.fault(self.disk, Fault::DiskRestored);
+        self.with(|disk| {
+            disk.platter = snapshot.platter.clone();
+            disk.power_cycle += 1;
+            disk.owner = None;
+        });
+    }
+}

@@ -1,0 +1,492 @@
+//! Disks: they outlive their nodes, have a volatile cache, take their time, and fail in every way
+//! in which disks fail.
+
+mod control;
+mod platter;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::buffer::{Buffer, Pool};
+use runtime::disk::Disk;
+use runtime::seed::Rng;
+
+use crate::alarm::Promise;
+use crate::core::{Core, rng_for};
+use crate::events::Event;
+use crate::node::dead;
+use crate::slab::{Key, Slab};
+use crate::trace::{Fault, What};
+
+pub use control::{DiskControl, DiskSnapshot};
+pub(crate) use platter::Platter;
+pub use platter::{SECTOR_SIZE, Survival};
+
+/// How long a disk takes. Operations share its bandwidth, their latencies overlap.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskTiming {
+    /// Latency of a read.
+    pub read_ns: u64,
+    /// Latency of a write into the volatile cache.
+    pub write_ns: u64,
+    /// Latency of a flush.
+    pub sync_ns: u64,
+    /// The inverse of the bandwidth: 1000 is 1 GB/s.
+    pub picoseconds_per_byte: u64,
+    /// A random addition to each latency, at most; so that operations change places.
+    pub jitter_ns: u64,
+}
+
+impl Default for DiskTiming {
+    /// A solid-state disk of 2 GB/s.
+    fn default() -> Self {
+        Self {
+            read_ns: 80_000,
+            write_ns: 20_000,
+            sync_ns: 200_000,
+            picoseconds_per_byte: 500,
+            jitter_ns: 20_000,
+        }
+    }
+}
+
+/// How often operations of a disk go wrong, in parts per million.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskFaults {
+    /// A read fails.
+    pub read_error_ppm: u32,
+    /// A write fails, and has been done or not.
+    pub write_error_ppm: u32,
+    /// A flush fails, and the cache forgets writes.
+    pub sync_error_ppm: u32,
+    /// A write is answered and never done.
+    pub lost_write_ppm: u32,
+    /// A write is answered and done elsewhere.
+    pub misdirected_write_ppm: u32,
+    /// A flush is answered and not done (a lying disk).
+    pub ignored_sync_ppm: u32,
+}
+
+/// The operations of a disk, to name the one that shall fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskOperation {
+    /// [`Disk::read`].
+    Read,
+    /// [`Disk::write`].
+    Write,
+    /// [`Disk::sync`].
+    Sync,
+}
+
+/// A failure ordered for one operation.
+#[derive(Clone, Copy, Debug)]
+struct OrderedFailure {
+    operation: DiskOperation,
+    /// Operations of the kind that still succeed.
+    after: u64,
+    /// From then on all of them fail.
+    sticky: bool,
+    kind: io::ErrorKind,
+}
+
+struct DiskState {
+    path: String,
+    platter: Platter,
+    timing: DiskTiming,
+    faults: DiskFaults,
+    slowness: u64,
+    failures: Vec<OrderedFailure>,
+    /// The node and incarnation that has the disk open.
+    owner: Option<(u32, u32)>,
+    /// The node that opened it last: its power supply is the disk's.
+    home: Option<u32>,
+    /// Operations begun before the last power cut belong to an earlier cycle.
+    power_cycle: u32,
+    free_ns: u64,
+    rng: Rng,
+}
+
+/// What is asked of a disk, and whom to tell.
+enum Asked {
+    Read { offset: u64, buffer: Buffer, done: Promise<io::Result<Bytes>> },
+    Write { offset: u64, data: Bytes, done: Promise<io::Result<()>> },
+    Sync { up_to: u64, done: Promise<io::Result<()>> },
+}
+
+impl Asked {
+    fn operation(&self) -> DiskOperation {
+        match self {
+            Self::Read { .. } => DiskOperation::Read,
+            Self::Write { .. } => DiskOperation::Write,
+            Self::Sync { .. } => DiskOperation::Sync,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Read { buffer, .. } => buffer.len() as u64,
+            Self::Write { data, .. } => data.len() as u64,
+            Self::Sync { .. } => 0,
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        match self {
+            Self::Read { offset, buffer, .. } => offset.rotate_left(20) ^ buffer.len() as u64,
+            Self::Write { offset, data, .. } => {
+                offset.rotate_left(20) ^ runtime::hash::xxh3(data).rotate_left(1)
+            }
+            Self::Sync { up_to, .. } => *up_to,
+        }
+    }
+}
+
+impl Asked {
+    /// The power went meanwhile. Whoever still listens has lost the disk.
+    fn abort(self) {
+        match self {
+            Self::Read { done, .. } => done.keep(Err(dead())),
+            Self::Write { done, .. } | Self::Sync { done, .. } => done.keep(Err(dead())),
+        }
+    }
+}
+
+struct Operation {
+    disk: u32,
+    power_cycle: u32,
+    asked: Asked,
+}
+
+/// All disks of a world.
+#[derive(Default)]
+pub(crate) struct Disks {
+    by_path: BTreeMap<String, u32>,
+    states: Vec<DiskState>,
+    operations: Slab<Operation>,
+}
+
+impl Disks {
+    fn index(&self, path: &str) -> Option<u32> {
+        self.by_path.get(path).copied()
+    }
+
+    fn get(&self, disk: u32) -> &DiskState {
+        &self.states[disk as usize]
+    }
+
+    fn get_mut(&mut self, disk: u32) -> &mut DiskState {
+        &mut self.states[disk as usize]
+    }
+
+    /// A copy of the disk with the writes that are under way in its volatile cache.
+    fn platter_with_writes_under_way(&self, disk: u32) -> Platter {
+        let state = self.get(disk);
+        let mut platter = state.platter.clone();
+        for (_, operation) in self.operations.iter() {
+            if operation.disk == disk
+                && operation.power_cycle == state.power_cycle
+                && let Asked::Write { offset, data, .. } = &operation.asked
+            {
+                platter.write(*offset, data.clone());
+            }
+        }
+        platter
+    }
+
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.by_path.keys().cloned().collect()
+    }
+}
+
+impl DiskState {
+    fn hits(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.chance(u64::from(ppm), 1_000_000)
+    }
+
+    /// When an operation that begins now is done.
+    fn done_ns(&mut self, asked: &Asked, now_ns: u64) -> u64 {
+        let timing = self.timing;
+        let latency_ns = match asked.operation() {
+            DiskOperation::Read => timing.read_ns,
+            DiskOperation::Write => timing.write_ns,
+            DiskOperation::Sync => timing.sync_ns,
+        };
+        let jitter_ns = self.rng.below(timing.jitter_ns + 1);
+        let transfer_ns = asked.bytes() * timing.picoseconds_per_byte / 1000;
+        self.free_ns = now_ns.max(self.free_ns) + transfer_ns * self.slowness;
+        self.free_ns + (latency_ns + jitter_ns) * self.slowness
+    }
+
+    /// The failure ordered for this operation, if its turn has come.
+    fn ordered_failure(&mut self, operation: DiskOperation) -> Option<io::ErrorKind> {
+        let mut hit = None;
+        self.failures.retain_mut(|failure| {
+            if failure.operation != operation {
+                return true;
+            }
+            if failure.after > 0 {
+                failure.after -= 1;
+                return true;
+            }
+            hit = Some(failure.kind);
+            failure.sticky
+        });
+        hit
+    }
+
+    fn failure(&mut self, operation: DiskOperation) -> Option<io::Error> {
+        let ppm = match operation {
+            DiskOperation::Read => self.faults.read_error_ppm,
+            DiskOperation::Write => self.faults.write_error_ppm,
+            DiskOperation::Sync => self.faults.sync_error_ppm,
+        };
+        let kind = self.ordered_failure(operation);
+        let kind = kind.or_else(|| self.hits(ppm).then_some(io::ErrorKind::Other))?;
+        let error = format!("the disk {} failed a {operation:?} (injected)", self.path);
+        Some(io::Error::new(kind, error))
+    }
+
+    fn read(&mut self, offset: u64, mut buffer: Buffer, hit: &dyn Fn(Fault)) -> io::Result<Bytes> {
+        if let Some(error) = self.failure(DiskOperation::Read) {
+            hit(Fault::DiskReadError);
+            return Err(error);
+        }
+        self.platter.read_into(offset, &mut buffer);
+        Ok(buffer.freeze())
+    }
+
+    fn write(&mut self, offset: u64, data: Bytes, hit: &dyn Fn(Fault)) -> io::Result<()> {
+        if let Some(error) = self.failure(DiskOperation::Write) {
+            hit(Fault::DiskWriteError);
+            if self.rng.chance(1, 2) {
+                self.platter.write(offset, data);
+            }
+            return Err(error);
+        }
+        if self.hits(self.faults.lost_write_ppm) {
+            hit(Fault::DiskWriteLost);
+            return Ok(());
+        }
+        let mut place = offset;
+        if self.hits(self.faults.misdirected_write_ppm) {
+            hit(Fault::DiskWriteMisdirected);
+            let sectors = (self.platter.length() - data.len() as u64) / SECTOR_SIZE;
+            place = self.rng.below(sectors + 1) * SECTOR_SIZE;
+        }
+        self.platter.write(place, data);
+        Ok(())
+    }
+
+    fn sync(&mut self, up_to: u64, hit: &dyn Fn(Fault)) -> io::Result<()> {
+        if let Some(error) = self.failure(DiskOperation::Sync) {
+            hit(Fault::DiskSyncError);
+            self.platter.fail_flush(&mut self.rng);
+            return Err(error);
+        }
+        if self.hits(self.faults.ignored_sync_ppm) {
+            hit(Fault::DiskSyncIgnored);
+            return Ok(());
+        }
+        self.platter.flush(up_to);
+        Ok(())
+    }
+}
+
+/// A disk as its owner has it open. Closed when dropped.
+struct OpenDisk {
+    core: Rc<Core>,
+    disk: u32,
+    owner: (u32, u32),
+    length: u64,
+    /// Of the owner: what is read goes into its buffers.
+    pool: Pool,
+}
+
+impl OpenDisk {
+    /// Begins an operation at once, whether or not its future is ever polled.
+    fn begin(&self, asked: Asked) {
+        self.core.begin_disk_operation(self.disk, asked);
+    }
+
+    fn check(&self, offset: u64, length: u64) -> io::Result<()> {
+        if self.core.disks.borrow().get(self.disk).owner != Some(self.owner)
+            || self.core.living(self.owner.0).map(|machine| machine.incarnation())
+                != Some(self.owner.1)
+        {
+            return Err(dead());
+        }
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            let error = format!("bytes {offset}+{length} of a disk of {} bytes", self.length);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
+        Ok(())
+    }
+}
+
+impl Disk for OpenDisk {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>> {
+        if let Err(error) = self.check(offset, length as u64) {
+            return futures::future::ready(Err(error)).boxed_local();
+        }
+        let Some(buffer) = self.pool.take(length) else {
+            return futures::future::ready(Err(io::ErrorKind::OutOfMemory.into())).boxed_local();
+        };
+        let (done, promised) = Promise::new();
+        self.begin(Asked::Read { offset, buffer, done });
+        promised.boxed_local()
+    }
+
+    fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
+        let data: Bytes = data.concat().into();
+        if let Err(error) = self.check(offset, data.len() as u64) {
+            return futures::future::ready(Err(error)).boxed_local();
+        }
+        let (done, promised) = Promise::new();
+        self.begin(Asked::Write { offset, data, done });
+        promised.boxed_local()
+    }
+
+    fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {
+        if let Err(error) = self.check(0, 0) {
+            return futures::future::ready(Err(error)).boxed_local();
+        }
+        let (done, promised) = Promise::new();
+        let up_to = self.core.disks.borrow().get(self.disk).platter.last_write();
+        self.begin(Asked::Sync { up_to, done });
+        promised.boxed_local()
+    }
+}
+
+impl Drop for OpenDisk {
+    fn drop(&mut self) {
+        let mut disks = self.core.disks.borrow_mut();
+        let state = disks.get_mut(self.disk);
+        if state.owner == Some(self.owner) {
+            state.owner = None;
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn create_disk(&self, path: &str, length: u64, used: bool) {
+        let mut disks = self.disks.borrow_mut();
+        let disk = disks.states.len() as u32;
+        let mut rng = rng_for(self.seed, "disk", u64::from(disk));
+        let noise = used.then(|| rng.bits());
+        let old = disks.by_path.insert(path.to_owned(), disk);
+        assert!(old.is_none(), "there is a disk {path} already");
+        disks.states.push(DiskState {
+            path: path.to_owned(),
+            platter: Platter::new(length, noise),
+            timing: DiskTiming::default(),
+            faults: DiskFaults::default(),
+            slowness: 1,
+            failures: Vec::new(),
+            owner: None,
+            home: None,
+            power_cycle: 0,
+            free_ns: 0,
+            rng,
+        });
+    }
+
+    pub(crate) fn open_disk(
+        self: &Rc<Self>,
+        node: u32,
+        incarnation: u32,
+        path: &str,
+        pool: &Pool,
+    ) -> io::Result<Rc<dyn Disk>> {
+        let mut disks = self.disks.borrow_mut();
+        let Some(disk) = disks.index(path) else {
+            let error = format!("there is no disk {path}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, error));
+        };
+        let state = disks.get_mut(disk);
+        if let Some((node, incarnation)) = state.owner
+            && self.living(node).is_some_and(|machine| machine.incarnation() == incarnation)
+        {
+            let error = format!("the disk {path} is in use");
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, error));
+        }
+        let owner = (node, incarnation);
+        state.owner = Some(owner);
+        state.home = Some(node);
+        let length = state.platter.length();
+        let pool = pool.clone();
+        Ok(Rc::new(OpenDisk { core: self.clone(), disk, owner, length, pool }))
+    }
+
+    fn begin_disk_operation(&self, disk: u32, asked: Asked) {
+        self.note(disk, What::DiskStart, asked.digest());
+        let mut disks = self.disks.borrow_mut();
+        let state = disks.get_mut(disk);
+        let done_ns = state.done_ns(&asked, self.now_ns.get());
+        let power_cycle = state.power_cycle;
+        let operation = disks.operations.insert(Operation { disk, power_cycle, asked });
+        self.events.borrow_mut().push(done_ns, Event::Disk(operation));
+    }
+
+    /// The time has come at which a disk has done what it was asked.
+    pub(crate) fn finish_disk_operation(&self, operation: Key) {
+        let mut disks = self.disks.borrow_mut();
+        let Some(operation) = disks.operations.remove(operation) else { return };
+        let disk = operation.disk;
+        let state = disks.get_mut(disk);
+        if state.power_cycle != operation.power_cycle {
+            return operation.asked.abort();
+        }
+        self.note(disk, What::DiskDone, operation.asked.operation() as u64);
+        let hit = |fault| self.fault(disk, fault);
+        match operation.asked {
+            Asked::Read { offset, buffer, done } => done.keep(state.read(offset, buffer, &hit)),
+            Asked::Write { offset, data, done } => done.keep(state.write(offset, data, &hit)),
+            Asked::Sync { up_to, done } => done.keep(state.sync(up_to, &hit)),
+        }
+    }
+
+    /// The power of a disk goes. Writes under way join those in the volatile cache.
+    fn cut_disk_power(&self, disk: u32, fate: Option<&mut dyn FnMut(u64, u64) -> Survival>) {
+        let mut disks = self.disks.borrow_mut();
+        let platter = disks.platter_with_writes_under_way(disk);
+        let state = disks.get_mut(disk);
+        state.platter = platter;
+        state.power_cycle += 1;
+        state.owner = None;
+        state.free_ns = 0;
+        let DiskState { platter, rng, .. } = state;
+        if let Some(fate) = fate {
+            return platter.cut_power(fate);
+        }
+        platter.cut_power(|_, _| match rng.below(3) {
+            0 => {
+                self.fault(disk, Fault::DiskWriteDroppedByCrash);
+                Survival::Lost
+            }
+            1 => Survival::Whole,
+            _ => {
+                self.fault(disk, Fault::DiskWriteTornByCrash);
+                Survival::Torn(rng.bits())
+            }
+        });
+    }
+
+    /// The power of a node goes: that of its disks as well.
+    pub(crate) fn cut_power_of_disks(&self, node: u32) {
+        let count = self.disks.borrow().states.len() as u32;
+        for disk in 0..count {
+            let home = self.disks.borrow().get(disk).home;
+            if home == Some(node) {
+                self.cut_disk_power(disk, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! The network: what crosses nodes is only bytes, and any of it may be late, doubled or lost.
+//!
+//! A request is encoded, travels as a frame, is decoded and answered by the other node's host; the
+//! reply comes back in the same way. Frames of one class between two nodes keep their order unless
+//! a fault says otherwise; control frames and replies do not wait for bulk frames.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use runtime::mail::{Envelope, Message};
+use runtime::seed::Rng;
+use runtime::wire::{BULK_LENGTH_MAX, Decoder, Encoder, HEAD_LENGTH_MAX};
+use runtime::{Caller, Class, Table, Undelivered, hash};
+
+use crate::core::Core;
+use crate::events::Event;
+use crate::slab::{Key, Slab};
+use crate::tasks::Work;
+use crate::trace::{Fault, What};
+
+/// Frames on their way to one node, at most; past it a request is refused with `Busy`.
+const INBOUND_FRAMES_MAX: u32 = 65_536;
+
+/// Bytes of a frame besides head and payload: addresses, lengths, checksum.
+const FRAME_HEADER_BYTES: usize = 64;
+
+/// How long messages take. The delay of a frame is `latency_ns`, plus its bytes at
+/// `picoseconds_per_byte` one after the other on each link, plus up to `jitter_ns`.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkTiming {
+    /// What the first byte takes.
+    pub latency_ns: u64,
+    /// The inverse of the bandwidth of a link: 1000 is 1 GB/s.
+    pub picoseconds_per_byte: u64,
+    /// A random addition, at most.
+    pub jitter_ns: u64,
+    /// After what time the caller of a lost message hears `Lost`.
+    pub lost_after_ns: u64,
+}
+
+impl Default for NetworkTiming {
+    /// A good cluster: 2 us, 10 GB/s.
+    fn default() -> Self {
+        Self {
+            latency_ns: 2_000,
+            picoseconds_per_byte: 100,
+            jitter_ns: 1_000,
+            lost_after_ns: 500_000_000,
+        }
+    }
+}
+
+/// How often frames suffer, in parts per million.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetworkFaults {
+    /// The frame never arrives.
+    pub loss_ppm: u32,
+    /// The frame arrives twice: a handler runs twice.
+    pub duplicate_ppm: u32,
+    /// The frame does not keep its place in the order of its link.
+    pub reorder_ppm: u32,
+    /// Bytes change on the way; the checksum of the frame notices, and the frame is lost.
+    pub corrupt_ppm: u32,
+    /// The frame is held up.
+    pub delay_ppm: u32,
+    /// For how long at most.
+    pub delay_max_ns: u64,
+}
+
+/// A request that waits for its reply.
+struct WaitingCall {
+    from: u32,
+    to: u32,
+    message: Box<dyn Message>,
+}
+
+#[derive(Clone)]
+enum Body {
+    Request { caller: Caller, protocol: u8 },
+    Reply,
+}
+
+/// What travels.
+#[derive(Clone)]
+struct Frame {
+    from: u32,
+    to: u32,
+    class: Class,
+    call: Key,
+    body: Body,
+    head: Vec<u8>,
+    bulk: Bytes,
+    /// Computed where it matters: for frames that are going to be damaged.
+    checksum: Option<u32>,
+}
+
+impl Frame {
+    fn bytes(&self) -> usize {
+        FRAME_HEADER_BYTES + self.head.len() + self.bulk.len()
+    }
+
+    fn compute_checksum(&self) -> u32 {
+        hash::crc32c(&self.head) ^ hash::crc32c(&self.bulk).rotate_left(1)
+    }
+
+    fn intact(&self) -> bool {
+        self.checksum.is_none_or(|checksum| checksum == self.compute_checksum())
+    }
+
+    /// Changes some bytes on the way.
+    fn damage(&mut self, rng: &mut Rng) {
+        self.checksum = Some(self.compute_checksum());
+        let place = rng.index(self.head.len() + self.bulk.len());
+        let flip = 1 << rng.below(8);
+        if let Some(byte) = self.head.get_mut(place) {
+            *byte ^= flip;
+        } else {
+            let mut bulk = self.bulk.to_vec();
+            bulk[place - self.head.len()] ^= flip;
+            self.bulk = bulk.into();
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        hash::xxh3(&self.head) ^ hash::xxh3(&self.bulk).rotate_left(32)
+    }
+}
+
+/// One direction between two nodes. Indexed by class: control, bulk.
+#[derive(Clone, Copy, Default)]
+struct Link {
+    /// When the wire is free again.
+    free_ns: [u64; 2],
+    /// When the last frame arrives.
+    last_ns: [u64; 2],
+}
+
+impl Link {
+    /// When the last byte of a frame has left. Bulk waits for everything, control for control.
+    fn transmit(&mut self, class: Class, now_ns: u64, duration_ns: u64) -> u64 {
+        let [control, bulk] = &mut self.free_ns;
+        match class {
+            Class::Control => {
+                *control = now_ns.max(*control) + duration_ns;
+                *control
+            }
+            Class::Bulk => {
+                *bulk = now_ns.max(*control).max(*bulk) + duration_ns;
+                *bulk
+            }
+        }
+    }
+}
+
+/// What happens to one frame.
+enum Fate {
+    Arrives { at_ns: u64, twin_at_ns: Option<u64> },
+    Lost,
+}
+
+/// All links, and what is on them.
+pub(crate) struct Network {
+    pub(crate) timing: NetworkTiming,
+    pub(crate) faults: NetworkFaults,
+    rng: Rng,
+    links: Table<u64, Link>,
+    cut: BTreeSet<(u32, u32)>,
+    clogged: BTreeSet<u32>,
+    /// Frames from or to a clogged node, in the order in which they were sent.
+    held: Vec<Frame>,
+    frames: Slab<Frame>,
+    calls: Slab<WaitingCall>,
+    inbound: Vec<u32>,
+}
+
+impl Network {
+    pub(crate) fn new(rng: Rng) -> Self {
+        Self {
+            timing: NetworkTiming::default(),
+            faults: NetworkFaults::default(),
+            rng,
+            links: Table::default(),
+            cut: BTreeSet::new(),
+            clogged: BTreeSet::new(),
+            held: Vec::new(),
+            frames: Slab::default(),
+            calls: Slab::default(),
+            inbound: Vec::new(),
+        }
+    }
+
+    pub(crate) fn cut(&mut self, from: u32, to: u32) {
+        self.cut.insert((from, to));
+    }
+
+    pub(crate) fn mend(&mut self, from: u32, to: u32) {
+        self.cut.remove(&(from, to));
+    }
+
+    pub(crate) fn mend_all(&mut self) {
+        self.cut.clear();
+    }
+
+    pub(crate) fn clog(&mut self, node: u32) {
+        self.clogged.insert(node);
+    }
+
+    fn is_clogged(&self, frame: &Frame) -> bool {
+        self.clogged.contains(&frame.from) || self.clogged.contains(&frame.to)
+    }
+
+    /// The frames that need to be held no longer.
+    fn unclog(&mut self, node: u32) -> Vec<Frame> {
+        self.clogged.remove(&node);
+        let (held, free) =
+            std::mem::take(&mut self.held).into_iter().partition(|frame| self.is_clogged(frame));
+        self.held = held;
+        free
+    }
+
+    /// Calls that wait for their replies, as (from, to).
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.calls.iter().map(|(_, call)| (call.from, call.to))
+    }
+
+    fn inbound(&mut self, node: u32) -> &mut u32 {
+        let node = node as usize;
+        if self.inbound.len() <= node {
+            self.inbound.resize(node + 1, 0);
+        }
+        &mut self.inbound[node]
+    }
+
+    fn hits(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.chance(u64::from(ppm), 1_000_000)
+    }
+
+    /// When a frame arrives that leaves now; `hit` hears of faults.
+    fn arrival_ns(
+        &mut self,
+        frame: &Frame,
+        now_ns: u64,
+        slowness: u64,
+        hit: &mut dyn FnMut(Fault),
+    ) -> u64 {
+        let NetworkTiming { latency_ns, picoseconds_per_byte, jitter_ns, .. } = self.timing;
+        let NetworkFaults { reorder_ppm, delay_ppm, delay_max_ns, .. } = self.faults;
+        let wire_ns = frame.bytes() as u64 * picoseconds_per_byte / 1000;
+        let mut travel_ns = latency_ns + self.rng.below(jitter_ns + 1);
+        if self.hits(delay_ppm) {
+            travel_ns += self.rng.below(delay_max_ns + 1);
+            hit(Fault::MessageDelayed);
+        }
+        let overtaken = self.hits(reorder_ppm);
+        let detour_ns = if overtaken { self.rng.below(8 * latency_ns + 1) } else { 0 };
+        let class = usize::from(frame.class == Class::Bulk);
+        let link = self.links.entry(u64::from(frame.from) << 32 | u64::from(frame.to)).or_default();
+        let left_ns = link.transmit(frame.class, now_ns, wire_ns * slowness);
+        let arrival_ns = left_ns + travel_ns * slowness;
+        if overtaken {
+            hit(Fault::MessageReordered);
+            return arrival_ns + detour_ns;
+        }
+        link.last_ns[class] = link.last_ns[class].max(arrival_ns);
+        link.last_ns[class]
+    }
+
+    /// Draws what happens to a frame.
+    fn fate(
+        &mut self,
+        frame: &mut Frame,
+        now_ns: u64,
+        slowness: u64,
+        hit: &mut dyn FnMut(Fault),
+    ) -> Fate {
+        if self.cut.contains(&(frame.from, frame.to)) {
+            hit(Fault::MessageCut);
+            return Fate::Lost;
+        }
+        if self.hits(self.faults.loss_ppm) {
+            hit(Fault::MessageLost);
+            return Fate::Lost;
+        }
+        let at_ns = self.arrival_ns(frame, now_ns, slowness, hit);
+        let twin_at_ns = self.hits(self.faults.duplicate_ppm).then(|| {
+            hit(Fault::MessageDuplicated);
+            self.arrival_ns(frame, now_ns, slowness, hit)
+        });
+        if self.hits(self.faults.corrupt_ppm) {
+            hit(Fault::MessageCorrupted);
+            frame.damage(&mut self.rng);
+        }
+        Fate::Arrives { at_ns, twin_at_ns }
+    }
+}
+
+impl Core {
+    /// Sends a request of `from` on its way.
+    pub(crate) fn send(&self, from: u32, envelope: Envelope) {
+        let Envelope { to, caller, class, message, .. } = envelope;
+        let place = self.nodes.borrow().index(to);
+        let Some(to) = place else { return message.refuse(Undelivered::Unreachable) };
+        let mut out = Encoder::new();
+        message.encode(&mut out);
+        let (head, bulk) = out.finish();
+        let bulk = join(&bulk);
+        if head.len() > HEAD_LENGTH_MAX || bulk.len() > BULK_LENGTH_MAX {
+            return message.refuse(Undelivered::Garbled);
+        }
+        let body = Body::Request { caller, protocol: message.protocol() };
+        let call = {
+            let mut network = self.network.borrow_mut();
+            if *network.inbound(to) >= INBOUND_FRAMES_MAX {
+                drop(network);
+                return message.refuse(Undelivered::Busy);
+            }
+            network.calls.insert(WaitingCall { from, to, message })
+        };
+        let frame = Frame { from, to, class, call, body, head, bulk, checksum: None };
+        self.trace.request(frame.bytes());
+        self.note(from, What::Request, frame.digest());
+        self.transmit(frame);
+    }
+
+    /// Sends the reply of the node `from` to a call of the node `to`.
+    pub(crate) fn reply(&self, from: u32, to: u32, call: Key, reply: Encoder) {
+        if self.living(from).is_none() {
+            return;
+        }
+        let (head, bulk) = reply.finish();
+        let bulk = join(&bulk);
+        let body = Body::Reply;
+        let frame =
+            Frame { from, to, class: Class::Control, call, body, head, bulk, checksum: None };
+        self.trace.reply(frame.bytes());
+        self.note(from, What::Reply, frame.digest());
+        self.transmit(frame);
+    }
+
+    fn transmit(&self, mut frame: Frame) {
+        let now_ns = self.now_ns.get();
+        let slowness = {
+            let nodes = self.nodes.borrow();
+            nodes.get(frame.from).slowness * nodes.get(frame.to).slowness
+        };
+        let mut network = self.network.borrow_mut();
+        if network.is_clogged(&frame) {
+            network.held.push(frame);
+            return;
+        }
+        let to = frame.to;
+        let fate = network.fate(&mut frame, now_ns, slowness, &mut |fault| self.fault(to, fault));
+        let mut events = self.events.borrow_mut();
+        match fate {
+            Fate::Lost => {
+                let told_ns = now_ns + network.timing.lost_after_ns;
+                events.push(told_ns, Event::Refuse(frame.call, Undelivered::Lost));
+            }
+            Fate::Arrives { at_ns, twin_at_ns } => {
+                if let Some(twin_at_ns) = twin_at_ns {
+                    *network.inbound(to) += 1;
+                    let twin = network.frames.insert(frame.clone());
+                    events.push(twin_at_ns, Event::Arrive(twin));
+                }
+                *network.inbound(to) += 1;
+                events.push(at_ns, Event::Arrive(network.frames.insert(frame)));
+            }
+        }
+    }
+
+    /// What was held for a node goes on its way.
+    pub(crate) fn unclog(&self, node: u32) {
+        let free = self.network.borrow_mut().unclog(node);
+        for frame in free {
+            self.transmit(frame);
+        }
+    }
+
+    /// A frame has reached its node.
+    pub(crate) fn arrive(self: &Rc<Self>, frame: Key) {
+        let frame = {
+            let mut network = self.network.borrow_mut();
+            let Some(frame) = network.frames.remove(frame) else { return };
+            *network.inbound(frame.to) -= 1;
+            frame
+        };
+        self.note(frame.to, What::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
+        if !frame.intact() {
+            return self.lose(frame.call);
+        }
+        match frame.body {
+            Body::Reply => self.arrive_reply(&frame),
+            Body::Request { caller, protocol } => self.arrive_request(frame, caller, protocol),
+        }
+    }
+
+    fn arrive_request(self: &Rc<Self>, frame: Frame, caller: Caller, protocol: u8) {
+        let Some(host) = self.living(frame.to).and_then(|machine| machine.living_host()) else {
+            self.fault(frame.to, Fault::MessageToDeadNode);
+            let refused = self.network.borrow_mut().rng.chance(1, 2);
+            if !refused {
+                return self.lose(frame.call);
+            }
+            let latency_ns = self.network.borrow().timing.latency_ns;
+            return self.push_in(latency_ns, Event::Refuse(frame.call, Undelivered::Unreachable));
+        };
+        self.stir(frame.to);
+        let handler = host.run_bytes(caller, protocol, &frame.head, frame.bulk);
+        let work = Work::Answer { handler, caller: frame.from, call: frame.call };
+        self.tasks.borrow_mut().spawn(frame.to, frame.class, work);
+    }
+
+    fn arrive_reply(&self, frame: &Frame) {
+        // The call is gone if this is a twin's reply, or if its caller gave up or died.
+        let call = self.network.borrow_mut().calls.remove(frame.call);
+        if let Some(call) = call {
+            call.message.answer_bytes(Decoder::new(&frame.head, frame.bulk.clone()));
+        }
+    }
+
+    /// The frame, or the other node, is gone: the caller will notice in time.
+    fn lose(&self, call: Key) {
+        let lost_after_ns = self.network.borrow().timing.lost_after_ns;
+        self.push_in(lost_after_ns, Event::Refuse(call, Undelivered::Lost));
+    }
+
+    /// The time to tell a caller that its call has failed, unless it has been answered.
+    pub(crate) fn refuse(&self, call: Key, why: Undelivered) {
+        let call = self.network.borrow_mut().calls.remove(call);
+        if let Some(call) = call {
+            self.note(call.from, What::Refuse, u64::from(call.to));
+            call.message.refuse(why);
+        }
+    }
+
+    /// A node dies: nobody answers its callers, and its own calls wait no more. The latter are for
+    /// the caller to drop, once nothing is borrowed.
+    pub(crate) fn abandon_calls(&self, node: u32) -> Vec<Box<dyn Message>> {
+        let mut network = self.network.borrow_mut();
+        let mut own = Vec::new();
+        let mut orphans = Vec::new();
+        for (key, call) in network.calls.iter() {
+            if call.from == node {
+                own.push(key);
+            } else if call.to == node {
+                orphans.push(key);
+            }
+        }
+        for call in orphans {
+            let event = Event::Refuse(call, Undelivered::Lost);
+            self.push_in(network.timing.lost_after_ns, event);
+        }
+        let own = own.into_iter().filter_map(|key| network.calls.remove(key));
+        own.map(|call| call.message).collect()
+    }
+}
+
+/// The payloads in one piece of their own: nodes share no memory.
+fn join(parts: &[Bytes]) -> Bytes {
+    match parts {
+        [] => Bytes::new(),
+        [one] => Bytes::copy_from_slice(one),
+        many => many.concat().into(),
+    }
+}

@@ -1,0 +1,441 @@
+//! The nodes: their processors, clocks and run queues, and what each sees of the world.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::buffer::Pool;
+use runtime::disk::Disk;
+use runtime::mail::Envelope;
+use runtime::net::{Address, Listener};
+use runtime::seed::Rng;
+use runtime::{Class, Epoch, Host, Machine, NodeId, NodeKind, Undelivered};
+
+use crate::clock::Clock;
+use crate::core::{Core, Shape, rng_for};
+use crate::cpu::Cpu;
+use crate::slab::Key;
+use crate::tasks::Work;
+use crate::trace::What;
+
+/// A node counts as idle once no request runs or waits there and it has run nothing for so long.
+const IDLE_AFTER_NS: u64 = 20_000;
+/// A node whose requests wait for something is looked at again after this.
+const IDLE_RETRY_NS: u64 = 500_000;
+/// While nothing is asked of an idle node its background work runs ever less often, down to once
+/// in this time; so a loop over `idle` costs the simulation next to nothing.
+const IDLE_PAUSE_MAX_NS: u64 = 10_000_000;
+
+/// What a node knows about being idle.
+#[derive(Debug)]
+struct Idle {
+    waiting: Vec<Key>,
+    pause_ns: u64,
+    /// When to look next. An event for another time is out of date.
+    due_ns: Option<u64>,
+}
+
+/// One node, alive or dead.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) incarnation: u32,
+    /// Of the present incarnation, or of the last one.
+    pub(crate) machine: Rc<NodeMachine>,
+    pub(crate) cpu: Cpu,
+    pub(crate) clock: Clock,
+    /// Messages from and to this node take so many times as long.
+    pub(crate) slowness: u64,
+    /// Tasks to run, by class: control first.
+    ready: [VecDeque<Key>; 2],
+    /// In the list of ready nodes, or waiting for its processor.
+    listed: bool,
+    /// Waiting for its processor.
+    parked: bool,
+    last_step_ns: u64,
+    idle: Idle,
+}
+
+/// What to do next among the ready nodes.
+pub(crate) enum Next {
+    /// Poll this task of this node.
+    Run(u32, Key),
+    /// This node's processor is busy until then.
+    Busy(u32, u64),
+    /// Nobody is ready.
+    Nobody,
+}
+
+/// All nodes of a world.
+pub(crate) struct Nodes {
+    shape: Shape,
+    all: Vec<Node>,
+    applications: BTreeMap<u32, u32>,
+    ready: VecDeque<u32>,
+    /// Chooses among what is ready, if the order shall be any.
+    shuffle: Option<Rng>,
+}
+
+impl Nodes {
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            all: Vec::new(),
+            applications: BTreeMap::new(),
+            ready: VecDeque::new(),
+            shuffle: None,
+        }
+    }
+
+    /// The place of a node in the tables of the world, if the node exists.
+    pub(crate) fn index(&self, node: NodeId) -> Option<u32> {
+        let Shape { fs_nodes, disk_nodes } = self.shape;
+        match node.kind() {
+            NodeKind::Fs(index) => (index < fs_nodes).then_some(index),
+            NodeKind::Disk(index) => (index < disk_nodes).then_some(fs_nodes + index),
+            NodeKind::Application(index) => self.applications.get(&index).copied(),
+        }
+    }
+
+    /// Adds the next node. File-system nodes come first, then disk nodes, then applications.
+    pub(crate) fn add(&mut self, machine: Rc<NodeMachine>, clock: Clock) {
+        let id = machine.id;
+        if let NodeKind::Application(application) = id.kind() {
+            self.applications.insert(application, self.all.len() as u32);
+        }
+        self.all.push(Node {
+            id,
+            incarnation: 0,
+            machine,
+            cpu: Cpu::default(),
+            clock,
+            slowness: 1,
+            ready: Default::default(),
+            listed: false,
+            parked: false,
+            last_step_ns: 0,
+            idle: Idle { waiting: Vec::new(), pause_ns: IDLE_AFTER_NS, due_ns: None },
+        });
+    }
+
+    /// From now on the order of what is ready at one instant is any.
+    pub(crate) fn shuffle(&mut self, rng: Rng) {
+        self.shuffle = Some(rng);
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    pub(crate) fn get(&self, node: u32) -> &Node {
+        &self.all[node as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, node: u32) -> &mut Node {
+        &mut self.all[node as usize]
+    }
+
+    /// Puts a woken task into the run queue of its node.
+    pub(crate) fn enqueue(&mut self, node: u32, class: Class, task: Key) {
+        let state = &mut self.all[node as usize];
+        let queue = match class {
+            Class::Control => &mut state.ready[0],
+            Class::Bulk => &mut state.ready[1],
+        };
+        queue.push_back(task);
+        if !state.listed {
+            state.listed = true;
+            self.ready.push_back(node);
+        }
+    }
+
+    /// The next task to run: nodes take turns, a step each.
+    pub(crate) fn next(&mut self, now_ns: u64) -> Next {
+        while let Some(node) = pick(&mut self.ready, &mut self.shuffle) {
+            let state = &mut self.all[node as usize];
+            if let Some(until_ns) = state.cpu.busy_until_ns(now_ns) {
+                state.parked = true;
+                return Next::Busy(node, until_ns);
+            }
+            let [control, bulk] = &mut state.ready;
+            let first = if control.is_empty() { &mut *bulk } else { &mut *control };
+            let task = pick(first, &mut self.shuffle);
+            state.listed = !(control.is_empty() && bulk.is_empty());
+            if state.listed {
+                self.ready.push_back(node);
+            }
+            if let Some(task) = task {
+                state.cpu.begin_step(now_ns);
+                state.last_step_ns = now_ns;
+                return Next::Run(node, task);
+            }
+        }
+        Next::Nobody
+    }
+
+    /// The processor of a node that was [`Next::Busy`] may be free.
+    pub(crate) fn freed(&mut self, node: u32) {
+        if std::mem::take(&mut self.all[node as usize].parked) {
+            self.ready.push_back(node);
+        }
+    }
+
+    /// `waiter` wants to be told when `node` is idle. When to look, if that is not planned yet.
+    pub(crate) fn await_idle(&mut self, node: u32, waiter: Key, now_ns: u64) -> Option<u64> {
+        let idle = &mut self.all[node as usize].idle;
+        idle.waiting.push(waiter);
+        if idle.due_ns.is_some() {
+            return None;
+        }
+        idle.due_ns = Some(now_ns + idle.pause_ns);
+        idle.due_ns
+    }
+
+    /// A request has come to `node`: background work has a reason to look soon.
+    pub(crate) fn stir(&mut self, node: u32, now_ns: u64) -> Option<u64> {
+        let idle = &mut self.all[node as usize].idle;
+        idle.pause_ns = IDLE_AFTER_NS;
+        let due_ns = now_ns + IDLE_AFTER_NS;
+        if idle.due_ns.is_none_or(|planned_ns| planned_ns <= due_ns) {
+            return None;
+        }
+        idle.due_ns = Some(due_ns);
+        idle.due_ns
+    }
+
+    /// Whom to tell that `node` is idle now, or when to look again.
+    pub(crate) fn idle(&mut self, node: u32, now_ns: u64) -> Result<Vec<Key>, Option<u64>> {
+        let state = &mut self.all[node as usize];
+        if state.idle.due_ns != Some(now_ns) {
+            return Err(None);
+        }
+        let quiet_ns = state.last_step_ns + IDLE_AFTER_NS;
+        let requests = state.machine.living_host().map_or(0, |host| host.running());
+        if requests > 0 || state.listed {
+            state.idle.due_ns = Some(now_ns + IDLE_RETRY_NS);
+            return Err(state.idle.due_ns);
+        }
+        if quiet_ns > now_ns {
+            state.idle.due_ns = Some(quiet_ns);
+            return Err(state.idle.due_ns);
+        }
+        state.idle.due_ns = None;
+        state.idle.pause_ns = (2 * state.idle.pause_ns).min(IDLE_PAUSE_MAX_NS);
+        Ok(std::mem::take(&mut state.idle.waiting))
+    }
+
+    /// Forgets what a dead node was about to do.
+    pub(crate) fn clear(&mut self, node: u32) {
+        let state = &mut self.all[node as usize];
+        state.ready = Default::default();
+        state.idle.waiting.clear();
+    }
+
+    /// Breaks the circles of references between the world and its nodes.
+    pub(crate) fn dissolve(&mut self) -> Vec<Node> {
+        self.applications.clear();
+        self.ready.clear();
+        std::mem::take(&mut self.all)
+    }
+}
+
+/// The next of a queue, or any of it.
+fn pick<T>(queue: &mut VecDeque<T>, shuffle: &mut Option<Rng>) -> Option<T> {
+    if let Some(rng) = shuffle
+        && queue.len() > 1
+    {
+        queue.swap(0, rng.index(queue.len()));
+    }
+    queue.pop_front()
+}
+
+/// The machine as one incarnation of one node sees it. Each node is a process of its own: it calls
+/// itself directly and everybody else through the network.
+pub(crate) struct NodeMachine {
+    core: Rc<Core>,
+    id: NodeId,
+    node: u32,
+    incarnation: u32,
+    epoch: Cell<Epoch>,
+    rng: RefCell<Rng>,
+    pool: Pool,
+    /// Absent once this incarnation is dead.
+    host: RefCell<Option<Rc<Host>>>,
+}
+
+impl NodeMachine {
+    pub(crate) fn new(core: Rc<Core>, id: NodeId, node: u32, incarnation: u32) -> Rc<Self> {
+        let lives = u64::from(id.0) << 32 | u64::from(incarnation);
+        let rng = RefCell::new(rng_for(core.seed, "node", lives));
+        let epoch = core.epoch.get();
+        let pool = Pool::new(core.pool_limit_bytes.get());
+        let host = RefCell::new(Some(Host::new(id, epoch)));
+        Rc::new(Self { core, id, node, incarnation, epoch: Cell::new(epoch), rng, pool, host })
+    }
+
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    pub(crate) fn alive(&self) -> bool {
+        self.host.borrow().is_some()
+    }
+
+    /// The servers of a node that lives.
+    pub(crate) fn living_host(&self) -> Option<Rc<Host>> {
+        self.host.borrow().clone()
+    }
+
+    /// Ends this incarnation; to be dropped by the caller, once nothing is borrowed.
+    pub(crate) fn die(&self) -> Option<Rc<Host>> {
+        self.host.borrow_mut().take()
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: Epoch) {
+        self.epoch.set(epoch);
+        if let Some(host) = self.living_host() {
+            host.set_epoch(epoch);
+        }
+    }
+}
+
+impl Machine for NodeMachine {
+    fn fs_nodes(&self) -> u32 {
+        self.core.shape.fs_nodes
+    }
+
+    fn disk_nodes(&self) -> u32 {
+        self.core.shape.disk_nodes
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.epoch.get()
+    }
+
+    fn host(&self, node: NodeId) -> Option<Rc<Host>> {
+        if node != self.id {
+            return None;
+        }
+        // What a dead node asks of itself is answered by a node that serves nothing.
+        Some(self.living_host().unwrap_or_else(|| Host::new(self.id, self.epoch.get())))
+    }
+
+    fn send(&self, envelope: Envelope) {
+        if self.alive() {
+            self.core.send(self.node, envelope);
+        } else {
+            envelope.message.refuse(Undelivered::Unreachable);
+        }
+    }
+
+    fn now(&self, _: NodeId) -> Duration {
+        let now_ns = self.core.now_ns.get();
+        self.core.with_node(self.node, |node| node.clock.monotonic(now_ns)).unwrap_or_default()
+    }
+
+    fn unix_time(&self, _: NodeId) -> Duration {
+        let now_ns = self.core.now_ns.get();
+        self.core.with_node(self.node, |node| node.clock.unix(now_ns)).unwrap_or_default()
+    }
+
+    fn sleep(&self, _: NodeId, duration: Duration) -> LocalBoxFuture<'static, ()> {
+        if !self.alive() {
+            return futures::future::pending().boxed_local();
+        }
+        self.core.alarm_in(duration.as_nanos() as u64).boxed_local()
+    }
+
+    fn random(&self, _: NodeId) -> u64 {
+        self.rng.borrow_mut().bits()
+    }
+
+    fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
+        if self.alive() {
+            self.core.tasks.borrow_mut().spawn(self.node, Class::Bulk, Work::Plain(task));
+        }
+    }
+
+    fn idle(&self, _: NodeId) -> LocalBoxFuture<'static, ()> {
+        if !self.alive() {
+            return futures::future::pending().boxed_local();
+        }
+        self.core.idle_alarm(self.node).boxed_local()
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn open_disk(
+        &self,
+        _: NodeId,
+        path: &str,
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
+        let opened = if self.alive() {
+            self.core.open_disk(self.node, self.incarnation, path, &self.pool)
+        } else {
+            Err(dead())
+        };
+        futures::future::ready(opened).boxed_local()
+    }
+
+    fn listen(
+        &self,
+        _: NodeId,
+        address: &Address,
+    ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        let listener =
+            if self.alive() { self.core.listen(self.node, address) } else { Err(dead()) };
+        futures::future::ready(listener).boxed_local()
+    }
+}
+
+/// What a node that has crashed hears from the machine.
+pub(crate) fn dead() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "this incarnation of the node has crashed")
+}
+
+impl Core {
+    /// Looks at a node; `None` once the world is gone.
+    pub(crate) fn with_node<T>(&self, node: u32, look: impl FnOnce(&Node) -> T) -> Option<T> {
+        let nodes = self.nodes.borrow();
+        (node < nodes.len()).then(|| look(nodes.get(node)))
+    }
+
+    /// The machine of a node, if it lives.
+    pub(crate) fn living(&self, node: u32) -> Option<Rc<NodeMachine>> {
+        let machine = self.with_node(node, |node| node.machine.clone())?;
+        machine.alive().then_some(machine)
+    }
+
+    /// Ends the present incarnation of a node: its tasks, servers, calls and streams. Nothing of it
+    /// can act on another node any more. False if it was dead already.
+    pub(crate) fn kill(&self, node: u32) -> bool {
+        let Some(machine) = self.living(node) else { return false };
+        // First of all: what follows runs destructors, and a dead node's words are not heard.
+        let host = machine.die();
+        self.note(node, What::Crash, u64::from(machine.incarnation));
+        self.nodes.borrow_mut().clear(node);
+        let tasks = self.tasks.borrow_mut().evict(node);
+        let calls = self.abandon_calls(node);
+        self.reset_streams(node);
+        drop((tasks, calls, host));
+        true
+    }
+
+    /// Starts a fresh incarnation of a node, ending the present one if it lives.
+    pub(crate) fn restart(self: &Rc<Self>, node: u32) {
+        self.kill(node);
+        let mut nodes = self.nodes.borrow_mut();
+        let state = nodes.get_mut(node);
+        state.incarnation += 1;
+        state.clock.restart(&mut self.rng.borrow_mut());
+        state.cpu.thaw();
+        state.machine = NodeMachine::new(self.clone(), state.id, node, state.incarnation);
+        self.note(node, What::Restart, u64::from(state.incarnation));
+        nodes.freed(node);
+    }
+}

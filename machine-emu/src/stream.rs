@@ -1,0 +1,375 @@
+//! Byte streams in memory: bounded pipes that take virtual time, for whoever comes from outside.
+//!
+//! A stream keeps order and loses nothing, but a read brings what the seed says: often less than
+//! there is. When a node dies its streams are reset.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::net::{Address, Listener, Reader, Stream, Writer};
+use runtime::seed::Rng;
+
+use crate::alarm::Alarm;
+use crate::core::Core;
+use crate::trace::What;
+
+/// Bytes on their way in one direction of a stream, at most; then the writer waits.
+const PIPE_BYTES_MAX: usize = 256 << 10;
+/// Streams that wait to be accepted, at most; then a connection is refused.
+const BACKLOG_MAX: usize = 128;
+/// What a byte takes from one side to the other.
+const LATENCY_NS: u64 = 20_000;
+/// A random addition, at most.
+const JITTER_NS: u64 = 20_000;
+/// Room that a reader makes in a buffer without any.
+const READ_BYTES: usize = 64 << 10;
+/// The first port for who asks for any.
+const PORT_FIRST: u32 = 40_000;
+
+struct ListenerState {
+    node: u32,
+    backlog: VecDeque<Stream>,
+    waker: Option<Waker>,
+}
+
+/// All listeners, and the pipes of nodes.
+pub(crate) struct Streams {
+    rng: Rng,
+    listeners: BTreeMap<String, ListenerState>,
+    /// Pipes that end at a node, to be reset when it dies.
+    pipes: Vec<(u32, std::rc::Weak<RefCell<Pipe>>)>,
+    ports: u32,
+    clients: u64,
+}
+
+impl Streams {
+    pub(crate) fn new(rng: Rng) -> Self {
+        let listeners = BTreeMap::new();
+        Self { rng, listeners, pipes: Vec::new(), ports: PORT_FIRST, clients: 0 }
+    }
+
+    /// Gives `host:0` a port.
+    fn settle(&mut self, address: &Address) -> Address {
+        match address {
+            Address::Tcp(text) => match text.strip_suffix(":0") {
+                Some(host) => {
+                    self.ports += 1;
+                    Address::Tcp(format!("{host}:{}", self.ports))
+                }
+                None => address.clone(),
+            },
+            Address::Unix(_) => address.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    /// The writer is gone: what is under way still arrives.
+    Closed,
+    /// The other side's node is gone.
+    Reset,
+}
+
+/// One direction of a stream.
+struct Pipe {
+    chunks: VecDeque<(u64, Bytes)>,
+    bytes: usize,
+    end: End,
+    reader_gone: bool,
+    last_ns: u64,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Pipe {
+    fn new() -> Rc<RefCell<Self>> {
+        Rc::new(RefCell::new(Self {
+            chunks: VecDeque::new(),
+            bytes: 0,
+            end: End::Open,
+            reader_gone: false,
+            last_ns: 0,
+            reader: None,
+            writer: None,
+        }))
+    }
+
+    fn wake(&mut self) {
+        for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
+    fn reset(&mut self) {
+        self.end = End::Reset;
+        self.chunks.clear();
+        self.wake();
+    }
+}
+
+/// What a reader finds.
+enum Found {
+    Bytes(usize),
+    NotBefore(u64),
+    End,
+    Reset,
+}
+
+struct PipeReader {
+    core: Rc<Core>,
+    pipe: Rc<RefCell<Pipe>>,
+    alarm: Option<Alarm>,
+}
+
+impl PipeReader {
+    fn look(&self, buffer: &mut BytesMut) -> Option<Found> {
+        let mut pipe = self.pipe.borrow_mut();
+        let Some(&(at_ns, ref chunk)) = pipe.chunks.front() else {
+            return match pipe.end {
+                End::Open => None,
+                End::Closed => Some(Found::End),
+                End::Reset => Some(Found::Reset),
+            };
+        };
+        if at_ns > self.core.now_ns.get() {
+            return Some(Found::NotBefore(at_ns));
+        }
+        let room = buffer.capacity() - buffer.len();
+        let room = if room == 0 { READ_BYTES } else { room };
+        let mut count = chunk.len().min(room);
+        let rng = &mut self.core.streams.borrow_mut().rng;
+        if rng.chance(1, 4) {
+            count = 1 + rng.index(count);
+        }
+        let taken = match pipe.chunks.front_mut() {
+            Some((_, chunk)) if count < chunk.len() => chunk.split_to(count),
+            _ => pipe.chunks.pop_front().map(|(_, chunk)| chunk).unwrap_or_default(),
+        };
+        pipe.bytes -= count;
+        if let Some(writer) = pipe.writer.take() {
+            writer.wake();
+        }
+        buffer.extend_from_slice(&taken);
+        Some(Found::Bytes(count))
+    }
+
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if let Some(alarm) = &mut self.alarm {
+                if alarm.poll_unpin(cx).is_pending() && self.pipe.borrow().end != End::Reset {
+                    self.pipe.borrow_mut().reader = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                self.alarm = None;
+            }
+            match self.look(buffer) {
+                Some(Found::Bytes(count)) => return Poll::Ready(Ok(count)),
+                Some(Found::End) => return Poll::Ready(Ok(0)),
+                Some(Found::Reset) => {
+                    let error = io::Error::from(io::ErrorKind::ConnectionReset);
+                    return Poll::Ready(Err(error));
+                }
+                Some(Found::NotBefore(at_ns)) => {
+                    let wait_ns = at_ns - self.core.now_ns.get();
+                    self.alarm = Some(self.core.alarm_in(wait_ns));
+                }
+                None => {
+                    self.pipe.borrow_mut().reader = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl Reader for PipeReader {
+    fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
+        poll_fn(|cx| self.poll_read(cx, buffer)).boxed_local()
+    }
+}
+
+impl Drop for PipeReader {
+    fn drop(&mut self) {
+        let mut pipe = self.pipe.borrow_mut();
+        pipe.reader_gone = true;
+        pipe.wake();
+    }
+}
+
+struct PipeWriter {
+    core: Rc<Core>,
+    pipe: Rc<RefCell<Pipe>>,
+}
+
+impl PipeWriter {
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut VecDeque<Bytes>,
+    ) -> Poll<io::Result<()>> {
+        let mut pipe = self.pipe.borrow_mut();
+        while let Some(part) = parts.front_mut() {
+            if pipe.reader_gone || pipe.end == End::Reset {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            let room = PIPE_BYTES_MAX - pipe.bytes;
+            if room == 0 {
+                pipe.writer = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let chunk = part.split_to(part.len().min(room));
+            if part.is_empty() {
+                parts.pop_front();
+            }
+            if chunk.is_empty() {
+                continue;
+            }
+            let jitter_ns = self.core.streams.borrow_mut().rng.below(JITTER_NS);
+            let at_ns = self.core.now_ns.get() + LATENCY_NS + jitter_ns;
+            let at_ns = at_ns.max(pipe.last_ns);
+            pipe.last_ns = at_ns;
+            self.core.note(0, What::Stream, runtime::hash::xxh3(&chunk));
+            pipe.bytes += chunk.len();
+            pipe.chunks.push_back((at_ns, Bytes::copy_from_slice(&chunk)));
+            if let Some(reader) = pipe.reader.take() {
+                reader.wake();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Writer for PipeWriter {
+    fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
+        let mut parts = VecDeque::from(parts);
+        poll_fn(move |cx| self.poll_write(cx, &mut parts)).boxed_local()
+    }
+}
+
+impl Drop for PipeWriter {
+    fn drop(&mut self) {
+        let mut pipe = self.pipe.borrow_mut();
+        if pipe.end == End::Open {
+            pipe.end = End::Closed;
+        }
+        pipe.wake();
+    }
+}
+
+struct EmuListener {
+    core: Rc<Core>,
+    address: Address,
+}
+
+impl Listener for EmuListener {
+    fn accept(&mut self) -> LocalBoxFuture<'_, io::Result<Stream>> {
+        let key = self.address.to_string();
+        let core = self.core.clone();
+        poll_fn(move |cx| {
+            let mut streams = core.streams.borrow_mut();
+            let Some(listener) = streams.listeners.get_mut(&key) else {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            };
+            if let Some(stream) = listener.backlog.pop_front() {
+                return Poll::Ready(Ok(stream));
+            }
+            listener.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .boxed_local()
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+impl Drop for EmuListener {
+    fn drop(&mut self) {
+        let listener = self.core.streams.borrow_mut().listeners.remove(&self.address.to_string());
+        drop(listener);
+    }
+}
+
+impl Core {
+    pub(crate) fn listen(
+        self: &Rc<Self>,
+        node: u32,
+        address: &Address,
+    ) -> io::Result<Box<dyn Listener>> {
+        let mut streams = self.streams.borrow_mut();
+        let address = streams.settle(address);
+        let key = address.to_string();
+        if streams.listeners.contains_key(&key) {
+            let error = format!("somebody listens at {key} already");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, error));
+        }
+        let backlog = VecDeque::new();
+        streams.listeners.insert(key, ListenerState { node, backlog, waker: None });
+        Ok(Box::new(EmuListener { core: self.clone(), address }))
+    }
+
+    /// A stream from outside to whoever listens at `address`.
+    pub(crate) fn connect(self: &Rc<Self>, address: &Address) -> io::Result<Stream> {
+        let mut streams = self.streams.borrow_mut();
+        streams.clients += 1;
+        let peer = format!("client {}", streams.clients);
+        let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, address.to_string());
+        let listener = streams.listeners.get_mut(&address.to_string()).ok_or_else(refused)?;
+        if listener.backlog.len() >= BACKLOG_MAX {
+            return Err(refused());
+        }
+        let (up, down) = (Pipe::new(), Pipe::new());
+        listener.backlog.push_back(self.stream(&up, &down, peer));
+        if let Some(waker) = listener.waker.take() {
+            waker.wake();
+        }
+        let node = listener.node;
+        streams.pipes.retain(|(_, pipe)| pipe.strong_count() > 0);
+        for pipe in [&up, &down] {
+            streams.pipes.push((node, Rc::downgrade(pipe)));
+        }
+        Ok(self.stream(&down, &up, address.to_string()))
+    }
+
+    fn stream(
+        self: &Rc<Self>,
+        from: &Rc<RefCell<Pipe>>,
+        to: &Rc<RefCell<Pipe>>,
+        peer: String,
+    ) -> Stream {
+        let reader = PipeReader { core: self.clone(), pipe: from.clone(), alarm: None };
+        let writer = PipeWriter { core: self.clone(), pipe: to.clone() };
+        Stream { reader: Box::new(reader), writer: Box::new(writer), peer }
+    }
+
+    /// A node dies: its streams break, nobody listens for it.
+    pub(crate) fn reset_streams(&self, node: u32) {
+        let (listeners, pipes) = {
+            let mut streams = self.streams.borrow_mut();
+            let (dying, living) = std::mem::take(&mut streams.listeners)
+                .into_iter()
+                .partition::<BTreeMap<_, _>, _>(|(_, listener)| listener.node == node);
+            streams.listeners = living;
+            let pipes: Vec<_> = streams.pipes.extract_if(.., |(owner, _)| *owner == node).collect();
+            (dying, pipes)
+        };
+        for pipe in pipes.into_iter().filter_map(|(_, pipe)| pipe.upgrade()) {
+            pipe.borrow_mut().reset();
+        }
+        drop(listeners);
+    }
+}

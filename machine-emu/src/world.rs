@@ -1,0 +1,364 @@
+//! The world, as a test holds it in its hands.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use runtime::net::{Address, Stream};
+use runtime::{Context, Epoch, NodeId, NodeKind};
+
+use crate::core::{Core, Shape, rng_for};
+use crate::disk::DiskControl;
+use crate::network::{NetworkFaults, NetworkTiming};
+use crate::trace::{Counters, Fault};
+
+/// One [`World::run`] may take so much virtual time; what takes longer is taken for a livelock.
+const RUN_TIME_MAX: Duration = Duration::from_hours(1);
+
+/// A machine with virtual time, in one thread, from one seed. Cheap to clone.
+///
+/// Each node is a process of its own: requests to other nodes go through the network as bytes.
+/// Use it from the future given to [`run`](Self::run); a task of a node that keeps a handle keeps
+/// the world from being freed.
+#[derive(Clone)]
+pub struct World {
+    owner: Rc<Owner>,
+}
+
+/// Frees the world with its last handle.
+struct Owner {
+    core: Rc<Core>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whatever is borrowed just now: leave it to the end of the process.
+            let (seed, now_ns) = (self.core.seed, self.core.now_ns.get());
+            eprintln!("the world of seed {seed} ended at {now_ns} ns of virtual time");
+        } else {
+            self.core.dissolve();
+        }
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("seed", &self.seed())
+            .field("now", &self.now())
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// The world of `seed`: all nodes of `shape` live and serve nothing yet.
+    pub fn new(seed: u64, shape: Shape) -> Self {
+        Self { owner: Rc::new(Owner { core: Core::new(seed, shape) }) }
+    }
+
+    fn core(&self) -> &Rc<Core> {
+        &self.owner.core
+    }
+
+    /// The seed of everything.
+    pub fn seed(&self) -> u64 {
+        self.core().seed
+    }
+
+    /// Virtual time since the world began.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.core().now_ns.get())
+    }
+
+    /// A hash of all that has happened: equal for equal seeds and equal programs.
+    pub fn trace_hash(&self) -> u64 {
+        self.core().trace.hash()
+    }
+
+    /// What has happened, counted.
+    pub fn counters(&self) -> Counters {
+        self.core().trace.counters()
+    }
+
+    // --- Nodes ---
+
+    /// The place of a node; an application node comes into being when first asked for.
+    fn place(&self, node: NodeId) -> u32 {
+        let place = self.core().nodes.borrow().index(node);
+        match (place, node.kind()) {
+            (Some(place), _) => place,
+            (None, NodeKind::Application(_)) => self.core().add_node(node),
+            (None, _) => panic!("this world has no {node}: {:?}", self.core().shape),
+        }
+    }
+
+    /// The context of the present incarnation of `node`.
+    pub fn context(&self, node: NodeId) -> Context {
+        let place = self.place(node);
+        let machine = self.core().nodes.borrow().get(place).machine.clone();
+        Context::new(node, machine)
+    }
+
+    /// True unless `node` was killed or has crashed.
+    pub fn is_alive(&self, node: NodeId) -> bool {
+        self.core().living(self.place(node)).is_some()
+    }
+
+    /// The process of `node` dies; the power stays on, so its disks keep what they were given.
+    pub fn kill(&self, node: NodeId) {
+        let place = self.place(node);
+        if self.core().kill(place) {
+            self.core().fault(place, Fault::NodeKilled);
+        }
+    }
+
+    /// `node` dies, and the power of all disks that it opened goes: of each write that was not
+    /// flushed the seed decides whether it survives whole, in part, or not at all.
+    pub fn crash(&self, node: NodeId) {
+        let place = self.place(node);
+        if self.core().kill(place) {
+            self.core().fault(place, Fault::NodeCrashed);
+        }
+        self.core().cut_power_of_disks(place);
+    }
+
+    /// The power of the whole machine goes: all file-system and disk nodes crash at one instant.
+    /// Applications live on, elsewhere.
+    pub fn crash_everything(&self) {
+        let Shape { fs_nodes, disk_nodes } = self.core().shape;
+        let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
+        nodes.for_each(|node| self.crash(node));
+    }
+
+    /// Starts a fresh incarnation of `node`, with no servers, in the epoch of the world. If it
+    /// lives it is killed first.
+    pub fn restart(&self, node: NodeId) -> Context {
+        let place = self.place(node);
+        self.core().restart(place);
+        self.context(node)
+    }
+
+    /// The processor of `node` stands still for `duration`; then it goes on as if nothing were.
+    pub fn freeze(&self, node: NodeId, duration: Duration) {
+        let place = self.place(node);
+        self.core().fault(place, Fault::NodeFrozen);
+        let until_ns = self.core().now_ns.get() + nanos(duration);
+        self.core().nodes.borrow_mut().get_mut(place).cpu.freeze(until_ns);
+    }
+
+    /// Messages from and to `node` take `factor` times as long from now on, and each step of it
+    /// `step` of its processor; 1 and zero are normal. A restart changes neither.
+    pub fn slow(&self, node: NodeId, factor: u64, step: Duration) {
+        let place = self.place(node);
+        self.core().fault(place, Fault::NodeSlowed);
+        let mut nodes = self.core().nodes.borrow_mut();
+        let state = nodes.get_mut(place);
+        state.slowness = factor.max(1);
+        state.cpu.set_step_ns(nanos(step));
+    }
+
+    /// The wall clock of `node` jumps by so many seconds, either way.
+    pub fn jump_clock(&self, node: NodeId, seconds: i64) {
+        let place = self.place(node);
+        self.core().fault(place, Fault::ClockJumped);
+        let by_ns = seconds.saturating_mul(1_000_000_000);
+        self.core().nodes.borrow_mut().get_mut(place).clock.jump(by_ns);
+    }
+
+    /// The epoch in which nodes start from now on; those that live keep theirs.
+    pub fn set_epoch(&self, epoch: Epoch) {
+        self.core().epoch.set(epoch);
+    }
+
+    /// Tells a node that lives of a new epoch: it sends in it, and refuses earlier ones.
+    pub fn tell_epoch(&self, node: NodeId, epoch: Epoch) {
+        if let Some(machine) = self.core().living(self.place(node)) {
+            machine.set_epoch(epoch);
+        }
+    }
+
+    /// The limit of the buffer pools of nodes that start from now on.
+    pub fn set_pool_limit_bytes(&self, limit_bytes: usize) {
+        self.core().pool_limit_bytes.set(limit_bytes);
+    }
+
+    // --- Network ---
+
+    /// How long messages take from now on.
+    pub fn set_network_timing(&self, timing: NetworkTiming) {
+        self.core().network.borrow_mut().timing = timing;
+    }
+
+    /// How often messages suffer from now on.
+    pub fn set_network_faults(&self, faults: NetworkFaults) {
+        self.core().network.borrow_mut().faults = faults;
+    }
+
+    /// Messages from `from` to `to` are lost from now on; the other direction works.
+    pub fn cut(&self, from: NodeId, to: NodeId) {
+        let (from, to) = (self.place(from), self.place(to));
+        self.core().network.borrow_mut().cut(from, to);
+    }
+
+    /// Messages from `from` to `to` arrive again.
+    pub fn mend(&self, from: NodeId, to: NodeId) {
+        let (from, to) = (self.place(from), self.place(to));
+        self.core().network.borrow_mut().mend(from, to);
+    }
+
+    /// Cuts every way between the two sides, in both directions.
+    pub fn partition(&self, one: &[NodeId], other: &[NodeId]) {
+        for &here in one {
+            for &there in other {
+                self.cut(here, there);
+                self.cut(there, here);
+            }
+        }
+    }
+
+    /// Mends everything that was cut.
+    pub fn heal(&self) {
+        self.core().network.borrow_mut().mend_all();
+    }
+
+    /// Messages from and to `node` are held from now on, until [`unclog`](Self::unclog): clog some
+    /// nodes one after the other and unclog them in another order to see old messages arrive late.
+    pub fn clog(&self, node: NodeId) {
+        let place = self.place(node);
+        self.core().fault(place, Fault::NodeClogged);
+        self.core().network.borrow_mut().clog(place);
+    }
+
+    /// What was held for `node` goes on its way.
+    pub fn unclog(&self, node: NodeId) {
+        self.core().unclog(self.place(node));
+    }
+
+    // --- Disks and streams ---
+
+    /// A new disk of zeros. Any node may open it by its path, one at a time.
+    pub fn create_disk(&self, path: &str, length_bytes: u64) {
+        self.core().create_disk(path, length_bytes, false);
+    }
+
+    /// A disk that was used before: what was never written is noise.
+    pub fn create_used_disk(&self, path: &str, length_bytes: u64) {
+        self.core().create_disk(path, length_bytes, true);
+    }
+
+    /// The disk at `path`, to break it.
+    pub fn disk(&self, path: &str) -> DiskControl {
+        DiskControl::new(self.core().clone(), path)
+    }
+
+    /// The paths of all disks.
+    pub fn disks(&self) -> Vec<String> {
+        self.core().disks.borrow().paths()
+    }
+
+    /// A stream from outside to whoever listens at `address`.
+    pub fn connect(&self, address: &Address) -> io::Result<Stream> {
+        self.core().connect(address)
+    }
+
+    // --- Time ---
+
+    /// From now on the seed decides which ready node runs next, and which of its ready tasks;
+    /// otherwise nodes take turns and tasks run in the order in which they were woken.
+    pub fn shuffle_steps(&self) {
+        self.core().nodes.borrow_mut().shuffle(rng_for(self.seed(), "steps", 0));
+    }
+
+    /// Lets the world run until `future` resolves. Panics if it never can: if nothing is left to
+    /// happen, or if it takes more than an hour of virtual time.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.run_within(RUN_TIME_MAX, future).unwrap_or_else(|| panic!("{}", self.describe_stall()))
+    }
+
+    /// Lets the world run until `future` resolves; `None` if it does not within `limit`, or if
+    /// nothing is left to happen before: for checks that everything ends in bounded time.
+    pub fn run_within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        let core = self.core();
+        let mut future = pin!(future);
+        let (key, flag) = core.tasks.borrow_mut().main_waker();
+        let waker = Waker::from(flag.clone());
+        let limit_ns = core.now_ns.get().saturating_add(nanos(limit));
+        let outer = core.main.replace((key.generation, true));
+        assert!(outer.0 == 0, "World::run within World::run: await instead");
+        loop {
+            if core.main.get().1 {
+                core.main.set((key.generation, false));
+                flag.begin();
+                let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+                if let Poll::Ready(output) = polled {
+                    core.main.set((0, false));
+                    return Some(output);
+                }
+            }
+            if !core.step() && !core.main.get().1 && !core.fire(limit_ns) {
+                core.main.set((0, false));
+                return None;
+            }
+        }
+    }
+
+    /// Lets `duration` of virtual time pass.
+    pub fn advance(&self, duration: Duration) {
+        let core = self.core();
+        assert!(core.main.get().0 == 0, "World::advance within World::run: sleep instead");
+        let end_ns = core.now_ns.get() + nanos(duration);
+        while core.step() || core.fire(end_ns) {}
+        core.now_ns.set(end_ns);
+    }
+
+    /// Lets the world run until nothing is left to happen. Panics if that takes more than an hour
+    /// of virtual time, as it does if some task keeps a timer: use [`advance`](Self::advance) then.
+    pub fn run_until_idle(&self) {
+        let core = self.core();
+        assert!(core.main.get().0 == 0, "World::run_until_idle within World::run");
+        let limit_ns = core.now_ns.get() + nanos(RUN_TIME_MAX);
+        while core.step() || core.fire(limit_ns) {}
+        let over = core.events.borrow().next_ns().is_none();
+        assert!(over, "{}", self.describe_stall());
+    }
+
+    /// Why nothing goes on.
+    fn describe_stall(&self) -> String {
+        let core = self.core();
+        let mut text = match core.events.borrow().next_ns() {
+            None => format!(
+                "deadlock in the world of seed {} at {:?}: nothing can run and nothing is to come",
+                core.seed,
+                self.now()
+            ),
+            Some(_) => format!(
+                "the world of seed {} is not done after {RUN_TIME_MAX:?} of virtual time",
+                core.seed
+            ),
+        };
+        let nodes = core.nodes.borrow();
+        let tasks = core.tasks.borrow();
+        for place in 0..nodes.len() {
+            let node = nodes.get(place);
+            let count = tasks.count(place);
+            if count > 0 || !node.machine.alive() {
+                let dead = if node.machine.alive() { "" } else { " (dead)" };
+                let _ = write!(text, "\n  {}{dead}: {count} tasks wait", node.id);
+            }
+        }
+        for (from, to) in core.network.borrow().waiting() {
+            let (from, to) = (nodes.get(from).id, nodes.get(to).id);
+            let _ = write!(text, "\n  {from} waits for the reply of {to}");
+        }
+        text
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,260 @@
+//! Disks: what survives, what is refused, and what goes wrong on request.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use machine_emu::{DiskFaults, DiskOperation, Shape, Survival, World};
+use runtime::NodeId;
+use runtime::disk::Disk;
+use runtime::seed::with_seed;
+
+const LENGTH: u64 = 1 << 20;
+const NODE: NodeId = NodeId::disk(0);
+
+fn world(seed: u64) -> World {
+    let world = World::new(seed, Shape { fs_nodes: 0, disk_nodes: 2 });
+    world.create_disk("disk", LENGTH);
+    world
+}
+
+async fn open(world: &World) -> Rc<dyn Disk> {
+    world.context(NODE).open_disk("disk").await.unwrap()
+}
+
+fn page(value: u8) -> Vec<Bytes> {
+    vec![Bytes::from(vec![value; 2048]); 2]
+}
+
+#[test]
+fn flushed_writes_survive_any_crash_and_others_only_as_sectors() {
+    with_seed(|rng| {
+        let world = world(rng.bits());
+        for value in 1..50 {
+            world.run(async {
+                let disk = open(&world).await;
+                disk.write(0, page(value)).await.unwrap();
+                disk.sync().await.unwrap();
+                disk.write(4096, page(value)).await.unwrap();
+                // Under way when the power goes.
+                drop(disk.write(8192, page(value)));
+            });
+            world.crash(NODE);
+            world.restart(NODE);
+            let content = world.run(async { open(&world).await.read(0, 12_288).await.unwrap() });
+            assert!(content[..4096].iter().all(|&byte| byte == value));
+            for sector in content[4096..].chunks(512) {
+                assert!(sector[0] <= value && sector.iter().all(|&byte| byte == sector[0]));
+            }
+        }
+        let faults = world.counters().faults;
+        assert!(faults.len() >= 3, "writes must have been dropped and torn: {faults:?}");
+    });
+}
+
+#[test]
+fn a_write_answered_during_a_flush_is_not_covered_by_it() {
+    let world = world(1);
+    world.run(async {
+        let disk = open(&world).await;
+        disk.write(0, page(1)).await.unwrap();
+        let flush = disk.sync();
+        disk.write(4096, page(2)).await.unwrap();
+        flush.await.unwrap();
+    });
+    assert_eq!(world.disk("disk").unflushed(), [(4096, 4096)]);
+    world.disk("disk").cut_power(|_, _| Survival::Lost);
+    assert_eq!(world.disk("disk").peek(4095, 2), [1, 0]);
+}
+
+#[test]
+fn what_a_killed_process_wrote_is_still_there() {
+    let world = world(1);
+    world.run(async {
+        let disk = open(&world).await;
+        drop(disk.write(0, page(9)));
+    });
+    world.kill(NODE);
+    world.run_until_idle();
+    world.restart(NODE);
+    let read = world.run(async { open(&world).await.read(0, 1).await.unwrap() });
+    assert_eq!(read[0], 9);
+}
+
+#[test]
+fn a_disk_is_opened_by_one_incarnation_of_one_node_at_a_time() {
+    let world = world(1);
+    let [first, second] = [0, 1].map(|index| world.context(NodeId::disk(index)));
+    world.run(async {
+        let missing = first.open_disk("nowhere").await.err().unwrap();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        let disk = first.open_disk("disk").await.unwrap();
+        let busy = second.open_disk("disk").await.err().unwrap();
+        assert_eq!(busy.kind(), ErrorKind::ResourceBusy);
+        world.kill(first.node());
+        let taken = second.open_disk("disk").await.unwrap();
+        assert!(disk.write(0, page(1)).await.is_err(), "a dead node writes nothing");
+        drop(disk);
+        taken.write(0, page(2)).await.unwrap();
+        drop(taken);
+        assert!(second.open_disk("disk").await.is_ok());
+    });
+}
+
+#[test]
+fn bytes_past_the_end_are_refused() {
+    let world = world(1);
+    world.run(async {
+        let disk = open(&world).await;
+        assert_eq!(disk.length(), LENGTH);
+        for (offset, length) in [(LENGTH, 1), (LENGTH - 1, 2), (u64::MAX, 2)] {
+            let error = disk.read(offset, length).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+        assert!(disk.write(LENGTH - 1, page(1)).await.is_err());
+    });
+}
+
+#[test]
+fn what_is_read_comes_in_buffers_of_the_node() {
+    let world = world(1);
+    world.set_pool_limit_bytes(8192);
+    let context = world.restart(NODE);
+    world.run(async {
+        let disk = context.open_disk("disk").await.unwrap();
+        let first = disk.read(0, 8192).await.unwrap();
+        let error = disk.read(0, 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        drop(first);
+        assert!(disk.read(0, 1).await.is_ok());
+    });
+}
+
+#[test]
+fn an_ordered_failure_hits_the_operation_it_was_ordered_for() {
+    let world = world(1);
+    let control = world.disk("disk");
+    control.fail(DiskOperation::Read, 2, false, ErrorKind::Other);
+    control.fail(DiskOperation::Write, 1, true, ErrorKind::StorageFull);
+    world.run(async {
+        let disk = open(&world).await;
+        let mut reads = Vec::new();
+        for _ in 0..4 {
+            reads.push(disk.read(0, 1).await.is_ok());
+        }
+        assert_eq!(reads, [true, true, false, true]);
+        assert!(disk.write(0, page(1)).await.is_ok());
+        for _ in 0..3 {
+            let error = disk.write(0, page(1)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::StorageFull);
+        }
+        control.repair();
+        assert!(disk.write(0, page(1)).await.is_ok());
+    });
+}
+
+#[test]
+fn a_failed_flush_may_forget_writes_for_good() {
+    let world = world(4);
+    let control = world.disk("disk");
+    control.fail(DiskOperation::Sync, 0, false, ErrorKind::Other);
+    world.run(async {
+        let disk = open(&world).await;
+        for place in 0..64 {
+            disk.write(place * 4096, page(1)).await.unwrap();
+        }
+        assert!(disk.sync().await.is_err());
+        disk.sync().await.unwrap();
+    });
+    control.cut_power(|_, _| Survival::Lost);
+    let kept = (0..64).filter(|place| control.peek(place * 4096, 1) == [1]).count();
+    assert!((1..64).contains(&kept), "{kept}");
+}
+
+#[test]
+fn lost_misdirected_and_ignored_operations_are_answered_as_if_done() {
+    let world = world(3);
+    let control = world.disk("disk");
+    let always = 1_000_000;
+    world.run(async {
+        let disk = open(&world).await;
+        control.set_faults(DiskFaults { lost_write_ppm: always, ..Default::default() });
+        disk.write(0, page(1)).await.unwrap();
+        assert_eq!(control.peek(0, 1), [0]);
+        control.set_faults(DiskFaults { misdirected_write_ppm: always, ..Default::default() });
+        disk.write(0, page(2)).await.unwrap();
+        let content = control.peek(0, LENGTH as usize);
+        let place = content.iter().position(|&byte| byte == 2).unwrap();
+        assert!(place > 0 && content[place..place + 4096].iter().all(|&byte| byte == 2));
+        control.set_faults(DiskFaults { ignored_sync_ppm: always, ..Default::default() });
+        disk.sync().await.unwrap();
+    });
+    assert_eq!(control.unflushed().len(), 1);
+}
+
+#[test]
+fn rotten_bits_and_old_copies_are_read_as_if_nothing_were() {
+    let world = world(3);
+    let control = world.disk("disk");
+    world.run(async {
+        let disk = open(&world).await;
+        disk.write(0, page(1)).await.unwrap();
+        let old = control.snapshot();
+        assert_eq!(old.unflushed(), [(0, 4096)]);
+        disk.write(0, page(2)).await.unwrap();
+        control.rot(10, 3);
+        let read = disk.read(0, 4096).await.unwrap();
+        assert_eq!(read.iter().filter(|&&byte| byte != 2).count(), 3);
+        control.restore(&old);
+        assert!(disk.read(0, 1).await.is_err(), "the disk was pulled out");
+        assert_eq!(open(&world).await.read(0, 1).await.unwrap()[0], 1);
+    });
+}
+
+/// The way of a crash enumerator: one moment, every subset of what was not flushed.
+#[test]
+fn every_subset_of_unflushed_writes_can_be_looked_at() {
+    let world = world(1);
+    let snapshot = world.run(async {
+        let disk = open(&world).await;
+        disk.write(0, page(1)).await.unwrap();
+        disk.write(4096, page(1)).await.unwrap();
+        drop(disk.write(8192, page(1)));
+        world.disk("disk").snapshot()
+    });
+    assert_eq!(snapshot.unflushed(), [(0, 4096), (4096, 4096), (8192, 4096)]);
+    let mut seen = Vec::new();
+    for subset in 0..8 {
+        let control = world.disk("disk");
+        control.restore(&snapshot);
+        let mut bits = subset;
+        control.cut_power(|_, _| {
+            let kept = bits & 1 == 1;
+            bits >>= 1;
+            if kept { Survival::Whole } else { Survival::Lost }
+        });
+        seen.push([0, 4096, 8192].map(|offset| control.peek(offset, 1)[0]));
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 8);
+}
+
+#[test]
+fn operations_overlap_and_a_slow_disk_is_slow() {
+    let world = world(3);
+    let elapsed = |world: &World| {
+        let before = world.now();
+        world.run(async {
+            let disk = open(world).await;
+            join_all((0..32).map(|place| disk.read(place * 4096, 4096))).await;
+        });
+        world.now().saturating_sub(before)
+    };
+    let normal = elapsed(&world);
+    assert!(normal < Duration::from_micros(300), "{normal:?}");
+    world.disk("disk").slow(100);
+    assert!(elapsed(&world) > normal * 50);
+}

@@ -1,0 +1,11 @@
+//! What the world promises, by the behaviour of small servers in it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod determinism;
+mod disks;
+mod kit;
+mod messages;
+mod nodes;
+mod streams;
+mod time;
