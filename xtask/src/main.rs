@@ -39,7 +39,7 @@ const COMMANDS: &[Command] = &[
     Command { name: "ci", summary: "the same as test", run: test::run },
     Command {
         name: "tidy",
-        summary: "the properties of the tree that the compiler does not check",
+        summary: "what the compiler does not check; --write renews docs/protocol.md",
         run: tidy::run,
     },
     Command {
@@ -88,14 +88,6 @@ fn help() -> String {
         "usage: cargo xtask COMMAND\n\n{rows}\n\
          README.md says what the two main ones, demo and test, need and show.\n"
     )
-}
-
-/// Complains about arguments that a command does not take; true if there are none.
-fn takes_no_arguments(name: &str, arguments: &[String]) -> bool {
-    if let Some(first) = arguments.first() {
-        eprintln!("xtask: {name} takes no arguments, but was given `{first}`");
-    }
-    arguments.is_empty()
 }
 
 #[cfg(test)]

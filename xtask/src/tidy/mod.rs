@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `tree.rs` | the files of the tree, and Rust code without its comments and literals |
 //! | `direction.rs` | who may use whom |
-//! | `tables.rs`, `protocol_page.rs` | reading the message tables; docs/protocol.md has them all |
+//! | `tables.rs`, `protocol_page.rs` | reading the message tables; docs/protocol.md shows them |
 //! | `map.rs` | README.md names every folder, links lead somewhere, crates share the lints |
 //! | `text.rs` | file lengths, left-overs, blanks, hosts |
 //!
@@ -18,10 +18,11 @@ mod tables;
 mod text;
 mod tree;
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::{USAGE, takes_no_arguments};
+use crate::USAGE;
 use tree::Tree;
 
 /// One place where the tree is not as a rule wants it.
@@ -59,22 +60,31 @@ const RULES: &[Rule] = &[
     ("blanks", text::lines_end_cleanly),
 ];
 
-/// The command.
+/// The command; with `--write` it first writes what is made from the code.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
-    if !takes_no_arguments("tidy", arguments) {
-        return ExitCode::from(USAGE);
+    match arguments {
+        [] => ExitCode::from(check()),
+        [only] if only == "--write" => match write() {
+            Ok(()) => ExitCode::from(check()),
+            Err(error) => unreadable(&error).into(),
+        },
+        _ => {
+            eprintln!("usage: cargo xtask tidy [--write]");
+            ExitCode::from(USAGE)
+        }
     }
-    ExitCode::from(check())
+}
+
+fn write() -> io::Result<()> {
+    let top = Path::new(".");
+    protocol_page::write(top, &Tree::read(top)?)
 }
 
 /// Prints every breach of the tree in the current folder; the result is an exit code.
 pub(crate) fn check() -> u8 {
     let tree = match Tree::read(Path::new(".")) {
         Ok(tree) => tree,
-        Err(error) => {
-            eprintln!("xtask: cannot read the tree: {error}");
-            return 1;
-        }
+        Err(error) => return unreadable(&error),
     };
     let mut count = 0;
     for (name, rule) in RULES {
@@ -85,4 +95,9 @@ pub(crate) fn check() -> u8 {
     }
     println!("tidy: {} files, {} rules, {count} breaches", tree.files().len(), RULES.len());
     u8::from(count > 0)
+}
+
+fn unreadable(error: &io::Error) -> u8 {
+    eprintln!("xtask: cannot read or write the tree: {error}");
+    1
 }

@@ -1,5 +1,12 @@
-//! docs/protocol.md describes every message, and nothing that is gone; the changelog gives the wire
-//! version of every layer.
+//! docs/protocol.md shows every table of messages as it is in the code, and the changelog gives the
+//! wire version of every layer.
+//!
+//! The prose of the page is written by hand; its tables stand between two marks each and are
+//! rewritten from the code by `cargo xtask tidy --write`.
+
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use super::Breach;
 use super::tables::{self, Tables};
@@ -7,90 +14,113 @@ use super::tree::{File, Tree, has_word};
 
 const PAGE: &str = "docs/protocol.md";
 const CHANGELOG: &str = "CHANGELOG.md";
+const END: &str = "<!-- end of tables -->\n";
+
+/// The mark before the tables of the file `path`.
+fn mark(path: &str) -> String {
+    format!("<!-- tables of {path}: cargo xtask tidy --write -->\n")
+}
+
+/// The runtime's part of every message.
+const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/src/remote/frame.rs"];
 
 /// The files whose tables are parts of messages.
 fn is_described(path: &str) -> bool {
-    let of_layer = path.starts_with("layers/");
-    path == "runtime/src/protocol.rs"
-        || (of_layer
-            && (path.ends_with("/src/protocol.rs") || path.ends_with("/src/attributes.rs")))
+    let in_layer = path.starts_with("layers/");
+    let is_table = path.ends_with("/src/protocol.rs") || path.ends_with("/src/attributes.rs");
+    OF_RUNTIME.contains(&path) || (in_layer && is_table)
 }
 
-/// The files with tables, and those that cannot be read.
 fn described(tree: &Tree) -> impl Iterator<Item = (&File, Result<Tables, usize>)> {
     let files = tree.files().iter().filter(|file| is_described(&file.path));
     files.map(|file| (file, tables::read(&file.text)))
 }
 
-/// The page has a section for each file with tables, and in it a line for each row; no line is left
-/// from a row that is gone.
+/// The tables of the page are those of the code.
 pub(super) fn has_every_row(tree: &Tree) -> Vec<Breach> {
     let page = tree.file(PAGE).map(|file| file.text.as_str()).unwrap_or_default();
-    let mut breaches = Vec::new();
-    for (file, tables) in described(tree) {
-        match tables {
-            Ok(tables) => breaches.extend(differences(file, &tables, page)),
-            Err(line) => {
-                let message = "this table cannot be read: write it as the others, or teach \
-                               xtask/src/tidy/tables.rs its form";
-                breaches.push(Breach::new(&file.path, line, message));
-            }
+    let check = |(file, tables): (&File, Result<Tables, usize>)| match tables {
+        Ok(tables) => difference(&file.path, &shown(&tables), page),
+        Err(line) => {
+            let message = "this table cannot be read: write it as the others, or teach \
+                           xtask/src/tidy/tables.rs its form";
+            Some(Breach::new(&file.path, line, message))
         }
-    }
-    breaches
-}
-
-fn differences(file: &File, tables: &Tables, page: &str) -> Vec<Breach> {
-    let Some(section) = section(page, &file.path) else {
-        let message = format!("{PAGE} needs a section `## ... (`{}`)`", file.path);
-        return vec![Breach::new(&file.path, 1, message)];
     };
-    let mut breaches = Vec::new();
-    if let Some(layer) = &tables.layer {
-        let version = format!("`{}`, id {}, version {}.", layer.name, layer.id, layer.version);
-        if !section.iter().any(|(_, text)| text.contains(&version)) {
-            let message = format!("the section of `{}` must say: {version}", file.path);
-            breaches.push(Breach::new(PAGE, section[0].0, message));
-        }
-    }
-    for row in &tables.rows {
-        if !section.iter().any(|(_, text)| text.starts_with(&row.text)) {
-            let message = format!("{PAGE} has no line for this row; add: {}", row.text);
-            breaches.push(Breach::new(&file.path, row.line, message));
-        }
-    }
-    for (line, text) in rows_of(&section) {
-        if !tables.rows.iter().any(|row| text.starts_with(&row.text)) {
-            let message = format!("no row of {} is like this one: correct or remove it", file.path);
-            breaches.push(Breach::new(PAGE, line, message));
-        }
-    }
-    breaches
+    described(tree).filter_map(check).collect()
 }
 
-/// The lines of the section whose heading names `path`, with their numbers.
-fn section<'a>(page: &'a str, path: &str) -> Option<Vec<(usize, &'a str)>> {
-    let named = format!("`{path}`");
-    let is_heading = |text: &str| text.starts_with("## ");
-    let lines = (1..).zip(page.lines());
-    let mut rest = lines.skip_while(|(_, text)| !(is_heading(text) && text.contains(&named)));
-    let heading = rest.next()?;
-    let body = rest.take_while(|(_, text)| !is_heading(text));
-    Some(std::iter::once(heading).chain(body).collect())
+/// Where `page` first differs from what it should show of `path`.
+fn difference(path: &str, wanted: &str, page: &str) -> Option<Breach> {
+    let Some((before, found, _)) = between_marks(page, path) else {
+        let message = format!("the tables of {path} are missing: add a section with the lines\n");
+        return Some(Breach::new(PAGE, 1, message + &mark(path) + END.trim_end()));
+    };
+    let first = before.lines().count() + 1;
+    let (found, wanted): (Vec<_>, Vec<_>) = (found.lines().collect(), wanted.lines().collect());
+    let same = found.iter().zip(&wanted).take_while(|(found, wanted)| found == wanted).count();
+    (found != wanted).then(|| {
+        let is = found.get(same).unwrap_or(&"(nothing)");
+        let should = wanted.get(same).unwrap_or(&"(nothing)");
+        let message = format!(
+            "not as in {path}: run `cargo xtask tidy --write`\n  page: {is}\n  code: {should}"
+        );
+        Breach::new(PAGE, first + same, message)
+    })
 }
 
-/// The lines of tables below their headings.
-fn rows_of<'a>(section: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
-    let is_rule = |text: &str| text.starts_with("| -");
-    let mut rows = Vec::new();
-    let mut below_rule = false;
-    for (line, text) in section {
-        below_rule = is_rule(text) || (below_rule && text.starts_with('|'));
-        if below_rule && !is_rule(text) {
-            rows.push((*line, *text));
+/// The page up to and with the mark of `path`, its tables, and the rest.
+fn between_marks<'a>(page: &'a str, path: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let mark = mark(path);
+    let start = page.find(&mark)? + mark.len();
+    let length = page[start..].find(END)?;
+    Some((&page[..start], &page[start..start + length], &page[start + length..]))
+}
+
+/// The tables of one file as the page shows them.
+fn shown(tables: &Tables) -> String {
+    let layer = tables
+        .layer
+        .as_ref()
+        .map(|layer| format!("\n`{}`, id {}, version {}.\n", layer.name, layer.id, layer.version));
+    let requests = ["tag", "class", "request", "fields", "reply", "meaning"];
+    let parts = [
+        layer.unwrap_or_default(),
+        table(&requests, &tables.requests),
+        table(&["record", "fields", "meaning"], &tables.records),
+        table(&["choice", "tag", "variant", "fields", "meaning"], &tables.variants),
+    ];
+    parts.concat() + "\n"
+}
+
+fn table(columns: &[&str], rows: &[String]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = format!("| {} |", columns.join(" | "));
+    let rule = "| --- ".repeat(columns.len()) + "|";
+    format!("\n{head}\n{rule}\n{}\n", rows.join("\n"))
+}
+
+/// Rewrites the tables of the page below `top` from the code.
+pub(super) fn write(top: &Path, tree: &Tree) -> io::Result<()> {
+    let Some(file) = tree.file(PAGE) else { return Ok(()) };
+    let page = rewritten(&file.text, tree);
+    if page != file.text {
+        fs::write(top.join(PAGE), page)?;
+        println!("{PAGE}: tables written");
+    }
+    Ok(())
+}
+
+fn rewritten(page: &str, tree: &Tree) -> String {
+    let mut page = page.to_owned();
+    for (file, tables) in described(tree) {
+        if let (Ok(tables), Some((before, _, after))) = (tables, between_marks(&page, &file.path)) {
+            page = [before, &shown(&tables), after].concat();
         }
     }
-    rows
+    page
 }
 
 /// The newest entry of the changelog gives the wire version of each layer.
@@ -108,42 +138,54 @@ pub(super) fn changelog_has_every_version(tree: &Tree) -> Vec<Breach> {
 mod tests {
     use super::*;
 
-    const TABLE: (&str, &str) = (
-        "layers/ping/src/protocol.rs",
-        "runtime::protocol! {\n    Ping id 3 version 2;\n    1 Bulk Read { at: u64 } -> Bytes;\n}\n",
-    );
-    const SECTION: &str = "# Page\n\n## Ping (`layers/ping/src/protocol.rs`)\n\n`Ping`, id 3, \
-        version 2.\n\n| tag | class |\n| --- | --- |\n\
-        | 1 | Bulk | `Read` | `at: u64` | `Bytes` | Read. |\n\n## Other\n\n| 2 |\n";
+    const PATH: &str = "layers/ping/src/protocol.rs";
+    const CODE: &str = "runtime::protocol! {\n    Ping id 3 version 2;\n    /// Read.\n    \
+        1 Bulk Read { at: u64 } -> Bytes;\n}\n";
 
-    fn breaches(page: &str) -> Vec<(String, usize)> {
-        let tree = Tree::of(&[TABLE, (PAGE, page)]);
-        has_every_row(&tree).into_iter().map(|breach| (breach.file, breach.line)).collect()
+    fn tree(page: &str) -> Tree {
+        Tree::of(&[(PATH, CODE), (PAGE, page)])
+    }
+
+    fn written() -> String {
+        rewritten(&format!("# Page\n\n{}{END}\nEnd.\n", mark(PATH)), &tree(""))
     }
 
     #[test]
-    fn a_page_with_every_row_is_complete() {
-        assert_eq!(breaches(SECTION), []);
+    fn a_written_page_shows_the_code() {
+        let page = written();
+        let row = "| 1 | Bulk | `Read` | `at: u64` | `Bytes` | Read. |\n";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains("\n`Ping`, id 3, version 2.\n"), "{page}");
+        assert!(page.ends_with("\nEnd.\n"), "{page}");
+        assert_eq!(has_every_row(&tree(&page)), []);
+        assert_eq!(rewritten(&page, &tree(&page)), page, "written twice is written once");
     }
 
     #[test]
-    fn a_row_that_is_missing_or_changed_is_told_on_both_sides() {
-        let table = TABLE.0.to_owned();
-        assert_eq!(breaches("# Page\n"), [(table.clone(), 1)]);
-        let changed = SECTION.replace("at: u64", "at: u32");
-        assert_eq!(breaches(&changed), [(table.clone(), 3), (PAGE.into(), 9)]);
-        let other_tag = SECTION.replace("| 1 | Bulk", "| 2 | Bulk");
-        assert_eq!(breaches(&other_tag), [(table, 3), (PAGE.into(), 9)]);
-        assert_eq!(breaches(&SECTION.replace("version 2", "version 1")), [(PAGE.into(), 3)]);
+    fn a_page_that_differs_from_the_code_is_told() {
+        assert_eq!(has_every_row(&tree("# Page\n")).len(), 1);
+        let page = written();
+        for (from, to) in [("at: u64", "at: u32"), ("version 2", "version 1"), ("| Read. |\n", "")]
+        {
+            let changed = page.replace(from, to);
+            let breaches = has_every_row(&tree(&changed));
+            assert_eq!(breaches.len(), 1, "{from}: {breaches:?}");
+            let told = changed.lines().nth(breaches[0].line - 1);
+            assert_ne!(
+                told,
+                page.lines().nth(breaches[0].line - 1),
+                "{from}: the line that differs"
+            );
+        }
     }
 
     #[test]
     fn a_version_that_the_changelog_does_not_give_is_told() {
         let changelog = "# Changes\n\n## 0.2\n\nWire: Ping 1.\n\n## 0.1\n\nWire: Ping 2.\n";
-        let tree = Tree::of(&[TABLE, (CHANGELOG, changelog)]);
+        let tree = Tree::of(&[(PATH, CODE), (CHANGELOG, changelog)]);
         assert_eq!(changelog_has_every_version(&tree).len(), 1);
         let told = changelog.replace("Ping 1", "Ping 2");
-        let tree = Tree::of(&[TABLE, (CHANGELOG, &told)]);
+        let tree = Tree::of(&[(PATH, CODE), (CHANGELOG, &told)]);
         assert_eq!(changelog_has_every_version(&tree), []);
     }
 }

@@ -1,4 +1,5 @@
-//! Reads the tables of messages out of the code: the rows of `protocol!`, `record!` and `choice!`.
+//! Reads the tables of messages out of the code: the rows of `protocol!`, `record!` and `choice!`,
+//! as lines of a page.
 
 use super::tree::code_of;
 
@@ -13,28 +14,24 @@ pub(super) struct Layer {
     pub(super) version: String,
 }
 
-/// A line of the protocol page that one row of a table wants to see there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    /// Where the row stands in the code.
-    pub(super) line: usize,
-    /// How the line on the page begins.
-    pub(super) text: String,
-}
-
-/// All tables of one file.
+/// All tables of one file; each row is a line of a table in markdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tables {
     /// The layer, if the file declares one.
     pub(super) layer: Option<Layer>,
-    /// The rows of all tables.
-    pub(super) rows: Vec<Row>,
+    /// Rows of `protocol!`: tag, class, request, fields, reply, meaning.
+    pub(super) requests: Vec<String>,
+    /// Each `record!`: name, fields, meaning.
+    pub(super) records: Vec<String>,
+    /// Rows of each `choice!`: name, tag, variant, fields, meaning.
+    pub(super) variants: Vec<String>,
 }
 
 /// The tables of the Rust file `text`; the line where one cannot be understood is the error.
 pub(super) fn read(text: &str) -> Result<Tables, usize> {
     let code = code_of(text);
     let tokens = tokens(&code);
+    let lines: Vec<&str> = text.lines().collect();
     let mut tables = Tables::default();
     for (at, start) in tokens.windows(3).enumerate() {
         let read = match [start[0].text, start[1].text, start[2].text] {
@@ -43,10 +40,37 @@ pub(super) fn read(text: &str) -> Result<Tables, usize> {
             ["choice", "!", "{"] => Reader::choice,
             _ => continue,
         };
-        let mut reader = Reader { tokens: &tokens, at: at + 3 };
+        let mut reader = Reader { lines: &lines, tokens: &tokens, at: at + 3 };
         read(&mut reader, &mut tables).ok_or_else(|| reader.line())?;
     }
     Ok(tables)
+}
+
+/// The first paragraph of the documentation of what begins in the line with this number.
+fn documentation(lines: &[&str], line: usize) -> String {
+    let above = lines[..line - 1].iter().rev().map(|text| text.trim());
+    let mut docs: Vec<&str> = above
+        .take_while(|text| text.starts_with("///") || text.starts_with("#["))
+        .filter_map(|text| text.strip_prefix("///"))
+        .map(str::trim)
+        .collect();
+    docs.reverse();
+    let paragraph: Vec<&str> = docs.into_iter().take_while(|text| !text.is_empty()).collect();
+    without_links(&paragraph.join(" ")).replace('|', "\\|")
+}
+
+/// Links of rustdoc lead nowhere on a page: ``[`Sync`]`` becomes `` `Sync` ``.
+fn without_links(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, link)) = rest.split_once("[`") {
+        let Some((name, after)) = link.split_once("`]") else { break };
+        plain += before;
+        plain.extend(["`", name, "`"]);
+        let target = after.strip_prefix('(').and_then(|target| target.split_once(')'));
+        rest = target.map_or(after, |(_, after)| after);
+    }
+    plain + rest
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +96,7 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
 }
 
 struct Reader<'a> {
+    lines: &'a [&'a str],
     tokens: &'a [Token<'a>],
     at: usize,
 }
@@ -89,15 +114,15 @@ impl<'a> Reader<'a> {
         tables.layer = Some(Layer { name, id, version });
         while !self.skip("}") {
             self.attributes()?;
-            let line = self.line();
+            let meaning = self.documentation();
             let (tag, class, name) = (self.next()?, self.next()?, self.next()?);
             let fields = self.fields()?;
             self.expect("-")?;
             self.expect(">")?;
             let reply = self.ty(&[";"])?;
             self.expect(";")?;
-            let text = format!("| {tag} | {class} | `{name}` | {fields} | `{reply}` |");
-            tables.rows.push(Row { line, text });
+            let row = format!("| {tag} | {class} | `{name}` | {fields} | `{reply}` | {meaning} |");
+            tables.requests.push(row);
             self.attributes()?;
         }
         Some(())
@@ -108,10 +133,10 @@ impl<'a> Reader<'a> {
         self.attributes()?;
         self.expect("pub")?;
         self.expect("struct")?;
-        let line = self.line();
+        let meaning = self.documentation();
         let name = self.next()?;
         let fields = self.fields()?;
-        tables.rows.push(Row { line, text: format!("| `{name}` | {fields} |") });
+        tables.records.push(format!("| `{name}` | {fields} | {meaning} |"));
         self.expect("}")
     }
 
@@ -124,12 +149,12 @@ impl<'a> Reader<'a> {
         self.expect("{")?;
         while !self.skip("}") {
             self.attributes()?;
-            let line = self.line();
+            let meaning = self.documentation();
             let (tag, variant) = (self.next()?, self.next()?);
             let fields = self.fields()?;
             self.skip(",");
-            let text = format!("| `{name}` | {tag} | `{variant}` | {fields} |");
-            tables.rows.push(Row { line, text });
+            let row = format!("| `{name}` | {tag} | `{variant}` | {fields} | {meaning} |");
+            tables.variants.push(row);
         }
         self.expect("}")
     }
@@ -198,6 +223,11 @@ impl<'a> Reader<'a> {
         self.skip(text).then_some(())
     }
 
+    /// Of what begins in the line of the next token.
+    fn documentation(&self) -> String {
+        documentation(self.lines, self.line())
+    }
+
     fn line(&self) -> usize {
         let token = self.tokens.get(self.at).or(self.tokens.last());
         token.map_or(1, |token| token.line)
@@ -215,19 +245,24 @@ runtime::protocol! {
     /// Doc.
     Ping id 3 version 2;
 
-    /// Doc with `{`.
+    /// Read a|b,
+    /// see [`Stop`] and [`Gone`](x::Gone).
+    ///
+    /// Further `{`.
     1 Bulk Read { /// Doc.
         at: u64, list: Vec<(u8, u32)> } -> Option<Box<Bytes>>;
     // 2 was `Gone`.
     3 Control Stop {} -> ();
 }
 runtime::record! {
+    /// Two.
     #[derive(Copy, Default)]
     pub struct Pair { a: u64, b: Bytes, }
 }
 runtime::choice! {
     #[derive(Copy, thiserror::Error)]
     pub enum Error {
+        /// It failed.
         #[error(\"failed\")]
         1 Failed { #[from] why: Undelivered },
         2 Full {},
@@ -237,18 +272,20 @@ runtime::choice! {
         let tables = read(code).unwrap();
         let layer = Layer { name: "Ping".into(), id: "3".into(), version: "2".into() };
         assert_eq!(tables.layer, Some(layer));
-        let rows: Vec<_> = tables.rows.iter().map(|row| (row.line, row.text.as_str())).collect();
         assert_eq!(
-            rows,
+            tables.requests,
             [
-                (
-                    7,
-                    "| 1 | Bulk | `Read` | `at: u64`, `list: Vec<(u8, u32)>` | `Option<Box<Bytes>>` |"
-                ),
-                (10, "| 3 | Control | `Stop` | none | `()` |"),
-                (14, "| `Pair` | `a: u64`, `b: Bytes` |"),
-                (20, "| `Error` | 1 | `Failed` | `why: Undelivered` |"),
-                (21, "| `Error` | 2 | `Full` | none |"),
+                "| 1 | Bulk | `Read` | `at: u64`, `list: Vec<(u8, u32)>` | `Option<Box<Bytes>>` \
+                 | Read a\\|b, see `Stop` and `Gone`. |",
+                "| 3 | Control | `Stop` | none | `()` |  |",
+            ]
+        );
+        assert_eq!(tables.records, ["| `Pair` | `a: u64`, `b: Bytes` | Two. |"]);
+        assert_eq!(
+            tables.variants,
+            [
+                "| `Error` | 1 | `Failed` | `why: Undelivered` | It failed. |",
+                "| `Error` | 2 | `Full` | none |  |",
             ]
         );
     }
