@@ -106,7 +106,7 @@ fn may_install() -> bool {
 /// Installs `packages`. A new machine may not have the lists of packages yet.
 fn install(packages: &str) {
     let install = Call::new(&format!(
-        "env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {packages}"
+        "env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends {packages}"
     ));
     println!("installing {packages}: {}", install.line());
     if install.run() != 0 {

@@ -76,7 +76,16 @@ fn quoted(word: &str) -> String {
 /// The steps done so far, for the summary at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    done: Vec<(&'static str, Duration)>,
+    done: Vec<Done>,
+}
+
+#[derive(Debug)]
+struct Done {
+    name: &'static str,
+    /// The command that repeats the step.
+    line: String,
+    passed: bool,
+    time: Duration,
 }
 
 /// A step failed, and was told on the standard error.
@@ -103,26 +112,34 @@ impl Steps {
     ) -> Result<(), Failed> {
         println!("\n== {name}: {line}");
         let (code, time) = timed(work);
-        if code != 0 {
-            eprintln!("\n== {name} FAILED after {}", seconds(time));
-            eprintln!("   to repeat it alone: {line}");
-            return Err(Failed { code });
+        let passed = code == 0;
+        self.done.push(Done { name, line: line.to_owned(), passed, time });
+        if passed {
+            println!("== {name}: passed in {}", seconds(time));
+            return Ok(());
         }
-        println!("== {name}: passed in {}", seconds(time));
-        self.done.push((name, time));
-        Ok(())
+        eprintln!("== {name}: FAILED after {}", seconds(time));
+        eprintln!("   to repeat it alone: {line}");
+        Err(Failed { code })
     }
 
-    /// The names and times of all steps.
+    /// How many steps failed.
+    pub(crate) fn failures(&self) -> usize {
+        self.done.iter().filter(|step| !step.passed).count()
+    }
+
+    /// One line for each step: outcome, time and, for one that failed, the command that repeats it.
     pub(crate) fn summary(&self) -> String {
-        let rows = self.done.iter().map(|(name, time)| row(name, *time));
-        let total = self.done.iter().map(|(_, time)| *time).sum();
-        rows.chain([row("total", total)]).collect()
+        let rows = self.done.iter().map(|step| {
+            let (outcome, repeat) = if step.passed {
+                ("passed", String::new())
+            } else {
+                ("FAILED", format!("   {}", step.line))
+            };
+            format!("   {:<14} {outcome} {:>9}{repeat}\n", step.name, seconds(step.time))
+        });
+        rows.collect()
     }
-}
-
-fn row(name: &str, time: Duration) -> String {
-    format!("   {name:<14} {:>9}\n", seconds(time))
 }
 
 fn seconds(time: Duration) -> String {
@@ -156,6 +173,10 @@ mod tests {
             Err(Failed { code: 1 })
         );
         assert_eq!(steps.call("works", &Call::new("true")), Ok(()));
-        assert_eq!(steps.done.len(), 1, "only what passed is in the summary");
+        assert_eq!(steps.failures(), 2);
+        let summary = steps.summary();
+        let outcomes: Vec<_> = summary.lines().map(|row| row.contains("FAILED")).collect();
+        assert_eq!(outcomes, [true, true, false], "{summary}");
+        assert!(summary.contains("/no/such/program"), "the line that repeats it: {summary}");
     }
 }
