@@ -1,2 +1,110 @@
-//! The development commands.
-fn main() {}
+//! The project's one tool: everything a developer or the CI does, as one command each.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `demo.rs`, `test.rs`, `bench.rs`, `tidy/` | one command each |
+//! | `steps.rs` | running a program as a named, timed step |
+//! | `needs.rs` | programs that must be on the machine, and how they get there |
+//!
+//! It depends on the standard library only, so that it is built in seconds on a new machine.
+
+mod bench;
+mod demo;
+mod needs;
+mod steps;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// One command of the tool.
+struct Command {
+    name: &'static str,
+    summary: &'static str,
+    run: fn(&[String]) -> ExitCode,
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "demo",
+        summary: "build mdfs, install the NFS test client, and show the main job",
+        run: demo::run,
+    },
+    Command {
+        name: "test",
+        summary: "everything that CI checks: format, tidy, lints, all tests",
+        run: test::run,
+    },
+    Command { name: "ci", summary: "the same as test", run: test::run },
+    Command {
+        name: "tidy",
+        summary: "what the compiler does not check; --write renews docs/protocol.md",
+        run: tidy::run,
+    },
+    Command {
+        name: "bench",
+        summary: "run the benchmarks in release; further arguments go to them",
+        run: bench::run,
+    },
+];
+
+/// A command line that means nothing.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = arguments.split_first() else {
+        print!("{}", help());
+        return ExitCode::from(USAGE);
+    };
+    if matches!(name.as_str(), "help" | "-h" | "--help") {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    }
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        eprintln!("xtask: there is no command `{name}`\n");
+        eprint!("{}", help());
+        return ExitCode::from(USAGE);
+    };
+    if let Err(error) = std::env::set_current_dir(root()) {
+        eprintln!("xtask: cannot enter {}: {error}", root().display());
+        return ExitCode::FAILURE;
+    }
+    (command.run)(rest)
+}
+
+/// The top of the tree. Cargo says where the crate is now; it may have moved since it was built.
+fn root() -> PathBuf {
+    let built_at = env!("CARGO_MANIFEST_DIR").to_owned();
+    let here = std::env::var("CARGO_MANIFEST_DIR").unwrap_or(built_at);
+    Path::new(&here).join("..")
+}
+
+fn help() -> String {
+    let row = |command: &Command| format!("  {:<6} {}\n", command.name, command.summary);
+    let rows: String = COMMANDS.iter().map(row).collect();
+    format!(
+        "usage: cargo xtask COMMAND\n\n{rows}\n\
+         README.md says what the two main ones, demo and test, need and show.\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_command() {
+        let help = help();
+        for command in COMMANDS {
+            assert!(help.contains(&format!("\n  {:<6} {}", command.name, command.summary)));
+        }
+    }
+
+    #[test]
+    fn the_root_is_the_folder_of_the_workspace() {
+        let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("[workspace]"));
+    }
+}

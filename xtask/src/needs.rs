@@ -1,0 +1,167 @@
+//! Programs that must be on the machine. What is missing is installed by the system's package
+//! manager if that can be done without asking (as root, with apt-get); else the exact line is
+//! printed and the command fails.
+
+use crate::steps::Call;
+
+/// A program that a command cannot do without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// What it is.
+    what: &'static str,
+    /// How to see whether it is there.
+    sign: Sign,
+    /// How it gets there.
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// A program of this name is on the PATH.
+    OnPath(&'static str),
+    /// This call succeeds.
+    Succeeds(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A package of Debian and the systems made from it.
+    Package(&'static str),
+    /// A line for the user to type: toolchains are not ours to change.
+    Line(&'static str),
+}
+
+/// Rust links with it, and some crates contain C.
+pub(crate) const C_COMPILER: Need = Need {
+    what: "a C compiler (cc)",
+    sign: Sign::OnPath("cc"),
+    source: Source::Package("build-essential"),
+};
+
+/// A real NFS client that needs no mount and no root: nfs-ls, nfs-cp and nfs-cat.
+pub(crate) const NFS_CLIENT: Need = Need {
+    what: "an NFS client (nfs-ls, nfs-cp and nfs-cat of libnfs)",
+    sign: Sign::OnPath("nfs-ls"),
+    source: Source::Package("libnfs-utils"),
+};
+
+/// Checks the layout of the code.
+pub(crate) const RUSTFMT: Need = Need {
+    what: "rustfmt",
+    sign: Sign::Succeeds("cargo fmt --version"),
+    source: Source::Line("rustup component add rustfmt"),
+};
+
+/// Checks the code against the workspace's lints.
+pub(crate) const CLIPPY: Need = Need {
+    what: "clippy",
+    sign: Sign::Succeeds("cargo clippy --version"),
+    source: Source::Line("rustup component add clippy"),
+};
+
+impl Need {
+    fn is_met(&self) -> bool {
+        match self.sign {
+            Sign::OnPath(program) => on_path(program),
+            Sign::Succeeds(line) => Call::new(line).output().is_some(),
+        }
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        match self.source {
+            Source::Package(name) => Some(name),
+            Source::Line(_) => None,
+        }
+    }
+}
+
+/// Sees to it that all of `needs` are met; the result is an exit code.
+pub(crate) fn meet(needs: &[Need]) -> u8 {
+    let packages: Vec<&str> = unmet(needs).iter().filter_map(Need::package).collect();
+    if !packages.is_empty() && may_install() {
+        install(&packages.join(" "));
+    }
+    let missing = unmet(needs);
+    if missing.is_empty() {
+        return 0;
+    }
+    eprint!("{}", advice(&missing));
+    1
+}
+
+fn unmet(needs: &[Need]) -> Vec<Need> {
+    needs.iter().filter(|need| !need.is_met()).copied().collect()
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Root on a system with apt-get: nobody needs to be asked.
+fn may_install() -> bool {
+    on_path("apt-get") && Call::new("id -u").output().is_some_and(|uid| uid.trim() == "0")
+}
+
+/// Installs `packages`. A new machine may not have the lists of packages yet.
+fn install(packages: &str) {
+    let install = Call::new(&format!(
+        "env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends {packages}"
+    ));
+    println!("installing {packages}: {}", install.line());
+    if install.run() != 0 {
+        println!("the lists of packages may be old: apt-get update, then once more");
+        if Call::new("apt-get update").run() == 0 {
+            install.run();
+        }
+    }
+}
+
+/// What is missing, and the exact lines that bring it.
+fn advice(missing: &[Need]) -> String {
+    let mut lines: Vec<String> =
+        missing.iter().map(|need| format!("missing: {}", need.what)).collect();
+    lines.push("run this, then the command again:".into());
+    let packages: Vec<&str> = missing.iter().filter_map(Need::package).collect();
+    if !packages.is_empty() {
+        let names = packages.join(" ");
+        lines.push(format!("   sudo apt-get update && sudo apt-get install --yes {names}"));
+        if !on_path("apt-get") {
+            lines.push("   (there is no apt-get here: install the same with what there is)".into());
+        }
+    }
+    lines.extend(missing.iter().filter_map(|need| match need.source {
+        Source::Line(line) => Some(format!("   {line}")),
+        Source::Package(_) => None,
+    }));
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABSENT: Need = Need {
+        what: "a thing",
+        sign: Sign::OnPath("no-such-program-anywhere"),
+        source: Source::Line("make thing"),
+    };
+
+    #[test]
+    fn what_is_missing_is_told_with_the_line_that_brings_it() {
+        let advice = advice(&[NFS_CLIENT, C_COMPILER, RUSTFMT]);
+        let apt = "sudo apt-get update && sudo apt-get install --yes libnfs-utils build-essential";
+        assert!(advice.contains("missing: an NFS client"), "{advice}");
+        assert!(advice.contains(apt), "{advice}");
+        assert!(advice.contains("   rustup component add rustfmt\n"), "{advice}");
+    }
+
+    #[test]
+    fn a_missing_program_fails_the_command_and_a_present_one_does_not() {
+        let present = Need { sign: Sign::OnPath("sh"), ..ABSENT };
+        let succeeds = Need { sign: Sign::Succeeds("true"), ..ABSENT };
+        assert_eq!(meet(&[present, succeeds]), 0);
+        assert_eq!(meet(&[present, ABSENT]), 1);
+        assert_eq!(meet(&[Need { sign: Sign::Succeeds("false"), ..ABSENT }]), 1);
+    }
+}

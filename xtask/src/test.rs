@@ -1,0 +1,42 @@
+//! `cargo xtask test`: all that CI checks, the quick checks first.
+
+use std::process::ExitCode;
+
+use crate::steps::{Call, Steps};
+use crate::{USAGE, needs, tidy};
+
+/// What the checks need on the machine; the NFS client is for the whole-system tests.
+const NEEDS: &[needs::Need] =
+    &[needs::C_COMPILER, needs::RUSTFMT, needs::CLIPPY, needs::NFS_CLIENT];
+
+const FORMAT: &str = "cargo fmt --all --check";
+const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -Dwarnings";
+/// All tests are run, even if one fails: the closing lines tell of every breach.
+const TESTS: &str = "cargo test --workspace --locked --no-fail-fast";
+
+/// Runs all checks, even after one that fails: a long run shall tell of every breach.
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    if !arguments.is_empty() {
+        eprintln!("usage: cargo xtask test (for a single test: cargo test --package CRATE NAME)");
+        return ExitCode::from(USAGE);
+    }
+    let mut steps = Steps::default();
+    if steps.step("prerequisites", "cargo xtask test", || needs::meet(NEEDS)).is_err() {
+        return ExitCode::FAILURE;
+    }
+    // What fails is told by each step and once more in the summary.
+    let _ = steps.call("format", &Call::new(FORMAT));
+    let _ = steps.step("tidy", "cargo xtask tidy", tidy::check);
+    let _ = steps.call("clippy", &Call::new(CLIPPY));
+    let _ = steps.call("tests", &Call::new(TESTS));
+    match steps.failures() {
+        0 => {
+            println!("\nall checks passed\n{}", steps.summary().trim_end());
+            ExitCode::SUCCESS
+        }
+        failures => {
+            eprintln!("\nchecks that failed: {failures}\n{}", steps.summary().trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}

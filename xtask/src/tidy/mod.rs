@@ -1,0 +1,103 @@
+//! `cargo xtask tidy`: properties of the tree that the compiler does not check.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `tree.rs` | the files of the tree, and Rust code without its comments and literals |
+//! | `direction.rs` | who may use whom |
+//! | `tables.rs`, `protocol_page.rs` | reading the message tables; docs/protocol.md shows them |
+//! | `map.rs` | README.md names every folder, links lead somewhere, crates share the lints |
+//! | `text.rs` | file lengths, left-overs, blanks, hosts |
+//!
+//! A rule is a function from the tree to its breaches. A new one gets a row in [`RULES`] and a test
+//! against a planted breach.
+
+mod direction;
+mod map;
+mod protocol_page;
+mod tables;
+mod text;
+mod tree;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::USAGE;
+use tree::Tree;
+
+/// One place where the tree is not as a rule wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Breach {
+    /// The file, from the top of the tree.
+    file: String,
+    /// The line, counted from 1.
+    line: usize,
+    /// What is wrong and what to do about it.
+    message: String,
+}
+
+impl Breach {
+    fn new(file: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line, message: message.into() }
+    }
+}
+
+/// A rule by its name.
+type Rule = (&'static str, fn(&Tree) -> Vec<Breach>);
+
+const RULES: &[Rule] = &[
+    ("direction", direction::crates_use_only_what_is_below),
+    ("vocabulary", direction::tables_import_only_vocabulary),
+    ("protocol page", protocol_page::has_every_row),
+    ("wire versions", protocol_page::changelog_has_every_version),
+    ("map", map::readme_names_every_folder),
+    ("links", map::links_lead_to_files),
+    ("lints", map::crates_share_the_lints),
+    ("length", text::files_are_short),
+    ("unsafe", text::unsafe_stays_in_its_place),
+    ("left-over", text::nothing_is_left_over),
+    ("host", text::no_registry_is_named),
+    ("blanks", text::lines_end_cleanly),
+];
+
+/// The command; with `--write` it first writes what is made from the code.
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    match arguments {
+        [] => ExitCode::from(check()),
+        [only] if only == "--write" => match write() {
+            Ok(()) => ExitCode::from(check()),
+            Err(error) => unreadable(&error).into(),
+        },
+        _ => {
+            eprintln!("usage: cargo xtask tidy [--write]");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn write() -> io::Result<()> {
+    let top = Path::new(".");
+    protocol_page::write(top, &Tree::read(top)?)
+}
+
+/// Prints every breach of the tree in the current folder; the result is an exit code.
+pub(crate) fn check() -> u8 {
+    let tree = match Tree::read(Path::new(".")) {
+        Ok(tree) => tree,
+        Err(error) => return unreadable(&error),
+    };
+    let mut count = 0;
+    for (name, rule) in RULES {
+        for breach in rule(&tree) {
+            println!("{}:{}: [{name}] {}", breach.file, breach.line, breach.message);
+            count += 1;
+        }
+    }
+    println!("tidy: {} files, {} rules, {count} breaches", tree.files().len(), RULES.len());
+    u8::from(count > 0)
+}
+
+fn unreadable(error: &io::Error) -> u8 {
+    eprintln!("xtask: cannot read or write the tree: {error}");
+    1
+}
