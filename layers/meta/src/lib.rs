@@ -3,3 +3,4 @@
 pub mod attributes;
 pub mod hash;
 pub mod protocol;
+pub mod store;

@@ -1,0 +1,245 @@
+//! Checkpoints: the changes since the last root go into fresh pages, then a new root names them.
+//!
+//! Nothing that the old root needs is touched before the new one is durable, so a crash at any point
+//! leaves one of the two. Reads and commits go on meanwhile.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use futures::future::try_join_all;
+
+use super::error::StoreError;
+use super::groups::Run;
+use super::log::Segment;
+use super::map;
+use super::overlay::Overlay;
+use super::page::PageRef;
+use super::rewrite::{Allocate, Rewrite};
+use super::root::Root;
+use super::space::Kept;
+use super::state::State;
+use super::{Position, Store};
+
+/// The state at the moment of the freeze.
+struct Frozen {
+    overlay: Rc<Overlay>,
+    position: u64,
+    counter: u64,
+    kept: Kept,
+    start: Segment,
+    old: Root,
+}
+
+/// What a checkpoint has written.
+struct Written {
+    tree_pages: Vec<Run>,
+    dropped: Vec<PageRef>,
+    map_pages: Vec<PageRef>,
+}
+
+struct PageSpace<'a>(&'a RefCell<State>);
+
+impl Allocate for PageSpace<'_> {
+    fn page(&self, blocks: u32) -> Option<Run> {
+        let mut state = self.0.borrow_mut();
+        let floor = state.page_floor();
+        state.space.allocate_page(blocks, floor)
+    }
+}
+
+impl Store {
+    /// Resolves once everything committed before this call is in the tree of a durable root, and
+    /// the log before it is given back.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        let position = self.state.borrow().log.last();
+        loop {
+            let finished = {
+                let state = self.state.borrow();
+                if state.root.position >= position {
+                    return Ok(());
+                }
+                if let Some(stopped) = state.stopped {
+                    return Err(stopped);
+                }
+                self.checkpointed.next()
+            };
+            self.start_checkpoint();
+            finished.await;
+            let error = self.state.borrow().checkpoint_error;
+            if let Some(error) = error {
+                return Err(error);
+            }
+        }
+    }
+
+    pub(super) fn checkpoint_if_due(&self) {
+        let due = self.state.borrow().checkpoint_is_due();
+        if due {
+            self.start_checkpoint();
+        }
+    }
+
+    /// Starts a checkpoint beside everything else, unless one is running.
+    pub(super) fn start_checkpoint(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        {
+            let mut state = self.state.borrow_mut();
+            if state.stopped.is_some() || std::mem::replace(&mut state.checkpointing, true) {
+                return;
+            }
+        }
+        self.ctx.task(async move {
+            let result = me.write_checkpoint().await;
+            {
+                let mut state = me.state.borrow_mut();
+                state.checkpointing = false;
+                state.checkpoint_error = result.err();
+            }
+            me.checkpointed.tell();
+            if result.is_ok() {
+                me.checkpoint_if_due();
+            }
+        });
+    }
+
+    /// Writes one checkpoint, whether there is something to write or not.
+    ///
+    /// A damaged page of the old tree leaves the store as it was. What had been written by then
+    /// stays out of use until the next mount: writes to it may still be on their way.
+    pub(super) async fn write_checkpoint(&self) -> Result<(), StoreError> {
+        let frozen = self.state.borrow_mut().freeze();
+        match self.write_frozen(&frozen).await {
+            Ok((root, written)) => {
+                self.state.borrow_mut().finish(root, &written);
+                written.dropped.iter().for_each(|page| self.pages.drop_page(page));
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, StoreError::Failed(_)) {
+                    self.stop(error);
+                }
+                self.state.borrow_mut().thaw();
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_frozen(&self, frozen: &Frozen) -> Result<(Root, Written), StoreError> {
+        let generation = frozen.old.generation + 1;
+        let space = PageSpace(&self.state);
+        let mut rewrite = Rewrite::new(&self.pages, &space, generation);
+        let tree = rewrite.merge(frozen.old.tree, &frozen.overlay.changes()).await?;
+        let mut written = Written {
+            tree_pages: std::mem::take(&mut rewrite.written),
+            dropped: std::mem::take(&mut rewrite.dropped),
+            map_pages: Vec::new(),
+        };
+        written.map_pages = self.write_map(frozen, &written, generation).await?;
+        // The header of the segment where the log goes on may be on its way with the records that
+        // were pending at the freeze.
+        self.durable(Position(frozen.position)).await?;
+        self.sync_pages(&written).await?;
+        let root = Root {
+            generation,
+            log: self.state.borrow().log.id(),
+            start: frozen.start,
+            position: frozen.position,
+            counter: frozen.counter,
+            tree,
+            map: written.map_pages[0],
+        };
+        root.write(self.pages.device()).await.map_err(StoreError::Failed)?;
+        Ok((root, written))
+    }
+
+    async fn write_map(
+        &self,
+        frozen: &Frozen,
+        written: &Written,
+        generation: u64,
+    ) -> Result<Vec<PageRef>, StoreError> {
+        let map = map::encode(&frozen.kept_after(written, &self.state.borrow()));
+        let space = PageSpace(&self.state);
+        let mut blocks = Vec::new();
+        for count in map::page_blocks(map.len()) {
+            blocks.push(space.page(count).ok_or(StoreError::NoSpace)?.start);
+        }
+        let pages = map::pages(&map, &blocks, self.pages.owner(), generation);
+        let device = self.pages.device();
+        let writes = pages.iter().map(|(raw, place)| device.write(place.block, raw.clone()));
+        try_join_all(writes).await.map_err(StoreError::Failed)?;
+        Ok(pages.into_iter().map(|(_, place)| place).collect())
+    }
+
+    async fn sync_pages(&self, written: &Written) -> Result<(), StoreError> {
+        let per_stripe = u64::from(self.pages.device().geometry().blocks_per_stripe());
+        let tree = written.tree_pages.iter().map(|run| run.start);
+        let map = written.map_pages.iter().map(|page| page.block);
+        let stripes: BTreeSet<u64> = tree.chain(map).map(|block| block / per_stripe).collect();
+        let stripes: Vec<u64> = stripes.into_iter().collect();
+        self.pages.device().sync(&stripes).await.map_err(StoreError::Failed)
+    }
+}
+
+impl Frozen {
+    /// What the new root keeps. Not in it: the space map itself and the log, which a mount finds by
+    /// following them.
+    fn kept_after(&self, written: &Written, state: &State) -> Kept {
+        let layout = state.space.layout();
+        let mut kept = self.kept.clone();
+        let dropped = written.dropped.iter().map(|page| (page.run(), false));
+        for (run, value) in written.tree_pages.iter().map(|run| (*run, true)).chain(dropped) {
+            let group = layout.group_of(run.start);
+            if let Some(bits) = kept.get_mut(&group) {
+                let first = layout.blocks_of(group).start;
+                let local = (run.start - first) as u32..(run.blocks().end - first) as u32;
+                Rc::make_mut(bits).fill(local, value);
+            }
+        }
+        kept
+    }
+}
+
+impl State {
+    /// From now on changes go to a fresh overlay.
+    fn freeze(&mut self) -> Frozen {
+        let overlay = Rc::new(std::mem::take(&mut self.active));
+        self.frozen = Some(overlay.clone());
+        self.frozen_position = Some(self.log.last());
+        Frozen {
+            overlay,
+            position: self.log.last(),
+            counter: self.counter,
+            kept: self.space.kept(),
+            start: self.log.start(),
+            old: self.root,
+        }
+    }
+
+    /// The root is durable: what only the old one needed is free.
+    fn finish(&mut self, root: Root, written: &Written) {
+        self.frozen = None;
+        self.frozen_position = None;
+        self.root = root;
+        written.tree_pages.iter().for_each(|run| self.space.set_kept(*run, true));
+        written.dropped.iter().for_each(|page| self.free_page(page.run()));
+        for page in std::mem::replace(&mut self.map_pages, written.map_pages.clone()) {
+            self.free_page(page.run());
+        }
+        for pair in self.log.trim(root.start.sequence) {
+            pair.stripes().into_iter().for_each(|stripe| self.free_stripe(stripe));
+        }
+        self.settle();
+    }
+
+    /// The checkpoint was not to be: its changes are changes like all others again.
+    fn thaw(&mut self) {
+        if let Some(frozen) = self.frozen.take() {
+            let newer = std::mem::replace(&mut self.active, Rc::unwrap_or_clone(frozen));
+            self.active.cover(newer);
+        }
+        self.frozen_position = None;
+        self.settle();
+    }
+}

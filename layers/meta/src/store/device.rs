@@ -1,0 +1,101 @@
+//! The logical disk as the store uses it: by block number, and patient with a busy server.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::protocol::{Error as DiskError, SLOT_SIZE};
+use blockio::stripes::Answer;
+use blockio::{BLOCK_SIZE, Geometry, Stripes};
+use bytes::Bytes;
+use runtime::{Context, Undelivered};
+
+use super::groups::Run;
+
+/// How often a busy disk is asked again before the store gives up; with the delays below this is
+/// about a minute.
+const TRIES_MAX: u32 = 1000;
+const DELAY_FIRST: Duration = Duration::from_millis(1);
+const DELAY_LAST: Duration = Duration::from_millis(64);
+
+/// The logical disk.
+#[derive(Clone)]
+pub(crate) struct Device {
+    ctx: Context,
+    stripes: Rc<dyn Stripes>,
+    geometry: Geometry,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("geometry", &self.geometry).finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    pub(crate) fn new(ctx: Context, stripes: Rc<dyn Stripes>) -> Self {
+        let geometry = stripes.geometry();
+        Self { ctx, stripes, geometry }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Reads a run whose blocks have these checksums.
+    pub(crate) async fn read(&self, run: Run, expect: &[u32]) -> Result<Bytes, DiskError> {
+        let (stripe, offset) = self.geometry.block(run.start);
+        let length = run.count * BLOCK_SIZE as u32;
+        let read = || self.stripes.read(stripe, offset, length, expect.to_vec());
+        let bytes = self.patiently(read).await?;
+        exactly(bytes, length as usize)
+    }
+
+    /// Reads a whole stripe, unchecked.
+    pub(crate) async fn read_stripe(&self, stripe: u64) -> Result<Bytes, DiskError> {
+        let length = self.geometry.stripe_size;
+        let bytes = self.patiently(|| self.stripes.read(stripe, 0, length, Vec::new())).await?;
+        exactly(bytes, length as usize)
+    }
+
+    /// Writes whole blocks from block `start` on, within its stripe.
+    pub(crate) async fn write(&self, start: u64, data: Bytes) -> Result<(), DiskError> {
+        let (stripe, offset) = self.geometry.block(start);
+        self.patiently(|| self.stripes.write(stripe, offset, vec![data.clone()])).await
+    }
+
+    /// Makes what was written to these stripes durable. Asked again only if nothing was done: after
+    /// any other error nobody knows what is on the disk.
+    pub(crate) async fn sync(&self, stripes: &[u64]) -> Result<(), DiskError> {
+        self.patiently(|| self.stripes.sync(stripes.to_vec())).await
+    }
+
+    pub(crate) async fn read_slot(&self, disk: u32, slot: u32) -> Result<Bytes, DiskError> {
+        let bytes = self.patiently(|| self.stripes.read_slot(disk, slot)).await?;
+        exactly(bytes, SLOT_SIZE)
+    }
+
+    pub(crate) async fn write_slot(
+        &self,
+        disk: u32,
+        slot: u32,
+        data: Bytes,
+    ) -> Result<(), DiskError> {
+        self.patiently(|| self.stripes.write_slot(disk, slot, data.clone())).await
+    }
+
+    async fn patiently<T>(&self, ask: impl Fn() -> Answer<T>) -> Result<T, DiskError> {
+        let mut delay = DELAY_FIRST;
+        for _ in 1..TRIES_MAX {
+            match ask().await {
+                Err(error) if error.is_busy() => self.ctx.sleep(delay).await,
+                answer => return answer,
+            }
+            delay = (delay * 2).min(DELAY_LAST);
+        }
+        ask().await
+    }
+}
+
+fn exactly(bytes: Bytes, length: usize) -> Result<Bytes, DiskError> {
+    if bytes.len() == length { Ok(bytes) } else { Err(Undelivered::Garbled.into()) }
+}

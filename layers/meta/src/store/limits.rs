@@ -1,0 +1,73 @@
+//! How large the parts of a store may become, from the share of the volume that the node owns.
+
+use blockio::{BLOCK_SIZE, Geometry};
+
+use super::batch::{BATCH_BYTES_MAX, RECORD_HEAD};
+use super::log::format::ENTRY_HEAD;
+use super::page::PAGE_BLOCKS_MAX;
+use super::tree::Tree;
+
+/// A checkpoint starts when the log is this long, in bytes of one copy.
+pub const LOG_BYTES_CHECKPOINT: u64 = 4 << 20;
+/// The log of a node on a large volume, in bytes of one copy; past it commits are `Busy`.
+pub const LOG_BYTES_MAX: u64 = 8 << 20;
+/// The log of a node on a small volume, in bytes of one copy.
+const LOG_BYTES_MIN: u64 = 512 << 10;
+/// Segment pairs of a log, at least: one is written, one waits, one may be replaced, one to spare.
+const LOG_PAIRS_MIN: u64 = 4;
+/// Segment pairs with which a mount starts its log, while the log before is still needed.
+pub(crate) const MOUNT_PAIRS: u64 = 2;
+/// The part of a node's stripes that the log may take, both copies together: one in so many.
+const LOG_SHARE: u64 = 16;
+
+/// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume: one
+/// block in so many, between the two limits.
+const RESERVE_SHARE: u64 = 32;
+const RESERVE_BLOCKS_MIN: u64 = 384;
+const RESERVE_BLOCKS_MAX: u64 = 4096;
+
+/// Stripes that a node needs besides log and reserve, to hold anything at all.
+const USEFUL_STRIPES_MIN: u64 = 8;
+
+/// Segment pairs of the log, at most.
+pub(crate) fn log_pairs_max(geometry: &Geometry, owned_stripes: u64) -> u64 {
+    let stripe = u64::from(geometry.stripe_size);
+    let least = (LOG_BYTES_MIN / stripe).max(LOG_PAIRS_MIN);
+    let most = (LOG_BYTES_MAX / stripe).max(least);
+    (owned_stripes / LOG_SHARE / 2).clamp(least, most)
+}
+
+/// Segment pairs from which on a checkpoint is due.
+pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, owned_stripes: u64) -> u64 {
+    let wanted = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
+    wanted.min(log_pairs_max(geometry, owned_stripes) / 2).max(3)
+}
+
+/// Blocks kept back from data, besides what the log may take.
+pub(crate) fn reserve_blocks(owned_blocks: u64) -> u64 {
+    (owned_blocks / RESERVE_SHARE).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
+}
+
+/// Stripes that a node's share of a volume of this shape must have, at least.
+pub fn stripes_min(geometry: &Geometry) -> u64 {
+    let log = 2 * (log_pairs_max(geometry, 0) + MOUNT_PAIRS);
+    let reserve = RESERVE_BLOCKS_MIN.div_ceil(u64::from(geometry.blocks_per_stripe()));
+    log + reserve + USEFUL_STRIPES_MIN
+}
+
+/// Bytes of one batch, at most: its record fits a segment besides the segment's header.
+pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
+    let segment = geometry.stripe_size as usize - BLOCK_SIZE - ENTRY_HEAD - RECORD_HEAD;
+    segment.min(BATCH_BYTES_MAX)
+}
+
+/// Blocks that a checkpoint takes before it gives any back, at most: so many keys, with so many
+/// bytes, changed in `tree`, and a space map as long as the last one was.
+pub(crate) fn checkpoint_blocks(tree: &Tree, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
+    let (page, height) = (u64::from(PAGE_BLOCKS_MAX), u64::from(tree.height));
+    // Each key may be in a leaf of its own and lets all pages above it be written; a page that is
+    // cut in two takes a block more than it had.
+    let rewritten = (page + 1) * (keys * height).min(tree.pages);
+    let added = 2 * (bytes / BLOCK_SIZE as u64 + keys / 64) + page * (height + 1);
+    rewritten + added + 2 * map_blocks
+}

@@ -1,0 +1,348 @@
+//! The metadata store: one ordered map of keys to values per logical node, on the logical disk.
+//!
+//! # Promise
+//!
+//! - A batch is applied whole or not at all, also across a crash; once [`Store::durable`] has
+//!   answered for it, it survives any crash.
+//! - Reads see every batch committed before them, durable or not.
+//! - No block that anything committed refers to is written again, and a block is handed out again
+//!   only once the batch that freed it is durable (design D6).
+//! - What a disk returns is checked against checksums and identity before it is believed; the log
+//!   has two copies on different disks, the root up to three.
+//! - A full volume still takes batches that free space, and checkpoints.
+//!
+//! # Asks below
+//!
+//! Only [`blockio::Stripes`], one logical disk, and time, tasks and random numbers of the node's
+//! context. Nothing here knows what a file is, and no store knows of another.
+//!
+//! # How it works
+//!
+//! ```text
+//! commit --> overlay (in memory, seen at once)
+//!        \-> log buffer --group commit--> segments, two copies
+//! checkpoint: overlay --merge--> fresh tree pages, space map --> root slot; log and old pages free
+//! mount:      newest root --> space map, log replayed into the overlay --> checkpoint
+//! ```
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `batch.rs` | batches, and the records they become |
+//! | `state.rs` | all that changes, and the rules by which it may |
+//! | `limits.rs` | how large each part may become |
+//! | `space.rs`, `bits.rs`, `groups.rs` | the block allocator and its groups |
+//! | `log.rs`, `log/` | segments, entries, replay |
+//! | `writer.rs` | group commit |
+//! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
+//! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
+//! | `overlay.rs` | changes not yet in the tree |
+//! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
+//! | `open.rs` | format and mount |
+//! | `audit.rs` | reading everything, to check it |
+//! | `device.rs` | the logical disk, by block number |
+//!
+//! The bytes on disk are specified in `docs/format.md`.
+
+mod audit;
+mod batch;
+mod bits;
+mod checkpoint;
+mod device;
+mod error;
+mod groups;
+mod limits;
+mod log;
+mod map;
+mod open;
+mod overlay;
+mod page;
+mod page_cache;
+mod rewrite;
+mod root;
+mod space;
+mod state;
+mod tree;
+mod writer;
+
+use std::cell::RefCell;
+use std::ops::Bound;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use runtime::Context;
+use runtime::sync::Event;
+
+pub use self::audit::Audit;
+pub use self::batch::{BATCH_BYTES_MAX, Batch};
+pub use self::error::StoreError;
+pub use self::groups::{GroupLayout, Run};
+pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, stripes_min};
+pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use self::state::PENDING_BYTES_MAX;
+
+use self::overlay::Merged;
+use self::page::TreePage;
+use self::rewrite::Change;
+use self::state::{NUMBERS_AHEAD, Refusal, State};
+use self::tree::Pages;
+
+/// A batch that nobody asked to be durable is written after this time.
+pub const LOG_DELAY: Duration = Duration::from_secs(1);
+
+/// Tree pages that one store keeps in memory, in bytes.
+pub const PAGE_CACHE_BYTES: usize = 2 << 20;
+
+/// The place of a batch in the order of commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position(u64);
+
+/// The space of a node, in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceStatus {
+    /// In its allocation groups.
+    pub owned_blocks: u64,
+    /// What [`Store::allocate`] could hand out now.
+    pub free_blocks: u64,
+    /// Free, but kept back for deletions, checkpoints and the log.
+    pub reserved_blocks: u64,
+    /// Freed, and free again soon.
+    pub waiting_blocks: u64,
+    /// Handed out, and not yet named by a batch.
+    pub loaned_blocks: u64,
+}
+
+/// The store of one logical node. One thread; calls interleave at awaits only.
+pub struct Store {
+    me: Weak<Self>,
+    ctx: Context,
+    pages: Pages,
+    state: RefCell<State>,
+    /// A group commit has ended.
+    written: Event,
+    /// A checkpoint has ended.
+    checkpointed: Event,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("owner", &self.pages.owner()).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    fn new(ctx: Context, pages: Pages, state: State) -> Rc<Self> {
+        Rc::new_cyclic(|me| Self {
+            me: me.clone(),
+            ctx,
+            pages,
+            state: RefCell::new(state),
+            written: Event::default(),
+            checkpointed: Event::default(),
+        })
+    }
+
+    /// The value of `key`.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        loop {
+            let root = {
+                let state = self.state.borrow();
+                if let Some(value) = state.changed(key) {
+                    return Ok(value.clone());
+                }
+                state.root
+            };
+            match self.pages.find(root.tree, key).await {
+                // The pages of that tree were given back while they were read.
+                Err(_) if self.generation() != root.generation => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Up to `limit` keys after `from` and before `to`, with their values, in order.
+    ///
+    /// What is committed while the scan runs may be seen or not, but a batch never by halves within
+    /// one leaf of the tree, and no key twice.
+    pub async fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        let mut found = Vec::new();
+        let mut from = from.map(Bytes::copy_from_slice);
+        while found.len() < limit {
+            let root = self.state.borrow().root;
+            let leaf = match &from {
+                Bound::Included(key) | Bound::Excluded(key) => {
+                    self.pages.leaf(root.tree, key).await
+                }
+                Bound::Unbounded => self.pages.leaf(root.tree, &[]).await,
+            };
+            // With another root part of the overlay is gone: it is in the new tree.
+            if self.generation() != root.generation {
+                continue;
+            }
+            let (leaf, end) = leaf?.unzip();
+            let end = end.flatten().filter(|end| &end[..] < to);
+            let part_to = end.as_ref().map_or(to, |end| &end[..]);
+            let from_slice = from.as_ref().map(|key| &key[..]);
+            self.merge(leaf.as_deref(), from_slice, part_to, limit, &mut found);
+            let Some(end) = end else { break };
+            from = Bound::Included(end);
+        }
+        Ok(found)
+    }
+
+    /// Merges the overlays and one leaf of the tree.
+    fn merge(
+        &self,
+        leaf: Option<&TreePage>,
+        from: Bound<&[u8]>,
+        to: &[u8],
+        limit: usize,
+        found: &mut Vec<(Bytes, Bytes)>,
+    ) {
+        let state = self.state.borrow();
+        let mut lists: Vec<Box<dyn Iterator<Item = Change> + '_>> =
+            vec![Box::new(state.active.range(from, to))];
+        if let Some(frozen) = &state.frozen {
+            lists.push(Box::new(frozen.range(from, to)));
+        }
+        if let Some(leaf) = leaf {
+            lists.push(Box::new(leaf.range(from, to)));
+        }
+        let missing = limit - found.len();
+        found.extend(Merged::new(lists).take(missing));
+    }
+
+    fn generation(&self) -> u64 {
+        self.state.borrow().root.generation
+    }
+
+    /// Applies a batch: reads see it from now on, [`durable`](Self::durable) makes it last.
+    ///
+    /// An error means that nothing was changed. With [`StoreError::Busy`] the cure has been started.
+    pub fn commit(&self, batch: Batch) -> Result<Position, StoreError> {
+        let admitted = self.state.borrow().admit(&batch);
+        match admitted {
+            Ok(()) => {
+                let position = self.state.borrow_mut().apply(batch);
+                self.write_later();
+                Ok(Position(position))
+            }
+            Err(Refusal::LogBehind) => {
+                self.write_now();
+                Err(StoreError::Busy)
+            }
+            Err(Refusal::TreeBehind) => {
+                self.write_now();
+                self.start_checkpoint();
+                Err(StoreError::Busy)
+            }
+            Err(Refusal::Error(error)) => Err(error),
+        }
+    }
+
+    /// Bytes of one batch, at most (see [`Batch::length_bytes`]): [`BATCH_BYTES_MAX`], less with
+    /// stripes below 64 KiB.
+    pub fn batch_bytes_max(&self) -> usize {
+        limits::batch_bytes_max(self.pages.device().geometry())
+    }
+
+    /// Hands out `blocks` blocks, all or none: whole stripes one after the other, so that they go
+    /// round the disks, and the rest from a stripe that is partly used already. They are the
+    /// caller's until a batch names them ([`Batch::allocated`]) or they are given back
+    /// ([`release`](Self::release)); a crash gives them back.
+    pub fn allocate(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+        let mut state = self.state.borrow_mut();
+        if let Some(stopped) = state.stopped {
+            return Err(stopped);
+        }
+        let floor = state.data_floor();
+        if let Some(runs) = state.space.allocate(blocks, floor) {
+            return Ok(runs);
+        }
+        let may_find = state.may_find(blocks);
+        drop(state);
+        if !may_find {
+            return Err(StoreError::NoSpace);
+        }
+        self.write_now();
+        self.start_checkpoint();
+        Err(StoreError::Busy)
+    }
+
+    /// Takes back blocks that were handed out and that no batch has named, whole runs or parts.
+    ///
+    /// Nothing may be on its way to them any more.
+    pub fn release(&self, runs: &[Run]) -> Result<(), StoreError> {
+        let mut state = self.state.borrow_mut();
+        for &run in runs {
+            if !state.space.is_loaned(run) {
+                return Err(StoreError::BadBatch("the released blocks were not handed out"));
+            }
+            state.space.return_loan(run);
+        }
+        Ok(())
+    }
+
+    /// How much space there is.
+    pub fn space(&self) -> SpaceStatus {
+        let state = self.state.borrow();
+        let free = state.space.free_blocks();
+        let usable = state.space.available(state.data_floor());
+        SpaceStatus {
+            owned_blocks: state.space.owned_blocks(),
+            free_blocks: usable,
+            reserved_blocks: free - usable,
+            waiting_blocks: state.waiting_blocks(),
+            loaned_blocks: state.space.loaned_blocks(),
+        }
+    }
+
+    /// Up to `count` wholly free groups that this node could give away ([`Batch::give_group`]) and
+    /// still have twice its reserve.
+    pub fn spare_groups(&self, count: usize) -> Vec<u64> {
+        let state = self.state.borrow();
+        let layout = *state.space.layout();
+        let mut left = state.space.whole_stripes();
+        let floor = 2 * state.data_floor();
+        let spare = state.space.free_groups().take_while(|&group| {
+            let stripes = layout.stripes_of(group);
+            left = left.saturating_sub(stripes.end - stripes.start);
+            left >= floor
+        });
+        spare.take(count).collect()
+    }
+
+    /// The groups that this node owns, in order.
+    pub fn groups(&self) -> Vec<u64> {
+        self.state.borrow().space.groups().collect()
+    }
+
+    /// A number that was never given before on this node, from 16 on.
+    ///
+    /// A number that no durable batch has named may be given again after a crash only if more than
+    /// a thousand were given without any commit.
+    pub fn next_number(&self) -> u64 {
+        let (number, unrecorded) = {
+            let mut state = self.state.borrow_mut();
+            state.counter += 1;
+            (state.counter - 1, state.counter - state.recorded)
+        };
+        if unrecorded >= NUMBERS_AHEAD / 2 {
+            // Every record tells the counter. If this one is refused, the next will do.
+            let _ = self.commit(Batch::new());
+        }
+        number
+    }
+
+    /// Keys in the tree of the newest root (changes since then are not counted).
+    pub fn keys(&self) -> u64 {
+        self.state.borrow().root.tree.keys
+    }
+}

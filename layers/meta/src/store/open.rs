@@ -1,0 +1,223 @@
+//! Format and mount. Both end alike: a fresh log, and a checkpoint into a new root before anything
+//! is accepted; so what an earlier host of the node left behind is never built upon.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use blockio::Stripes;
+use runtime::Context;
+use runtime::wire::Malformed;
+
+use super::batch::{Op, RecordHead};
+use super::bits::Bits;
+use super::device::Device;
+use super::error::StoreError;
+use super::groups::GroupLayout;
+use super::limits;
+use super::log::format::LogId;
+use super::log::replay::replay;
+use super::log::{Log, Segment};
+use super::map;
+use super::overlay::Overlay;
+use super::page::{self, Owner, PageKind, PageRef};
+use super::root::{self, Root};
+use super::space::{Kept, Space};
+use super::state::{NUMBERS_AHEAD, State};
+use super::tree::{Pages, Tree};
+use super::{PAGE_CACHE_BYTES, Store};
+
+/// The first inode number; those below are for the system.
+const NUMBER_FIRST: u64 = 16;
+
+/// What a node was before it is started.
+struct Past {
+    space: Space,
+    overlay: Overlay,
+    /// Its newest root, with position and counter as of the end of the log.
+    root: Root,
+    map_pages: Vec<PageRef>,
+    segments: Vec<Segment>,
+}
+
+impl Store {
+    /// Writes the first root of `node`: an empty tree, an empty log, and the allocation groups that
+    /// it owns at birth. What the node had before on this volume is lost.
+    pub async fn format(
+        ctx: Context,
+        stripes: &Rc<dyn Stripes>,
+        node: u32,
+    ) -> Result<(), StoreError> {
+        let pages = pages(&ctx, stripes.clone(), node);
+        let geometry = *pages.device().geometry();
+        let layout = GroupLayout::of(&geometry);
+        let mut space = Space::new(layout);
+        for group in layout.born(node) {
+            let blocks = layout.blocks_of(group);
+            let bits = Bits::new((blocks.end - blocks.start) as u32, false);
+            space.add_group(group, &Rc::new(bits));
+        }
+        let needed = limits::stripes_min(&geometry);
+        if space.owned_stripes() < needed {
+            return Err(StoreError::TooSmall { stripes: space.owned_stripes(), needed });
+        }
+        let nothing = Segment { sequence: 0, pair: super::log::format::Pair { a: 0, b: 0 } };
+        let root = Root {
+            generation: 0,
+            log: LogId { owner: pages.owner(), id: 0, epoch: 0 },
+            start: nothing,
+            position: 0,
+            counter: NUMBER_FIRST,
+            tree: Tree::default(),
+            map: PageRef::default(),
+        };
+        let (map_pages, segments) = (Vec::new(), Vec::new());
+        let past = Past { space, overlay: Overlay::default(), root, map_pages, segments };
+        Self::start(ctx, pages, past).await?;
+        Ok(())
+    }
+
+    /// Opens the store of `node`: the newest root, and what the log says since.
+    ///
+    /// Nobody else may have it open; a host that was overtaken is kept away by the epoch of its
+    /// writes (design D8). Errors leave the volume as it was.
+    pub async fn mount(
+        ctx: Context,
+        stripes: Rc<dyn Stripes>,
+        node: u32,
+    ) -> Result<Rc<Self>, StoreError> {
+        let pages = pages(&ctx, stripes, node);
+        let root = root::newest(pages.device(), pages.owner()).await?;
+        if root.log.epoch > ctx.epoch().0 {
+            return Err(StoreError::Fenced { epoch: root.log.epoch });
+        }
+        let past = recover(&pages, root).await?;
+        Self::start(ctx, pages, past).await
+    }
+
+    async fn start(ctx: Context, pages: Pages, past: Past) -> Result<Rc<Self>, StoreError> {
+        let id = LogId { owner: pages.owner(), id: ctx.random(), epoch: ctx.epoch().0 };
+        let geometry = *pages.device().geometry();
+        let last = past.segments.last().map_or(0, |segment| segment.sequence);
+        let mut space = past.space;
+        let mut pair = || space.allocate_pair(&geometry).ok_or(StoreError::NoSpace);
+        let (here, next) = (pair()?, pair()?);
+        let position = past.root.position;
+        let mut log = Log::new(id, &geometry, position, past.segments, (last + 1, here, next));
+        let header = log.first_round();
+        let content = (space, past.overlay);
+        let state = State::new(geometry, content, log, past.root, past.map_pages);
+        let store = Self::new(ctx, pages, state);
+        store.write_round(&header).await?;
+        store.write_checkpoint().await?;
+        Ok(store)
+    }
+}
+
+fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32) -> Pages {
+    let device = Device::new(ctx.clone(), stripes);
+    let owner = Owner { volume: device.geometry().volume, node };
+    Pages::new(device, owner, PAGE_CACHE_BYTES)
+}
+
+/// The state of the node at the end of its log.
+async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreError> {
+    let (map_pages, kept) = read_map(pages, root.map).await?;
+    let mut space = Space::new(GroupLayout::of(pages.device().geometry()));
+    for (group, bits) in kept {
+        space.add_group(group, &bits);
+    }
+    for page in &map_pages {
+        if !space.owns(page.run()) {
+            return Err(page.damaged("the space map"));
+        }
+        space.set_busy(page.run().blocks(), true);
+    }
+    let mut past = Past { space, overlay: Overlay::default(), root, map_pages, segments: vec![] };
+    let mut last = None;
+    let apply = |head, ops| past.replay_record(&mut last, head, ops);
+    let segments = replay(pages.device(), root.log, root.start, apply).await?;
+    // Only now: a block that a record freed may have become a part of the log later.
+    for stripe in segments.iter().flat_map(|segment| segment.pair.stripes()) {
+        let run = past.space.layout().stripe_run(stripe);
+        past.space.set_busy(run.blocks(), true);
+    }
+    past.segments = segments;
+    past.root.counter += NUMBERS_AHEAD;
+    Ok(past)
+}
+
+impl Past {
+    /// Applies a record, unless it is in the tree already. `last` is the position before.
+    fn replay_record(
+        &mut self,
+        last: &mut Option<u64>,
+        head: RecordHead,
+        ops: Vec<Op>,
+    ) -> Result<(), StoreError> {
+        let before = last.unwrap_or(head.position - 1);
+        if head.position != before + 1 || before > self.root.position && last.is_none() {
+            let block = self.space.layout().stripe_run(self.root.start.pair.a).start;
+            return Err(StoreError::Damaged { what: "the order of the log's records", block });
+        }
+        *last = Some(head.position);
+        if head.position <= self.root.position {
+            return Ok(());
+        }
+        self.root.position = head.position;
+        self.root.counter = self.root.counter.max(head.counter);
+        ops.into_iter().try_for_each(|op| self.replay_op(op))
+    }
+
+    fn replay_op(&mut self, op: Op) -> Result<(), StoreError> {
+        let damaged = |block| StoreError::Damaged { what: "the space of a log record", block };
+        match op {
+            Op::Put { key, value } => self.overlay.set(key, Some(value)),
+            Op::Delete { key } => self.overlay.set(key, None),
+            Op::Allocated { run } | Op::Freed { run } if !self.space.owns(run) => {
+                return Err(damaged(run.start));
+            }
+            Op::Allocated { run } => {
+                self.space.set_busy(run.blocks(), true);
+                self.space.set_kept(run, true);
+            }
+            Op::Freed { run } => {
+                self.space.set_kept(run, false);
+                self.space.set_busy(run.blocks(), false);
+            }
+            Op::GiveGroup { group } if !self.space.is_free_group(group) => {
+                return Err(damaged(self.space.layout().blocks_of(group).start));
+            }
+            Op::GiveGroup { group } => self.space.remove_group(group),
+            Op::TakeGroup { group } => {
+                if self.space.owns_group(group) || group >= self.space.layout().count() {
+                    return Err(damaged(0));
+                }
+                self.space.add_blocked_group(group);
+                self.space.set_busy(self.space.layout().blocks_of(group), false);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pages of the space map, and what is kept in each group.
+async fn read_map(pages: &Pages, first: PageRef) -> Result<(Vec<PageRef>, Kept), StoreError> {
+    const WHAT: &str = "the space map";
+    let (mut places, mut seen, mut bytes) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let mut next = Some(first);
+    while let Some(place) = next {
+        if !seen.insert(place.block) {
+            return Err(place.damaged(WHAT));
+        }
+        let raw = pages.read_raw(place, WHAT).await?;
+        let opened = page::open(&raw, pages.owner(), PageKind::SpaceMap, &place);
+        let body = opened.map_err(|_| place.damaged(WHAT))?.body;
+        let (after, piece) = map::open(&body).map_err(|_| place.damaged(WHAT))?;
+        bytes.extend_from_slice(piece);
+        places.push(place);
+        next = after;
+    }
+    let layout = GroupLayout::of(pages.device().geometry());
+    let kept = map::decode(&bytes, &layout).map_err(|_: Malformed| first.damaged(WHAT))?;
+    Ok((places, kept))
+}

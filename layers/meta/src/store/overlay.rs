@@ -1,0 +1,130 @@
+//! Changes that are not yet in the tree, and the ordered view over them and the tree.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::rewrite::Change;
+
+/// Changes by key; `None` is a deletion.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overlay {
+    entries: BTreeMap<Bytes, Option<Bytes>>,
+    /// Bytes of all keys and values that were ever put: at least what is there now.
+    bytes: u64,
+}
+
+impl Overlay {
+    pub(crate) fn set(&mut self, key: Bytes, value: Option<Bytes>) {
+        self.bytes += (key.len() + value.as_ref().map_or(0, Bytes::len)) as u64;
+        self.entries.insert(key, value);
+    }
+
+    /// The change of `key`, if there is one.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Bytes>> {
+        self.entries.get(key)
+    }
+
+    /// Changed keys.
+    pub(crate) fn keys(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// Bytes of the changes, at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All changes, in order.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        self.entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// The changes after `from` and before `to`.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: Bound<&'a [u8]>,
+        to: &'a [u8],
+    ) -> impl Iterator<Item = Change> + 'a {
+        let empty = match from {
+            Bound::Included(from) | Bound::Excluded(from) => from >= to,
+            Bound::Unbounded => to.is_empty(),
+        };
+        let entries = (!empty).then(|| self.entries.range::<[u8], _>((from, Bound::Excluded(to))));
+        entries.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone()))
+    }
+
+    /// Puts the changes of `newer` over these.
+    pub(crate) fn cover(&mut self, newer: Self) {
+        self.bytes += newer.bytes;
+        self.entries.extend(newer.entries);
+    }
+}
+
+/// Merges ordered lists of changes; where two have a key, the one of the earlier list counts.
+pub(crate) struct Merged<'a> {
+    lists: Vec<std::iter::Peekable<Box<dyn Iterator<Item = Change> + 'a>>>,
+}
+
+impl<'a> Merged<'a> {
+    /// The lists, the one that counts most first.
+    pub(crate) fn new(lists: Vec<Box<dyn Iterator<Item = Change> + 'a>>) -> Self {
+        Self { lists: lists.into_iter().map(Iterator::peekable).collect() }
+    }
+
+    fn next_change(&mut self) -> Option<Change> {
+        let heads = self.lists.iter_mut().filter_map(|list| list.peek());
+        let key = heads.map(|(key, _)| key).min()?.clone();
+        let mut change = None;
+        for list in &mut self.lists {
+            let same = list.next_if(|(other, _)| *other == key);
+            change = change.or(same);
+        }
+        change
+    }
+}
+
+/// The keys that are there, with their values.
+impl Iterator for Merged<'_> {
+    type Item = (Bytes, Bytes);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let (key, Some(value)) = self.next_change()? {
+                return Some((key, value));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overlay(changes: &[(&'static str, Option<&'static str>)]) -> Overlay {
+        let mut overlay = Overlay::default();
+        for (key, value) in changes {
+            overlay.set(Bytes::from(*key), value.map(Bytes::from));
+        }
+        overlay
+    }
+
+    #[test]
+    fn the_newest_change_of_a_key_counts_and_deleted_keys_are_not_seen() {
+        let active = overlay(&[("b", None), ("d", Some("new"))]);
+        let frozen = overlay(&[("a", Some("1")), ("b", Some("2")), ("d", Some("old"))]);
+        let (from, to) = (Bound::Included(b"a".as_slice()), b"z".as_slice());
+        let lists: Vec<Box<dyn Iterator<Item = Change> + '_>> =
+            vec![Box::new(active.range(from, to)), Box::new(frozen.range(from, to))];
+        let merged: Vec<(Bytes, Bytes)> = Merged::new(lists).collect();
+        assert_eq!(merged, [("a".into(), "1".into()), ("d".into(), "new".into())]);
+        assert_eq!(frozen.range(Bound::Excluded(b"a"), b"d").count(), 1);
+        assert_eq!(frozen.range(Bound::Included(b"x"), b"d").count(), 0);
+        assert_eq!(frozen.range(Bound::Excluded(b"d"), b"d").count(), 0);
+    }
+}

@@ -1,0 +1,399 @@
+//! Pages: the pieces of the tree and of the space map. `docs/format.md`, "Pages".
+
+use std::ops::Bound;
+
+use blockio::BLOCK_SIZE;
+use bytes::Bytes;
+use runtime::VolumeId;
+use runtime::hash::crc32c;
+use runtime::seed::Rng;
+use runtime::wire::{Decoder, Encoder, Malformed, Wire};
+
+use super::error::StoreError;
+use super::groups::Run;
+
+/// Version of all structures that the store writes.
+pub const FORMAT_VERSION: u16 = 1;
+
+/// Blocks of one page, at most: the smallest stripe holds one.
+pub(crate) const PAGE_BLOCKS_MAX: u32 = 4;
+/// Bytes of a page before its body.
+const HEADER: usize = 56;
+/// Bytes of a page's body, at most.
+pub(crate) const BODY_MAX: usize = PAGE_BLOCKS_MAX as usize * BLOCK_SIZE - HEADER;
+/// Bytes of an entry besides key and value.
+pub(crate) const ENTRY_HEAD: usize = 4;
+/// Bytes of one key, at most.
+pub const KEY_BYTES_MAX: usize = 300;
+/// Bytes of one value, at most.
+pub const VALUE_BYTES_MAX: usize = 8192;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"mdPG");
+
+/// Who a piece of metadata belongs to: part of the identity of everything on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) volume: VolumeId,
+    pub(crate) node: u32,
+}
+
+/// What a page is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    Tree = 1,
+    SpaceMap = 2,
+}
+
+/// Where a page is, and the checksums of its blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PageRef {
+    pub(crate) block: u64,
+    pub(crate) blocks: u8,
+    checksums: [u32; PAGE_BLOCKS_MAX as usize],
+}
+
+impl PageRef {
+    /// Bytes of a reference.
+    pub(crate) const LENGTH: usize = 8 + 1 + 4 * PAGE_BLOCKS_MAX as usize;
+
+    /// The reference to a page with this content, at `block`.
+    fn new(block: u64, raw: &[u8]) -> Self {
+        let mut checksums = [0; PAGE_BLOCKS_MAX as usize];
+        for (checksum, content) in checksums.iter_mut().zip(raw.chunks(BLOCK_SIZE)) {
+            *checksum = crc32c(content);
+        }
+        Self { block, blocks: (raw.len() / BLOCK_SIZE) as u8, checksums }
+    }
+
+    pub(crate) fn run(&self) -> Run {
+        Run { start: self.block, count: u32::from(self.blocks) }
+    }
+
+    /// The checksum of each block.
+    pub(crate) fn checksums(&self) -> &[u32] {
+        &self.checksums[..usize::from(self.blocks)]
+    }
+
+    pub(crate) fn damaged(&self, what: &'static str) -> StoreError {
+        StoreError::Damaged { what, block: self.block }
+    }
+}
+
+/// Block (u64), blocks (u8, 1 to 4), one checksum for each of four blocks (u32 each, 0 past the
+/// end).
+impl Wire for PageRef {
+    fn put(&self, out: &mut Encoder) {
+        self.block.put(out);
+        self.blocks.put(out);
+        self.checksums.iter().for_each(|checksum| checksum.put(out));
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let (block, blocks) = (u64::take(input)?, u8::take(input)?);
+        if !(1..=PAGE_BLOCKS_MAX).contains(&u32::from(blocks)) {
+            return Err(Malformed("a page has 1 to 4 blocks"));
+        }
+        let mut checksums = [0; PAGE_BLOCKS_MAX as usize];
+        for checksum in &mut checksums {
+            *checksum = u32::take(input)?;
+        }
+        Ok(Self { block, blocks, checksums })
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        let raw = vec![rng.bits() as u8; BLOCK_SIZE * (1 + rng.index(PAGE_BLOCKS_MAX as usize))];
+        Self::new(rng.bits(), &raw)
+    }
+}
+
+/// Blocks of a page with so many bytes of body.
+pub(crate) fn blocks_for(body: usize) -> u32 {
+    (HEADER + body).div_ceil(BLOCK_SIZE) as u32
+}
+
+/// A page before it has a place.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) kind: PageKind,
+    pub(crate) level: u8,
+    pub(crate) count: u32,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Draft {
+    /// Blocks that the page needs.
+    pub(crate) fn blocks(&self) -> u32 {
+        blocks_for(self.body.len())
+    }
+
+    /// The page's bytes at `block`, and the reference to them.
+    pub(crate) fn finish(&self, owner: Owner, generation: u64, block: u64) -> (Bytes, PageRef) {
+        let mut out = Encoder::new();
+        MAGIC.put(&mut out);
+        FORMAT_VERSION.put(&mut out);
+        out.bytes(&[self.kind as u8, self.level]);
+        owner.volume.put(&mut out);
+        owner.node.put(&mut out);
+        self.count.put(&mut out);
+        generation.put(&mut out);
+        block.put(&mut out);
+        (self.body.len() as u32).put(&mut out);
+        0u32.put(&mut out);
+        out.bytes(&self.body);
+        let mut raw = out.finish_joined();
+        raw.resize(self.blocks() as usize * BLOCK_SIZE, 0);
+        let reference = PageRef::new(block, &raw);
+        (raw.into(), reference)
+    }
+}
+
+/// The header of a page that was read.
+pub(crate) struct Opened {
+    pub(crate) level: u8,
+    pub(crate) count: u32,
+    /// The body.
+    pub(crate) body: Bytes,
+}
+
+/// Checks that `raw` is the page it should be. Its checksums have been checked by the disk.
+pub(crate) fn open(
+    raw: &Bytes,
+    owner: Owner,
+    kind: PageKind,
+    place: &PageRef,
+) -> Result<Opened, Malformed> {
+    let mut input = Decoder::new(raw, Bytes::new());
+    if u32::take(&mut input)? != MAGIC || u16::take(&mut input)? != FORMAT_VERSION {
+        return Err(Malformed("not a page"));
+    }
+    let (page_kind, level) = (u8::take(&mut input)?, u8::take(&mut input)?);
+    let volume = VolumeId::take(&mut input)?;
+    let node = u32::take(&mut input)?;
+    let count = u32::take(&mut input)?;
+    let _generation = u64::take(&mut input)?;
+    let block = u64::take(&mut input)?;
+    let length = u32::take(&mut input)? as usize;
+    if page_kind != kind as u8 || (Owner { volume, node }) != owner || block != place.block {
+        return Err(Malformed("another page"));
+    }
+    if length > raw.len().saturating_sub(HEADER) {
+        return Err(Malformed("short page"));
+    }
+    Ok(Opened { level, count, body: raw.slice(HEADER..HEADER + length) })
+}
+
+/// A page of the tree, ready to be searched: sorted keys with their values. The values of a page
+/// above the leaves are the references to its children.
+#[derive(Debug)]
+pub(crate) struct TreePage {
+    level: u8,
+    body: Bytes,
+    offsets: Vec<u16>,
+}
+
+impl TreePage {
+    /// Reads a page that should be at `level`.
+    pub(crate) fn new(opened: Opened, level: u8) -> Result<Self, Malformed> {
+        let Opened { level: found, count, body } = opened;
+        if found != level {
+            return Err(Malformed("a page of another level"));
+        }
+        // Each entry has four bytes at least: the count is checked before memory is taken for it.
+        if count == 0 || count as usize > body.len() / ENTRY_HEAD {
+            return Err(Malformed("not so many entries"));
+        }
+        let mut page = Self { level, body, offsets: Vec::with_capacity(count as usize) };
+        let mut offset = 0;
+        for _ in 0..count {
+            page.offsets.push(offset as u16);
+            offset = page.check_entry(offset)?;
+        }
+        if offset != page.body.len() {
+            return Err(Malformed("overlong page"));
+        }
+        if !(1..page.len()).all(|index| page.key(index - 1) < page.key(index)) {
+            return Err(Malformed("keys out of order"));
+        }
+        Ok(page)
+    }
+
+    /// Checks the entry at `offset` and says where it ends.
+    fn check_entry(&self, offset: usize) -> Result<usize, Malformed> {
+        let mut input = Decoder::new(&self.body[offset..], Bytes::new());
+        let key = usize::from(u16::take(&mut input)?);
+        let value = usize::from(u16::take(&mut input)?);
+        if key > KEY_BYTES_MAX || value > VALUE_BYTES_MAX {
+            return Err(Malformed("overlong entry"));
+        }
+        input.bytes(key)?;
+        let content = input.bytes(value)?;
+        if self.level > 0 {
+            runtime::wire::from_bytes::<PageRef>(content)?;
+        }
+        Ok(offset + ENTRY_HEAD + key + value)
+    }
+
+    /// How many entries.
+    pub(crate) fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.body.len() + HEADER + 2 * self.offsets.len()
+    }
+
+    /// Where the key starts, where the value starts, where it ends.
+    fn bounds(&self, index: usize) -> (usize, usize, usize) {
+        let offset = usize::from(self.offsets[index]);
+        let length =
+            |at: usize| usize::from(u16::from_le_bytes([self.body[at], self.body[at + 1]]));
+        let key = offset + ENTRY_HEAD;
+        let value = key + length(offset);
+        (key, value, value + length(offset + 2))
+    }
+
+    /// The key of entry `index`.
+    pub(crate) fn key(&self, index: usize) -> &[u8] {
+        let (key, value, _) = self.bounds(index);
+        &self.body[key..value]
+    }
+
+    /// Key and value of entry `index`; slices that keep the page alive.
+    pub(crate) fn entry(&self, index: usize) -> (Bytes, Bytes) {
+        let (key, value, end) = self.bounds(index);
+        (self.body.slice(key..value), self.body.slice(value..end))
+    }
+
+    /// All entries.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Bytes, Bytes)> + '_ {
+        (0..self.len()).map(|index| self.entry(index))
+    }
+
+    /// The entries after `from` and before `to`, as changes.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: Bound<&[u8]>,
+        to: &'a [u8],
+    ) -> impl Iterator<Item = (Bytes, Option<Bytes>)> + 'a {
+        let start = match from {
+            Bound::Included(from) => self.position(from),
+            Bound::Excluded(from) => {
+                let at = self.position(from);
+                if at < self.len() && self.key(at) == from { at + 1 } else { at }
+            }
+            Bound::Unbounded => 0,
+        };
+        let range = start..self.position(to).max(start);
+        range.map(|index| self.entry(index)).map(|(key, value)| (key, Some(value)))
+    }
+
+    /// The first entry that is not below `key`.
+    pub(crate) fn position(&self, key: &[u8]) -> usize {
+        self.offsets.partition_point(|&offset| {
+            let index = usize::from(offset);
+            let length = u16::from_le_bytes([self.body[index], self.body[index + 1]]);
+            let start = index + ENTRY_HEAD;
+            &self.body[start..start + usize::from(length)] < key
+        })
+    }
+
+    /// The value of `key`.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Bytes> {
+        let index = self.position(key);
+        (index < self.len() && self.key(index) == key).then(|| self.entry(index).1)
+    }
+
+    /// The child that `key` belongs to. What is below the first key belongs to the first child.
+    pub(crate) fn child_index(&self, key: &[u8]) -> usize {
+        let index = self.position(key);
+        let exact = index < self.len() && self.key(index) == key;
+        if exact { index } else { index.saturating_sub(1) }
+    }
+
+    /// The reference in entry `index` of a page above the leaves.
+    pub(crate) fn child(&self, index: usize) -> Result<PageRef, Malformed> {
+        let (_, value, end) = self.bounds(index);
+        runtime::wire::from_bytes(&self.body[value..end])
+    }
+}
+
+/// The draft of a tree page with these entries, which must fit.
+pub(crate) fn draft(level: u8, entries: &[(Bytes, Bytes)]) -> Draft {
+    let mut body = Vec::with_capacity(BODY_MAX);
+    for (key, value) in entries {
+        body.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        body.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        body.extend_from_slice(key);
+        body.extend_from_slice(value);
+    }
+    assert!(body.len() <= BODY_MAX, "the entries of a page fit into it");
+    Draft { kind: PageKind::Tree, level, count: entries.len() as u32, body }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::seed::with_seed;
+
+    use super::*;
+
+    const OWNER: Owner = Owner { volume: VolumeId(7), node: 3 };
+
+    fn leaf() -> (Bytes, PageRef) {
+        let entries = [
+            (b"ab".as_slice().into(), b"value".as_slice().into()),
+            (b"abc".as_slice().into(), Bytes::new()),
+        ];
+        draft(0, &entries).finish(OWNER, 9, 100)
+    }
+
+    fn read(raw: &Bytes, owner: Owner, place: &PageRef, level: u8) -> Result<TreePage, Malformed> {
+        TreePage::new(open(raw, owner, PageKind::Tree, place)?, level)
+    }
+
+    #[test]
+    fn the_bytes_of_a_page_are_frozen() {
+        let (raw, place) = leaf();
+        let mut golden = b"mdPG\x01\x00\x01\x00".to_vec();
+        golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[3, 0, 0, 0, 2, 0, 0, 0]);
+        golden.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[18, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(b"\x02\x00\x05\x00abvalue\x03\x00\x00\x00abc");
+        assert_eq!(raw[..golden.len()], golden);
+        assert!(raw[golden.len()..].iter().all(|&byte| byte == 0));
+        assert_eq!(raw.len(), BLOCK_SIZE);
+        let mut reference = vec![100, 0, 0, 0, 0, 0, 0, 0, 1];
+        reference.extend_from_slice(&crc32c(&raw).to_le_bytes());
+        reference.extend_from_slice(&[0; 12]);
+        assert_eq!(runtime::wire::to_bytes(&place), reference);
+    }
+
+    #[test]
+    fn a_page_of_another_volume_node_place_or_level_is_found_out() {
+        let (raw, place) = leaf();
+        assert_eq!(read(&raw, OWNER, &place, 0).unwrap().find(b"ab").unwrap(), "value");
+        assert!(read(&raw, Owner { node: 4, ..OWNER }, &place, 0).is_err());
+        assert!(read(&raw, Owner { volume: VolumeId(8), ..OWNER }, &place, 0).is_err());
+        assert!(read(&raw, OWNER, &PageRef { block: 101, ..place }, 0).is_err());
+        assert!(read(&raw, OWNER, &place, 1).is_err());
+        assert!(open(&raw, OWNER, PageKind::SpaceMap, &place).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused() {
+        with_seed(|rng| {
+            for _ in 0..5000 {
+                let (raw, place) = leaf();
+                let mut raw = raw.to_vec();
+                for _ in 0..=rng.below(3) {
+                    // The header up to the identity is left alone, so that the body is reached.
+                    let index = 28 + rng.index(60);
+                    raw[index] = rng.bits() as u8;
+                }
+                raw.truncate(if rng.chance(1, 4) { HEADER + rng.index(40) } else { raw.len() });
+                for level in 0..2 {
+                    let _ = read(&raw.clone().into(), OWNER, &place, level);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,325 @@
+//! Root records: the ring of slots from which a node is mounted. `docs/format.md`, "Roots".
+
+use blockio::Geometry;
+use blockio::geometry::SLOTS_PER_NODE;
+use blockio::protocol::{Error as DiskError, SLOT_SIZE};
+use bytes::Bytes;
+use futures::future::join_all;
+use runtime::VolumeId;
+use runtime::hash::crc32c;
+use runtime::wire::{Decoder, Encoder, Malformed, Wire};
+
+use super::device::Device;
+use super::error::StoreError;
+use super::log::Segment;
+use super::log::format::{LogId, Pair};
+use super::page::{FORMAT_VERSION, Owner, PageRef};
+use super::tree::Tree;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"mdRT");
+
+/// Disks that hold copies of a node's roots, at most.
+const COPIES_MAX: u32 = 3;
+
+/// The state of a node at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    /// One more than that of the root before.
+    pub(crate) generation: u64,
+    /// The log that goes on from here; its epoch is the root's.
+    pub(crate) log: LogId,
+    /// The segment where a replay starts.
+    pub(crate) start: Segment,
+    /// Records up to this one are in the tree.
+    pub(crate) position: u64,
+    /// The next inode number.
+    pub(crate) counter: u64,
+    pub(crate) tree: Tree,
+    /// The first page of the space map.
+    pub(crate) map: PageRef,
+}
+
+/// What a slot holds.
+#[derive(Debug, PartialEq, Eq)]
+enum Slot {
+    Root(Box<Root>),
+    Foreign,
+    Future(u16),
+    Nothing,
+}
+
+impl Root {
+    fn encode(&self) -> Bytes {
+        let mut out = Encoder::new();
+        MAGIC.put(&mut out);
+        FORMAT_VERSION.put(&mut out);
+        0u16.put(&mut out);
+        self.log.owner.volume.put(&mut out);
+        self.log.owner.node.put(&mut out);
+        0u32.put(&mut out);
+        for field in [
+            self.generation,
+            self.log.epoch,
+            self.log.id,
+            self.start.sequence,
+            self.start.pair.a,
+            self.start.pair.b,
+            self.position,
+            self.counter,
+            self.tree.keys,
+            self.tree.pages,
+        ] {
+            field.put(&mut out);
+        }
+        self.tree.height.put(&mut out);
+        self.tree.top.unwrap_or_default().put(&mut out);
+        self.map.put(&mut out);
+        let mut slot = out.finish_joined();
+        slot.resize(SLOT_SIZE - 4, 0);
+        slot.extend_from_slice(&crc32c(&slot).to_le_bytes());
+        slot.into()
+    }
+
+    /// Reads a slot; anything that is not a root of this node is `Nothing`, so that a broken root
+    /// counts as absent.
+    fn decode(slot: &[u8], owner: Owner) -> Slot {
+        let Some((content, checksum)) = slot.split_at_checked(SLOT_SIZE - 4) else {
+            return Slot::Nothing;
+        };
+        if crc32c(content).to_le_bytes() != checksum {
+            return Slot::Nothing;
+        }
+        Self::decode_content(content, owner).unwrap_or(Slot::Nothing)
+    }
+
+    fn decode_content(content: &[u8], owner: Owner) -> Result<Slot, Malformed> {
+        let mut input = Decoder::new(content, Bytes::new());
+        let input = &mut input;
+        if u32::take(input)? != MAGIC {
+            return Ok(Slot::Nothing);
+        }
+        let version = u16::take(input)?;
+        if version > FORMAT_VERSION {
+            return Ok(Slot::Future(version));
+        }
+        u16::take(input)?;
+        let found = Owner { volume: VolumeId::take(input)?, node: u32::take(input)? };
+        u32::take(input)?;
+        if found.volume != owner.volume {
+            return Ok(Slot::Foreign);
+        }
+        if found != owner {
+            return Ok(Slot::Nothing);
+        }
+        let generation = u64::take(input)?;
+        let (epoch, id) = (u64::take(input)?, u64::take(input)?);
+        let start = Segment {
+            sequence: u64::take(input)?,
+            pair: Pair { a: u64::take(input)?, b: u64::take(input)? },
+        };
+        let (position, counter) = (u64::take(input)?, u64::take(input)?);
+        let (keys, pages) = (u64::take(input)?, u64::take(input)?);
+        let height = u8::take(input)?;
+        let top = if height == 0 {
+            input.bytes(PageRef::LENGTH)?;
+            None
+        } else {
+            Some(PageRef::take(input)?)
+        };
+        Ok(Slot::Root(Box::new(Self {
+            generation,
+            log: LogId { owner, id, epoch },
+            start,
+            position,
+            counter,
+            tree: Tree { top, height, keys, pages },
+            map: PageRef::take(input)?,
+        })))
+    }
+
+    /// The order of roots: a later epoch wins over whatever an earlier one left behind.
+    fn age(&self) -> (u64, u64) {
+        (self.log.epoch, self.generation)
+    }
+
+    /// Writes the root to its slot on all root disks. It counts once a majority has it, so that
+    /// [`newest`], which needs the others, meets at least one copy.
+    pub(crate) async fn write(&self, device: &Device) -> Result<(), DiskError> {
+        let disks = disks(device.geometry(), self.log.owner.node);
+        let needed = disks.len() / 2 + 1;
+        let slot = slot(self.log.owner.node, self.generation);
+        let writes = disks.iter().map(|&disk| device.write_slot(disk, slot, self.encode()));
+        let results = join_all(writes).await;
+        let written = results.iter().filter(|result| result.is_ok()).count();
+        match results.into_iter().find_map(Result::err) {
+            Some(error) if written < needed => Err(error),
+            Some(error) => {
+                tracing::warn!(%error, generation = self.generation, "a root copy is missing");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The slot of a root.
+fn slot(node: u32, generation: u64) -> u32 {
+    node * SLOTS_PER_NODE + (generation % u64::from(SLOTS_PER_NODE)) as u32
+}
+
+/// The disks that hold roots of `node`. Disk numbers go over the disk nodes first, so these are on
+/// different disk nodes where there are several.
+fn disks(geometry: &Geometry, node: u32) -> Vec<u32> {
+    let count = geometry.disk_nodes * geometry.disks_per_node;
+    (0..COPIES_MAX.min(count)).map(|copy| (node + copy) % count).collect()
+}
+
+/// The newest root of a node.
+pub(crate) async fn newest(device: &Device, owner: Owner) -> Result<Root, StoreError> {
+    let disks = disks(device.geometry(), owner.node);
+    let slots = 0..u64::from(SLOTS_PER_NODE);
+    let reads = disks.iter().map(|&disk| {
+        let slots = slots.clone().map(move |index| device.read_slot(disk, slot(owner.node, index)));
+        async move { join_all(slots).await.into_iter().collect::<Result<Vec<_>, _>>() }
+    });
+    let (mut readable, mut failure) = (0, None);
+    let mut slots = Vec::new();
+    for read in join_all(reads).await {
+        match read {
+            Ok(read) => {
+                readable += 1;
+                slots.extend(read.iter().map(|slot| Root::decode(slot, owner)));
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    // A root is on more than half of the disks, so it is on at least one of these.
+    let needed = disks.len() - disks.len() / 2;
+    if let Some(error) = failure
+        && readable < needed
+    {
+        return Err(error.into());
+    }
+    choose(slots)
+}
+
+fn choose(slots: Vec<Slot>) -> Result<Root, StoreError> {
+    let (mut best, mut foreign) = (None::<Root>, false);
+    for slot in slots {
+        match slot {
+            Slot::Root(root) => {
+                if best.is_none_or(|best| best.age() < root.age()) {
+                    best = Some(*root);
+                }
+            }
+            Slot::Foreign => foreign = true,
+            Slot::Future(version) => {
+                return Err(StoreError::FutureVersion { version, known: FORMAT_VERSION });
+            }
+            Slot::Nothing => {}
+        }
+    }
+    best.ok_or(if foreign { StoreError::ForeignVolume } else { StoreError::NoRoot })
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::seed::with_seed;
+
+    use super::*;
+
+    const OWNER: Owner = Owner { volume: VolumeId(7), node: 3 };
+
+    fn root() -> Root {
+        let map = runtime::wire::from_bytes(&[
+            20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+        Root {
+            generation: 11,
+            log: LogId { owner: OWNER, id: 13, epoch: 12 },
+            start: Segment { sequence: 14, pair: Pair { a: 15, b: 16 } },
+            position: 17,
+            counter: 18,
+            tree: Tree { top: None, height: 0, keys: 0, pages: 0 },
+            map: map.unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_root_are_frozen() {
+        let slot = root().encode();
+        let mut golden = b"mdRT\x01\x00\x00\x00".to_vec();
+        golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]);
+        for field in [11u64, 12, 13, 14, 15, 16, 17, 18, 0, 0] {
+            golden.extend_from_slice(&field.to_le_bytes());
+        }
+        golden.extend_from_slice(&[0; 1 + 25]);
+        golden.extend_from_slice(&[20, 0, 0, 0, 0, 0, 0, 0, 1, 9, 9, 9, 9]);
+        assert_eq!(slot[..golden.len()], golden);
+        assert!(slot[golden.len()..SLOT_SIZE - 4].iter().all(|&byte| byte == 0));
+        assert_eq!(slot[SLOT_SIZE - 4..], crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes());
+        assert_eq!(Root::decode(&slot, OWNER), Slot::Root(Box::new(root())));
+    }
+
+    fn stamp(mut slot: Vec<u8>) -> Vec<u8> {
+        let checksum = crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes();
+        slot[SLOT_SIZE - 4..].copy_from_slice(&checksum);
+        slot
+    }
+
+    #[test]
+    fn a_foreign_a_future_and_a_broken_root_are_told_apart() {
+        let slot = root().encode();
+        let other = Owner { volume: VolumeId(8), ..OWNER };
+        assert_eq!(Root::decode(&slot, other), Slot::Foreign);
+        assert_eq!(Root::decode(&slot, Owner { node: 4, ..OWNER }), Slot::Nothing);
+        assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), Slot::Nothing);
+        let mut future = slot.to_vec();
+        future[4] = 2;
+        assert_eq!(Root::decode(&future, OWNER), Slot::Nothing, "its checksum is wrong");
+        assert_eq!(Root::decode(&stamp(future), OWNER), Slot::Future(2));
+        assert_eq!(choose(vec![Slot::Foreign, Slot::Nothing]), Err(StoreError::ForeignVolume));
+        assert_eq!(choose(vec![Slot::Nothing]), Err(StoreError::NoRoot));
+    }
+
+    #[test]
+    fn a_later_epoch_wins_over_a_later_generation() {
+        let with = |epoch, generation| {
+            let log = LogId { epoch, ..root().log };
+            Slot::Root(Box::new(Root { generation, log, ..root() }))
+        };
+        let best = choose(vec![with(3, 9), with(4, 7), with(4, 8), with(2, 20)]).unwrap();
+        assert_eq!(best.age(), (4, 8));
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused() {
+        with_seed(|rng| {
+            for _ in 0..5000 {
+                let mut slot = root().encode().to_vec();
+                for _ in 0..=rng.below(4) {
+                    slot[rng.index(200)] = rng.bits() as u8;
+                }
+                let _ = Root::decode(&stamp(slot), OWNER);
+            }
+        });
+    }
+
+    #[test]
+    fn the_copies_of_a_root_are_on_different_disk_nodes() {
+        let geometry = Geometry {
+            volume: VolumeId(1),
+            stripe_size: 65536,
+            fs_nodes: 8,
+            disk_nodes: 3,
+            disks_per_node: 2,
+            stripes_per_disk: 10,
+        };
+        for node in 0..8 {
+            let mut nodes: Vec<u32> = disks(&geometry, node).iter().map(|disk| disk % 3).collect();
+            nodes.sort_unstable();
+            assert_eq!(nodes, [0, 1, 2]);
+        }
+    }
+}

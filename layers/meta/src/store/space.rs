@@ -1,0 +1,553 @@
+//! The blocks of the allocation groups that this node owns.
+//!
+//! Three bits per block: *busy* (not to be handed out), *kept* (in use by what is committed: this
+//! is what a checkpoint writes down) and *loaned* (handed out, not yet named by a batch). What is
+//! busy and neither kept nor loaned belongs to the log, to a space map, to a running checkpoint, or
+//! waits until the record that freed it is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+use blockio::Geometry;
+
+use super::bits::Bits;
+use super::groups::{GroupLayout, Run};
+use super::log::format::Pair;
+
+/// Partly used groups that a request for a few blocks looks through before it breaks a whole
+/// stripe: bounds the time of an allocation on a fragmented disk.
+const GROUPS_SEARCHED_MAX: usize = 8;
+
+/// What a checkpoint writes down: the kept blocks of each owned group.
+pub(crate) type Kept = BTreeMap<u64, Rc<Bits>>;
+
+/// The blocks of the owned groups.
+#[derive(Debug)]
+pub(crate) struct Space {
+    layout: GroupLayout,
+    groups: BTreeMap<u64, Group>,
+    /// Groups with a wholly free stripe.
+    with_whole: BTreeSet<u64>,
+    /// Groups with a free block in a partly used stripe.
+    with_partial: BTreeSet<u64>,
+    owned_blocks: u64,
+    free_blocks: u64,
+    whole_stripes: u64,
+    loaned_blocks: u64,
+    /// Where the search for a whole stripe goes on.
+    stripe_cursor: u64,
+    /// The stripe that small requests are filling.
+    small_cursor: u64,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// Its first block.
+    start: u64,
+    busy: Bits,
+    kept: Rc<Bits>,
+    loaned: Bits,
+    whole_stripes: u32,
+}
+
+impl Group {
+    fn local(&self, blocks: Range<u64>) -> Range<u32> {
+        (blocks.start - self.start) as u32..(blocks.end - self.start) as u32
+    }
+
+    fn free_blocks(&self) -> u32 {
+        self.busy.length() - self.busy.ones()
+    }
+}
+
+impl Space {
+    /// No groups yet.
+    pub(crate) fn new(layout: GroupLayout) -> Self {
+        Self {
+            layout,
+            groups: BTreeMap::new(),
+            with_whole: BTreeSet::new(),
+            with_partial: BTreeSet::new(),
+            owned_blocks: 0,
+            free_blocks: 0,
+            whole_stripes: 0,
+            loaned_blocks: 0,
+            stripe_cursor: 0,
+            small_cursor: 0,
+        }
+    }
+
+    /// The cut of the volume.
+    pub(crate) fn layout(&self) -> &GroupLayout {
+        &self.layout
+    }
+
+    /// Blocks in all owned groups.
+    pub(crate) fn owned_blocks(&self) -> u64 {
+        self.owned_blocks
+    }
+
+    /// Stripes in all owned groups.
+    pub(crate) fn owned_stripes(&self) -> u64 {
+        self.owned_blocks / self.layout.blocks_per_stripe()
+    }
+
+    /// Blocks that are not busy.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free_blocks
+    }
+
+    /// Stripes without a busy block.
+    pub(crate) fn whole_stripes(&self) -> u64 {
+        self.whole_stripes
+    }
+
+    /// Blocks handed out and not yet named.
+    pub(crate) fn loaned_blocks(&self) -> u64 {
+        self.loaned_blocks
+    }
+
+    /// Owned groups, in order.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups.keys().copied()
+    }
+
+    /// Owned groups without a busy block, in order.
+    pub(crate) fn free_groups(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups.iter().filter(|(_, group)| group.busy.ones() == 0).map(|(&number, _)| number)
+    }
+
+    /// Is `group` owned and without a busy block?
+    pub(crate) fn is_free_group(&self, group: u64) -> bool {
+        self.groups.get(&group).is_some_and(|group| group.busy.ones() == 0)
+    }
+
+    /// Is `group` owned?
+    pub(crate) fn owns_group(&self, group: u64) -> bool {
+        self.groups.contains_key(&group)
+    }
+
+    /// Is `run` a run in an owned group?
+    pub(crate) fn owns(&self, run: Run) -> bool {
+        self.layout.is_run(run) && self.owns_group(self.layout.group_of(run.start))
+    }
+
+    /// Was all of `run` handed out and not yet named?
+    pub(crate) fn is_loaned(&self, run: Run) -> bool {
+        self.count_in(run, |group| &group.loaned) == Some(run.count)
+    }
+
+    /// Is all of `run` in use by what is committed?
+    pub(crate) fn is_kept(&self, run: Run) -> bool {
+        self.count_in(run, |group| &group.kept) == Some(run.count)
+    }
+
+    fn count_in(&self, run: Run, bits: impl Fn(&Group) -> &Bits) -> Option<u32> {
+        if !self.layout.is_run(run) {
+            return None;
+        }
+        let group = self.groups.get(&self.layout.group_of(run.start))?;
+        Some(bits(group).ones_in(group.local(run.blocks())))
+    }
+
+    /// Takes a group over; what is kept in it is busy.
+    pub(crate) fn add_group(&mut self, number: u64, kept: &Rc<Bits>) {
+        let blocks = self.layout.blocks_of(number);
+        let length = kept.length();
+        debug_assert_eq!(u64::from(length), blocks.end - blocks.start);
+        let group = Group {
+            start: blocks.start,
+            busy: Bits::new(length, true),
+            kept: kept.clone(),
+            loaned: Bits::new(length, false),
+            whole_stripes: 0,
+        };
+        self.owned_blocks += u64::from(length);
+        self.groups.insert(number, group);
+        for free in kept.runs(0..length, false) {
+            self.set_busy(
+                blocks.start + u64::from(free.start)..blocks.start + u64::from(free.end),
+                false,
+            );
+        }
+    }
+
+    /// Takes over a group of which nothing is kept, and which is not yet to be used.
+    pub(crate) fn add_blocked_group(&mut self, number: u64) {
+        let blocks = self.layout.blocks_of(number);
+        let length = (blocks.end - blocks.start) as u32;
+        self.add_group(number, &Rc::new(Bits::new(length, true)));
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.kept = Rc::new(Bits::new(length, false));
+        }
+    }
+
+    /// Gives a group without a busy block away.
+    pub(crate) fn remove_group(&mut self, number: u64) {
+        let Some(group) = self.groups.remove(&number) else { return };
+        debug_assert_eq!(group.busy.ones(), 0, "only a free group is given away");
+        self.owned_blocks -= u64::from(group.busy.length());
+        self.free_blocks -= u64::from(group.free_blocks());
+        self.whole_stripes -= u64::from(group.whole_stripes);
+        self.with_whole.remove(&number);
+        self.with_partial.remove(&number);
+    }
+
+    /// Makes blocks busy or free. They may fill several stripes of one or more owned groups.
+    pub(crate) fn set_busy(&mut self, blocks: Range<u64>, busy: bool) {
+        let mut start = blocks.start;
+        while start < blocks.end {
+            let stripe = self.layout.stripe_run(self.layout.stripe_of(start)).blocks();
+            let end = stripe.end.min(blocks.end);
+            self.set_busy_in_stripe(start..end, &stripe, busy);
+            start = end;
+        }
+    }
+
+    fn set_busy_in_stripe(&mut self, blocks: Range<u64>, stripe: &Range<u64>, busy: bool) {
+        let number = self.layout.group_of(blocks.start);
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        let stripe = group.local(stripe.clone());
+        let was_whole = group.busy.ones_in(stripe.clone()) == 0;
+        let changed = u64::from(group.busy.fill(group.local(blocks), busy));
+        let is_whole = group.busy.ones_in(stripe) == 0;
+        if busy {
+            self.free_blocks -= changed;
+        } else {
+            self.free_blocks += changed;
+        }
+        match (was_whole, is_whole) {
+            (true, false) => {
+                group.whole_stripes -= 1;
+                self.whole_stripes -= 1;
+            }
+            (false, true) => {
+                group.whole_stripes += 1;
+                self.whole_stripes += 1;
+            }
+            _ => {}
+        }
+        let whole_blocks = u64::from(group.whole_stripes) * self.layout.blocks_per_stripe();
+        let has_partial = u64::from(group.free_blocks()) > whole_blocks;
+        let has_whole = group.whole_stripes > 0;
+        set_member(&mut self.with_whole, number, has_whole);
+        set_member(&mut self.with_partial, number, has_partial);
+    }
+
+    /// Marks blocks as in use by what is committed, or not.
+    pub(crate) fn set_kept(&mut self, run: Run, kept: bool) {
+        if let Some(group) = self.groups.get_mut(&self.layout.group_of(run.start)) {
+            let local = group.local(run.blocks());
+            Rc::make_mut(&mut group.kept).fill(local, kept);
+        }
+    }
+
+    /// A batch names blocks that were handed out: they are kept from now on.
+    pub(crate) fn keep_loan(&mut self, run: Run) {
+        self.end_loan(run);
+        self.set_kept(run, true);
+    }
+
+    /// Blocks that were handed out come back unused.
+    pub(crate) fn return_loan(&mut self, run: Run) {
+        self.end_loan(run);
+        self.set_busy(run.blocks(), false);
+    }
+
+    fn end_loan(&mut self, run: Run) {
+        if let Some(group) = self.groups.get_mut(&self.layout.group_of(run.start)) {
+            let local = group.local(run.blocks());
+            self.loaned_blocks -= u64::from(group.loaned.fill(local, false));
+        }
+    }
+
+    /// The kept blocks of each group, as they are now.
+    pub(crate) fn kept(&self) -> Kept {
+        self.groups.iter().map(|(&number, group)| (number, group.kept.clone())).collect()
+    }
+
+    /// The busy runs, in order; neighbours across a stripe's end are not joined.
+    pub(crate) fn busy_runs(&self) -> Vec<Run> {
+        self.runs(|group| &group.busy)
+    }
+
+    /// The kept runs, likewise.
+    pub(crate) fn kept_runs(&self) -> Vec<Run> {
+        self.runs(|group| &group.kept)
+    }
+
+    fn runs(&self, bits: impl Fn(&Group) -> &Bits) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for (&number, group) in &self.groups {
+            for stripe in self.layout.stripes_of(number) {
+                let local = group.local(self.layout.stripe_run(stripe).blocks());
+                runs.extend(bits(group).runs(local, true).map(|run| Run {
+                    start: group.start + u64::from(run.start),
+                    count: run.end - run.start,
+                }));
+            }
+        }
+        runs
+    }
+
+    /// Blocks that [`allocate`](Self::allocate) could hand out with this floor.
+    pub(crate) fn available(&self, floor: u64) -> u64 {
+        let Some(spare) = self.whole_stripes.checked_sub(floor) else { return 0 };
+        let per_stripe = self.layout.blocks_per_stripe();
+        let partial = self.free_blocks - self.whole_stripes * per_stripe;
+        partial + spare * per_stripe
+    }
+
+    /// Hands out `blocks` blocks, all or none, and leaves at least `floor` whole stripes: whole
+    /// stripes one after the other (they go round the disks), the rest from a stripe that is partly
+    /// used already, pieces if there is nothing better.
+    pub(crate) fn allocate(&mut self, blocks: u32, floor: u64) -> Option<Vec<Run>> {
+        let mut left = u64::from(blocks);
+        if self.whole_stripes < floor || left > self.available(floor) {
+            return None;
+        }
+        let mut runs = Vec::new();
+        while left > 0 {
+            let run = self.piece(left, floor)?;
+            self.set_busy(run.blocks(), true);
+            left -= u64::from(run.count);
+            runs.push(run);
+        }
+        for &run in &runs {
+            if let Some(group) = self.groups.get_mut(&self.layout.group_of(run.start)) {
+                let local = group.local(run.blocks());
+                self.loaned_blocks += u64::from(group.loaned.fill(local, true));
+            }
+        }
+        Some(runs)
+    }
+
+    /// The next piece of an allocation of which `left` blocks are missing.
+    fn piece(&mut self, left: u64, floor: u64) -> Option<Run> {
+        let per_stripe = self.layout.blocks_per_stripe();
+        if left >= per_stripe && self.whole_stripes > floor {
+            return self.next_whole(|_| true).map(|stripe| self.layout.stripe_run(stripe));
+        }
+        let wanted = left.min(per_stripe) as u32;
+        self.fitting(wanted, GROUPS_SEARCHED_MAX)
+            .or_else(|| self.broken_stripe(wanted, floor))
+            .or_else(|| self.fragment(wanted))
+    }
+
+    /// Takes room for a page of `blocks` blocks, and leaves at least `floor` whole stripes.
+    pub(crate) fn allocate_page(&mut self, blocks: u32, floor: u64) -> Option<Run> {
+        let run = self
+            .fitting(blocks, GROUPS_SEARCHED_MAX)
+            .or_else(|| self.broken_stripe(blocks, floor))
+            .or_else(|| self.fitting(blocks, usize::MAX))?;
+        self.set_busy(run.blocks(), true);
+        Some(run)
+    }
+
+    /// Takes two stripes for a segment of the log, on different disks if there are several.
+    pub(crate) fn allocate_pair(&mut self, geometry: &Geometry) -> Option<Pair> {
+        let a = self.allocate_stripe(|_| true)?;
+        let first = geometry.place(a);
+        let b = self.allocate_stripe(|stripe| {
+            let second = geometry.place(stripe);
+            let elsewhere = second.disk_node != first.disk_node;
+            elsewhere || geometry.disk_nodes == 1 && second.disk != first.disk
+        });
+        if b.is_none() {
+            self.set_busy(self.layout.stripe_run(a).blocks(), false);
+        }
+        b.map(|b| Pair { a, b })
+    }
+
+    /// Takes a whole stripe, one that `accept`s if there is such a one.
+    fn allocate_stripe(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        let stripe = self.next_whole(accept).or_else(|| self.next_whole(|_| true))?;
+        self.set_busy(self.layout.stripe_run(stripe).blocks(), true);
+        Some(stripe)
+    }
+
+    /// The next wholly free stripe from the cursor on, round the groups.
+    fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        let cursor = self.stripe_cursor;
+        let first = self.layout.group_of_stripe(cursor);
+        let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
+        let around = self.with_whole.range(..=first).map(|&group| (group, 0));
+        let found = ahead.chain(around).find_map(|(number, from)| {
+            let group = self.groups.get(&number)?;
+            let stripes = self.layout.stripes_of(number);
+            (stripes.start.max(from)..stripes.end).find(|&stripe| {
+                let local = group.local(self.layout.stripe_run(stripe).blocks());
+                group.busy.ones_in(local) == 0 && accept(stripe)
+            })
+        })?;
+        self.stripe_cursor = found + 1;
+        Some(found)
+    }
+
+    /// The beginning of a whole stripe, if one may be broken.
+    fn broken_stripe(&mut self, wanted: u32, floor: u64) -> Option<Run> {
+        if self.whole_stripes <= floor {
+            return None;
+        }
+        let stripe = self.next_whole(|_| true)?;
+        self.small_cursor = stripe;
+        Some(Run { start: self.layout.stripe_run(stripe).start, count: wanted })
+    }
+
+    /// `wanted` blocks in a row in a partly used stripe, from the cursor on.
+    fn fitting(&mut self, wanted: u32, groups_max: usize) -> Option<Run> {
+        let cursor = self.small_cursor;
+        let first = self.layout.group_of_stripe(cursor);
+        let ahead = self.with_partial.range(first..).map(|&group| (group, cursor));
+        let around = self.with_partial.range(..=first).map(|&group| (group, 0));
+        let (stripe, run) = ahead
+            .chain(around)
+            .take(groups_max)
+            .find_map(|(number, from)| self.fitting_in(number, from, wanted))?;
+        self.small_cursor = stripe;
+        Some(run)
+    }
+
+    fn fitting_in(&self, number: u64, from: u64, wanted: u32) -> Option<(u64, Run)> {
+        let group = self.groups.get(&number)?;
+        let stripes = self.layout.stripes_of(number);
+        (stripes.start.max(from)..stripes.end).find_map(|stripe| {
+            let local = group.local(self.layout.stripe_run(stripe).blocks());
+            let used = group.busy.ones_in(local.clone());
+            if used == 0 || local.end - local.start - used < wanted {
+                return None;
+            }
+            let run = group.busy.runs(local, false).find(|run| run.end - run.start >= wanted)?;
+            Some((stripe, Run { start: group.start + u64::from(run.start), count: wanted }))
+        })
+    }
+
+    /// The first free blocks of any partly used stripe, at most `wanted`.
+    fn fragment(&self, wanted: u32) -> Option<Run> {
+        let number = *self.with_partial.first()?;
+        let (_, run) = self.fitting_in(number, 0, 1)?;
+        let group = self.groups.get(&number)?;
+        let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start)).blocks();
+        let free = group.busy.runs(group.local(run.start..stripe.end), false).next()?;
+        Some(Run { start: run.start, count: (free.end - free.start).min(wanted) })
+    }
+}
+
+fn set_member(set: &mut BTreeSet<u64>, number: u64, member: bool) {
+    if member {
+        set.insert(number);
+    } else {
+        set.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::VolumeId;
+    use runtime::seed::{Rng, with_seed};
+
+    use super::*;
+
+    const STRIPES: u64 = 96;
+    const PER_STRIPE: u64 = 16;
+
+    fn space() -> Space {
+        let layout = GroupLayout::of(&Geometry {
+            volume: VolumeId(1),
+            stripe_size: 65536,
+            fs_nodes: 3,
+            disk_nodes: 2,
+            disks_per_node: 1,
+            stripes_per_disk: STRIPES / 2,
+        });
+        let mut space = Space::new(layout);
+        for group in layout.born(1) {
+            let blocks = layout.blocks_of(group);
+            space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
+        }
+        space
+    }
+
+    fn check(space: &Space, used: &BTreeSet<u64>) {
+        let busy: BTreeSet<u64> = space.busy_runs().iter().flat_map(Run::blocks).collect();
+        assert_eq!(&busy, used);
+        let owned: Vec<u64> =
+            space.groups().flat_map(|group| space.layout.stripes_of(group)).collect();
+        let whole = owned.iter().filter(|&&stripe| {
+            space.layout.stripe_run(stripe).blocks().all(|block| !used.contains(&block))
+        });
+        assert_eq!(space.whole_stripes(), whole.count() as u64);
+        assert_eq!(space.free_blocks(), owned.len() as u64 * PER_STRIPE - used.len() as u64);
+    }
+
+    fn size(rng: &mut Rng) -> u32 {
+        if rng.chance(1, 2) { 1 + rng.below(8) as u32 } else { 1 + rng.below(70) as u32 }
+    }
+
+    #[test]
+    fn blocks_are_handed_out_once_and_all_or_none() {
+        with_seed(|rng| {
+            let (mut space, mut used, mut out) = (space(), BTreeSet::new(), Vec::<Run>::new());
+            for _ in 0..2000 {
+                if rng.chance(3, 5) {
+                    let (blocks, floor) = (size(rng), rng.below(4));
+                    let free = space.free_blocks();
+                    let whole = space.whole_stripes();
+                    let Some(runs) = space.allocate(blocks, floor) else {
+                        let limit = free.saturating_sub(floor.min(whole) * PER_STRIPE);
+                        assert!(whole < floor || u64::from(blocks) > limit);
+                        check(&space, &used);
+                        continue;
+                    };
+                    assert_eq!(runs.iter().map(|run| run.count).sum::<u32>(), blocks);
+                    assert!(space.whole_stripes() >= floor);
+                    for run in &runs {
+                        assert!(space.layout().is_run(*run) && space.is_loaned(*run));
+                        assert!(run.blocks().all(|block| used.insert(block)));
+                    }
+                    out.extend(runs);
+                } else if !out.is_empty() {
+                    let run = out.swap_remove(rng.index(out.len()));
+                    if rng.chance(1, 2) {
+                        space.keep_loan(run);
+                        assert!(space.is_kept(run));
+                        space.set_kept(run, false);
+                        space.set_busy(run.blocks(), false);
+                    } else {
+                        space.return_loan(run);
+                    }
+                    run.blocks().for_each(|block| assert!(used.remove(&block)));
+                }
+                check(&space, &used);
+            }
+        });
+    }
+
+    #[test]
+    fn large_requests_get_stripes_in_a_row_and_small_ones_share_one() {
+        let mut space = space();
+        let runs = space.allocate(64, 0).unwrap();
+        let stripes: Vec<u64> = runs.iter().map(|run| space.layout.stripe_of(run.start)).collect();
+        assert_eq!(stripes, [4, 5, 6, 7]);
+        let small: Vec<Run> = (0..4).flat_map(|_| space.allocate(4, 0).unwrap()).collect();
+        assert!(small.iter().all(|run| space.layout.stripe_of(run.start) == 16));
+        let next = space.allocate(16, 0).unwrap();
+        assert_eq!(space.layout.stripe_of(next[0].start), 17);
+    }
+
+    #[test]
+    fn a_group_that_was_taken_is_used_only_once_it_is_released() {
+        let mut space = space();
+        let free = space.free_blocks();
+        space.add_blocked_group(0);
+        assert_eq!(space.free_blocks(), free);
+        assert!(!space.is_kept(Run { start: 0, count: 1 }));
+        space.set_busy(space.layout.blocks_of(0), false);
+        assert_eq!(space.free_blocks(), free + 64);
+        assert!(space.is_free_group(0));
+        space.remove_group(0);
+        assert_eq!(space.free_blocks(), free);
+        assert_eq!(space.owned_stripes(), 32);
+    }
+}

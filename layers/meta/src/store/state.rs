@@ -1,0 +1,298 @@
+//! All that changes in a store. Nothing here waits: every method leaves the state whole.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use blockio::Geometry;
+use bytes::Bytes;
+
+use super::batch::{Batch, Op};
+use super::error::StoreError;
+use super::groups::Run;
+use super::limits;
+use super::log::Log;
+use super::overlay::Overlay;
+use super::page::PageRef;
+use super::root::Root;
+use super::space::Space;
+
+/// Bytes that may wait for the log, at most; past it commits are `Busy`.
+pub const PENDING_BYTES_MAX: usize = 1 << 20;
+
+/// How far inode numbers may run ahead of what a record has said; a mount skips as many.
+pub(crate) const NUMBERS_AHEAD: u64 = 1024;
+
+/// Why a batch is not admitted.
+pub(crate) enum Refusal {
+    /// It can be once the pending records are written.
+    LogBehind,
+    /// It can be after a checkpoint.
+    TreeBehind,
+    /// As things are, it cannot.
+    Error(StoreError),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// Blocks that a record has freed.
+#[derive(Debug)]
+struct Waiting {
+    position: u64,
+    blocks: Range<u64>,
+}
+
+/// The state of a store.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) geometry: Geometry,
+    pub(crate) space: Space,
+    pub(crate) log: Log,
+    pub(crate) active: Overlay,
+    /// What a running checkpoint is writing.
+    pub(crate) frozen: Option<Rc<Overlay>>,
+    /// The last record in `frozen`.
+    pub(crate) frozen_position: Option<u64>,
+    /// The newest durable root.
+    pub(crate) root: Root,
+    /// The pages of its space map.
+    pub(crate) map_pages: Vec<PageRef>,
+    /// The next inode number.
+    pub(crate) counter: u64,
+    /// The counter in the last record.
+    pub(crate) recorded: u64,
+    waiting: VecDeque<Waiting>,
+    waiting_blocks: u64,
+    /// Somebody wants the log durable up to here.
+    pub(crate) wanted: u64,
+    pub(crate) writing: bool,
+    pub(crate) timer: bool,
+    pub(crate) checkpointing: bool,
+    /// How the last checkpoint went wrong, if it did.
+    pub(crate) checkpoint_error: Option<StoreError>,
+    /// Why nothing is accepted any more.
+    pub(crate) stopped: Option<StoreError>,
+}
+
+impl State {
+    pub(crate) fn new(
+        geometry: Geometry,
+        (space, active): (Space, Overlay),
+        log: Log,
+        root: Root,
+        map_pages: Vec<PageRef>,
+    ) -> Self {
+        let wanted = log.durable();
+        Self {
+            geometry,
+            space,
+            log,
+            active,
+            frozen: None,
+            frozen_position: None,
+            counter: root.counter,
+            recorded: root.counter,
+            root,
+            map_pages,
+            waiting: VecDeque::new(),
+            waiting_blocks: 0,
+            wanted,
+            writing: false,
+            timer: false,
+            checkpointing: false,
+            checkpoint_error: None,
+            stopped: None,
+        }
+    }
+
+    /// Blocks that were freed and may not be handed out yet.
+    pub(crate) fn waiting_blocks(&self) -> u64 {
+        self.waiting_blocks
+    }
+
+    /// The newest value of `key` that is not in the tree: `Some(None)` if it was deleted.
+    pub(crate) fn changed(&self, key: &[u8]) -> Option<&Option<Bytes>> {
+        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key));
+        self.active.get(key).or_else(frozen)
+    }
+
+    /// Is the log so long that a checkpoint should start?
+    pub(crate) fn checkpoint_is_due(&self) -> bool {
+        !self.checkpointing && self.log_is_long() && self.root.position < self.log.last()
+    }
+
+    fn log_is_long(&self) -> bool {
+        let owned = self.space.owned_stripes();
+        self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, owned)
+    }
+
+    /// Whole stripes that the log may still take, those for the next mount included.
+    fn log_stripes(&self) -> u64 {
+        let most = limits::log_pairs_max(&self.geometry, self.space.owned_stripes());
+        2 * (most + limits::MOUNT_PAIRS).saturating_sub(self.log.pairs())
+    }
+
+    /// The least number of whole stripes that lets the log grow and a checkpoint take `blocks`.
+    fn floor(&self, blocks: u64) -> u64 {
+        self.log_stripes() + blocks.div_ceil(u64::from(self.geometry.blocks_per_stripe()))
+    }
+
+    /// The least number of whole stripes that pages of a checkpoint must leave.
+    pub(crate) fn page_floor(&self) -> u64 {
+        self.log_stripes()
+    }
+
+    /// Blocks that are kept back from data while there is little to do for a checkpoint.
+    pub(crate) fn reserve_blocks(&self) -> u64 {
+        limits::reserve_blocks(self.space.owned_blocks())
+    }
+
+    /// Blocks that checkpoints of all that is not in the tree take, with `keys` and `bytes` more.
+    fn checkpoint_blocks(&self, keys: u64, bytes: u64) -> u64 {
+        let map_blocks = self.map_pages.iter().map(|page| u64::from(page.blocks)).sum();
+        let tree = &self.root.tree;
+        let need = |keys, bytes| limits::checkpoint_blocks(tree, keys, bytes, map_blocks);
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| need(frozen.keys(), frozen.bytes()));
+        frozen + need(self.active.keys() + keys, self.active.bytes() + bytes)
+    }
+
+    /// Whole stripes that data must leave.
+    pub(crate) fn data_floor(&self) -> u64 {
+        let reserve = self.reserve_blocks();
+        self.floor(reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
+    }
+
+    /// Could more space be free in a moment, without anybody deleting anything?
+    pub(crate) fn may_find(&self, blocks: u32) -> bool {
+        let per_stripe = u64::from(self.geometry.blocks_per_stripe());
+        let floor = self.floor(self.reserve_blocks());
+        let mut coming = self.waiting_blocks;
+        if self.checkpointing {
+            coming += self.checkpoint_blocks(0, 0);
+        }
+        self.space.whole_stripes() + coming / per_stripe >= floor
+            && self.space.free_blocks() + coming >= u64::from(blocks) + floor * per_stripe
+    }
+
+    /// Checks a batch against everything it could break.
+    pub(crate) fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
+        if let Some(stopped) = self.stopped {
+            return Err(stopped.into());
+        }
+        batch.check(limits::batch_bytes_max(&self.geometry))?;
+        batch.ops().iter().try_for_each(|op| self.check_op(op))?;
+        let length = batch.length_bytes();
+        if self.log.pending_bytes() + length > PENDING_BYTES_MAX {
+            return Err(Refusal::LogBehind);
+        }
+        let pairs_max = limits::log_pairs_max(&self.geometry, self.space.owned_stripes());
+        if self.log.pairs_after(length) > pairs_max {
+            return Err(if self.log_is_long() { Refusal::TreeBehind } else { Refusal::LogBehind });
+        }
+        self.admit_groups(batch)?;
+        self.admit_growth(batch)
+    }
+
+    fn admit_groups(&self, batch: &Batch) -> Result<(), StoreError> {
+        let given = batch.ops().iter().filter_map(|op| match *op {
+            Op::GiveGroup { group } => {
+                let stripes = self.space.layout().stripes_of(group);
+                Some(stripes.end - stripes.start)
+            }
+            _ => None,
+        });
+        let given: u64 = given.sum();
+        let enough = given == 0 || self.space.whole_stripes() >= given + self.data_floor();
+        if enough { Ok(()) } else { Err(StoreError::NoSpace) }
+    }
+
+    fn admit_growth(&self, batch: &Batch) -> Result<(), Refusal> {
+        let keys = batch.ops().iter();
+        let keys = keys.filter(|op| matches!(op, Op::Put { .. } | Op::Delete { .. })).count();
+        let margin = if batch.is_relief() { 0 } else { self.reserve_blocks() / 2 };
+        let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
+        if keys == 0 || self.space.whole_stripes() >= self.floor(need) {
+            return Ok(());
+        }
+        let idle = self.active.is_empty() && self.frozen.is_none() && self.waiting_blocks == 0;
+        Err(if idle { StoreError::NoSpace.into() } else { Refusal::TreeBehind })
+    }
+
+    fn check_op(&self, op: &Op) -> Result<(), StoreError> {
+        let bad = |what| Err(StoreError::BadBatch(what));
+        match *op {
+            Op::Allocated { run } if !self.space.is_loaned(run) => {
+                bad("the allocated blocks were not handed out")
+            }
+            Op::Freed { run } if !self.space.is_kept(run) => bad("the freed blocks are not in use"),
+            Op::GiveGroup { group } if !self.space.is_free_group(group) => {
+                bad("the group is not free")
+            }
+            Op::TakeGroup { group }
+                if self.space.owns_group(group) || group >= self.space.layout().count() =>
+            {
+                bad("the group cannot be taken")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies an admitted batch and buffers its record; the record's position.
+    pub(crate) fn apply(&mut self, batch: Batch) -> u64 {
+        let position = self.log.append(self.counter, &batch);
+        self.recorded = self.counter;
+        for op in batch.into_ops() {
+            self.apply_op(op, position);
+        }
+        position
+    }
+
+    fn apply_op(&mut self, op: Op, position: u64) {
+        match op {
+            Op::Put { key, value } => self.active.set(key, Some(value)),
+            Op::Delete { key } => self.active.set(key, None),
+            Op::Allocated { run } => self.space.keep_loan(run),
+            Op::Freed { run } => {
+                self.space.set_kept(run, false);
+                self.wait(position, run.blocks());
+            }
+            Op::GiveGroup { group } => self.space.remove_group(group),
+            Op::TakeGroup { group } => {
+                self.space.add_blocked_group(group);
+                self.wait(position, self.space.layout().blocks_of(group));
+            }
+        }
+    }
+
+    fn wait(&mut self, position: u64, blocks: Range<u64>) {
+        self.waiting_blocks += blocks.end - blocks.start;
+        self.waiting.push_back(Waiting { position, blocks });
+    }
+
+    /// Hands freed blocks on to the allocator, as far as that is safe: their record is durable, and
+    /// no checkpoint is running that still knows them as used. (A replay from the root that it
+    /// writes would free them once more, and they could hold a page of its tree by then.)
+    pub(crate) fn settle(&mut self) {
+        let limit = self.log.durable().min(self.frozen_position.unwrap_or(u64::MAX));
+        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.position <= limit) {
+            self.waiting_blocks -= waiting.blocks.end - waiting.blocks.start;
+            self.space.set_busy(waiting.blocks, false);
+        }
+    }
+
+    /// A stripe of the log is not needed any more.
+    pub(crate) fn free_stripe(&mut self, stripe: u64) {
+        let run = self.space.layout().stripe_run(stripe);
+        self.space.set_busy(run.blocks(), false);
+    }
+
+    /// A page of an old tree or an old space map is not needed any more.
+    pub(crate) fn free_page(&mut self, run: Run) {
+        self.space.set_kept(run, false);
+        self.space.set_busy(run.blocks(), false);
+    }
+}

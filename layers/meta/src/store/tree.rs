@@ -1,0 +1,140 @@
+//! Reading the tree: a copy-on-write B+tree of pages, never changed in place.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream;
+
+use super::device::Device;
+use super::error::StoreError;
+use super::page::{self, Owner, PageKind, PageRef, TreePage};
+use super::page_cache::PageCache;
+
+/// Pages that are read at once, at most.
+const READS_MAX: usize = 16;
+
+/// A tree, as a root record names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// The top page; absent while the tree is empty.
+    pub(crate) top: Option<PageRef>,
+    /// Levels, 0 while the tree is empty.
+    pub(crate) height: u8,
+    /// Keys in it.
+    pub(crate) keys: u64,
+    /// Pages of it.
+    pub(crate) pages: u64,
+}
+
+/// Where tree pages are read from.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    device: Device,
+    owner: Owner,
+    cache: RefCell<PageCache>,
+}
+
+impl Pages {
+    pub(crate) fn new(device: Device, owner: Owner, cache_bytes: usize) -> Self {
+        Self { device, owner, cache: RefCell::new(PageCache::new(cache_bytes)) }
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The page at `place`, which should be at `level`.
+    pub(crate) async fn load(&self, place: PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
+        let known = self.cache.borrow_mut().get(&place);
+        if let Some(page) = known {
+            return Ok(page);
+        }
+        let raw = self.read_raw(place, "a tree page").await?;
+        let page = self.parse(&raw, &place, level)?;
+        self.cache.borrow_mut().insert(place, page.clone());
+        Ok(page)
+    }
+
+    /// The bytes of a page, checked against its reference.
+    pub(crate) async fn read_raw(
+        &self,
+        place: PageRef,
+        what: &'static str,
+    ) -> Result<Bytes, StoreError> {
+        let raw =
+            self.device.read(place.run(), place.checksums()).await.map_err(
+                |error| match error {
+                    blockio::protocol::Error::Corrupt { .. } => place.damaged(what),
+                    other => StoreError::Disk(other),
+                },
+            )?;
+        // The slice may be a small part of a large buffer, which it would keep alive.
+        Ok(Bytes::copy_from_slice(&raw))
+    }
+
+    /// Keeps a page that has just been written.
+    pub(crate) fn remember(
+        &self,
+        raw: &Bytes,
+        place: PageRef,
+        level: u8,
+    ) -> Result<(), StoreError> {
+        let page = self.parse(raw, &place, level)?;
+        self.cache.borrow_mut().insert(place, page);
+        Ok(())
+    }
+
+    /// Drops a page that is not used any more.
+    pub(crate) fn drop_page(&self, place: &PageRef) {
+        self.cache.borrow_mut().remove(place);
+    }
+
+    fn parse(&self, raw: &Bytes, place: &PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
+        page::open(raw, self.owner, PageKind::Tree, place)
+            .and_then(|opened| TreePage::new(opened, level))
+            .map(Rc::new)
+            .map_err(|_| place.damaged("a tree page"))
+    }
+
+    /// Brings pages into the cache, several at once. Errors will show when a page is used.
+    pub(crate) async fn prefetch(&self, places: impl Iterator<Item = PageRef>, level: u8) {
+        stream::iter(places)
+            .map(|place| async move {
+                let _ = self.load(place, level).await;
+            })
+            .buffer_unordered(READS_MAX)
+            .collect::<()>()
+            .await;
+    }
+
+    /// The value of `key` in `tree`.
+    pub(crate) async fn find(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let leaf = self.leaf(tree, key).await?;
+        Ok(leaf.and_then(|(leaf, _)| leaf.find(key)))
+    }
+
+    /// The leaf that `key` belongs to, and the first key that belongs to a later leaf.
+    pub(crate) async fn leaf(
+        &self,
+        tree: Tree,
+        key: &[u8],
+    ) -> Result<Option<(Rc<TreePage>, Option<Bytes>)>, StoreError> {
+        let Some(mut place) = tree.top else { return Ok(None) };
+        let mut end = None;
+        for level in (1..tree.height).rev() {
+            let page = self.load(place, level).await?;
+            let index = page.child_index(key);
+            if index + 1 < page.len() {
+                end = Some(page.entry(index + 1).0);
+            }
+            place = page.child(index).map_err(|_| place.damaged("a tree page"))?;
+        }
+        Ok(Some((self.load(place, 0).await?, end)))
+    }
+}

@@ -1,0 +1,120 @@
+//! Group commit: one task writes what is pending, as long as somebody waits for it.
+
+use std::rc::Rc;
+
+use futures::future::join;
+
+use super::error::StoreError;
+use super::log::Round;
+use super::{LOG_DELAY, Position, Store};
+
+impl Store {
+    /// Resolves once everything up to `position` survives a crash. Whoever asks while a group
+    /// commit is on its way rides in the next one.
+    ///
+    /// After an error nobody knows what is on the disks: the store takes nothing any more and has
+    /// to be mounted again.
+    pub async fn durable(&self, position: Position) -> Result<(), StoreError> {
+        loop {
+            let written = {
+                let mut state = self.state.borrow_mut();
+                let position = position.0.min(state.log.last());
+                if state.log.durable() >= position {
+                    return Ok(());
+                }
+                if let Some(stopped) = state.stopped {
+                    return Err(stopped);
+                }
+                state.wanted = state.wanted.max(position);
+                self.written.next()
+            };
+            self.start_writer();
+            written.await;
+        }
+    }
+
+    /// Lets pending records be written in a while, if nobody asks earlier.
+    pub(super) fn write_later(&self) {
+        if std::mem::replace(&mut self.state.borrow_mut().timer, true) {
+            return;
+        }
+        let (delay, me) = (self.ctx.sleep(LOG_DELAY), self.me.clone());
+        self.ctx.task(async move {
+            delay.await;
+            if let Some(store) = me.upgrade() {
+                store.state.borrow_mut().timer = false;
+                store.write_now();
+            }
+        });
+    }
+
+    /// Lets everything pending be written, without waiting for it.
+    pub(super) fn write_now(&self) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.wanted = state.log.last();
+        }
+        self.start_writer();
+    }
+
+    fn start_writer(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        if !std::mem::replace(&mut self.state.borrow_mut().writing, true) {
+            self.ctx.task(me.write_rounds());
+        }
+    }
+
+    async fn write_rounds(self: Rc<Self>) {
+        while let Some(round) = self.next_round() {
+            if let Err(error) = self.write_round(&round).await {
+                self.stop(error);
+            }
+            self.state.borrow_mut().settle();
+            self.written.tell();
+            self.checkpoint_if_due();
+        }
+    }
+
+    /// The next group commit, or `None` if nobody waits for one; the writer is then at rest.
+    fn next_round(&self) -> Option<Round> {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        if state.wanted <= state.log.durable() || state.stopped.is_some() {
+            state.writing = false;
+            return None;
+        }
+        if state.log.needs_segment() {
+            match state.space.allocate_pair(&state.geometry) {
+                Some(next) => state.log.next_segment(next),
+                // The floor under every allocation keeps room for the log, so this is a bug; what
+                // is pending cannot become durable.
+                None => state.stopped = Some(StoreError::NoSpace),
+            }
+        }
+        let round = state.log.round();
+        state.writing = round.is_some();
+        if round.is_none() {
+            self.written.tell();
+        }
+        round
+    }
+
+    /// Writes one round to both copies and makes it durable.
+    pub(super) async fn write_round(&self, round: &Round) -> Result<(), StoreError> {
+        let device = self.pages.device();
+        let blocks = u64::from(device.geometry().blocks_per_stripe());
+        let write = |stripe: u64| device.write(stripe * blocks + round.block, round.data.clone());
+        let (a, b) = join(write(round.pair.a), write(round.pair.b)).await;
+        a.and(b).map_err(StoreError::Failed)?;
+        device.sync(&round.pair.stripes()).await.map_err(StoreError::Failed)?;
+        self.state.borrow_mut().log.finished(round);
+        Ok(())
+    }
+
+    /// Takes nothing any more.
+    pub(super) fn stop(&self, error: StoreError) {
+        tracing::error!(%error, node = self.pages.owner().node, "a metadata store has stopped");
+        let mut state = self.state.borrow_mut();
+        state.stopped = state.stopped.or(Some(error));
+    }
+}
