@@ -13,9 +13,6 @@ use crate::protocol::SLOT_SIZE;
 /// Bytes of one block: the unit of allocation and of checksums.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Root slots of each file-system node on each disk: the ring in which its roots rotate.
-pub const SLOTS_PER_NODE: u32 = 8;
-
 /// Smallest stripe, in bytes.
 pub const STRIPE_SIZE_MIN: u32 = 16 << 10;
 /// Largest stripe, in bytes.
@@ -24,7 +21,7 @@ pub const STRIPE_SIZE_MAX: u32 = 1 << 20;
 /// Disks of one disk node, at most.
 pub const DISKS_PER_NODE_MAX: u32 = 256;
 
-/// Root slots that each file-system node has on each disk.
+/// Root slots that each file-system node has on each disk: the ring in which its roots rotate.
 pub const SLOTS_PER_NODE: u32 = 8;
 
 /// Stripes of a volume per file-system node, at least: each node needs allocation groups and a log
@@ -183,11 +180,6 @@ impl Geometry {
     /// Bytes of the logical disk.
     pub fn bytes(&self) -> u64 {
         self.stripes() * u64::from(self.stripe_size)
-    }
-
-    /// Root slots at the start of each disk.
-    pub fn slots_per_disk(&self) -> u32 {
-        self.fs_nodes * SLOTS_PER_NODE
     }
 
     /// Where `stripe` is: neighbouring stripes are on different disk nodes; once round all nodes,

@@ -1,6 +1,36 @@
 //! File I/O: files, directories and the applications interface (thesis section 2.5).
+//!
+//! # Promise
+//!
+//! - Requests stand alone: any of them can be asked of its node at any time, and several at once.
+//! - A write is seen by every later read; it is durable after the next answered
+//!   [`Commit`](protocol::Commit) of the file, or about two seconds later.
+//! - Names are changed one at a time; a request that says `durable` is durable when answered.
+//! - Permissions are POSIX', as the [`model`] spells them out.
+//!
+//! # Asks below
+//!
+//! Metadata for inodes, names and block maps (`meta`), stripes for content (`blockio::Stripes`: the
+//! cache, or block I/O itself).
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `protocol.rs` | the applications interface: every request and reply |
+//! | `hash.rs` | which node answers a request |
+//! | `client.rs` | how the layer above asks |
+//! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
+//! | `rules.rs` | who may do what: pure |
+//! | `pieces.rs` | bytes in pieces |
+//! | `model/` | the executable reference of the interface |
 
 pub mod client;
 pub mod hash;
 pub mod model;
+mod pieces;
 pub mod protocol;
+mod rules;
+mod server;
+
+pub use server::FileServer;

@@ -1,6 +1,39 @@
-//! Metadata: inodes, names, block maps, space, log (thesis sections 2.5.1 and 2.5.2).
+//! Metadata: inodes, names, block maps, space and log of each node (thesis sections 2.5.1, 2.5.2).
+//!
+//! # Promise
+//!
+//! - One request is one record: it is done whole or not at all, also after a crash.
+//! - What was answered to a request that says `durable`, or to a [`Commit`](protocol::Commit),
+//!   survives; anything else follows within about two seconds.
+//! - A block that a record names is never rewritten (design D6); the record holds its checksum.
+//! - Nodes do not wait for one another, except for space when one has run dry.
+//!
+//! # Asks below
+//!
+//! [`blockio::Stripes`]: the cache, or block I/O itself.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `protocol.rs` | every request and reply |
+//! | `attributes.rs` | words about files that all layers above share |
+//! | `hash.rs` | which node owns an inode, a name |
+//! | `client.rs` | how the layer above asks |
+//! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
+//! | `active.rs` | inodes in use, with what of them is not in the store yet |
+//! | `chunks.rs` | arithmetic on the blocks of a chunk |
+//! | `keys.rs` | keys of the store |
+//! | `store/` | one node's store: redo log, copy-on-write tree, space, roots |
 
+mod active;
 pub mod attributes;
+pub mod chunks;
+pub mod client;
 pub mod hash;
+pub mod keys;
 pub mod protocol;
+mod server;
 pub mod store;
+
+pub use server::MetaServer;

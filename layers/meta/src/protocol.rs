@@ -5,6 +5,7 @@
 use runtime::protocol::Undelivered;
 
 pub use crate::attributes::{Attributes, Kind, Name, Time};
+pub use crate::store::Run;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
 pub const SCAN_MAX: u32 = 4096;
@@ -29,8 +30,8 @@ runtime::record! {
         attributes: Attributes,
         /// The directory above, for directories; else 0.
         parent: u64,
-        /// The verifier of an exclusive create, else 0.
-        verifier: u64,
+        /// The verifier of an exclusive create.
+        verifier: Option<u64>,
         /// The target of a symbolic link, else empty.
         target: Vec<u8>,
     }
@@ -57,8 +58,8 @@ runtime::record! {
         atime: Option<Time>,
         /// Last change.
         mtime: Option<Time>,
-        /// The verifier of an exclusive create, else 0.
-        verifier: u64,
+        /// The verifier of an exclusive create.
+        verifier: Option<u64>,
         /// The target of a symbolic link, else empty.
         target: Vec<u8>,
     }
@@ -101,7 +102,7 @@ runtime::record! {
 runtime::record! {
     /// One name of a directory, at this node.
     pub struct NameEntry {
-        /// The order of the scan: the upper 52 bits of the name's hash.
+        /// The order of the scan: the upper 51 bits of the name's hash.
         position: u64,
         /// The name.
         name: Name,
@@ -174,17 +175,6 @@ runtime::record! {
         index: u64,
         /// Its blocks now.
         chunk: Chunk,
-    }
-}
-
-runtime::record! {
-    /// Consecutive blocks of the logical disk, within one stripe.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub struct Extent {
-        /// The first block.
-        start: u64,
-        /// How many.
-        count: u32,
     }
 }
 
@@ -364,12 +354,12 @@ runtime::protocol! {
     17 Bulk Allocate {
         /// How many.
         blocks: u32,
-    } -> Vec<Extent>;
+    } -> Vec<Run>;
 
     /// Give reserved blocks back that were never installed.
     18 Control Release {
         /// Which.
-        extents: Vec<Extent>,
+        runs: Vec<Run>,
     } -> ();
 
     /// New chunks of a file, whose content is in the cache. Seen by readers at once, durable with
@@ -482,5 +472,12 @@ runtime::choice! {
         /// A value too large to be stored.
         #[error("too large to be stored")]
         8 TooLarge {},
+    }
+}
+
+impl Error {
+    /// Nothing was done and a later try may succeed.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Undelivered { why: Undelivered::Busy })
     }
 }

@@ -1,0 +1,189 @@
+//! The file actor of one node: answers the applications interface out of metadata and cache.
+
+mod attributes;
+mod create;
+mod directory;
+mod files;
+mod read;
+mod remove;
+mod rename;
+mod write;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::{Geometry, Stripes};
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join_all};
+use meta::hash::ino_node;
+use meta::protocol::{Begin, DirectoryChange, End, GetInode, Inode};
+use runtime::sync::KeyedLock;
+use runtime::{Call, Caller, Context, NodeId, Server};
+
+use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
+
+/// How often a node looks for files to commit.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
+/// A change waits so long before it is made durable without being asked for, in milliseconds.
+const COMMIT_AGE_MS: u64 = 2_000;
+/// Commits of one node that run at a time without being asked for.
+const COMMITS_MAX: usize = 16;
+
+/// An operation on a name that others change at the same time is tried again so often.
+const RACES_MAX: usize = 64;
+
+/// The files of one node. It keeps no state of clients: only who is at work on which file.
+pub struct FileServer {
+    context: Context,
+    stripes: Rc<dyn Stripes>,
+    geometry: Geometry,
+    /// Shared by reads and writes of a file; exclusive to cut, seal or free it.
+    files: KeyedLock<u64>,
+    /// Shared by reads of a chunk, exclusive to write it.
+    chunks: KeyedLock<(u64, u64)>,
+}
+
+impl std::fmt::Debug for FileServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileServer").field("node", &self.context.node()).finish_non_exhaustive()
+    }
+}
+
+impl Server<FileIo> for FileServer {
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move { self.answer(request).await }.boxed_local()
+    }
+}
+
+impl FileServer {
+    /// The files of the node of `context`; their content is on `stripes`.
+    pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
+        let geometry = stripes.geometry();
+        let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
+        let server = Rc::new(Self { context, stripes, geometry, files, chunks });
+        let committing = server.clone();
+        server.context.task(async move { committing.commit_now_and_then().await });
+        server
+    }
+
+    async fn answer(self: Rc<Self>, request: Request) -> Reply {
+        match request {
+            Request::Lookup(r) => Reply::Lookup(self.lookup(r).await),
+            Request::Parent(r) => Reply::Parent(self.parent(r).await),
+            Request::GetAttributes(r) => Reply::GetAttributes(self.get_attributes(&r).await),
+            Request::SetAttributes(r) => Reply::SetAttributes(self.set_attributes(r).await),
+            Request::Create(r) => Reply::Create(self.create(r).await),
+            Request::MakeNode(r) => Reply::MakeNode(self.make_node(r).await),
+            Request::Remove(r) => Reply::Remove(self.remove(r).await),
+            Request::RemoveDirectory(r) => Reply::RemoveDirectory(self.remove_directory(r).await),
+            Request::Rename(r) => Reply::Rename(self.rename(r).await),
+            Request::Link(r) => Reply::Link(self.link(r).await),
+            Request::ReadDirectory(r) => Reply::ReadDirectory(self.read_directory(r).await),
+            Request::ReadLink(r) => Reply::ReadLink(self.read_link(&r).await),
+            Request::Read(r) => Reply::Read(self.read(r).await),
+            Request::Write(r) => Reply::Write(self.write(r).await),
+            Request::Commit(r) => Reply::Commit(self.commit(&r.file).await),
+            Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
+            Request::Settle(_) => Reply::Settle(self.settle().await),
+            Request::DropLink(r) => Reply::DropLink(self.drop_link(r).await),
+        }
+    }
+
+    /// Asks the metadata of `node`.
+    async fn meta<C>(&self, node: NodeId, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = meta::protocol::Meta> + Clone,
+    {
+        Ok(meta::client::ask(&self.context, node, call).await?)
+    }
+
+    /// Asks the metadata of this node.
+    async fn meta_here<C>(&self, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = meta::protocol::Meta> + Clone,
+    {
+        self.meta(self.context.node(), call).await
+    }
+
+    fn node_of(&self, ino: u64) -> NodeId {
+        ino_node(ino, self.context.fs_nodes())
+    }
+
+    fn now(&self) -> Time {
+        Time::from_unix(self.context.unix_time())
+    }
+
+    /// An inode, wherever it is.
+    async fn inode(&self, handle: Handle) -> Result<Inode, Error> {
+        let call = GetInode { ino: handle.ino, generation: handle.generation };
+        self.meta(self.node_of(handle.ino), call).await
+    }
+
+    /// Does `work`, which changes names of `directory` at this node, while the directory is kept
+    /// from being removed; then notes the change at the directory.
+    async fn changing<T>(
+        &self,
+        directory: Handle,
+        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<DirectoryChange>), Error>,
+    ) -> Result<T, Error> {
+        self.changing_at(directory, self.context.node(), work).await
+    }
+
+    /// As [`changing`](Self::changing), for names at another node.
+    async fn changing_at<T>(
+        &self,
+        directory: Handle,
+        names_at: NodeId,
+        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<DirectoryChange>), Error>,
+    ) -> Result<T, Error> {
+        let node = self.node_of(directory.ino);
+        let Handle { ino, generation } = directory;
+        let begin = Begin { directory: ino, generation, node: names_at.0 };
+        let inode = self.meta(node, begin).await?;
+        let outcome = work(&inode.attributes).await;
+        let change = outcome.as_ref().ok().and_then(|(_, change)| *change);
+        self.meta(node, End { directory: ino, change }).await?;
+        outcome.map(|(value, _)| value)
+    }
+
+    async fn get_space(&self) -> Result<Space, Error> {
+        let nodes = (0..self.context.fs_nodes()).map(NodeId::fs);
+        let asked = nodes.map(|node| self.meta(node, meta::protocol::GetSpace {}));
+        let mut space = Space::default();
+        for answer in join_all(asked).await {
+            let part = answer?;
+            space.total_bytes += part.total_blocks * blockio::BLOCK_SIZE as u64;
+            space.free_bytes += part.free_blocks * blockio::BLOCK_SIZE as u64;
+            space.inodes += part.inodes;
+        }
+        Ok(space)
+    }
+}
+
+impl From<meta::protocol::Error> for Error {
+    fn from(error: meta::protocol::Error) -> Self {
+        use meta::protocol::Error as Meta;
+        match error {
+            Meta::Undelivered { why } => why.into(),
+            Meta::Stale {} => Self::Stale {},
+            Meta::Exists {} => Self::Exists {},
+            Meta::Changed {} => Self::Changed {},
+            Meta::NotDirectory {} => Self::NotDirectory {},
+            Meta::NoSpace {} => Self::NoSpace {},
+            Meta::Damaged {} => Self::Damaged {},
+            Meta::TooLarge {} => Self::Invalid {},
+        }
+    }
+}
+
+impl From<blockio::protocol::Error> for Error {
+    fn from(error: blockio::protocol::Error) -> Self {
+        match error {
+            blockio::protocol::Error::Undelivered { why } => why.into(),
+            other => {
+                tracing::error!(error = %other, "file data cannot be read or written");
+                Self::Damaged {}
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Reading directories: names are spread over the nodes of their hashes, so the directory's node
+//! collects them, in the order of node and position. A cookie is that pair, so it stays valid
+//! whatever comes and goes.
+
+use futures::future::try_join_all;
+use meta::attributes::access;
+use meta::keys::POSITION_BITS;
+use meta::protocol::{GetOccupancy, LearnOccupancy, NameEntry, ScanNames};
+use runtime::NodeId;
+
+use super::FileServer;
+use super::create::handle_of;
+use crate::protocol::{
+    Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, Kind, ReadDirectory,
+};
+use crate::rules;
+
+/// Nodes asked at a time.
+const NODES_AT_ONCE: usize = 16;
+
+impl FileServer {
+    pub(super) async fn read_directory(
+        &self,
+        request: ReadDirectory,
+    ) -> Result<DirectoryPage, Error> {
+        let ReadDirectory { who, directory, after, count_max, attributes } = request;
+        let call = GetOccupancy { directory: directory.ino, generation: directory.generation };
+        let occupancy = self.meta_here(call).await?;
+        let above = occupancy.inode.attributes;
+        if above.kind != (Kind::Directory {}) {
+            return Err(Error::NotDirectory {});
+        }
+        rules::permit(above.permits(&who, access::READ))?;
+        let (first_node, position) = (after >> POSITION_BITS, after & ((1 << POSITION_BITS) - 1));
+        if count_max == 0 {
+            return Err(Error::Invalid {});
+        }
+        if first_node >= u64::from(self.context.fs_nodes()) {
+            return Err(Error::BadCookie {});
+        }
+        let nodes = match occupancy.nodes {
+            Some(nodes) => nodes,
+            None => self.learn_occupancy(directory.ino).await?,
+        };
+        let wanted = count_max.min(ENTRIES_MAX) as usize;
+        let mut entries: Vec<DirectoryEntry> = Vec::new();
+        let mut end = true;
+        let rest: Vec<u32> =
+            nodes.into_iter().filter(|node| u64::from(*node) >= first_node).collect();
+        for nodes in rest.chunks(NODES_AT_ONCE) {
+            if entries.len() >= wanted {
+                end = false;
+                break;
+            }
+            let count_max = (wanted - entries.len()) as u32 + 1;
+            let scans = nodes.iter().map(|&node| {
+                let after = (u64::from(node) == first_node).then_some(position);
+                let directory = directory.ino;
+                let call = ScanNames { directory, after, count_max, attributes };
+                self.scan(node, call)
+            });
+            entries.extend(try_join_all(scans).await?.into_iter().flatten());
+        }
+        end &= cut_page(&mut entries, wanted);
+        if attributes {
+            self.add_attributes(&mut entries).await?;
+        }
+        let directory = self.note_access(&above).await?;
+        Ok(DirectoryPage { entries, end, directory })
+    }
+
+    async fn scan(&self, node: u32, call: ScanNames) -> Result<Vec<DirectoryEntry>, Error> {
+        let found = self.meta(NodeId::fs(node), call).await?;
+        let entry = |NameEntry { position, name, dentry, attributes }| DirectoryEntry {
+            cookie: u64::from(node) << POSITION_BITS | position,
+            name,
+            handle: handle_of(&dentry),
+            kind: dentry.kind,
+            attributes,
+        };
+        Ok(found.into_iter().map(entry).collect())
+    }
+
+    /// Asks all nodes once; afterwards the directory's node keeps count.
+    async fn learn_occupancy(&self, directory: u64) -> Result<Vec<u32>, Error> {
+        let all = (0..self.context.fs_nodes()).collect();
+        let nodes = self.occupied_nodes(directory, all).await?;
+        self.meta_here(LearnOccupancy { directory, nodes: nodes.clone() }).await?;
+        Ok(nodes)
+    }
+
+    /// Attributes of files that are not at the nodes of their names.
+    async fn add_attributes(&self, entries: &mut [DirectoryEntry]) -> Result<(), Error> {
+        let missing = entries.iter_mut().filter(|entry| entry.attributes.is_none());
+        let asked = missing.map(|entry| async move {
+            match self.inode(entry.handle).await {
+                // Removed meanwhile.
+                Err(Error::Stale {}) => {}
+                inode => entry.attributes = Some(Box::<Attributes>::new(inode?.attributes)),
+            }
+            Ok::<_, Error>(())
+        });
+        try_join_all(asked).await?;
+        Ok(())
+    }
+}
+
+/// Cuts a page to about `wanted` entries, never between two of one cookie; false if anything was
+/// cut off.
+fn cut_page(entries: &mut Vec<DirectoryEntry>, wanted: usize) -> bool {
+    let mut kept = wanted.min(entries.len());
+    while kept < entries.len() && kept > 0 && entries[kept].cookie == entries[kept - 1].cookie {
+        kept += 1;
+    }
+    let whole = kept == entries.len();
+    entries.truncate(kept);
+    whole
+}

@@ -1,0 +1,89 @@
+//! Making changes durable, and letting go of files that are gone.
+
+use std::rc::Rc;
+
+use futures::StreamExt as _;
+use meta::protocol::{self as metadata, GetDirty, Seal, Trim};
+
+use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer};
+use crate::protocol::{Attributes, DropLink, Error, Handle};
+
+impl FileServer {
+    /// Makes all that was written to a file durable.
+    pub(super) async fn commit(&self, file: &Handle) -> Result<Attributes, Error> {
+        self.inode(*file).await?;
+        self.commit_ino(file.ino).await
+    }
+
+    async fn commit_ino(&self, ino: u64) -> Result<Attributes, Error> {
+        {
+            // Writes under way are let in first; later ones go to new blocks.
+            let _alone = self.files.exclusive(ino).await;
+            self.meta_here(Seal { ino }).await?;
+        }
+        self.meta_here(metadata::Commit { ino }).await
+    }
+
+    /// Commits what has waited for long, for as long as the node lives.
+    pub(super) async fn commit_now_and_then(&self) {
+        loop {
+            self.context.sleep(COMMIT_INTERVAL).await;
+            if let Err(error) = self.commit_dirty(COMMIT_AGE_MS).await {
+                tracing::warn!(%error, "a commit in the background failed, it will be tried again");
+            }
+        }
+    }
+
+    async fn commit_dirty(&self, age_ms: u64) -> Result<(), Error> {
+        let dirty = self.meta_here(GetDirty { age_ms }).await?;
+        let commits = dirty.into_iter().map(|ino| self.commit_ino(ino));
+        let mut outcomes = futures::stream::iter(commits).buffer_unordered(COMMITS_MAX);
+        let mut first_failure = Ok(());
+        while let Some(outcome) = outcomes.next().await {
+            match outcome {
+                // Removed meanwhile.
+                Ok(_) | Err(Error::Stale {}) => {}
+                Err(error) => first_failure = first_failure.and(Err(error)),
+            }
+        }
+        first_failure
+    }
+
+    /// Makes everything of this node durable, and its log short.
+    pub(super) async fn settle(&self) -> Result<(), Error> {
+        self.commit_dirty(0).await?;
+        self.meta_here(metadata::Settle {}).await
+    }
+
+    /// One name of a file of this node is gone, at another node.
+    pub(super) async fn drop_link(self: &Rc<Self>, request: DropLink) -> Result<(), Error> {
+        let DropLink { file, time, durable } = request;
+        self.drop_link_here(file, None, time, durable).await
+    }
+
+    /// One name of a file of this node is gone; if it is `name` of this node, in the same record.
+    pub(super) async fn drop_link_here(
+        self: &Rc<Self>,
+        file: Handle,
+        name: Option<(u64, crate::protocol::Name)>,
+        time: crate::protocol::Time,
+        durable: bool,
+    ) -> Result<(), Error> {
+        let Handle { ino, generation } = file;
+        let call = metadata::DropLink { ino, generation, time, name, durable };
+        if self.meta_here(call).await? == 0 {
+            let server = self.clone();
+            self.context.task(async move { server.trim(ino).await });
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a file that is gone, once the last reader has finished.
+    async fn trim(&self, ino: u64) {
+        let _alone = self.files.exclusive(ino).await;
+        if let Err(error) = self.meta_here(Trim { ino }).await {
+            // The intent stays in the store: the next start of the node goes on.
+            tracing::warn!(%error, ino, "the blocks of a removed file could not be freed yet");
+        }
+    }
+}

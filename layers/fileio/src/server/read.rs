@@ -1,0 +1,112 @@
+//! Reading: the map of the chunks, then the stripes that hold them, all at once.
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use meta::attributes::access;
+use meta::protocol::{Chunk, Map};
+
+use super::FileServer;
+use crate::protocol::{Error, Read, ReadData, TRANSFER_MAX};
+use crate::rules;
+
+const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
+
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+
+impl FileServer {
+    pub(super) async fn read(&self, request: Read) -> Result<ReadData, Error> {
+        let Read { who, file, offset, length } = request;
+        if length > TRANSFER_MAX {
+            return Err(Error::Invalid {});
+        }
+        let _reading = self.files.shared(file.ino).await;
+        let before = self.inode(file).await?.attributes;
+        rules::check_transfer(&who, &before, access::READ)?;
+        let end = before.size.min(offset.saturating_add(u64::from(length))).max(offset);
+        let mut data = Vec::new();
+        if end > offset {
+            let chunk_size = u64::from(self.geometry.stripe_size);
+            let chunks = offset / chunk_size..end.div_ceil(chunk_size);
+            let parts = chunks.map(|index| {
+                let from = offset.max(index * chunk_size);
+                let to = end.min((index + 1) * chunk_size);
+                self.read_chunk(file, index, from, to)
+            });
+            data = try_join_all(parts).await?.concat();
+        }
+        let attributes = if data.is_empty() { before } else { self.note_access(&before).await? };
+        Ok(ReadData { data, end: end >= before.size, attributes })
+    }
+
+    /// Bytes `from..to` of the file, which lie in chunk `index`.
+    async fn read_chunk(
+        &self,
+        file: crate::protocol::Handle,
+        index: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<Bytes>, Error> {
+        let _reading = self.chunks.shared((file.ino, index)).await;
+        let call = Map { ino: file.ino, generation: file.generation, first: index, count: 1 };
+        let map = self.meta_here(call).await?;
+        let chunk = map.chunks.into_iter().next().unwrap_or_default();
+        let start = index * u64::from(self.geometry.stripe_size);
+        self.read_mapped(&chunk, from - start, to - start).await
+    }
+
+    /// Bytes `from..to` of a chunk; holes are zeros. The caller holds the chunk.
+    pub(super) async fn read_mapped(
+        &self,
+        chunk: &Chunk,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<Bytes>, Error> {
+        let mut parts = Vec::new();
+        let mut at = from;
+        for run in &chunk.runs {
+            let run_start = u64::from(run.at) * BLOCK;
+            let run_end = u64::from(run.end()) * BLOCK;
+            let (lo, hi) = (from.max(run_start), to.min(run_end));
+            if lo >= hi {
+                continue;
+            }
+            if at < lo {
+                parts.push(Part::Hole((lo - at) as usize));
+            }
+            // Whole blocks are asked for, so that their checksums can be checked.
+            let first = ((lo - run_start) / BLOCK) as usize;
+            let end = (hi - run_start).div_ceil(BLOCK) as usize;
+            let (stripe, offset) = self.geometry.block(run.start + first as u64);
+            let length = (end - first) as u32 * BLOCK as u32;
+            let expect = run.checksums[first..end].to_vec();
+            let skip = (lo - run_start) as usize - first * BLOCK as usize;
+            let keep = (hi - lo) as usize;
+            let reading = self.stripes.read(stripe, offset, length, expect);
+            parts.push(Part::Stored { reading, skip, keep });
+            at = hi;
+        }
+        if at < to {
+            parts.push(Part::Hole((to - at) as usize));
+        }
+        try_join_all(parts.into_iter().map(|part| self.fetch(part))).await
+    }
+
+    async fn fetch(&self, part: Part) -> Result<Bytes, Error> {
+        match part {
+            Part::Hole(length) => Ok(self.zeros(length)),
+            Part::Stored { reading, skip, keep } => Ok(reading.await?.slice(skip..skip + keep)),
+        }
+    }
+
+    /// So many zeros, at most a stripe of them.
+    #[allow(clippy::unused_self, reason = "reads better beside the other sources of bytes")]
+    pub(super) fn zeros(&self, length: usize) -> Bytes {
+        Bytes::from_static(&ZEROS[..length])
+    }
+}
+
+/// A piece of an answer.
+enum Part {
+    Hole(usize),
+    Stored { reading: blockio::Answer<Bytes>, skip: usize, keep: usize },
+}

@@ -1,0 +1,196 @@
+//! Writing: whole blocks with known checksums go to the cache (ADR 5), then the map is changed.
+//! Blocks that a record names are never rewritten; those that none names yet are.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::future::{join_all, try_join_all};
+use meta::attributes::access;
+use meta::chunks::Slot;
+use meta::protocol::{Allocate, Chunk, ChunkUpdate, Install, Map, Release, Run};
+use runtime::hash::Crc32c;
+
+use super::FileServer;
+use crate::pieces::Pieces;
+use crate::protocol::{Attributes, Credentials, Error, FILE_SIZE_MAX, Handle, TRANSFER_MAX, Write};
+use crate::rules;
+
+const BLOCK: usize = blockio::BLOCK_SIZE;
+
+/// New content of one chunk, and the blocks that were reserved for it.
+struct Written {
+    update: ChunkUpdate,
+    reserved: Vec<Run>,
+}
+
+impl FileServer {
+    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Attributes, Error> {
+        let Write { who, file, offset, data, durable } = request;
+        let length: usize = data.iter().map(Bytes::len).sum();
+        if length > TRANSFER_MAX as usize {
+            return Err(Error::Invalid {});
+        }
+        let attributes = {
+            let _writing = self.files.shared(file.ino).await;
+            let before = self.inode(file).await?.attributes;
+            rules::check_transfer(&who, &before, access::WRITE)?;
+            if offset.checked_add(length as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+                return Err(Error::FileTooLarge {});
+            }
+            if length == 0 {
+                return Ok(before);
+            }
+            self.write_locked(&who, &before, offset, data).await?
+        };
+        if durable { self.commit(&file).await } else { Ok(attributes) }
+    }
+
+    /// Writes at least one byte. The caller holds the file.
+    pub(super) async fn write_locked(
+        &self,
+        who: &Credentials,
+        file: &Attributes,
+        offset: u64,
+        data: Vec<Bytes>,
+    ) -> Result<Attributes, Error> {
+        let data = Pieces::new(data);
+        let end = offset + data.length() as u64;
+        let chunk_size = u64::from(self.geometry.stripe_size);
+        let handle = Handle { ino: file.ino, generation: file.generation };
+
+        // In ascending order, so that two writers never wait for each other.
+        let chunks = offset / chunk_size..end.div_ceil(chunk_size);
+        let mut held = Vec::with_capacity((chunks.end - chunks.start) as usize);
+        for index in chunks.clone() {
+            held.push(self.chunks.exclusive((file.ino, index)).await);
+        }
+        let parts = chunks.map(|index| {
+            let start = index * chunk_size;
+            let (from, to) = (offset.max(start), end.min(start + chunk_size));
+            let part = data.slice((from - offset) as usize, (to - offset) as usize);
+            self.write_chunk(handle, index, (from - start) as usize, part)
+        });
+        let written = self.all_or_release(join_all(parts).await).await?;
+        let reserved: Vec<Run> =
+            written.iter().flat_map(|written| written.reserved.clone()).collect();
+        let call = Install {
+            ino: file.ino,
+            updates: written.into_iter().map(|written| written.update).collect(),
+            size_min: end,
+            time: self.now(),
+            drop_setid: rules::without_setid(who, file) != file.mode,
+        };
+        match self.meta_here(call).await {
+            Ok(attributes) => Ok(attributes),
+            Err(error) => {
+                self.give_back(reserved).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// All chunks, or the first error; then what was reserved for the others is given back.
+    async fn all_or_release(
+        &self,
+        parts: Vec<Result<Written, Error>>,
+    ) -> Result<Vec<Written>, Error> {
+        let mut whole = Vec::with_capacity(parts.len());
+        let mut failure = None;
+        for part in parts {
+            match part {
+                Ok(written) => whole.push(written),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        let Some(error) = failure else { return Ok(whole) };
+        self.give_back(whole.into_iter().flat_map(|written| written.reserved).collect()).await;
+        Err(error)
+    }
+
+    async fn give_back(&self, runs: Vec<Run>) {
+        if let Err(error) = self.meta_here(Release { runs }).await {
+            tracing::warn!(%error, "reserved blocks stay in use until the next start");
+        }
+    }
+
+    /// Writes `data` at byte `from` of a chunk into the cache. The caller holds the chunk.
+    async fn write_chunk(
+        &self,
+        file: Handle,
+        index: u64,
+        from: usize,
+        data: Pieces,
+    ) -> Result<Written, Error> {
+        let call = Map { ino: file.ino, generation: file.generation, first: index, count: 1 };
+        let old = self.meta_here(call).await?.chunks.pop().unwrap_or_default();
+        let to = from + data.length();
+        let (first, end) = (from / BLOCK, to.div_ceil(BLOCK));
+        let whole = self.complete(&old, from, to, data).await?;
+
+        let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
+        // Blocks that a record names, and holes, get new blocks.
+        let needs = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.sealed);
+        let wanted = slots[first..end].iter().filter(|slot| needs(slot)).count() as u32;
+        let reserved = match wanted {
+            0 => Vec::new(),
+            wanted => self.meta_here(Allocate { blocks: wanted }).await?,
+        };
+        let mut fresh =
+            reserved.iter().flat_map(|extent| extent.start..extent.start + u64::from(extent.count));
+        for (i, slot) in slots[first..end].iter_mut().enumerate() {
+            let block = match slot {
+                Some(slot) if !slot.sealed => slot.block,
+                _ => fresh.next().ok_or(Error::Damaged {})?,
+            };
+            let mut checksum = Crc32c::new();
+            for piece in whole.slice(i * BLOCK, (i + 1) * BLOCK).iter() {
+                checksum.update(piece);
+            }
+            *slot = Some(Slot { block, checksum: checksum.finish(), sealed: false });
+        }
+        let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
+        if let Err(error) = self.fill(&chunk, first, end, &whole).await {
+            self.give_back(reserved).await;
+            return Err(error);
+        }
+        Ok(Written { update: ChunkUpdate { index, chunk }, reserved })
+    }
+
+    /// `data` with the rest of its first and last block round it.
+    async fn complete(
+        &self,
+        old: &Chunk,
+        from: usize,
+        to: usize,
+        data: Pieces,
+    ) -> Result<Pieces, Error> {
+        let (start, end) = (from / BLOCK * BLOCK, to.next_multiple_of(BLOCK));
+        if start == from && end == to {
+            return Ok(data);
+        }
+        let before = self.read_mapped(old, start as u64, from as u64).await?;
+        let after = self.read_mapped(old, to as u64, end as u64).await?;
+        Ok(Pieces::join([Pieces::new(before), data, Pieces::new(after)]))
+    }
+
+    /// Puts blocks `first..end` of a chunk into the cache; `whole` is their content.
+    async fn fill(
+        &self,
+        chunk: &Chunk,
+        first: usize,
+        end: usize,
+        whole: &Pieces,
+    ) -> Result<(), Error> {
+        let writes = chunk.runs.iter().filter_map(|run| {
+            let (lo, hi) = (first.max(usize::from(run.at)), end.min(run.end() as usize));
+            (lo < hi).then(|| {
+                let block = run.start + (lo - usize::from(run.at)) as u64;
+                let (stripe, offset) = self.geometry.block(block);
+                let part = whole.slice((lo - first) * BLOCK, (hi - first) * BLOCK);
+                self.stripes.write(stripe, offset, part.into_vec())
+            })
+        });
+        try_join_all(writes).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! The file layer answers as its model does.
+//!
+//! Method: random requests of several users go to the real layer (metadata, blocks and all, on a
+//! disk in memory) and to the model; every answer must be the same, and at the end the whole tree.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fileio::client::ask;
+use fileio::model::Model;
+use fileio::protocol::*;
+use futures::executor::block_on;
+use runtime::Door;
+use runtime::seed::{Rng, with_seed};
+
+const STEPS: usize = 3_000;
+const FILE_BYTES_MAX: u64 = 300_000;
+
+/// The same file on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pair {
+    real: Handle,
+    model: Handle,
+}
+
+struct World {
+    door: Door,
+    model: Model,
+    known: Vec<Pair>,
+    calls: u64,
+}
+
+impl World {
+    fn new(door: Door) -> Self {
+        let known = vec![Pair { real: ROOT, model: ROOT }];
+        Self { door, model: Model::default(), known, calls: 0 }
+    }
+
+    fn any(&self, rng: &mut Rng) -> Pair {
+        // Mostly the root and old ones, so that names meet.
+        let reach = if rng.chance(1, 3) { 1 } else { self.known.len() };
+        self.known[rng.index(reach)]
+    }
+
+    fn call_id(&mut self) -> CallId {
+        self.calls += 1;
+        CallId { client: 1, number: self.calls }
+    }
+
+    fn learn(&mut self, real: &Attributes, model: &Attributes) {
+        let handle = |a: &Attributes| Handle { ino: a.ino, generation: a.generation };
+        let pair = Pair { real: handle(real), model: handle(model) };
+        if !self.known.contains(&pair) {
+            self.known.push(pair);
+        }
+    }
+}
+
+/// What both sides must agree on.
+fn visible(a: &Attributes) -> (Kind, u32, u32, u32, u32, u64, u64, (u32, u32)) {
+    (a.kind, a.mode, a.links, a.uid, a.gid, a.size, a.used_bytes, (a.major, a.minor))
+}
+
+fn any_user(rng: &mut Rng) -> Credentials {
+    let (uid, gid, groups) = match rng.below(8) {
+        0..4 => (0, 0, vec![]),
+        4..6 => (1000, 1000, vec![2000]),
+        6 => (1001, 1000, vec![]),
+        _ => (1002, 1002, vec![2000, 1000]),
+    };
+    Credentials { uid, gid, groups }
+}
+
+fn any_name(rng: &mut Rng) -> Name {
+    Name::new(vec![b'a' + rng.below(6) as u8]).unwrap()
+}
+
+fn any_change(rng: &mut Rng) -> Change {
+    const MODES: [u32; 8] = [0o755, 0o777, 0o700, 0o1777, 0o2775, 0o4755, 0o6711, 0];
+    let one_in = |rng: &mut Rng, n: u64| rng.chance(1, n);
+    Change {
+        mode: one_in(rng, 2).then(|| MODES[rng.index(8)]),
+        uid: one_in(rng, 8).then(|| 1000 + rng.below(3) as u32),
+        gid: one_in(rng, 8).then(|| 1000 * (1 + rng.below(2) as u32)),
+        size: one_in(rng, 4).then(|| rng.below(FILE_BYTES_MAX)),
+        atime: one_in(rng, 8).then(|| SetTime::Now {}),
+        mtime: one_in(rng, 8)
+            .then(|| SetTime::To { time: Time { seconds: rng.below(1 << 30) as i64, nanos: 5 } }),
+    }
+}
+
+/// Asks both sides and compares errors and, by `$compare`, successes.
+macro_rules! both {
+    ($world:expr, $step:expr, |$pick:ident| $call:expr, $compare:expr) => {{
+        let real = {
+            let $pick = |pair: Pair| pair.real;
+            block_on(ask(&$world.door, $call))
+        };
+        let model = {
+            let $pick = |pair: Pair| pair.model;
+            $world.model.ask($call)
+        };
+        let told = format!("step {}: {:?}", $step, {
+            let $pick = |pair: Pair| pair.real;
+            $call
+        });
+        match (real, model) {
+            (Ok(real), Ok(model)) => {
+                let compare = $compare;
+                compare(&real, &model, &told);
+                Some((real, model))
+            }
+            (Err(real), Err(model)) => {
+                assert_eq!(real, model, "{told}");
+                None
+            }
+            (real, model) => panic!("{told}: the layer says {real:?}, the model {model:?}"),
+        }
+    }};
+}
+
+fn same_attributes(real: &Attributes, model: &Attributes, told: &str) {
+    assert_eq!(visible(real), visible(model), "{told}");
+}
+
+fn same_nothing(_: &(), _: &(), _: &str) {}
+
+fn step(world: &mut World, step: usize, rng: &mut Rng) {
+    let (who, name, call) = (any_user(rng), any_name(rng), world.call_id());
+    let (one, other) = (world.any(rng), world.any(rng));
+    match rng.below(20) {
+        0..3 => {
+            let change = Change { size: None, ..any_change(rng) };
+            let existing = match rng.below(4) {
+                0 => Existing::Refuse {},
+                1 => Existing::UseIfSame { verifier: rng.below(2) },
+                _ => Existing::Use {},
+            };
+            let durable = rng.chance(1, 4);
+            let made = both!(
+                world,
+                step,
+                |pick| Create {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone(),
+                    existing,
+                    change: change.clone(),
+                    durable
+                },
+                |real: &Created, model: &Created, told: &str| {
+                    assert_eq!(real.new, model.new, "{told}");
+                    same_attributes(&real.attributes, &model.attributes, told);
+                }
+            );
+            if let Some((real, model)) = made {
+                world.learn(&real.attributes, &model.attributes);
+            }
+        }
+        3..6 => {
+            let node = match rng.below(6) {
+                0..4 => NewNode::Directory {},
+                4 => NewNode::Symlink { target: b"../somewhere".to_vec() },
+                _ => NewNode::CharDevice { major: 1, minor: 3 },
+            };
+            let change = any_change(rng);
+            let made = both!(
+                world,
+                step,
+                |pick| MakeNode {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone(),
+                    node: node.clone(),
+                    change: change.clone()
+                },
+                same_attributes
+            );
+            if let Some((real, model)) = made {
+                world.learn(&real, &model);
+            }
+        }
+        6 => {
+            both!(
+                world,
+                step,
+                |pick| Lookup { who: who.clone(), directory: pick(one), name: name.clone() },
+                same_attributes
+            );
+        }
+        7 => {
+            both!(
+                world,
+                step,
+                |pick| Remove {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone(),
+                    durable: false
+                },
+                same_nothing
+            );
+        }
+        8 => {
+            both!(
+                world,
+                step,
+                |pick| RemoveDirectory {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone()
+                },
+                same_nothing
+            );
+        }
+        9..11 => {
+            let to_name = any_name(rng);
+            both!(
+                world,
+                step,
+                |pick| Rename {
+                    who: who.clone(),
+                    call,
+                    from_directory: pick(one),
+                    from_name: name.clone(),
+                    to_directory: pick(other),
+                    to_name: to_name.clone()
+                },
+                same_nothing
+            );
+        }
+        11 => {
+            both!(
+                world,
+                step,
+                |pick| Link {
+                    who: who.clone(),
+                    call,
+                    file: pick(other),
+                    directory: pick(one),
+                    name: name.clone()
+                },
+                same_attributes
+            );
+        }
+        12 => {
+            let change = any_change(rng);
+            both!(
+                world,
+                step,
+                |pick| SetAttributes {
+                    who: who.clone(),
+                    file: pick(one),
+                    change: change.clone(),
+                    only_if_ctime: None,
+                    durable: false
+                },
+                same_attributes
+            );
+        }
+        13..16 => {
+            let length = if rng.chance(1, 4) { rng.below(150_000) } else { rng.below(5_000) };
+            let mut data = vec![0; length as usize];
+            rng.fill(&mut data);
+            let cut = rng.index(data.len() + 1);
+            let data =
+                vec![Bytes::copy_from_slice(&data[..cut]), Bytes::copy_from_slice(&data[cut..])];
+            let offset = rng.below(FILE_BYTES_MAX);
+            let durable = rng.chance(1, 8);
+            both!(
+                world,
+                step,
+                |pick| Write {
+                    who: who.clone(),
+                    file: pick(one),
+                    offset,
+                    data: data.clone(),
+                    durable
+                },
+                same_attributes
+            );
+        }
+        16 => {
+            both!(world, step, |pick| Commit { file: pick(one) }, same_attributes);
+        }
+        17 => {
+            both!(
+                world,
+                step,
+                |pick| ReadLink { file: pick(one) },
+                |real: &Vec<u8>, model: &Vec<u8>, told: &str| assert_eq!(real, model, "{told}")
+            );
+        }
+        18 => {
+            both!(
+                world,
+                step,
+                |pick| Parent { who: who.clone(), directory: pick(one) },
+                same_attributes
+            );
+        }
+        _ => read(world, step, one, rng.below(FILE_BYTES_MAX), rng.below(200_000) as u32, &who),
+    }
+}
+
+fn read(world: &World, step: usize, file: Pair, offset: u64, length: u32, who: &Credentials) {
+    both!(
+        world,
+        step,
+        |pick| Read { who: who.clone(), file: pick(file), offset, length },
+        |real: &ReadData, model: &ReadData, told: &str| {
+            assert!(real.data.concat() == model.data.concat(), "{told}: other bytes");
+            assert_eq!(real.end, model.end, "{told}");
+        }
+    );
+}
+
+fn names(world: &World, directory: Pair, count_max: u32) -> Option<[BTreeMap<Name, Kind>; 2]> {
+    let who = Credentials::root();
+    let mut found = [BTreeMap::new(), BTreeMap::new()];
+    for (side, found) in found.iter_mut().enumerate() {
+        let mut after = 0;
+        loop {
+            let handle = if side == 0 { directory.real } else { directory.model };
+            let call = ReadDirectory {
+                who: who.clone(),
+                directory: handle,
+                after,
+                count_max,
+                attributes: true,
+            };
+            let page =
+                if side == 0 { block_on(ask(&world.door, call)) } else { world.model.ask(call) };
+            let Ok(page) = page else { return None };
+            for entry in page.entries {
+                assert!(entry.cookie > after || entry.cookie == after, "cookies grow");
+                after = entry.cookie;
+                assert_eq!(entry.attributes.unwrap().kind, entry.kind);
+                assert!(found.insert(entry.name, entry.kind).is_none(), "a name twice");
+            }
+            if page.end {
+                break;
+            }
+        }
+    }
+    Some(found)
+}
+
+#[test]
+fn every_answer_is_the_models() {
+    with_seed(|rng| {
+        for nodes in [1, 4] {
+            let machine = support::machine(nodes, 4096);
+            let mut world = World::new(machine.door());
+            for number in 0..STEPS {
+                step(&mut world, number, rng);
+            }
+            for pair in world.known.clone() {
+                let root = Credentials::root();
+                read(&world, STEPS, pair, 0, FILE_BYTES_MAX as u32 + 200_000, &root);
+                both!(world, STEPS, |pick| GetAttributes { file: pick(pair) }, same_attributes);
+                if let Some([real, model]) = names(&world, pair, 1 + rng.below(5) as u32) {
+                    assert_eq!(real, model);
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,140 @@
+//! The file information cache of one node (thesis section 2.5.2): the inodes in use, with what of
+//! them is not in the store yet, and the chunks round the last accesses.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::chunks::{difference, subtract};
+use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
+
+/// Chunks of one file that are kept though the store has them too, at most.
+const RECENT_MAX: usize = 64;
+
+/// A change of one chunk that no record names yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uncommitted {
+    /// The chunk after the change.
+    pub(crate) chunk: Chunk,
+    /// Blocks that the record will take into use.
+    pub(crate) taken: Vec<Run>,
+    /// Blocks that the record will free.
+    pub(crate) freed: Vec<Run>,
+}
+
+/// One inode in use.
+#[derive(Debug)]
+pub(crate) struct Active {
+    /// As clients see it.
+    pub(crate) inode: Inode,
+    /// As the store has it.
+    pub(crate) stored: Inode,
+    /// Installed chunks; their unsealed blocks may be rewritten in the cache.
+    pub(crate) pending: BTreeMap<u64, Uncommitted>,
+    /// Sealed chunks that wait for a commit.
+    pub(crate) sealed: BTreeMap<u64, Uncommitted>,
+    /// Sealed chunks whose commit is under way.
+    pub(crate) committing: BTreeMap<u64, Uncommitted>,
+    /// When the first of the uncommitted changes was made.
+    pub(crate) dirty_since: Option<Duration>,
+    recent: BTreeMap<u64, Chunk>,
+}
+
+impl Active {
+    /// An inode as the store has it.
+    pub(crate) fn new(stored: Inode) -> Self {
+        Self {
+            inode: stored.clone(),
+            stored,
+            pending: BTreeMap::new(),
+            sealed: BTreeMap::new(),
+            committing: BTreeMap::new(),
+            dirty_since: None,
+            recent: BTreeMap::new(),
+        }
+    }
+
+    /// The store has all of it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty_since.is_none() && self.uncommitted() == 0
+    }
+
+    /// Chunks with changes that no record names.
+    pub(crate) fn uncommitted(&self) -> usize {
+        self.pending.len() + self.sealed.len() + self.committing.len()
+    }
+
+    /// The chunk, if it is known here.
+    pub(crate) fn chunk(&self, index: u64) -> Option<&Chunk> {
+        let changed = self.pending.get(&index).or_else(|| self.sealed.get(&index));
+        let changed = changed.or_else(|| self.committing.get(&index));
+        changed.map(|change| &change.chunk).or_else(|| self.recent.get(&index))
+    }
+
+    /// Remembers a chunk of the store.
+    pub(crate) fn remember(&mut self, index: u64, chunk: Chunk) {
+        if self.recent.len() >= RECENT_MAX && !self.recent.contains_key(&index) {
+            // Far from the present access is least likely to be used next.
+            let first = self.recent.keys().next().copied().unwrap_or(index);
+            let last = self.recent.keys().next_back().copied().unwrap_or(index);
+            let far = if index.abs_diff(first) > index.abs_diff(last) { first } else { last };
+            self.recent.remove(&far);
+        }
+        self.recent.insert(index, chunk);
+    }
+
+    /// Replaces a chunk whose present state is `old`; returns blocks that can be given back at
+    /// once, because no record ever named them.
+    pub(crate) fn install(&mut self, old: &Chunk, update: ChunkUpdate, blocks: usize) -> Vec<Run> {
+        let change = difference(old, &update.chunk, blocks);
+        let used = &mut self.inode.attributes.used_bytes;
+        let block_size = blockio::BLOCK_SIZE as u64;
+        *used =
+            (*used + update.chunk.count() * block_size).saturating_sub(old.count() * block_size);
+        let pending = self.pending.entry(update.index).or_default();
+        pending.taken = subtract(&pending.taken, &change.released, blocks);
+        pending.taken.extend(change.taken);
+        pending.freed.extend(change.freed);
+        pending.chunk = update.chunk;
+        change.released
+    }
+
+    /// From now on nothing installed so far is rewritten in place.
+    pub(crate) fn seal(&mut self) {
+        merge_into(&mut self.sealed, std::mem::take(&mut self.pending));
+        for change in self.sealed.values_mut() {
+            change.chunk.seal();
+        }
+    }
+
+    /// What is sealed is being committed (with what an earlier commit could not finish).
+    pub(crate) fn begin_commit(&mut self) {
+        merge_into(&mut self.committing, std::mem::take(&mut self.sealed));
+    }
+
+    /// A record names this chunk now.
+    pub(crate) fn committed(&mut self, index: u64) {
+        if let Some(change) = self.committing.remove(&index) {
+            self.remember(index, change.chunk);
+        }
+    }
+
+    /// Forgets all that is known of chunks from `first` on; returns blocks that no record named.
+    pub(crate) fn forget_chunks(&mut self, first: u64) -> Vec<Run> {
+        let mut taken = Vec::new();
+        for changes in [&mut self.pending, &mut self.sealed, &mut self.committing] {
+            let gone = changes.split_off(&first);
+            taken.extend(gone.into_values().flat_map(|change| change.taken));
+        }
+        self.recent.split_off(&first);
+        taken
+    }
+}
+
+fn merge_into(older: &mut BTreeMap<u64, Uncommitted>, newer: BTreeMap<u64, Uncommitted>) {
+    for (index, mut change) in newer {
+        let before = older.remove(&index).unwrap_or_default();
+        change.taken.splice(0..0, before.taken);
+        change.freed.splice(0..0, before.freed);
+        older.insert(index, change);
+    }
+}

@@ -1,0 +1,133 @@
+//! Keys and values of a node's store. Part of the on-disk format: see docs/format.md.
+//!
+//! A key is a table number (one byte) and big-endian numbers, so that the order of the bytes is the
+//! order of the numbers; values are in the form of [`runtime::wire`].
+
+use std::ops::Bound;
+
+use crate::attributes::Name;
+use crate::hash::name_hash;
+
+/// Table numbers. Never reused.
+mod table {
+    pub(super) const INODE: u8 = 1;
+    pub(super) const CHUNK: u8 = 2;
+    pub(super) const NAME: u8 = 3;
+    // 4 is kept for the stored replies of the metadata issue.
+    pub(super) const INTENT: u8 = 5;
+    pub(super) const COUNT: u8 = 6;
+}
+
+/// Bits of a name's position. With the 12 bits of a node before them they make a cookie that is
+/// positive as a signed number too, as some clients want it.
+pub const POSITION_BITS: u32 = 51;
+
+/// No name has a smaller position: these cookies are for `.` and `..` and the start.
+const POSITION_MIN: u64 = 3;
+
+/// The inode `ino`.
+pub(crate) fn inode(ino: u64) -> Vec<u8> {
+    key(table::INODE, &[ino])
+}
+
+/// How many inodes the node has.
+pub(crate) fn inode_count() -> Vec<u8> {
+    key(table::COUNT, &[1])
+}
+
+/// Chunk `index` of the file `ino`.
+pub(crate) fn chunk(ino: u64, index: u64) -> Vec<u8> {
+    key(table::CHUNK, &[ino, index])
+}
+
+/// The index in a chunk's key.
+pub(crate) fn chunk_index(key: &[u8]) -> Option<u64> {
+    number(key, 9)
+}
+
+/// Past the last chunk of the file `ino`.
+pub(crate) fn chunks_end(ino: u64) -> Vec<u8> {
+    key(table::CHUNK, &[ino + 1])
+}
+
+/// The place of a name in the order of its directory at its node.
+pub fn position(directory: u64, name: &Name) -> u64 {
+    (name_hash(directory, name) >> (u64::BITS - POSITION_BITS)).max(POSITION_MIN)
+}
+
+/// The name `name` in `directory`.
+pub(crate) fn name(directory: u64, name: &Name) -> Vec<u8> {
+    let mut key = key(table::NAME, &[directory, position(directory, name)]);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// Position and bytes of the name in a name's key.
+pub(crate) fn name_parts(key: &[u8]) -> Option<(u64, &[u8])> {
+    Some((number(key, 9)?, key.get(17..)?))
+}
+
+/// The names of `directory` after `after`.
+pub(crate) fn names_after(directory: u64, after: Option<u64>) -> Bound<Vec<u8>> {
+    let from = after.map_or(0, |after| after + 1);
+    Bound::Included(key(table::NAME, &[directory, from]))
+}
+
+/// Past the last name of `directory`.
+pub(crate) fn names_end(directory: u64) -> Vec<u8> {
+    key(table::NAME, &[directory + 1])
+}
+
+/// The blocks of `ino` from some chunk on are to be freed.
+pub(crate) fn trim_intent(ino: u64) -> Vec<u8> {
+    key(table::INTENT, &[1, ino])
+}
+
+/// `group` was given to another node, which has not confirmed it yet.
+pub(crate) fn grant_intent(group: u64) -> Vec<u8> {
+    key(table::INTENT, &[2, group])
+}
+
+/// The range of all trim intents, or of all grants.
+pub(crate) fn intents(kind: u64) -> (Bound<Vec<u8>>, Vec<u8>) {
+    (Bound::Included(key(table::INTENT, &[kind])), key(table::INTENT, &[kind + 1]))
+}
+
+/// Kind of [`trim_intent`] for [`intents`].
+pub(crate) const TRIMS: u64 = 1;
+/// Kind of [`grant_intent`] for [`intents`].
+pub(crate) const GRANTS: u64 = 2;
+
+/// The number in an intent's key.
+pub(crate) fn intent_number(key: &[u8]) -> Option<u64> {
+    number(key, 9)
+}
+
+fn key(table: u8, numbers: &[u64]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + 8 * numbers.len());
+    key.push(table);
+    for number in numbers {
+        key.extend_from_slice(&number.to_be_bytes());
+    }
+    key
+}
+
+fn number(key: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_agreed_bytes_and_order() {
+        assert_eq!(inode(0x0102), [1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(chunk(1, 2), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+        let name = Name::new(&b"a"[..]).unwrap();
+        let key = super::name(1, &name);
+        assert_eq!(name_parts(&key), Some((position(1, &name), &b"a"[..])));
+        assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
+        assert!(position(1, &name) < 1 << POSITION_BITS);
+    }
+}

@@ -1,0 +1,196 @@
+//! The metadata actor of one node: its store, the inodes in use, and one `match`.
+
+mod allocate;
+mod directories;
+mod files;
+mod inodes;
+mod names;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::Stripes;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::protocol::Undelivered;
+use runtime::sync::KeyedLock;
+use runtime::wire::Wire;
+use runtime::{Caller, Context, NodeKind, Server};
+
+use self::allocate::Space;
+use self::directories::Directories;
+use crate::active::Active;
+use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
+use crate::store::{Batch, Position, Store, StoreError};
+
+/// Inodes kept in memory though the store has them too, at most.
+const CLEAN_INODES_MAX: usize = 16_384;
+
+/// A commit that finds the log full is tried again so often.
+const LOG_FULL_TRIES_MAX: u32 = 1000;
+/// The pause before it.
+const LOG_FULL_PAUSE: Duration = Duration::from_millis(5);
+
+/// The metadata of one node. State is borrowed for a statement, never across an await.
+pub struct MetaServer {
+    context: Context,
+    /// This node's index.
+    node: u32,
+    stripes: Rc<dyn Stripes>,
+    store: Rc<Store>,
+    inodes: RefCell<BTreeMap<u64, Active>>,
+    /// Blocks of inodes that are gone, which no record named, until they are trimmed.
+    dead: RefCell<BTreeMap<u64, Vec<Run>>>,
+    /// One reader of the store per inode.
+    loading: KeyedLock<u64>,
+    /// One commit or truncation per inode.
+    commits: KeyedLock<u64>,
+    directories: Directories,
+    space: Space,
+    /// Inodes of this node.
+    inode_count: Cell<u64>,
+}
+
+impl std::fmt::Debug for MetaServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MetaServer").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Server<Meta> for MetaServer {
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move { self.answer(request).await }.boxed_local()
+    }
+}
+
+impl MetaServer {
+    /// Makes the metadata of the node of `context` on an empty volume; the root directory, if it
+    /// belongs there.
+    pub async fn format(context: &Context, stripes: &Rc<dyn Stripes>) -> Result<(), StoreError> {
+        let node = index(context);
+        Store::format(context, stripes, node).await?;
+        let store = Store::mount(context.clone(), stripes.clone(), node).await?;
+        if let Some(root) = inodes::root_inode(context) {
+            let mut batch = Batch::new();
+            batch.put(crate::keys::inode(root.attributes.ino), runtime::wire::to_bytes(&root));
+            batch.put(crate::keys::inode_count(), runtime::wire::to_bytes(&1_u64));
+            store.commit(batch)?;
+        }
+        store.checkpoint().await
+    }
+
+    /// Brings up the metadata of the node of `context`: newest root, log tail, what was left half
+    /// done.
+    pub async fn mount(context: Context, stripes: Rc<dyn Stripes>) -> Result<Rc<Self>, StoreError> {
+        let node = index(&context);
+        let store = Store::mount(context.clone(), stripes.clone(), node).await?;
+        let count = store.get(&crate::keys::inode_count()).await?;
+        let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
+        let server = Rc::new(Self {
+            context,
+            node,
+            stripes,
+            store,
+            inodes: RefCell::default(),
+            dead: RefCell::default(),
+            loading: KeyedLock::default(),
+            commits: KeyedLock::default(),
+            directories: Directories::default(),
+            space: Space::default(),
+            inode_count: Cell::new(count),
+        });
+        server.finish_trims().await?;
+        Ok(server)
+    }
+
+    async fn answer(&self, request: Request) -> Reply {
+        match request {
+            Request::Begin(r) => Reply::Begin(self.begin(r).await),
+            Request::End(r) => Reply::End(self.end(r).await),
+            Request::GetInode(r) => Reply::GetInode(self.get_inode(r).await),
+            Request::ChangeInode(r) => Reply::ChangeInode(self.change_inode(r).await),
+            Request::FindName(r) => Reply::FindName(self.find_name(r).await),
+            Request::ScanNames(r) => Reply::ScanNames(self.scan_names(r).await),
+            Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
+            Request::ChangeName(r) => Reply::ChangeName(self.change_name(r).await),
+            Request::DropLink(r) => Reply::DropLink(self.drop_link(r).await),
+            Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
+            Request::Freeze(r) => Reply::Freeze(self.freeze(r).await),
+            Request::Thaw(r) => Reply::Thaw(self.thaw(&r)),
+            Request::HasNames(r) => Reply::HasNames(self.has_names(&r).await),
+            Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
+            Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
+            Request::Map(r) => Reply::Map(self.map(r).await),
+            Request::Allocate(r) => Reply::Allocate(self.allocate(r.blocks).await),
+            Request::Release(r) => Reply::Release(self.release(r.runs).await),
+            Request::Install(r) => Reply::Install(self.install(r).await),
+            Request::Seal(r) => Reply::Seal(self.seal(&r)),
+            Request::Commit(r) => Reply::Commit(self.commit(r.ino).await),
+            Request::Truncate(r) => Reply::Truncate(self.truncate(r).await),
+            Request::GetDirty(r) => Reply::GetDirty(Ok(self.dirty(r.age_ms))),
+            Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
+            Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(&r)),
+            Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
+            Request::LockTree(_) => Reply::LockTree(self.directories.lock_tree().await),
+            Request::UnlockTree(_) => Reply::UnlockTree(self.directories.unlock_tree()),
+            Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
+        }
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
+        Ok(self.store.checkpoint().await?)
+    }
+
+    /// Commits a batch; waits while the log is full. `make` is called right before each try, so
+    /// that the batch says what is true then.
+    async fn record<T>(
+        &self,
+        mut make: impl FnMut() -> Result<(Batch, T), Error>,
+    ) -> Result<(Position, T), Error> {
+        for _ in 0..LOG_FULL_TRIES_MAX {
+            let (batch, told) = make()?;
+            match self.store.commit(batch) {
+                Ok(position) => return Ok((position, told)),
+                Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Undelivered::Busy.into())
+    }
+
+    /// Waits until the record is durable, if it shall be.
+    async fn settle_record(&self, position: Position, durable: bool) -> Result<(), Error> {
+        if durable {
+            self.store.durable(position).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Decodes a value of the store. One that cannot be read was not written by us: damage.
+fn decode<T: Wire>(value: &[u8]) -> Result<T, Error> {
+    runtime::wire::from_bytes(value).map_err(|_| Error::Damaged {})
+}
+
+fn index(context: &Context) -> u32 {
+    let NodeKind::Fs(node) = context.node().kind() else {
+        panic!("metadata lives on file-system nodes");
+    };
+    node
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoSpace => Self::NoSpace {},
+            StoreError::Busy => Undelivered::Busy.into(),
+            StoreError::TooLarge { .. } => Self::TooLarge {},
+            other => {
+                tracing::error!(error = %other, "the metadata store failed");
+                Self::Damaged {}
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Space: blocks for this node's files, and groups for nodes that ran dry (design D6: no global
+//! free list, which was the bottleneck of the thesis' Fig. 4.5).
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use runtime::NodeId;
+use runtime::sync::KeyedLock;
+use runtime::wire::to_bytes;
+
+use super::{MetaServer, decode};
+use crate::client::ask;
+use crate::keys;
+use crate::protocol::{Error, GiveGroups, GroupsArrived, NodeSpace, Run};
+use crate::store::{Batch, StoreError};
+
+/// Groups asked of another node at a time.
+const GROUPS_ASKED: u32 = 8;
+/// An allocation that finds the store cleaning up, or others taking what it has fetched, is tried
+/// again so often.
+const BUSY_TRIES_MAX: u32 = 200;
+/// The pause before it.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// After the whole volume was found full, the others are not asked again for so long.
+const DRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Allocation state of one node.
+#[derive(Default)]
+pub(super) struct Space {
+    /// One search for groups at a time.
+    refill: KeyedLock<()>,
+    /// Nobody had groups to give, at this time.
+    dry_at: Cell<Option<Duration>>,
+}
+
+impl MetaServer {
+    pub(super) async fn allocate(&self, blocks: u32) -> Result<Vec<Run>, Error> {
+        for _ in 0..BUSY_TRIES_MAX {
+            match self.store.allocate(blocks) {
+                Ok(runs) => return Ok(runs),
+                // Space that was freed comes back with a checkpoint.
+                Err(StoreError::Busy) => self.context.sleep(BUSY_PAUSE).await,
+                Err(StoreError::NoSpace) => self.refill(blocks).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::NoSpace {})
+    }
+
+    pub(super) async fn release(&self, runs: Vec<Run>) -> Result<(), Error> {
+        self.forget_and_release(runs).await
+    }
+
+    /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if none has any.
+    async fn refill(&self, blocks: u32) -> Result<(), Error> {
+        let before = self.store.space().free_blocks;
+        let _alone = self.space.refill.exclusive(()).await;
+        if self.store.space().free_blocks > before.max(u64::from(blocks)) {
+            return Ok(()); // somebody else has fetched them meanwhile
+        }
+        let now = self.context.now();
+        if self.space.dry_at.get().is_some_and(|dry_at| now < dry_at + DRY_PAUSE) {
+            return Err(Error::NoSpace {});
+        }
+        let nodes = self.context.fs_nodes();
+        for step in 1..nodes {
+            let donor = NodeId::fs((self.node + step) % nodes);
+            let call = GiveGroups { to: self.node, count: GROUPS_ASKED };
+            let groups = ask(&self.context, donor, call).await?;
+            if !groups.is_empty() {
+                return self.take_groups(donor, groups).await;
+            }
+        }
+        self.space.dry_at.set(Some(now));
+        Err(Error::NoSpace {})
+    }
+
+    async fn take_groups(&self, donor: NodeId, groups: Vec<u64>) -> Result<(), Error> {
+        let (position, ()) = self
+            .record(|| {
+                let mut batch = Batch::new();
+                // An offer may be repeated after a crash of the donor.
+                let owned = self.store.groups();
+                for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
+                    batch.take_group(*group);
+                }
+                Ok((batch, ()))
+            })
+            .await?;
+        self.store.durable(position).await?;
+        self.context.notify(donor, GroupsArrived { to: self.node, groups });
+        Ok(())
+    }
+
+    pub(super) async fn give_groups(&self, request: GiveGroups) -> Result<Vec<u64>, Error> {
+        let GiveGroups { to, count } = request;
+        let mut groups = self.unconfirmed_grants(to).await?;
+        if groups.is_empty() {
+            let (position, spare) = self
+                .record(|| {
+                    let spare = self.store.spare_groups(count as usize);
+                    let mut batch = Batch::new();
+                    for &group in &spare {
+                        batch.give_group(group);
+                        batch.put(keys::grant_intent(group), to_bytes(&to));
+                    }
+                    Ok((batch, spare))
+                })
+                .await?;
+            // The receiver must not use what a crash here could give back to us.
+            self.store.durable(position).await?;
+            groups = spare;
+        }
+        Ok(groups)
+    }
+
+    /// Groups given to `to` in an offer whose answer may have been lost.
+    async fn unconfirmed_grants(&self, to: u32) -> Result<Vec<u64>, Error> {
+        let (from, end) = keys::intents(keys::GRANTS);
+        let mut groups = Vec::new();
+        for (key, value) in self.store.scan(from.as_ref().map(Vec::as_slice), &end, 1024).await? {
+            if decode::<u32>(&value)? == to {
+                groups.push(keys::intent_number(&key).ok_or(Error::Damaged {})?);
+            }
+        }
+        Ok(groups)
+    }
+
+    pub(super) fn groups_arrived(&self, request: &GroupsArrived) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        for &group in &request.groups {
+            batch.delete(keys::grant_intent(group));
+        }
+        // If the log is full the offer is repeated, which does no harm.
+        match self.store.commit(batch) {
+            Ok(_) | Err(StoreError::Busy) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn get_space(&self) -> NodeSpace {
+        let space = self.store.space();
+        NodeSpace {
+            total_blocks: space.owned_blocks,
+            free_blocks: space.free_blocks,
+            inodes: self.inode_count.get(),
+        }
+    }
+}

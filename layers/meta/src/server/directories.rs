@@ -1,0 +1,192 @@
+//! Directories at the node of their inode: who changes names of them, and where names may be.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use runtime::protocol::Undelivered;
+use runtime::sync::{Event, KeyGuard, KeyedLock, Limit};
+
+use super::MetaServer;
+use crate::attributes::Kind;
+use crate::protocol::{
+    Begin, ChangeInode, DirectoryChange, End, Error, Freeze, GetOccupancy, Inode, InodeChange,
+    LearnOccupancy, Occupancy, Thaw,
+};
+
+/// Directories whose occupancy is kept, at most; for others all nodes are asked.
+const KNOWN_MAX: usize = 65_536;
+/// Changes of the tree that wait for their turn, at most.
+const TREE_WAITING_MAX: usize = 1024;
+
+/// What is known of the directories of this node. Only in memory: after a restart nobody changes
+/// anything, and where names are is found out again.
+pub(super) struct Directories {
+    states: RefCell<BTreeMap<u64, State>>,
+    changed: Event,
+    names: KeyedLock<Vec<u8>>,
+    tree: Limit,
+}
+
+#[derive(Default)]
+struct State {
+    /// Changes between `Begin` and `End`.
+    changing: usize,
+    /// No change may begin.
+    frozen: bool,
+    /// Nodes that may hold names.
+    nodes: BTreeSet<u32>,
+    /// No other node holds names.
+    complete: bool,
+}
+
+impl Default for Directories {
+    fn default() -> Self {
+        Self {
+            states: RefCell::default(),
+            changed: Event::default(),
+            names: KeyedLock::default(),
+            tree: Limit::new(1, TREE_WAITING_MAX),
+        }
+    }
+}
+
+impl Directories {
+    /// One change of a name at a time.
+    pub(super) async fn name_lock(&self, key: &[u8]) -> KeyGuard<Vec<u8>> {
+        self.names.exclusive(key.to_vec()).await
+    }
+
+    /// A directory was made just now: it has no names anywhere.
+    pub(super) fn made(&self, ino: u64) {
+        let state = State { complete: true, ..State::default() };
+        self.states.borrow_mut().insert(ino, state);
+    }
+
+    /// A directory, or anything else, is gone.
+    pub(super) fn removed(&self, ino: u64) {
+        self.states.borrow_mut().remove(&ino);
+        self.changed.tell();
+    }
+
+    pub(super) async fn lock_tree(&self) -> Result<(), Error> {
+        let permit = self.tree.acquire().await.ok_or(Undelivered::Busy)?;
+        // Given back by `unlock_tree`, which is another request.
+        std::mem::forget(permit);
+        Ok(())
+    }
+
+    pub(super) fn unlock_tree(&self) -> Result<(), Error> {
+        self.tree.put_back();
+        Ok(())
+    }
+
+    fn with<T>(&self, ino: u64, look: impl FnOnce(&mut State) -> T) -> T {
+        let mut states = self.states.borrow_mut();
+        if states.len() >= KNOWN_MAX && !states.contains_key(&ino) {
+            states.retain(|_, state| state.changing > 0 || state.frozen);
+        }
+        look(states.entry(ino).or_default())
+    }
+
+    fn occupied(&self, ino: u64) -> Option<Vec<u32>> {
+        self.with(ino, |state| state.complete.then(|| state.nodes.iter().copied().collect()))
+    }
+}
+
+impl MetaServer {
+    async fn load_directory(&self, ino: u64, generation: u64) -> Result<Inode, Error> {
+        self.load(ino, generation).await?;
+        let inode = self.with(ino, |active| Ok(active.inode.clone()))?;
+        if inode.attributes.kind == (Kind::Directory {}) {
+            Ok(inode)
+        } else {
+            Err(Error::NotDirectory {})
+        }
+    }
+
+    /// A frozen directory is busy: to wait here could close a circle with those who froze it.
+    pub(super) async fn begin(&self, request: Begin) -> Result<Inode, Error> {
+        let inode = self.load_directory(request.directory, request.generation).await?;
+        let begun = self.directories.with(request.directory, |state| {
+            if !state.frozen {
+                state.changing += 1;
+                state.nodes.insert(request.node);
+            }
+            !state.frozen
+        });
+        if begun { Ok(inode) } else { Err(Undelivered::Busy.into()) }
+    }
+
+    pub(super) async fn end(&self, request: End) -> Result<(), Error> {
+        let End { directory, change } = request;
+        let noted = match change {
+            Some(change) => self.note(directory, change).await,
+            None => Ok(()),
+        };
+        self.directories.with(directory, |state| {
+            state.changing = state.changing.saturating_sub(1);
+        });
+        self.directories.changed.tell();
+        noted
+    }
+
+    /// Times go to the store with the next commit; links, which must be exact, at once.
+    async fn note(&self, directory: u64, change: DirectoryChange) -> Result<(), Error> {
+        let DirectoryChange { time, links } = change;
+        self.load(directory, 0).await?;
+        if links == 0 {
+            let now = self.context.now();
+            return self.with(directory, |active| {
+                let attributes = &mut active.inode.attributes;
+                attributes.mtime = attributes.mtime.max(time);
+                attributes.ctime = attributes.ctime.max(time);
+                active.dirty_since.get_or_insert(now);
+                Ok(())
+            });
+        }
+        let generation = self.with(directory, |active| Ok(active.inode.attributes.generation))?;
+        let change =
+            InodeChange { mtime: Some(time), ctime: Some(time), links, ..InodeChange::default() };
+        let call =
+            ChangeInode { ino: directory, generation, change, only_if_ctime: None, durable: true };
+        self.change_inode(call).await.map(|_| ())
+    }
+
+    pub(super) async fn freeze(&self, request: Freeze) -> Result<Occupancy, Error> {
+        let Freeze { directory, generation } = request;
+        let inode = self.load_directory(directory, generation).await?;
+        let first =
+            self.directories.with(directory, |state| !std::mem::replace(&mut state.frozen, true));
+        if !first {
+            return Err(Undelivered::Busy.into());
+        }
+        loop {
+            let changed = self.directories.changed.next();
+            if self.directories.with(directory, |state| state.changing == 0) {
+                let nodes = self.directories.occupied(directory);
+                return Ok(Occupancy { inode, nodes });
+            }
+            changed.await;
+        }
+    }
+
+    pub(super) fn thaw(&self, request: &Thaw) -> Result<(), Error> {
+        self.directories.with(request.directory, |state| state.frozen = false);
+        self.directories.changed.tell();
+        Ok(())
+    }
+
+    pub(super) async fn get_occupancy(&self, request: GetOccupancy) -> Result<Occupancy, Error> {
+        let inode = self.load_directory(request.directory, request.generation).await?;
+        Ok(Occupancy { inode, nodes: self.directories.occupied(request.directory) })
+    }
+
+    pub(super) async fn learn_occupancy(&self, request: LearnOccupancy) -> Result<(), Error> {
+        self.load(request.directory, 0).await?;
+        self.directories.with(request.directory, |state| {
+            state.nodes.extend(request.nodes);
+            state.complete = true;
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,379 @@
+//! Content of files: where it is, and how a change of it becomes durable (design D6): data first,
+//! then the record that names the new blocks with their checksums.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::time::Duration;
+
+use runtime::wire::to_bytes;
+
+use super::{MetaServer, decode};
+use crate::active::Uncommitted;
+use crate::attributes::Attributes;
+use crate::keys;
+use crate::protocol::{Chunk, Error, FileMap, Inode, Install, Map, Run, Seal, Truncate};
+use crate::store::{Batch, Position, StoreError};
+
+/// Bytes that the chunks of one record may take, at most: well below the store's limit.
+const RECORD_BYTES: usize = 20 << 10;
+/// Bytes that one block of a chunk takes in a record, at most: a run of its own, taken and freed.
+const RECORD_BYTES_PER_BLOCK: usize = 48;
+
+/// Uncommitted chunks after which a file counts as dirty however young they are.
+const UNCOMMITTED_MAX: usize = 1024;
+
+impl MetaServer {
+    pub(super) async fn map(&self, request: Map) -> Result<FileMap, Error> {
+        let Map { ino, generation, first, count } = request;
+        self.load(ino, generation).await?;
+        let mut chunks = Vec::with_capacity(count.min(1024) as usize);
+        for index in first..first.saturating_add(u64::from(count)) {
+            chunks.push(self.chunk(ino, index).await?);
+        }
+        let attributes = self.with(ino, |active| Ok(active.inode.attributes))?;
+        Ok(FileMap { attributes, chunks })
+    }
+
+    /// The present state of a chunk.
+    async fn chunk(&self, ino: u64, index: u64) -> Result<Chunk, Error> {
+        let known = self.with(ino, |active| Ok(active.chunk(index).cloned()))?;
+        if let Some(chunk) = known {
+            return Ok(chunk);
+        }
+        let chunk = self.stored_chunk(ino, index).await?;
+        // The caller holds the chunk: nobody has changed it meanwhile.
+        if let Some(active) = self.inodes.borrow_mut().get_mut(&ino) {
+            active.remember(index, chunk.clone());
+        }
+        Ok(chunk)
+    }
+
+    async fn stored_chunk(&self, ino: u64, index: u64) -> Result<Chunk, Error> {
+        let value = self.store.get(&keys::chunk(ino, index)).await?;
+        let chunk: Chunk = value.map(|value| decode(&value)).transpose()?.unwrap_or_default();
+        let blocks = self.stripes.geometry().blocks_per_stripe();
+        if chunk.is_valid(blocks) { Ok(chunk) } else { Err(Error::Damaged {}) }
+    }
+
+    pub(super) async fn install(&self, request: Install) -> Result<Attributes, Error> {
+        let Install { ino, updates, size_min, time, drop_setid } = request;
+        self.load(ino, 0).await?;
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let mut released = Vec::new();
+        for update in updates {
+            let old = self.chunk(ino, update.index).await?;
+            self.with(ino, |active| {
+                released.extend(active.install(&old, update, blocks));
+                Ok(())
+            })?;
+        }
+        let now = self.context.now();
+        let attributes = self.with(ino, |active| {
+            let attributes = &mut active.inode.attributes;
+            attributes.size = attributes.size.max(size_min);
+            attributes.mtime = time;
+            attributes.ctime = time;
+            if drop_setid {
+                attributes.mode &= !drop_setid_bits(attributes.mode);
+            }
+            active.dirty_since.get_or_insert(now);
+            Ok(active.inode.attributes)
+        })?;
+        self.forget_and_release(released).await?;
+        Ok(attributes)
+    }
+
+    pub(super) fn seal(&self, request: &Seal) -> Result<(), Error> {
+        self.with(request.ino, |active| {
+            active.seal();
+            Ok(())
+        })
+    }
+
+    pub(super) async fn commit(&self, ino: u64) -> Result<Attributes, Error> {
+        let _alone = self.commits.exclusive(ino).await;
+        self.load(ino, 0).await?;
+        let position = self.commit_locked(ino).await?;
+        self.store.durable(position).await?;
+        self.with(ino, |active| Ok(active.inode.attributes))
+    }
+
+    /// Commits what is sealed; returns the position after which it is durable.
+    async fn commit_locked(&self, ino: u64) -> Result<Position, Error> {
+        let (snapshot, changes) = self.with(ino, |active| {
+            active.begin_commit();
+            active.dirty_since = None;
+            let changes: Vec<(u64, Uncommitted)> =
+                active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
+            Ok((active.inode.clone(), changes))
+        })?;
+        let outcome = self.record_changes(ino, snapshot, changes).await;
+        if outcome.is_err() {
+            let now = self.context.now();
+            // Still uncommitted: the next commit tries again.
+            let _ = self.with(ino, |active| {
+                active.dirty_since.get_or_insert(now);
+                Ok(())
+            });
+        }
+        outcome
+    }
+
+    async fn record_changes(
+        &self,
+        ino: u64,
+        snapshot: Inode,
+        changes: Vec<(u64, Uncommitted)>,
+    ) -> Result<Position, Error> {
+        let per_stripe = u64::from(self.stripes.geometry().blocks_per_stripe());
+        let taken = changes.iter().flat_map(|(_, change)| &change.taken);
+        let stripes: BTreeSet<u64> = taken.map(|run| run.start / per_stripe).collect();
+        if !stripes.is_empty() {
+            let synced = self.stripes.sync(stripes.into_iter().collect()).await;
+            synced.map_err(StoreError::from)?;
+        }
+        for part in changes.chunks(self.chunks_per_record()) {
+            self.record(|| {
+                let mut batch = Batch::new();
+                for (index, change) in part {
+                    put_chunk(&mut batch, ino, *index, &change.chunk);
+                    add_runs(&mut batch, &change.taken, &change.freed);
+                }
+                Ok((batch, ()))
+            })
+            .await?;
+            self.with(ino, |active| {
+                for (index, _) in part {
+                    active.committed(*index);
+                }
+                Ok(())
+            })?;
+        }
+        // The inode last: its size must not promise content that no record names.
+        let (position, ()) = self
+            .record(|| {
+                let mut batch = Batch::new();
+                batch.put(keys::inode(ino), to_bytes(&snapshot));
+                Ok((batch, ()))
+            })
+            .await?;
+        self.with(ino, |active| {
+            active.stored = snapshot;
+            Ok(position)
+        })
+    }
+
+    pub(super) async fn truncate(&self, request: Truncate) -> Result<Attributes, Error> {
+        let Truncate { ino, generation, size, time, durable } = request;
+        let _alone = self.commits.exclusive(ino).await;
+        self.load(ino, generation).await?;
+        let chunk_size = u64::from(self.stripes.geometry().stripe_size);
+        let block_size = blockio::BLOCK_SIZE as u64;
+        let shrinks = self.with(ino, |active| Ok(size < active.inode.attributes.size))?;
+        if shrinks {
+            // What is cut off whole never needs to be written.
+            let unnamed =
+                self.with(ino, |active| Ok(active.forget_chunks(size.div_ceil(chunk_size))))?;
+            self.forget_and_release(unnamed).await?;
+            self.with(ino, |active| {
+                active.seal();
+                Ok(())
+            })?;
+            self.commit_locked(ino).await?;
+        }
+        let kept_blocks = (size % chunk_size).div_ceil(block_size) as u32;
+        let boundary = size / chunk_size;
+        let position =
+            self.cut(ino, size, time, shrinks.then_some((boundary, kept_blocks))).await?;
+        let position = match shrinks {
+            true => self.trim_chunks(ino, size.div_ceil(chunk_size)).await?.unwrap_or(position),
+            false => position,
+        };
+        if shrinks {
+            self.recount(ino).await?;
+        }
+        self.settle_record(position, durable).await?;
+        self.with(ino, |active| Ok(active.inode.attributes))
+    }
+
+    /// Records the new size, together with the chunk at the cut.
+    async fn cut(
+        &self,
+        ino: u64,
+        size: u64,
+        time: crate::attributes::Time,
+        boundary: Option<(u64, u32)>,
+    ) -> Result<Position, Error> {
+        let mut cut_chunk = None;
+        if let Some((index, kept_blocks)) = boundary.filter(|(_, kept)| *kept > 0) {
+            let mut chunk = self.stored_chunk(ino, index).await?;
+            chunk.seal();
+            let freed = chunk.cut(kept_blocks);
+            cut_chunk = Some((index, chunk, freed)).filter(|(_, _, freed)| !freed.is_empty());
+        }
+        let (position, ()) = self
+            .record(|| {
+                self.with(ino, |active| {
+                    let mut batch = Batch::new();
+                    let mut stored = active.stored.clone();
+                    stored.attributes.size = size;
+                    stored.attributes.mtime = time;
+                    stored.attributes.ctime = time;
+                    batch.put(keys::inode(ino), to_bytes(&stored));
+                    if let Some((index, chunk, freed)) = &cut_chunk {
+                        put_chunk(&mut batch, ino, *index, chunk);
+                        add_runs(&mut batch, &[], freed);
+                    }
+                    if boundary.is_some() {
+                        batch.put(keys::trim_intent(ino), to_bytes(&first_gone(size, self)));
+                    }
+                    active.stored = stored;
+                    Ok((batch, ()))
+                })
+            })
+            .await?;
+        self.with(ino, |active| {
+            active.inode.attributes.size = size;
+            active.inode.attributes.mtime = time;
+            active.inode.attributes.ctime = time;
+            if let Some((index, chunk, _)) = cut_chunk {
+                active.remember(index, chunk);
+            }
+            Ok(position)
+        })
+    }
+
+    /// Counts the blocks of a file that was cut.
+    async fn recount(&self, ino: u64) -> Result<(), Error> {
+        let mut from = Bound::Included(keys::chunk(ino, 0));
+        let mut blocks = 0;
+        loop {
+            let end = keys::chunks_end(ino);
+            let found = self.store.scan(from.as_ref().map(Vec::as_slice), &end, 256).await?;
+            let Some((last, _)) = found.last() else { break };
+            from = Bound::Excluded(last.to_vec());
+            for (_, value) in &found {
+                blocks += decode::<Chunk>(value)?.count();
+            }
+        }
+        let now = self.context.now();
+        self.with(ino, |active| {
+            active.inode.attributes.used_bytes = blocks * blockio::BLOCK_SIZE as u64;
+            active.dirty_since.get_or_insert(now);
+            Ok(())
+        })
+    }
+
+    /// Frees what is left of an inode that is gone.
+    pub(super) async fn trim(&self, ino: u64) -> Result<(), Error> {
+        let unnamed = self.dead.borrow_mut().remove(&ino).unwrap_or_default();
+        self.forget_and_release(unnamed).await?;
+        self.trim_chunks(ino, 0).await?;
+        Ok(())
+    }
+
+    /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
+    async fn trim_chunks(&self, ino: u64, first: u64) -> Result<Option<Position>, Error> {
+        let end = keys::chunks_end(ino);
+        let chunks_per_record = self.chunks_per_record();
+        loop {
+            let from = keys::chunk(ino, first);
+            let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
+            let mut gone = Vec::with_capacity(found.len());
+            for (key, value) in found {
+                let index = keys::chunk_index(&key).ok_or(Error::Damaged {})?;
+                gone.push((index, decode::<Chunk>(&value)?.disk_runs()));
+            }
+            let last = gone.len() < chunks_per_record;
+            let (position, ()) = self
+                .record(|| {
+                    let mut batch = Batch::new();
+                    batch.relieve();
+                    for (index, runs) in &gone {
+                        batch.delete(keys::chunk(ino, *index));
+                        add_runs(&mut batch, &[], runs);
+                    }
+                    if last {
+                        batch.delete(keys::trim_intent(ino));
+                    }
+                    Ok((batch, ()))
+                })
+                .await?;
+            if last {
+                return Ok(Some(position));
+            }
+        }
+    }
+
+    fn chunks_per_record(&self) -> usize {
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        (RECORD_BYTES / (RECORD_BYTES_PER_BLOCK * blocks)).max(1)
+    }
+
+    /// Finishes trims that a crash has interrupted. Nobody uses the files yet.
+    pub(super) async fn finish_trims(&self) -> Result<(), StoreError> {
+        let (from, end) = keys::intents(keys::TRIMS);
+        let from = from.as_ref().map(Vec::as_slice);
+        for (key, value) in self.store.scan(from, &end, usize::MAX).await? {
+            let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
+            let first = decode(&value).map_err(|_| bad_intent())?;
+            self.trim_chunks(ino, first).await.map_err(|_| bad_intent())?;
+        }
+        Ok(())
+    }
+
+    /// Files with changes that wait for a commit for `age_ms`, or with very many.
+    pub(super) fn dirty(&self, age_ms: u64) -> Vec<u64> {
+        let now = self.context.now();
+        let age = Duration::from_millis(age_ms);
+        let inodes = self.inodes.borrow();
+        let waits = inodes.iter().filter(|(_, active)| {
+            let old = active.dirty_since.is_some_and(|since| since + age <= now);
+            old || active.uncommitted() > UNCOMMITTED_MAX
+        });
+        waits.map(|(&ino, _)| ino).collect()
+    }
+
+    /// Gives back blocks that no record named. Their content is forgotten first: once a block is
+    /// free the next owner may write it, and a late forget would hit that.
+    pub(super) async fn forget_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
+        let geometry = self.stripes.geometry();
+        for run in &runs {
+            let (stripe, offset) = geometry.block(run.start);
+            let length = run.count * blockio::BLOCK_SIZE as u32;
+            let forgotten = self.stripes.forget(stripe, offset, length).await;
+            forgotten.map_err(StoreError::from)?;
+        }
+        Ok(self.store.release(&runs)?)
+    }
+}
+
+fn bad_intent() -> StoreError {
+    StoreError::Damaged { what: "an intent to free blocks", block: 0 }
+}
+
+fn first_gone(size: u64, server: &MetaServer) -> u64 {
+    size.div_ceil(u64::from(server.stripes.geometry().stripe_size))
+}
+
+/// An executable file loses setuid and setgid (the latter only if the group may execute it).
+fn drop_setid_bits(mode: u32) -> u32 {
+    if mode & 0o010 != 0 { 0o6000 } else { 0o4000 }
+}
+
+fn put_chunk(batch: &mut Batch, ino: u64, index: u64, chunk: &Chunk) {
+    if chunk.runs.is_empty() {
+        batch.delete(keys::chunk(ino, index));
+    } else {
+        batch.put(keys::chunk(ino, index), to_bytes(chunk));
+    }
+}
+
+fn add_runs(batch: &mut Batch, taken: &[Run], freed: &[Run]) {
+    for &run in taken {
+        batch.allocated(run);
+    }
+    for &run in freed {
+        batch.freed(run);
+    }
+}

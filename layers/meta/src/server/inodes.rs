@@ -1,0 +1,190 @@
+//! Inodes: finding, changing, losing links.
+
+use runtime::Context;
+use runtime::wire::to_bytes;
+
+use super::{CLEAN_INODES_MAX, MetaServer, decode};
+use crate::active::Active;
+use crate::attributes::{Attributes, Kind, Time};
+use crate::hash::ino_node;
+use crate::keys;
+use crate::protocol::{ChangeInode, DropLink, Error, GetInode, Inode, InodeChange};
+use crate::store::Batch;
+
+/// The number of the root directory.
+const ROOT_INO: u64 = 1;
+
+/// The root directory of a new volume, if this is its node.
+pub(super) fn root_inode(context: &Context) -> Option<Inode> {
+    if ino_node(ROOT_INO, context.fs_nodes()) != context.node() {
+        return None;
+    }
+    let now = Time::from_unix(context.unix_time());
+    let attributes = Attributes {
+        ino: ROOT_INO,
+        generation: 1,
+        kind: Kind::Directory {},
+        mode: 0o755,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        major: 0,
+        minor: 0,
+        size: super::names::DIRECTORY_SIZE,
+        used_bytes: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        birth: now,
+    };
+    Some(Inode { attributes, parent: ROOT_INO, verifier: None, target: Vec::new() })
+}
+
+impl MetaServer {
+    /// Brings an inode into memory; checks its incarnation unless `generation` is 0.
+    pub(super) async fn load(&self, ino: u64, generation: u64) -> Result<(), Error> {
+        if !self.inodes.borrow().contains_key(&ino) {
+            // One at a time: a late answer of the store must not replace a newer state.
+            let _alone = self.loading.exclusive(ino).await;
+            if !self.inodes.borrow().contains_key(&ino) {
+                let value = self.store.get(&keys::inode(ino)).await?.ok_or(Error::Stale {})?;
+                let inode: Inode = decode(&value)?;
+                self.make_room();
+                self.inodes.borrow_mut().insert(ino, Active::new(inode));
+            }
+        }
+        let inodes = self.inodes.borrow();
+        let found = inodes.get(&ino).map(|active| active.inode.attributes.generation);
+        if generation == 0 || found == Some(generation) { Ok(()) } else { Err(Error::Stale {}) }
+    }
+
+    /// Drops clean inodes once there are too many.
+    pub(super) fn make_room(&self) {
+        let mut inodes = self.inodes.borrow_mut();
+        if inodes.len() >= CLEAN_INODES_MAX {
+            let mut left = CLEAN_INODES_MAX / 2;
+            inodes.retain(|_, active| {
+                left = left.saturating_sub(usize::from(active.is_clean()));
+                left > 0 || !active.is_clean()
+            });
+        }
+    }
+
+    /// Looks at or changes an inode that was [loaded](Self::load) just before, without an await
+    /// in between.
+    pub(super) fn with<T>(
+        &self,
+        ino: u64,
+        look: impl FnOnce(&mut Active) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.inodes.borrow_mut().get_mut(&ino).ok_or(Error::Stale {}).and_then(look)
+    }
+
+    pub(super) async fn get_inode(&self, request: GetInode) -> Result<Inode, Error> {
+        self.load(request.ino, request.generation).await?;
+        self.with(request.ino, |active| Ok(active.inode.clone()))
+    }
+
+    pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {
+        let ChangeInode { ino, generation, change, only_if_ctime, durable } = request;
+        self.load(ino, generation).await?;
+        let (position, attributes) = self
+            .record(|| {
+                self.with(ino, |active| {
+                    let ctime = active.inode.attributes.ctime;
+                    if only_if_ctime.is_some_and(|expected| expected != ctime) {
+                        return Err(Error::Changed {});
+                    }
+                    let mut after = active.inode.clone();
+                    apply(&change, &mut after)?;
+                    let mut batch = Batch::new();
+                    let mut stored = active.stored.clone();
+                    apply(&change, &mut stored)?;
+                    batch.put(keys::inode(ino), to_bytes(&stored));
+                    Ok((batch, (after, stored)))
+                })
+            })
+            .await
+            .and_then(|(position, (after, stored))| {
+                self.with(ino, |active| {
+                    active.inode = after;
+                    active.stored = stored;
+                    Ok((position, active.inode.attributes))
+                })
+            })?;
+        self.settle_record(position, durable).await?;
+        Ok(attributes)
+    }
+
+    pub(super) async fn drop_link(&self, request: DropLink) -> Result<u32, Error> {
+        let DropLink { ino, generation, time, name, durable } = request;
+        self.load(ino, generation).await?;
+        let name_key = name.as_ref().map(|(directory, name)| keys::name(*directory, name));
+        let mut _alone = None;
+        if let Some(key) = &name_key {
+            _alone = Some(self.directories.name_lock(key).await);
+            let dentry = self.store.get(key).await?.ok_or(Error::Changed {})?;
+            if decode::<crate::protocol::Dentry>(&dentry)?.ino != ino {
+                return Err(Error::Changed {});
+            }
+        }
+        let (position, left) = self
+            .record(|| {
+                self.with(ino, |active| {
+                    let mut batch = Batch::new();
+                    batch.relieve();
+                    if let Some(key) = &name_key {
+                        batch.delete(key.clone());
+                    }
+                    let attributes = &active.inode.attributes;
+                    let is_directory = attributes.kind == (Kind::Directory {});
+                    let left = if is_directory { 0 } else { attributes.links.saturating_sub(1) };
+                    if left > 0 {
+                        let mut stored = active.stored.clone();
+                        stored.attributes.links = left;
+                        stored.attributes.ctime = time;
+                        batch.put(keys::inode(ino), to_bytes(&stored));
+                    } else {
+                        batch.delete(keys::inode(ino));
+                        batch.put(keys::trim_intent(ino), to_bytes(&0_u64));
+                        let count = self.inode_count.get().saturating_sub(1);
+                        batch.put(keys::inode_count(), to_bytes(&count));
+                    }
+                    Ok((batch, left))
+                })
+            })
+            .await?;
+        if left > 0 {
+            self.with(ino, |active| {
+                for inode in [&mut active.inode, &mut active.stored] {
+                    inode.attributes.links = left;
+                    inode.attributes.ctime = time;
+                }
+                Ok(())
+            })?;
+        } else {
+            self.inode_count.set(self.inode_count.get().saturating_sub(1));
+            let gone = self.inodes.borrow_mut().remove(&ino);
+            let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
+            self.dead.borrow_mut().insert(ino, unnamed);
+            self.directories.removed(ino);
+        }
+        self.settle_record(position, durable).await?;
+        Ok(left)
+    }
+}
+
+/// Applies a change to an inode.
+pub(super) fn apply(change: &InodeChange, inode: &mut Inode) -> Result<(), Error> {
+    let attributes = &mut inode.attributes;
+    attributes.mode = change.mode.unwrap_or(attributes.mode);
+    attributes.uid = change.uid.unwrap_or(attributes.uid);
+    attributes.gid = change.gid.unwrap_or(attributes.gid);
+    attributes.atime = change.atime.unwrap_or(attributes.atime);
+    attributes.mtime = change.mtime.unwrap_or(attributes.mtime);
+    attributes.ctime = change.ctime.unwrap_or(attributes.ctime);
+    let links = i64::from(attributes.links) + change.links;
+    attributes.links = u32::try_from(links).map_err(|_| Error::Damaged {})?;
+    inode.parent = change.parent.unwrap_or(inode.parent);
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Names of directories, at the nodes of their hashes.
+
+use runtime::wire::to_bytes;
+
+use super::{MetaServer, decode};
+use crate::active::Active;
+use crate::attributes::{Attributes, Kind, Name};
+use crate::hash::ino_node;
+use crate::keys;
+use crate::protocol::{
+    AddFile, ChangeName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode, SCAN_MAX,
+    ScanNames,
+};
+use crate::store::Batch;
+
+/// What a directory says of its size: names are in the store, not in blocks of its own.
+pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
+
+/// Names of one position that are looked for beyond a full page.
+const SAME_POSITION_MAX: usize = 64;
+
+impl MetaServer {
+    pub(super) async fn find_name(&self, request: FindName) -> Result<Option<Dentry>, Error> {
+        let value = self.store.get(&keys::name(request.directory, &request.name)).await?;
+        value.map(|value| decode(&value)).transpose()
+    }
+
+    pub(super) async fn scan_names(&self, request: ScanNames) -> Result<Vec<NameEntry>, Error> {
+        let ScanNames { directory, after, count_max, attributes } = request;
+        let wanted = count_max.clamp(1, SCAN_MAX) as usize;
+        let from = keys::names_after(directory, after);
+        let end = keys::names_end(directory);
+        let from = from.as_ref().map(Vec::as_slice);
+        let found = self.store.scan(from, &end, wanted + SAME_POSITION_MAX).await?;
+        let mut entries: Vec<NameEntry> = Vec::with_capacity(found.len().min(wanted));
+        for (key, value) in found {
+            let (position, name) = keys::name_parts(&key).ok_or(Error::Damaged {})?;
+            if entries.len() >= wanted && entries.last().is_some_and(|e| e.position != position) {
+                break;
+            }
+            let name = Name::new(bytes::Bytes::copy_from_slice(name));
+            let name = name.map_err(|_| Error::Damaged {})?;
+            let dentry = decode(&value)?;
+            entries.push(NameEntry { position, name, dentry, attributes: None });
+        }
+        if attributes {
+            for entry in &mut entries {
+                entry.attributes = self.attributes_here(entry.dentry).await?.map(Box::new);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The attributes of an inode of this node; `None` if it is elsewhere or gone.
+    async fn attributes_here(&self, dentry: Dentry) -> Result<Option<Attributes>, Error> {
+        if ino_node(dentry.ino, self.context.fs_nodes()) != self.context.node() {
+            return Ok(None);
+        }
+        let known = self.inodes.borrow().get(&dentry.ino).map(|active| active.inode.attributes);
+        if known.is_some() {
+            return Ok(known);
+        }
+        // A scan of a large directory must not push the inodes in use out of memory.
+        let value = self.store.get(&keys::inode(dentry.ino)).await?;
+        let inode = value.map(|value| decode::<Inode>(&value)).transpose()?;
+        Ok(inode.map(|inode| inode.attributes))
+    }
+
+    pub(super) async fn has_names(&self, request: &HasNames) -> Result<bool, Error> {
+        let from = keys::names_after(request.directory, None);
+        let end = keys::names_end(request.directory);
+        let found = self.store.scan(from.as_ref().map(Vec::as_slice), &end, 1).await?;
+        Ok(!found.is_empty())
+    }
+
+    pub(super) async fn add_file(&self, request: AddFile) -> Result<Attributes, Error> {
+        let AddFile { directory, name, inode, durable } = request;
+        let name_key = keys::name(directory, &name);
+        let _alone = self.directories.name_lock(&name_key).await;
+        if self.store.get(&name_key).await?.is_some() {
+            return Err(Error::Exists {});
+        }
+        let ino =
+            self.store.next_number() * u64::from(self.context.fs_nodes()) + u64::from(self.node);
+        let generation = self.context.random() | 1;
+        let made = new_inode(ino, generation, directory, &inode);
+        let dentry = Dentry { ino, generation, kind: made.attributes.kind };
+        let (position, ()) = self
+            .record(|| {
+                let mut batch = Batch::new();
+                batch.put(name_key.clone(), to_bytes(&dentry));
+                batch.put(keys::inode(ino), to_bytes(&made));
+                batch.put(keys::inode_count(), to_bytes(&(self.inode_count.get() + 1)));
+                Ok((batch, ()))
+            })
+            .await?;
+        self.inode_count.set(self.inode_count.get() + 1);
+        let attributes = made.attributes;
+        if attributes.kind == (Kind::Directory {}) {
+            self.directories.made(ino);
+        }
+        self.make_room();
+        self.inodes.borrow_mut().insert(ino, Active::new(made));
+        self.settle_record(position, durable).await?;
+        Ok(attributes)
+    }
+
+    pub(super) async fn change_name(&self, request: ChangeName) -> Result<(), Error> {
+        let ChangeName { directory, name, expect, set, durable } = request;
+        let key = keys::name(directory, &name);
+        let _alone = self.directories.name_lock(&key).await;
+        let found = self.store.get(&key).await?;
+        let found: Option<Dentry> = found.map(|value| decode(&value)).transpose()?;
+        if found != expect {
+            return Err(Error::Changed {});
+        }
+        let (position, ()) = self
+            .record(|| {
+                let mut batch = Batch::new();
+                match &set {
+                    Some(dentry) => batch.put(key.clone(), to_bytes(dentry)),
+                    None => batch.delete(key.clone()),
+                }
+                Ok((batch, ()))
+            })
+            .await?;
+        self.settle_record(position, durable).await
+    }
+}
+
+fn new_inode(ino: u64, generation: u64, directory: u64, new: &NewInode) -> Inode {
+    let is_directory = new.kind == (Kind::Directory {});
+    let attributes = Attributes {
+        ino,
+        generation,
+        kind: new.kind,
+        mode: new.mode & 0o7777,
+        links: if is_directory { 2 } else { 1 },
+        uid: new.uid,
+        gid: new.gid,
+        major: new.major,
+        minor: new.minor,
+        size: if is_directory { DIRECTORY_SIZE } else { new.target.len() as u64 },
+        used_bytes: 0,
+        atime: new.atime.unwrap_or(new.time),
+        mtime: new.mtime.unwrap_or(new.time),
+        ctime: new.time,
+        birth: new.time,
+    };
+    let parent = if is_directory { directory } else { 0 };
+    Inode { attributes, parent, verifier: new.verifier, target: new.target.clone() }
+}
