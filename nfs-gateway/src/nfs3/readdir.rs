@@ -1,8 +1,8 @@
 //! READDIR and READDIRPLUS.
 //!
-//! The entries `.` and `..` are made here, with the cookies 1 and 2; the cookie of any other entry
-//! is file I/O's plus 2. A cookie stays valid while entries come and go, also over a restart, so
-//! their verifier never changes.
+//! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O leaves to
+//! gateways. A cookie stays valid while entries come and go, also over a restart, so the verifier
+//! of cookies never changes.
 
 use bytes::Bytes;
 use fileio::protocol::{Attributes, DirectoryEntry, ENTRIES_MAX, Handle, ReadDirectory};
@@ -109,28 +109,27 @@ async fn page(
     if cursor.cookie != 0 && cursor.verifier != asker.volume().cookie_verifier() {
         return Err(nfsstat3::NFS3ERR_BAD_COOKIE);
     }
-    let after = cursor.cookie.saturating_sub(DOTDOT);
+    let after = if cursor.cookie <= DOTDOT { 0 } else { cursor.cookie };
     let count_max = count_max.clamp(1, ENTRIES_MAX);
     let who = asker.who();
     let found = asker.ask(ReadDirectory { who, directory, after, count_max, attributes }).await?;
-    if found.entries.is_empty() && !found.end {
+    let first = found.entries.first();
+    if first.map_or(!found.end, |entry| entry.cookie <= DOTDOT) {
         // The client could not go on from here.
         return Err(nfsstat3::NFS3ERR_SERVERFAULT);
     }
     let mut entries = dots(asker, cursor.cookie, directory, &found.directory).await?;
-    for entry in found.entries {
-        entries.push(listed(entry)?);
-    }
+    entries.extend(found.entries.into_iter().map(listed));
     Ok(Page { entries, end: found.end, directory: found.directory })
 }
 
-fn listed(entry: DirectoryEntry) -> Result<Listed, nfsstat3> {
-    Ok(Listed {
+fn listed(entry: DirectoryEntry) -> Listed {
+    Listed {
         name: Bytes::copy_from_slice(entry.name.as_bytes()),
-        cookie: entry.cookie.checked_add(DOTDOT).ok_or(nfsstat3::NFS3ERR_SERVERFAULT)?,
+        cookie: entry.cookie,
         file: entry.handle,
         attributes: entry.attributes.map(|attributes| *attributes),
-    })
+    }
 }
 
 /// `.` and `..`, as far as they come after `cookie`.
