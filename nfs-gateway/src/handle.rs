@@ -63,11 +63,10 @@ mod tests {
 
     #[test]
     fn handles_have_the_agreed_bytes() {
-        let hex: String = bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(
-            hex,
-            "01100f0e0d0c0b0a09080706050403020122110000000000000300000000000000cd06b32e"
-        );
+        let volume = (1..=16).rev().collect();
+        let (ino, generation) = (vec![0x22, 0x11, 0, 0, 0, 0, 0, 0], vec![3, 0, 0, 0, 0, 0, 0, 0]);
+        let sum = vec![0xcd, 0x06, 0xb3, 0x2e];
+        assert_eq!(bytes(), [vec![1], volume, ino, generation, sum].concat());
         assert_eq!(decode(VOLUME, &bytes().into()), Ok(FILE));
     }
 

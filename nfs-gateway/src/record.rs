@@ -224,7 +224,7 @@ mod tests {
             for _ in 0..200 {
                 let mut stream = Vec::new();
                 let mut sent = Vec::new();
-                for _ in 0..1 + rng.index(5) {
+                for _ in 0..=rng.index(5) {
                     let mut record = Vec::new();
                     let fragments = 1 + rng.index(4);
                     for index in 0..fragments {

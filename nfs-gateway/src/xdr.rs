@@ -195,7 +195,9 @@ mod tests {
             for _ in 0..20_000 {
                 let mut bytes = vec![0; rng.index(100)];
                 rng.fill(&mut bytes);
-                bytes.iter_mut().for_each(|byte| *byte >>= 2 * (rng.index(4) as u32));
+                for byte in &mut bytes {
+                    *byte >>= 2 * rng.index(4);
+                }
                 let input = arguments(&bytes, &[]);
                 let _ = input.clone().take::<sattr3>();
                 let _ = input.clone().take::<createhow3>();

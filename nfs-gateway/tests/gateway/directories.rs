@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fileio::protocol::Request;
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::nfsstat3::*;
 use nfs3_types::nfs3::*;
@@ -40,8 +41,8 @@ async fn readdir(
             let result_bytes = page.packed_size();
             let entries = page.reply.entries.into_inner();
             let plain_bytes = entries.iter().map(|entry| plain_bytes(entry.name.as_ref())).sum();
-            let named = |entry: entry3| (entry.name.as_ref().to_vec(), entry.cookie);
-            let names = entries.into_iter().map(named).collect();
+            let told = |entry: entry3| (entry.name.as_ref().to_vec(), entry.cookie);
+            let names = entries.into_iter().map(told).collect();
             let (verifier, end) = (page.cookieverf, page.reply.eof);
             Ok(Page { names, verifier, end, result_bytes, plain_bytes })
         }
@@ -66,8 +67,8 @@ async fn readdirplus(
             let result_bytes = page.packed_size();
             let entries = page.reply.entries.into_inner();
             let plain_bytes = entries.iter().map(|entry| plain_bytes(entry.name.as_ref())).sum();
-            let named = |entry: &entryplus3| (entry.name.as_ref().to_vec(), entry.cookie);
-            let names = entries.iter().map(named).collect();
+            let told = |entry: &entryplus3| (entry.name.as_ref().to_vec(), entry.cookie);
+            let names = entries.iter().map(told).collect();
             let (verifier, end) = (page.cookieverf, page.reply.eof);
             Ok((Page { names, verifier, end, result_bytes, plain_bytes }, entries))
         }
@@ -195,15 +196,20 @@ fn readdirplus_tells_every_entry_with_its_handle_within_both_counts() {
 }
 
 #[test]
-fn nothing_above_the_root_is_told() {
+fn nothing_above_the_root_is_told_or_asked_for() {
     with_seed(|rng| {
-        Stage::new(rng).run(async |mut client, root| {
+        let stage = Stage::new(rng);
+        let service = stage.service.clone();
+        stage.run(async |mut client, root| {
             let (_, entries) = readdirplus(&mut client, &root, START, (8192, 8192)).await.unwrap();
             let dots: Vec<_> = entries
                 .into_iter()
                 .map(|entry| (entry.fileid, entry.cookie, entry.name_handle.unwrap()))
                 .collect();
-            assert_eq!(dots, [(1, 1, root.clone()), (1, 2, root)]);
+            assert_eq!(dots, [(1, 1, root.clone()), (1, 2, root.clone())]);
+            assert_eq!(client.lookup(&root, b"..").await.unwrap().object, root);
+            let above = |request: &Request| matches!(request, Request::Parent(_));
+            assert!(!service.asked().iter().any(above));
         });
     });
 }

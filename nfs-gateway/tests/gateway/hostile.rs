@@ -114,7 +114,7 @@ fn half_a_record_and_then_silence_is_reaped() {
         let stage = Stage::new(rng);
         let mut clients: Vec<Client> = (0..20).map(|_| stage.client()).collect();
         for (index, client) in clients.iter_mut().enumerate() {
-            let half = [&(1000_u32 | 1 << 31).to_be_bytes()[..], &[0; 500]].concat();
+            let half = [&(0x400_u32 | 1 << 31).to_be_bytes()[..], &[0; 500]].concat();
             stage.world.run(client.send_raw(&half[..index * 20]));
         }
         stage.world.advance(limits::IDLE / 2);
@@ -198,7 +198,7 @@ fn arguments_cut_short_or_with_more_behind_are_garbage() {
 
 /// Changes some bytes, mostly to values that lengths and numbers have trouble with.
 fn damage(bytes: &mut [u8], rng: &mut Rng) {
-    for _ in 0..1 + rng.index(4) {
+    for _ in 0..=rng.index(4) {
         let word = rng.index(bytes.len() / 4) * 4;
         let values = [0, 1, 3, 4, 64, 65, 255, 256, 1 << 31, u32::MAX - 3, u32::MAX];
         let value =

@@ -106,13 +106,14 @@ impl Stage {
         }
         let address = Address::Tcp("gateway:2049".into());
         let ctx = world.context(NodeId::application(0));
-        let gateway = world.run(Gateway::start(ctx, &address, config)).unwrap();
+        let gateway =
+            world.run(Gateway::start(ctx, &address, config)).expect("the address is free");
         Self { world, service, gateway: Rc::new(gateway) }
     }
 
     /// A new connection to the gateway.
     pub(crate) fn client(&self) -> Client {
-        Client::over(self.world.connect(self.gateway.address()).unwrap())
+        Client::over(self.world.connect(self.gateway.address()).expect("the gateway listens"))
     }
 
     /// Connects, mounts `/`, runs `body`.
@@ -132,14 +133,14 @@ impl Stage {
 /// The bytes of `value`.
 pub(crate) fn encode(value: &impl Pack) -> Vec<u8> {
     let mut bytes = Vec::new();
-    value.pack(&mut bytes).unwrap();
+    value.pack(&mut bytes).expect("it is small enough");
     bytes
 }
 
 /// `bytes` as exactly one `T`.
 pub(crate) fn decode<T: Unpack>(bytes: &[u8]) -> T {
     let mut input = bytes;
-    let (value, length) = T::unpack(&mut input).unwrap();
+    let (value, length) = T::unpack(&mut input).expect("a reply of this type");
     assert_eq!((input.len(), length), (0, bytes.len()), "the reply is longer than its type");
     value
 }
@@ -238,12 +239,12 @@ impl Client {
     /// The record of a call with the next number, and the number.
     pub(crate) fn record(&mut self, program: [u32; 3], arguments: &[u8]) -> (u32, Vec<u8>) {
         self.xid += 1;
-        let [prog, vers, proc] = program;
+        let [prog, vers, procedure] = program;
         let call = msg_body::CALL(call_body {
             rpcvers: RPC_VERSION_2,
             prog,
             vers,
-            proc,
+            proc: procedure,
             cred: self.credential.borrow(),
             verf: opaque_auth::default(),
         });
