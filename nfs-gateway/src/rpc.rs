@@ -300,9 +300,16 @@ mod tests {
         let weak = Refusal::Authentication(auth_stat::AUTH_TOOWEAK);
         assert_eq!(reply(Err(weak)), denied(&[1, 5]));
         let body = Body { head: words(&[0, 5]), tail: vec!["abc".into(), "de".into()] };
-        let expected = [&accepted(&[0, 0, 5])[..], b"abcde\0\0\0"].concat();
-        let mut expected = expected;
+        let mut expected = [&accepted(&[0, 0, 5])[..], b"abcde\0\0\0"].concat();
         expected[3] += 8;
         assert_eq!(reply(Ok(body)), expected);
+    }
+
+    #[test]
+    fn data_are_sent_from_where_they_are() {
+        let data = Bytes::from(vec![7; 1000]);
+        let body = Body { head: words(&[0]), tail: vec![data.clone()] };
+        let parts = reply(1, Ok(body));
+        assert!(parts.iter().any(|part| part.as_ptr() == data.as_ptr() && part.len() == 1000));
     }
 }

@@ -57,7 +57,8 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
 
 fn undelivered(why: Undelivered) -> nfsstat3 {
     match why {
-        // The client asks again by itself: busy nodes calm down, lost ones come back.
+        // The client asks again by itself: busy nodes calm down, lost ones come back. (A call whose
+        // reply was lost may then meet its own work; a failure here would be no better.)
         Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost => {
             nfsstat3::NFS3ERR_JUKEBOX
         }

@@ -190,6 +190,14 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_stays_where_it_was_received() {
+        let input = arguments(b"\0\0\0\x06ab", &[b"cdef", b"\0\0"]);
+        let received = [input.head[4..].as_ptr(), input.rest[0].as_ptr()];
+        let payload = input.payload().unwrap();
+        assert_eq!(payload.iter().map(|piece| piece.as_ptr()).collect::<Vec<_>>(), received);
+    }
+
+    #[test]
     fn any_bytes_are_taken_or_refused_without_a_panic() {
         with_seed(|rng| {
             for _ in 0..20_000 {

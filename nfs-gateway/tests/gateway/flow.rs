@@ -10,7 +10,7 @@ use nfs_gateway::{Config, Error, Gateway, limits};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::*;
 use runtime::net::Address;
-use runtime::seed::with_seed;
+use runtime::seed::{Rng, with_seed};
 use runtime::{Epoch, NodeId};
 
 use crate::kit::{Act, Stage, VOLUME, at, encode, mode, status};
@@ -243,6 +243,25 @@ fn stop_does_not_wait_for_ever() {
             assert!(client.receive().await.is_none());
         });
         assert!(stage.world.now() < limits::DRAIN * 2);
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    with_seed(|rng| {
+        let trace = |mut rng: Rng| {
+            let stage = Stage::new(&mut rng);
+            stage.run(async |mut client, root| {
+                for name in ["a", "b", "c"] {
+                    let file = client.file(&root, name).await;
+                    client.write(&file, 0, &vec![7; 100_000], stable_how::FILE_SYNC).await.unwrap();
+                }
+            });
+            stage.world.trace_hash()
+        };
+        assert_eq!(trace(rng.clone()), trace(rng.clone()));
+        let other = Rng::new(rng.bits());
+        assert_ne!(trace(rng.clone()), trace(other));
     });
 }
 

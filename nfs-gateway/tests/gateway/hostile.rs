@@ -230,6 +230,28 @@ fn damaged_calls_of_every_procedure_are_answered() {
 }
 
 #[test]
+fn calls_with_a_damaged_head_are_answered_too() {
+    with_seed(|rng| {
+        let seed = rng.bits();
+        Stage::new(rng).run(async |mut client, root| {
+            let mut rng = Rng::new(seed);
+            let file = client.file(&root, "file").await;
+            for (procedure, arguments) in calls(&root, &file) {
+                for _ in 0..100 {
+                    let program = [PROGRAM, VERSION, procedure as u32];
+                    let (xid, mut record) = client.record(program, &arguments);
+                    // What comes before is the number, and that it is a call.
+                    damage(&mut record[8..], &mut rng);
+                    client.send_record(&record).await;
+                    let (answered, _) = client.receive().await.expect("an answer");
+                    assert_eq!(answered, xid);
+                }
+            }
+        });
+    });
+}
+
+#[test]
 fn a_connection_too_many_is_closed_at_once() {
     with_seed(|rng| {
         let config = Config { connections_max: 3, ..Config::new(VOLUME, Epoch(1)) };
