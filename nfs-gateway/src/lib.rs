@@ -1,1 +1,51 @@
-//! (to come)
+//! The NFS gateway: `NFSv3` and `MOUNTv3` over TCP, in user space, on one port.
+//!
+//! # Promise
+//!
+//! - Each of the 22 procedures of RFC 1813 is answered as the RFC says; lines `//= rfc1813 3.3.7`
+//!   name the section that the code below them obeys (`grep -r '//='` is the list).
+//! - What a stable write, COMMIT, or a change of a directory answered is durable.
+//! - File handles stay valid as long as the file exists, also after a restart.
+//! - Any bytes on the wire end in an answer or a closed connection: never in a panic, and never in
+//!   memory out of proportion to the bytes that really came (a length is believed only once its
+//!   bytes are there). Every queue has a limit; past it the gateway stops reading.
+//! - Payloads are not copied: a WRITE hands on slices of the receive buffers, a READ is sent from
+//!   the slices that file I/O returned.
+//!
+//! # Asks below
+//!
+//! File I/O's applications interface ([`fileio::protocol`]) like any other application (thesis
+//! section 2.7), and byte streams, tasks and timers of its node's [`runtime::Context`].
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `config.rs` | identity of the volume, limits |
+//! | `server.rs` | accepts streams, counts them, stops |
+//! | `connection.rs` | one stream: records in, one task per call, replies out in any order |
+//! | `record.rs` | record marking (RFC 5531 section 11) |
+//! | `rpc.rs` | the head of a call, the head of a reply (RFC 5531 section 9) |
+//! | `xdr.rs` | arguments, each length checked against the bytes that are there |
+//! | `dispatch.rs` | which program answers a call |
+//! | `mount3.rs` | the MOUNT program (RFC 1813 section 5) |
+//! | `nfs3/` | the NFS program (RFC 1813 section 3), one file per procedure or small family |
+//! | `handle.rs` | file handles |
+//! | `translate.rs` | attributes, errors, times, names, credentials: NFS's words and ours |
+//! | `signal.rs` | something that happens once |
+
+mod config;
+mod connection;
+mod dispatch;
+mod handle;
+mod mount3;
+mod nfs3;
+mod record;
+mod rpc;
+mod server;
+mod signal;
+mod translate;
+mod xdr;
+
+pub use config::{Config, limits};
+pub use server::{Error, Gateway};

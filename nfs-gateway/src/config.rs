@@ -1,0 +1,76 @@
+//! What a gateway must know: whose volume it serves, and its limits.
+
+use std::time::Duration;
+
+use runtime::{Epoch, VolumeId};
+
+/// The limits that a new [`Config`] has.
+pub mod limits {
+    use std::time::Duration;
+
+    /// Bytes that one READ or WRITE may carry.
+    pub const TRANSFER_BYTES: u32 = 1 << 20;
+    /// Bytes in one RPC record: the largest transfer, and what stands around it.
+    pub const RECORD_BYTES: usize = TRANSFER_BYTES as usize + (64 << 10);
+    /// Fragments in one RPC record.
+    pub const FRAGMENTS: usize = 64;
+    /// Connections of all peers together.
+    pub const CONNECTIONS: usize = 1024;
+    /// Connections of one peer.
+    pub const CONNECTIONS_PER_PEER: usize = 32;
+    /// Calls of one connection that wait for their reply to be sent.
+    pub const OUTSTANDING_CALLS: usize = 64;
+    /// Bytes of such calls and of their replies.
+    pub const OUTSTANDING_BYTES: usize = 16 << 20;
+    /// A connection on which nothing moves for so long is closed.
+    pub const IDLE: Duration = Duration::from_mins(6);
+    /// Calls that run when the gateway stops have so long to end.
+    pub const DRAIN: Duration = Duration::from_secs(5);
+}
+
+/// A gateway's settings. [`Config::new`] gives the usual limits; each may be changed.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The volume: file handles name it.
+    pub volume: VolumeId,
+    /// Its epoch, another one each time the volume is opened: clients send unstable writes again
+    /// when it has changed (RFC 1813 section 3.3.21).
+    pub epoch: Epoch,
+    /// Bytes in one RPC record, at most ([`limits::RECORD_BYTES`]).
+    pub record_bytes_max: usize,
+    /// Fragments in one RPC record, at most ([`limits::FRAGMENTS`]).
+    pub fragments_max: usize,
+    /// Connections, at most ([`limits::CONNECTIONS`]); further ones are closed at once.
+    pub connections_max: usize,
+    /// Connections of one peer, at most ([`limits::CONNECTIONS_PER_PEER`]).
+    pub connections_per_peer_max: usize,
+    /// Calls of one connection whose replies are not sent yet, at most
+    /// ([`limits::OUTSTANDING_CALLS`]); past it the gateway stops reading.
+    pub outstanding_calls_max: usize,
+    /// Bytes of such calls and of their replies, at most ([`limits::OUTSTANDING_BYTES`]); a single
+    /// call is always let in.
+    pub outstanding_bytes_max: usize,
+    /// When a silent or stuck connection is closed ([`limits::IDLE`]).
+    pub idle: Duration,
+    /// How long running calls may go on when the gateway stops or the peer has closed its side
+    /// ([`limits::DRAIN`]).
+    pub drain: Duration,
+}
+
+impl Config {
+    /// The gateway of `volume` in its incarnation `epoch`, with the usual limits.
+    pub fn new(volume: VolumeId, epoch: Epoch) -> Self {
+        Self {
+            volume,
+            epoch,
+            record_bytes_max: limits::RECORD_BYTES,
+            fragments_max: limits::FRAGMENTS,
+            connections_max: limits::CONNECTIONS,
+            connections_per_peer_max: limits::CONNECTIONS_PER_PEER,
+            outstanding_calls_max: limits::OUTSTANDING_CALLS,
+            outstanding_bytes_max: limits::OUTSTANDING_BYTES,
+            idle: limits::IDLE,
+            drain: limits::DRAIN,
+        }
+    }
+}

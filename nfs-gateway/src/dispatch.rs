@@ -1,0 +1,99 @@
+//! Which program answers a call.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use fileio::protocol::CallId;
+use nfs3_types::{mount, nfs3 as nfs};
+use runtime::Context;
+
+use crate::config::Config;
+use crate::mount3::{self, Mounts};
+use crate::nfs3::{self, Asker, Volume};
+use crate::rpc::{Question, Refusal};
+use crate::translate;
+use crate::xdr::Body;
+
+/// Of a call's arguments, so many bytes tell it from another one with the same number.
+const TOLD_APART_BYTES: usize = 1024;
+
+/// The other side of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Its host, for people and for the count of connections.
+    pub(crate) host: String,
+    /// The same again when the peer comes back after its connection broke.
+    identity: Vec<u8>,
+}
+
+impl Peer {
+    /// From what the machine calls it. A client that comes back over TCP uses its port again; a
+    /// peer without address and port is a new one each time, told by `random`.
+    pub(crate) fn new(name: &str, random: u64) -> Self {
+        match name.parse::<SocketAddr>() {
+            Ok(address) => {
+                Self { host: address.ip().to_string(), identity: name.as_bytes().to_vec() }
+            }
+            Err(_) => Self { host: name.to_owned(), identity: random.to_le_bytes().to_vec() },
+        }
+    }
+}
+
+/// The programs of one port.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    volume: Rc<Volume>,
+    mounts: Mounts,
+}
+
+impl Programs {
+    /// The programs that serve the volume of `config`.
+    pub(crate) fn new(ctx: Context, config: &Config) -> Self {
+        let volume = Rc::new(Volume::new(ctx, config.volume, config.epoch));
+        Self { volume, mounts: Mounts::default() }
+    }
+
+    /// Answers one call of `peer`.
+    pub(crate) async fn answer(
+        &self,
+        peer: &Peer,
+        xid: u32,
+        mut question: Question,
+    ) -> Result<Body, Refusal> {
+        let only = match question.program {
+            nfs::PROGRAM => nfs::VERSION,
+            mount::PROGRAM => mount::VERSION,
+            _ => return Err(Refusal::NoProgram),
+        };
+        if question.version != only {
+            return Err(Refusal::ProgramVersion(only));
+        }
+        if !nfs3::has_payload(&question) {
+            question.arguments.join();
+        }
+        let call = call_id(peer, xid, &question);
+        let who = translate::credentials(question.claim);
+        let asker = Asker::new(self.volume.clone(), who, call);
+        let (procedure, arguments) = (question.procedure, question.arguments);
+        let body = if question.program == nfs::PROGRAM {
+            nfs3::answer(&asker, procedure, arguments).await?
+        } else {
+            mount3::answer(&asker, &self.mounts, &peer.host, procedure, arguments).await?
+        };
+        Ok(body)
+    }
+}
+
+/// The same for a retransmission, which comes from the same peer with the same number and
+/// arguments, through whichever gateway; another one for everything else.
+fn call_id(peer: &Peer, xid: u32, question: &Question) -> CallId {
+    let head = question.arguments.head();
+    let told_apart = &head[..head.len().min(TOLD_APART_BYTES)];
+    let mut key = Vec::with_capacity(peer.identity.len() + 12 + told_apart.len());
+    key.extend_from_slice(&peer.identity);
+    key.extend_from_slice(&question.program.to_le_bytes());
+    key.extend_from_slice(&question.procedure.to_le_bytes());
+    key.extend_from_slice(&(head.len() as u32).to_le_bytes());
+    key.extend_from_slice(told_apart);
+    CallId { client: runtime::hash::xxh3(&key), number: u64::from(xid) }
+}

@@ -1,0 +1,148 @@
+//! The MOUNT program (RFC 1813 section 5): the way from a path to the first handle.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use fileio::protocol::{GetAttributes, Handle, Kind, ROOT};
+use nfs3_types::mount::{
+    MNTPATHLEN, MOUNT_PROGRAM, dirpath, export_node, fhandle3, mountbody, mountres3, mountres3_ok,
+    mountstat3, name,
+};
+use nfs3_types::nfs3::nfsstat3;
+use nfs3_types::xdr_codec::{List, Opaque};
+
+use crate::nfs3::{Asker, find};
+use crate::rpc::AUTH_SYS;
+use crate::translate::component;
+use crate::xdr::{Arguments, Body, Fault};
+
+/// What may be mounted: the volume, and every directory in it.
+const EXPORT: &[u8] = b"/";
+
+/// Mounts that DUMP tells of, at most; the oldest are forgotten first, as the list is for people.
+const MOUNTS_MAX: usize = 1024;
+
+/// Who has mounted what, as far as is known.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    list: RefCell<VecDeque<(String, Bytes)>>,
+}
+
+impl Mounts {
+    fn add(&self, host: &str, path: &[u8]) {
+        self.remove(host, path);
+        let mut list = self.list.borrow_mut();
+        if list.len() >= MOUNTS_MAX {
+            list.pop_front();
+        }
+        // A copy: a slice would keep the receive buffer.
+        list.push_back((host.to_owned(), Bytes::copy_from_slice(path)));
+    }
+
+    fn remove(&self, host: &str, path: &[u8]) {
+        self.list.borrow_mut().retain(|(who, what)| who != host || what != path);
+    }
+
+    fn remove_all(&self, host: &str) {
+        self.list.borrow_mut().retain(|(who, _)| who != host);
+    }
+}
+
+/// Answers `procedure` for `host`.
+pub(crate) async fn answer(
+    asker: &Asker,
+    mounts: &Mounts,
+    host: &str,
+    procedure: u32,
+    mut arguments: Arguments,
+) -> Result<Body, Fault> {
+    match MOUNT_PROGRAM::try_from(procedure).map_err(|_| Fault::NoProcedure)? {
+        //= rfc1813 5.2.0
+        MOUNT_PROGRAM::MOUNTPROC3_NULL => arguments.finish().map(|()| Body::default()),
+        MOUNT_PROGRAM::MOUNTPROC3_MNT => {
+            let path = arguments.opaque(usize::MAX)?;
+            arguments.finish()?;
+            mount(asker, mounts, host, path).await
+        }
+        MOUNT_PROGRAM::MOUNTPROC3_DUMP => arguments.finish().and_then(|()| dump(mounts)),
+        //= rfc1813 5.2.3
+        MOUNT_PROGRAM::MOUNTPROC3_UMNT => {
+            let path = arguments.opaque(MNTPATHLEN)?;
+            arguments.finish()?;
+            mounts.remove(host, &path);
+            Ok(Body::default())
+        }
+        //= rfc1813 5.2.4
+        MOUNT_PROGRAM::MOUNTPROC3_UMNTALL => {
+            arguments.finish()?;
+            mounts.remove_all(host);
+            Ok(Body::default())
+        }
+        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => arguments.finish().and_then(|()| exports()),
+    }
+}
+
+//= rfc1813 5.2.1
+async fn mount(asker: &Asker, mounts: &Mounts, host: &str, path: Bytes) -> Result<Body, Fault> {
+    let result = match walk(asker, &path).await {
+        Ok(directory) => {
+            mounts.add(host, &path);
+            let fhandle = fhandle3(asker.volume().handle(directory).data);
+            mountres3::Ok(mountres3_ok { fhandle, auth_flavors: vec![AUTH_SYS] })
+        }
+        Err(status) => mountres3::Err(status),
+    };
+    Body::pack(&result)
+}
+
+/// Goes from the root to `path` with the rights of the asker; symbolic links are not followed.
+async fn walk(asker: &Asker, path: &Bytes) -> Result<Handle, mountstat3> {
+    if path.len() > MNTPATHLEN {
+        return Err(mountstat3::MNT3ERR_NAMETOOLONG);
+    }
+    if !path.starts_with(EXPORT) {
+        return Err(mountstat3::MNT3ERR_INVAL);
+    }
+    let mut attributes = asker.ask(GetAttributes { file: ROOT }).await.map_err(status)?;
+    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+        let directory = Handle { ino: attributes.ino, generation: attributes.generation };
+        let part = component(path.slice_ref(part)).map_err(status)?;
+        attributes = find(asker, directory, part).await.map_err(status)?;
+    }
+    if attributes.kind != (Kind::Directory {}) {
+        return Err(mountstat3::MNT3ERR_NOTDIR);
+    }
+    Ok(Handle { ino: attributes.ino, generation: attributes.generation })
+}
+
+//= rfc1813 5.1.5: mountstat3
+fn status(status: nfsstat3) -> mountstat3 {
+    match status {
+        nfsstat3::NFS3ERR_PERM => mountstat3::MNT3ERR_PERM,
+        nfsstat3::NFS3ERR_NOENT | nfsstat3::NFS3ERR_STALE => mountstat3::MNT3ERR_NOENT,
+        nfsstat3::NFS3ERR_IO => mountstat3::MNT3ERR_IO,
+        nfsstat3::NFS3ERR_ACCES => mountstat3::MNT3ERR_ACCES,
+        nfsstat3::NFS3ERR_NOTDIR => mountstat3::MNT3ERR_NOTDIR,
+        nfsstat3::NFS3ERR_INVAL => mountstat3::MNT3ERR_INVAL,
+        nfsstat3::NFS3ERR_NAMETOOLONG => mountstat3::MNT3ERR_NAMETOOLONG,
+        _ => mountstat3::MNT3ERR_SERVERFAULT,
+    }
+}
+
+//= rfc1813 5.2.2
+fn dump(mounts: &Mounts) -> Result<Body, Fault> {
+    let list = mounts.list.borrow();
+    let told = list.iter().map(|(host, path)| mountbody {
+        ml_hostname: name(Opaque::borrowed(host.as_bytes())),
+        ml_directory: dirpath(Opaque::borrowed(path)),
+    });
+    Body::pack(&List(told.collect()))
+}
+
+//= rfc1813 5.2.5
+fn exports() -> Result<Body, Fault> {
+    let everybody = List::default();
+    let export = export_node { ex_dir: dirpath(Opaque::borrowed(EXPORT)), ex_groups: everybody };
+    Body::pack(&List(vec![export]))
+}

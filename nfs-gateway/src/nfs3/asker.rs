@@ -1,0 +1,173 @@
+//! What every procedure needs: the volume, the asker's rights, and attributes afterwards.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use fileio::client;
+use fileio::protocol::{Attributes, CallId, Credentials, FileIo, GetAttributes, Handle, Name};
+use nfs3_types::nfs3::{
+    NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3,
+    wcc_data, writeverf3,
+};
+use nfs3_types::xdr_codec::Pack;
+use runtime::{Call, Context, Epoch, VolumeId};
+
+use crate::xdr::{Arguments, Body, Fault};
+use crate::{handle, translate};
+
+/// The volume that is served.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    ctx: Context,
+    id: VolumeId,
+    write_verifier: writeverf3,
+    cookie_verifier: cookieverf3,
+}
+
+impl Volume {
+    /// The volume `id` in its incarnation `epoch`.
+    pub(crate) fn new(ctx: Context, id: VolumeId, epoch: Epoch) -> Self {
+        let id_bytes = id.0.to_le_bytes();
+        let opened = [&id_bytes[..], &epoch.0.to_le_bytes()].concat();
+        Self {
+            ctx,
+            id,
+            write_verifier: writeverf3(runtime::hash::xxh3(&opened).to_be_bytes()),
+            // Cookies stay valid for ever, so their verifier does too.
+            cookie_verifier: cookieverf3(runtime::hash::xxh3(&id_bytes).to_be_bytes()),
+        }
+    }
+
+    /// Its identity.
+    pub(super) fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    /// The handle by which clients know `file`.
+    pub(crate) fn handle(&self, file: Handle) -> nfs_fh3 {
+        handle::encode(self.id, file)
+    }
+
+    /// Changes whenever unstable writes may have been lost.
+    pub(super) fn write_verifier(&self) -> writeverf3 {
+        self.write_verifier
+    }
+
+    /// Comes with every directory cookie.
+    pub(super) fn cookie_verifier(&self) -> cookieverf3 {
+        self.cookie_verifier
+    }
+}
+
+/// Who asks for what: one call.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    volume: Rc<Volume>,
+    who: Credentials,
+    call: CallId,
+}
+
+impl Asker {
+    /// The call `call` of `who`.
+    pub(crate) fn new(volume: Rc<Volume>, who: Credentials, call: CallId) -> Self {
+        Self { volume, who, call }
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// With whose rights.
+    pub(super) fn who(&self) -> Credentials {
+        self.who.clone()
+    }
+
+    /// Which call.
+    pub(super) fn call(&self) -> CallId {
+        self.call
+    }
+
+    /// The file of a handle.
+    pub(super) fn file(&self, handle: &Bytes) -> Result<Handle, nfsstat3> {
+        handle::decode(self.volume.id, handle)
+    }
+
+    /// Asks file I/O.
+    pub(crate) async fn ask<C>(&self, call: C) -> Result<C::Reply, nfsstat3>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        client::ask(&self.volume.ctx, call).await.map_err(translate::status)
+    }
+
+    /// Attributes as a reply tells them.
+    pub(super) fn told(&self, attributes: &Attributes) -> post_op_attr {
+        Nfs3Option::Some(translate::fattr(self.volume.id, attributes))
+    }
+
+    /// The handle of the file of `attributes`, as a reply tells it.
+    pub(super) fn told_handle(&self, attributes: &Attributes) -> post_op_fh3 {
+        let file = Handle { ino: attributes.ino, generation: attributes.generation };
+        Nfs3Option::Some(self.volume.handle(file))
+    }
+
+    //= rfc1813 3.1: attributes after the operation "on success or failure", where there are any
+    /// The attributes of the file of `handle` as they are now.
+    pub(super) async fn after(&self, handle: &Bytes) -> post_op_attr {
+        let Ok(file) = self.file(handle) else { return Nfs3Option::None };
+        match self.ask(GetAttributes { file }).await {
+            Ok(attributes) => self.told(&attributes),
+            Err(_) => Nfs3Option::None,
+        }
+    }
+
+    /// The same as weak cache consistency data. What was before is not known: other gateways may
+    /// have changed the file meanwhile.
+    pub(super) async fn wcc(&self, handle: &Bytes) -> wcc_data {
+        wcc(self.after(handle).await)
+    }
+}
+
+/// Weak cache consistency data without what was before.
+pub(super) fn wcc(after: post_op_attr) -> wcc_data {
+    wcc_data { before: Nfs3Option::None, after }
+}
+
+/// A file handle among the arguments.
+pub(super) fn take_handle(arguments: &mut Arguments) -> Result<Bytes, Fault> {
+    arguments.opaque(NFS3_FHSIZE)
+}
+
+/// Encodes what came of a call.
+pub(super) fn pack<T: Pack, E: Pack>(result: Result<T, (nfsstat3, E)>) -> Result<Body, Fault> {
+    Body::pack(&match result {
+        Ok(done) => Nfs3Result::Ok(done),
+        Err(failed) => Nfs3Result::Err(failed),
+    })
+}
+
+/// A name in a directory among the arguments (RFC 1813 section 2.6, `diropargs3`).
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The handle of the directory.
+    pub(super) directory: Bytes,
+    /// The name as it came.
+    pub(super) name: Bytes,
+}
+
+impl Place {
+    /// Takes both from `arguments`.
+    pub(super) fn take(arguments: &mut Arguments) -> Result<Self, Fault> {
+        let directory = take_handle(arguments)?;
+        // Any length may come: a name that is too long is an error of NFS, not of XDR.
+        let name = arguments.opaque(usize::MAX)?;
+        Ok(Self { directory, name })
+    }
+
+    /// The directory and the name of an entry; `dots` is the error for `.` and `..`.
+    pub(super) fn entry(&self, asker: &Asker, dots: nfsstat3) -> Result<(Handle, Name), nfsstat3> {
+        let directory = asker.file(&self.directory)?;
+        Ok((directory, translate::entry_name(self.name.clone(), dots)?))
+    }
+}

@@ -1,0 +1,133 @@
+//! CREATE, MKDIR, SYMLINK and MKNOD. The results of all four have the same form.
+
+use bytes::Bytes;
+use fileio::protocol::{Attributes, Change, Create, Existing, MakeNode, NewNode, TARGET_MAX};
+use nfs3_types::nfs3::{
+    CREATE3resfail, CREATE3resok, createhow3, devicedata3, mknoddata3, nfsstat3, sattr3,
+};
+
+use super::asker::{Asker, Place, pack};
+use crate::translate::change;
+use crate::xdr::{Arguments, Body, Fault};
+
+/// `.` and `..` are always there.
+const DOTS: nfsstat3 = nfsstat3::NFS3ERR_EXIST;
+
+//= rfc1813 3.3.8
+pub(super) async fn create(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+    let place = Place::take(&mut arguments)?;
+    let how = arguments.take::<createhow3>()?;
+    arguments.finish()?;
+    let created = create_file(asker, &place, &how).await;
+    reply(asker, &place, created).await
+}
+
+async fn create_file(
+    asker: &Asker,
+    place: &Place,
+    how: &createhow3,
+) -> Result<Attributes, nfsstat3> {
+    let (directory, name) = place.entry(asker, DOTS)?;
+    let (existing, change) = match how {
+        createhow3::UNCHECKED(attributes) => (Existing::Use {}, change(attributes)?),
+        createhow3::GUARDED(attributes) => (Existing::Refuse {}, change(attributes)?),
+        //= rfc1813 3.3.8: the attributes of an exclusively created file come by SETATTR
+        createhow3::EXCLUSIVE(verifier) => {
+            let verifier = u64::from_be_bytes(verifier.0);
+            (Existing::UseIfSame { verifier }, Change::default())
+        }
+    };
+    let (who, call) = (asker.who(), asker.call());
+    let durable = true;
+    let create = Create { who, call, directory, name, existing, change, durable };
+    asker.ask(create).await.map(|created| created.attributes)
+}
+
+//= rfc1813 3.3.9
+pub(super) async fn mkdir(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+    let place = Place::take(&mut arguments)?;
+    let attributes = arguments.take::<sattr3>()?;
+    arguments.finish()?;
+    let made = make_node(asker, &place, NewNode::Directory {}, &attributes).await;
+    reply(asker, &place, made).await
+}
+
+//= rfc1813 3.3.10
+pub(super) async fn symlink(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+    let place = Place::take(&mut arguments)?;
+    let attributes = arguments.take::<sattr3>()?;
+    let target = arguments.opaque(usize::MAX)?;
+    arguments.finish()?;
+    let made = match check_target(&target) {
+        Ok(()) => {
+            let node = NewNode::Symlink { target: target.to_vec() };
+            make_node(asker, &place, node, &attributes).await
+        }
+        Err(status) => Err(status),
+    };
+    reply(asker, &place, made).await
+}
+
+/// What POSIX's `symlink` would say to `target`.
+fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
+    match &target[..] {
+        [] => Err(nfsstat3::NFS3ERR_NOENT),
+        target if target.len() > TARGET_MAX => Err(nfsstat3::NFS3ERR_NAMETOOLONG),
+        target if target.contains(&0) => Err(nfsstat3::NFS3ERR_INVAL),
+        _ => Ok(()),
+    }
+}
+
+//= rfc1813 3.3.11
+pub(super) async fn mknod(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+    let place = Place::take(&mut arguments)?;
+    let what = arguments.take::<mknoddata3>()?;
+    arguments.finish()?;
+    let made = match &what {
+        mknoddata3::NF3CHR(devicedata3 { dev_attributes, spec }) => {
+            let node = NewNode::CharDevice { major: spec.specdata1, minor: spec.specdata2 };
+            make_node(asker, &place, node, dev_attributes).await
+        }
+        mknoddata3::NF3BLK(devicedata3 { dev_attributes, spec }) => {
+            let node = NewNode::BlockDevice { major: spec.specdata1, minor: spec.specdata2 };
+            make_node(asker, &place, node, dev_attributes).await
+        }
+        mknoddata3::NF3SOCK(attributes) => {
+            make_node(asker, &place, NewNode::Socket {}, attributes).await
+        }
+        mknoddata3::NF3FIFO(attributes) => {
+            make_node(asker, &place, NewNode::Fifo {}, attributes).await
+        }
+        //= rfc1813 3.3.11: files, directories and links have procedures of their own
+        mknoddata3::default => Err(nfsstat3::NFS3ERR_BADTYPE),
+    };
+    reply(asker, &place, made).await
+}
+
+async fn make_node(
+    asker: &Asker,
+    place: &Place,
+    node: NewNode,
+    attributes: &sattr3,
+) -> Result<Attributes, nfsstat3> {
+    let (directory, name) = place.entry(asker, DOTS)?;
+    let change = change(attributes)?;
+    let (who, call) = (asker.who(), asker.call());
+    asker.ask(MakeNode { who, call, directory, name, node, change }).await
+}
+
+async fn reply(
+    asker: &Asker,
+    place: &Place,
+    made: Result<Attributes, nfsstat3>,
+) -> Result<Body, Fault> {
+    let dir_wcc = asker.wcc(&place.directory).await;
+    pack(match made {
+        Ok(attributes) => Ok(CREATE3resok {
+            obj: asker.told_handle(&attributes),
+            obj_attributes: asker.told(&attributes),
+            dir_wcc,
+        }),
+        Err(status) => Err((status, CREATE3resfail { dir_wcc })),
+    })
+}

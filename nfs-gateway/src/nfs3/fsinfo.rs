@@ -1,0 +1,98 @@
+//! FSSTAT, FSINFO and PATHCONF.
+
+use bytes::Bytes;
+use fileio::protocol::{Attributes, FILE_SIZE_MAX, GetAttributes, GetSpace, LINKS_MAX, Space};
+use nfs3_types::nfs3::{
+    FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3resfail, FSINFO3resok,
+    FSSTAT3resfail, FSSTAT3resok, PATHCONF3resfail, PATHCONF3resok, nfsstat3, nfstime3,
+};
+
+use super::asker::{Asker, pack, take_handle};
+use crate::config::limits::TRANSFER_BYTES;
+use crate::xdr::{Arguments, Body, Fault};
+
+/// The multiple of which transfers should be: one block.
+const TRANSFER_MULTIPLE_BYTES: u32 = 4096;
+/// The preferred size of a READDIR reply.
+const DIRECTORY_BYTES: u32 = 64 << 10;
+/// Bytes of one name, at most.
+const NAME_BYTES_MAX: u32 = 255;
+/// Bytes that a file takes at least; so many files fit into what is free.
+const FILE_BYTES_MIN: u64 = 4096;
+
+/// The attributes of the only argument, if its handle is good.
+async fn object(asker: &Asker, handle: &Bytes) -> Result<Attributes, nfsstat3> {
+    let file = asker.file(handle)?;
+    asker.ask(GetAttributes { file }).await
+}
+
+fn only_handle(mut arguments: Arguments) -> Result<Bytes, Fault> {
+    let handle = take_handle(&mut arguments)?;
+    arguments.finish()?;
+    Ok(handle)
+}
+
+//= rfc1813 3.3.18
+pub(super) async fn fsstat(asker: &Asker, arguments: Arguments) -> Result<Body, Fault> {
+    let root = only_handle(arguments)?;
+    let found = match object(asker, &root).await {
+        Ok(attributes) => asker.ask(GetSpace {}).await.map(|space| (attributes, space)),
+        Err(status) => Err(status),
+    };
+    pack(match found {
+        Ok((attributes, space)) => Ok(space_reply(asker, &attributes, space)),
+        Err(status) => Err((status, FSSTAT3resfail::default())),
+    })
+}
+
+fn space_reply(asker: &Asker, attributes: &Attributes, space: Space) -> FSSTAT3resok {
+    let free_files = space.free_bytes / FILE_BYTES_MIN;
+    FSSTAT3resok {
+        obj_attributes: asker.told(attributes),
+        tbytes: space.total_bytes,
+        fbytes: space.free_bytes,
+        abytes: space.free_bytes,
+        tfiles: space.inodes.saturating_add(free_files),
+        ffiles: free_files,
+        afiles: free_files,
+        invarsec: 0,
+    }
+}
+
+//= rfc1813 3.3.19
+pub(super) async fn fsinfo(asker: &Asker, arguments: Arguments) -> Result<Body, Fault> {
+    let root = only_handle(arguments)?;
+    pack(match object(asker, &root).await {
+        Ok(attributes) => Ok(FSINFO3resok {
+            obj_attributes: asker.told(&attributes),
+            rtmax: TRANSFER_BYTES,
+            rtpref: TRANSFER_BYTES,
+            rtmult: TRANSFER_MULTIPLE_BYTES,
+            wtmax: TRANSFER_BYTES,
+            wtpref: TRANSFER_BYTES,
+            wtmult: TRANSFER_MULTIPLE_BYTES,
+            dtpref: DIRECTORY_BYTES,
+            maxfilesize: FILE_SIZE_MAX,
+            time_delta: nfstime3 { seconds: 0, nseconds: 1 },
+            properties: FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME,
+        }),
+        Err(status) => Err((status, FSINFO3resfail::default())),
+    })
+}
+
+//= rfc1813 3.3.20
+pub(super) async fn pathconf(asker: &Asker, arguments: Arguments) -> Result<Body, Fault> {
+    let handle = only_handle(arguments)?;
+    pack(match object(asker, &handle).await {
+        Ok(attributes) => Ok(PATHCONF3resok {
+            obj_attributes: asker.told(&attributes),
+            linkmax: LINKS_MAX,
+            name_max: NAME_BYTES_MAX,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        }),
+        Err(status) => Err((status, PATHCONF3resfail::default())),
+    })
+}

@@ -1,0 +1,85 @@
+//! The NFS program (RFC 1813 section 3): the table of its 22 procedures.
+
+mod access;
+mod asker;
+mod create;
+mod fsinfo;
+mod getattr;
+mod link;
+mod lookup;
+mod read;
+mod readdir;
+mod readlink;
+mod remove;
+mod rename;
+mod setattr;
+mod write;
+
+use nfs3_types::nfs3::{NFS_PROGRAM, PROGRAM};
+
+pub(crate) use asker::{Asker, Volume};
+pub(crate) use lookup::find;
+
+use crate::config::limits::TRANSFER_BYTES;
+use crate::rpc::Question;
+use crate::xdr::{Arguments, Body, Fault};
+
+/// Answers `procedure`.
+pub(crate) async fn answer(
+    asker: &Asker,
+    procedure: u32,
+    arguments: Arguments,
+) -> Result<Body, Fault> {
+    match NFS_PROGRAM::try_from(procedure).map_err(|_| Fault::NoProcedure)? {
+        //= rfc1813 3.3.0
+        NFS_PROGRAM::NFSPROC3_NULL => arguments.finish().map(|()| Body::default()),
+        NFS_PROGRAM::NFSPROC3_GETATTR => getattr::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_SETATTR => setattr::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_LOOKUP => lookup::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_ACCESS => access::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_READLINK => readlink::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_READ => read::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => write::write(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_CREATE => create::create(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_MKDIR => create::mkdir(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_SYMLINK => create::symlink(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_MKNOD => create::mknod(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_REMOVE => remove::remove(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_RMDIR => remove::rmdir(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_RENAME => rename::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_LINK => link::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_READDIR => readdir::readdir(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_READDIRPLUS => readdir::readdirplus(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_FSSTAT => fsinfo::fsstat(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_FSINFO => fsinfo::fsinfo(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_PATHCONF => fsinfo::pathconf(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_COMMIT => write::commit(asker, arguments).await,
+    }
+}
+
+/// The procedure of `question`, if it is one of this program.
+fn procedure(question: &Question) -> Option<NFS_PROGRAM> {
+    let procedure = NFS_PROGRAM::try_from(question.procedure).ok();
+    procedure.filter(|_| question.program == PROGRAM)
+}
+
+/// May the arguments of `question` be large, and stay in pieces?
+pub(crate) fn has_payload(question: &Question) -> bool {
+    procedure(question) == Some(NFS_PROGRAM::NFSPROC3_WRITE)
+}
+
+/// Bytes of data in the reply to `question`, at most.
+pub(crate) fn reply_bytes_max(question: &Question) -> usize {
+    match procedure(question) {
+        // In all three the count is the last argument.
+        Some(
+            NFS_PROGRAM::NFSPROC3_READ
+            | NFS_PROGRAM::NFSPROC3_READDIR
+            | NFS_PROGRAM::NFSPROC3_READDIRPLUS,
+        ) => {
+            let count = question.arguments.head().last_chunk().copied().map(u32::from_be_bytes);
+            count.unwrap_or(0).min(TRANSFER_BYTES) as usize
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,306 @@
+//! Record marking (RFC 5531 section 11): a record is a row of fragments, each behind a mark of four
+//! bytes that tells its length and whether it is the last.
+//!
+//! A mark is a claim: memory is taken in proportion to the bytes that came, not to the claim. The
+//! pieces of a record stay where they were received, so a payload is never moved.
+
+use bytes::{Bytes, BytesMut};
+use nom::IResult;
+use nom::number::complete::be_u32;
+use nom::{Parser as _, combinator::map};
+
+/// Bytes of the first receive buffer of a record. Each further one is as large as all that came
+/// before, so what is allocated stays below twice the bytes received plus this.
+const CHUNK_BYTES: usize = 32 << 10;
+
+/// A buffer with less room than this is not read into any more.
+const ROOM_BYTES_MIN: usize = 512;
+
+/// At least so many bytes at the start of a record are contiguous: the head of any call and all
+/// arguments before a payload (RFC 5531: two authenticators of at most 400 bytes each).
+const HEAD_BYTES: usize = 1024;
+
+const LAST: u32 = 1 << 31;
+
+/// Bytes of a mark.
+pub(crate) const MARK_BYTES: usize = 4;
+
+/// Why a stream cannot be understood any further. The connection is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    /// The marks add up to more than the limit.
+    #[error("a record is larger than the limit")]
+    TooLarge,
+    /// A record in more fragments than the limit.
+    #[error("a record has more fragments than the limit")]
+    TooManyFragments,
+    /// The other side sent something that is no call.
+    #[error("a record is not an RPC call")]
+    NotACall,
+}
+
+/// A complete record: contiguous at its start, then the further pieces.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// The first bytes.
+    pub(crate) head: Bytes,
+    /// The others, in order.
+    pub(crate) rest: Vec<Bytes>,
+}
+
+impl Record {
+    fn new(pieces: Vec<Bytes>) -> Self {
+        let mut rest = pieces;
+        if rest.len() <= 1 {
+            return Self { head: rest.pop().unwrap_or_default(), rest };
+        }
+        if rest[0].len() >= HEAD_BYTES {
+            let head = rest.remove(0);
+            return Self { head, rest };
+        }
+        let mut head = BytesMut::with_capacity(HEAD_BYTES);
+        for piece in &mut rest {
+            let part = piece.split_to(piece.len().min(HEAD_BYTES - head.len()));
+            head.extend_from_slice(&part);
+        }
+        rest.retain(|piece| !piece.is_empty());
+        Self { head: head.freeze(), rest }
+    }
+
+    /// Bytes in all.
+    pub(crate) fn length(&self) -> usize {
+        self.head.len() + self.rest.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    length: usize,
+    last: bool,
+}
+
+fn mark(input: &[u8]) -> IResult<&[u8], Mark> {
+    map(be_u32, |bits| Mark { length: (bits & !LAST) as usize, last: bits & LAST != 0 })
+        .parse(input)
+}
+
+/// The mark of a record that is sent in one fragment.
+pub(crate) fn sole_mark(length: usize) -> [u8; MARK_BYTES] {
+    (length as u32 | LAST).to_be_bytes()
+}
+
+/// Makes records out of a stream of bytes.
+#[derive(Debug)]
+pub(crate) struct Assembler {
+    record_bytes_max: usize,
+    fragments_max: usize,
+    /// Received and not yet taken; never holds a complete fragment between calls.
+    buffer: BytesMut,
+    /// Pieces of the record, and their length.
+    pieces: Vec<Bytes>,
+    gathered_bytes: usize,
+    /// Fragments of the record so far.
+    fragments: usize,
+    /// The fragment that is being received, `length` still to be taken.
+    fragment: Option<Mark>,
+}
+
+impl Assembler {
+    /// For records of at most so many bytes in at most so many fragments.
+    pub(crate) fn new(record_bytes_max: usize, fragments_max: usize) -> Self {
+        Self {
+            record_bytes_max,
+            fragments_max,
+            buffer: BytesMut::new(),
+            pieces: Vec::new(),
+            gathered_bytes: 0,
+            fragments: 0,
+            fragment: None,
+        }
+    }
+
+    /// Where received bytes are to be appended; has room.
+    pub(crate) fn room(&mut self) -> &mut BytesMut {
+        if self.buffer.capacity() - self.buffer.len() < ROOM_BYTES_MIN {
+            if self.fragment.is_some() {
+                self.set_aside(self.buffer.len());
+            }
+            let mut fresh = BytesMut::with_capacity(self.chunk_bytes());
+            fresh.extend_from_slice(&self.buffer);
+            self.buffer = fresh;
+        }
+        &mut self.buffer
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        let missing = self.fragment.map_or(0, |fragment| fragment.length);
+        self.gathered_bytes.min(missing + MARK_BYTES + ROOM_BYTES_MIN).max(CHUNK_BYTES)
+    }
+
+    /// The next complete record among what was received.
+    pub(crate) fn next(&mut self) -> Result<Option<Record>, Violation> {
+        loop {
+            let fragment = match self.fragment {
+                Some(fragment) => fragment,
+                None => match mark(&self.buffer) {
+                    Ok((_, mark)) => self.begin(mark)?,
+                    Err(_) => return Ok(None),
+                },
+            };
+            if self.buffer.len() < fragment.length {
+                return Ok(None);
+            }
+            self.set_aside(fragment.length);
+            self.fragment = None;
+            if fragment.last {
+                self.fragments = 0;
+                self.gathered_bytes = 0;
+                return Ok(Some(Record::new(std::mem::take(&mut self.pieces))));
+            }
+        }
+    }
+
+    fn begin(&mut self, mark: Mark) -> Result<Mark, Violation> {
+        let announced = self.gathered_bytes.saturating_add(mark.length);
+        if announced > self.record_bytes_max {
+            return Err(Violation::TooLarge);
+        }
+        self.fragments += 1;
+        if self.fragments > self.fragments_max {
+            return Err(Violation::TooManyFragments);
+        }
+        let _ = self.buffer.split_to(MARK_BYTES);
+        self.fragment = Some(mark);
+        Ok(mark)
+    }
+
+    /// Takes `length` bytes of the buffer, which belong to the fragment, to the pieces.
+    fn set_aside(&mut self, length: usize) {
+        if length > 0 {
+            self.pieces.push(self.buffer.split_to(length).freeze());
+        }
+        self.gathered_bytes += length;
+        if let Some(fragment) = &mut self.fragment {
+            fragment.length -= length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::seed::{Rng, with_seed};
+
+    use super::*;
+
+    fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
+        let mark = bytes.len() as u32 | if last { LAST } else { 0 };
+        [&mark.to_be_bytes()[..], bytes].concat()
+    }
+
+    fn content(record: &Record) -> Vec<u8> {
+        [&record.head[..], &record.rest.concat()].concat()
+    }
+
+    /// Feeds `stream` in random pieces and returns the records.
+    fn assemble(stream: &[u8], rng: &mut Rng, most: usize) -> Result<Vec<Record>, Violation> {
+        let mut assembler = Assembler::new(1 << 20, 64);
+        let (mut at, mut records) = (0, Vec::new());
+        while at < stream.len() {
+            let room = assembler.room();
+            let free = room.capacity() - room.len();
+            let part = (1 + rng.index(most)).min(stream.len() - at).min(free);
+            room.extend_from_slice(&stream[at..at + part]);
+            at += part;
+            while let Some(record) = assembler.next()? {
+                records.push(record);
+            }
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn records_come_out_as_they_went_in_however_the_stream_is_cut() {
+        with_seed(|rng| {
+            for _ in 0..200 {
+                let mut stream = Vec::new();
+                let mut sent = Vec::new();
+                for _ in 0..=rng.index(5) {
+                    let mut record = Vec::new();
+                    let fragments = 1 + rng.index(4);
+                    for index in 0..fragments {
+                        let most = 1 << rng.index(17);
+                        let mut part = vec![0; rng.index(1 + most)];
+                        rng.fill(&mut part);
+                        stream.extend(fragment(&part, index + 1 == fragments));
+                        record.extend(part);
+                    }
+                    sent.push(record);
+                }
+                let most = 1 << (4 + rng.index(14));
+                let got = assemble(&stream, rng, most).unwrap();
+                assert!(got.iter().map(content).eq(sent), "a record was changed");
+                let contiguous = |record: &Record| record.head.len() >= record.length().min(1024);
+                assert!(got.iter().all(contiguous));
+            }
+        });
+    }
+
+    #[test]
+    fn memory_follows_the_bytes_received_not_the_mark() {
+        let mut assembler = Assembler::new(1 << 20, 64);
+        assembler.room().extend_from_slice(&sole_mark(1 << 20));
+        assert!(assembler.next().unwrap().is_none());
+        assert!(assembler.room().capacity() <= CHUNK_BYTES);
+        let (mut received, mut allocated) = (0, assembler.buffer.capacity());
+        while received < 1 << 20 {
+            let room = assembler.room();
+            let part = (room.capacity() - room.len()).min((1 << 20) - received).min(5_000);
+            let before = room.capacity();
+            room.extend_from_slice(&vec![7; part]);
+            assert_eq!(room.capacity(), before, "the room was enough");
+            received += part;
+            if received < 1 << 20 {
+                assert!(assembler.next().unwrap().is_none());
+                let pieces = assembler.pieces.len();
+                if assembler.room().is_empty() && pieces > 0 {
+                    allocated += assembler.buffer.capacity();
+                }
+            }
+            assert!(allocated <= 2 * received + (64 << 10), "{allocated} for {received}");
+        }
+        let record = assembler.next().unwrap().unwrap();
+        assert_eq!(record.length(), 1 << 20);
+        assert!(record.rest.len() < 16, "few pieces, not one per read");
+    }
+
+    #[test]
+    fn a_mark_beyond_the_limit_is_refused_before_its_bytes_come() {
+        for length in [1025, 1 << 20, (1 << 31) - 1] {
+            let mut assembler = Assembler::new(1024, 64);
+            assembler.room().extend_from_slice(&sole_mark(length));
+            assert_eq!(assembler.next().unwrap_err(), Violation::TooLarge);
+        }
+        let mut assembler = Assembler::new(1024, 64);
+        assembler.room().extend_from_slice(&fragment(&[0; 1000], false));
+        assembler.room().extend_from_slice(&fragment(&[0; 25], true));
+        assert_eq!(assembler.next().unwrap_err(), Violation::TooLarge, "fragments add up");
+    }
+
+    #[test]
+    fn endless_empty_fragments_are_refused() {
+        let mut assembler = Assembler::new(1024, 64);
+        for _ in 0..65 {
+            assembler.room().extend_from_slice(&fragment(&[], false));
+        }
+        assert_eq!(assembler.next().unwrap_err(), Violation::TooManyFragments);
+    }
+
+    #[test]
+    fn empty_fragments_within_a_record_are_harmless() {
+        let stream = [fragment(b"", false), fragment(b"abc", false), fragment(b"", true)].concat();
+        with_seed(|rng| {
+            let records = assemble(&stream, rng, 3).unwrap();
+            assert_eq!(records.iter().map(content).collect::<Vec<_>>(), [b"abc"]);
+        });
+    }
+}

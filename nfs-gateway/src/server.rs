@@ -1,0 +1,157 @@
+//! Accepts streams within the limits, and stops.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use runtime::Context;
+use runtime::net::{Address, Listener, Stream};
+use runtime::sync::Event;
+
+use crate::config::Config;
+use crate::connection::{Common, Connection};
+use crate::dispatch::{Peer, Programs};
+use crate::signal::Signal;
+
+/// The pause after a stream could not be accepted, so that a lack of file descriptors does not
+/// become a spinning loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why there is no gateway.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened at: in use, not ours, or not allowed. Choose another one.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// The address.
+        address: Address,
+        /// What the machine said.
+        source: std::io::Error,
+    },
+}
+
+/// A running gateway. Dropping it does not stop it; [`stop`](Self::stop) does.
+pub struct Gateway {
+    server: Rc<Server>,
+    address: Address,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Serves NFS at `address` from the node of `ctx`, an application node.
+    pub async fn start(ctx: Context, address: &Address, config: Config) -> Result<Self, Error> {
+        match ctx.listen(address).await {
+            Ok(listener) => Ok(Self::serve(&ctx, listener, config)),
+            Err(source) => Err(Error::Listen { address: address.clone(), source }),
+        }
+    }
+
+    /// As [`start`](Self::start), for the streams of `listener`.
+    pub fn serve(ctx: &Context, listener: Box<dyn Listener>, config: Config) -> Self {
+        let address = listener.address();
+        let programs = Programs::new(ctx.clone(), &config);
+        let server = Rc::new(Server {
+            common: Rc::new(Common { ctx: ctx.clone(), config, programs }),
+            stopping: Signal::default(),
+            accepting: Cell::new(true),
+            connections: RefCell::default(),
+            next_id: Cell::new(0),
+            ended: Event::default(),
+        });
+        ctx.task(server.clone().accept(listener));
+        Self { server, address }
+    }
+
+    /// Where it listens; with the port that the system has chosen.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Connections at this moment.
+    pub fn connections(&self) -> usize {
+        self.server.connections.borrow().len()
+    }
+
+    /// Stops: accepts and reads no more, lets the calls that run end (for [`Config::drain`] at
+    /// most), closes all connections.
+    pub async fn stop(&self) {
+        self.server.stop().await;
+    }
+}
+
+struct Server {
+    common: Rc<Common>,
+    stopping: Signal,
+    /// The accepting task has not ended.
+    accepting: Cell<bool>,
+    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    next_id: Cell<u64>,
+    /// A connection, or the accepting task, has ended.
+    ended: Event,
+}
+
+impl Server {
+    async fn accept(self: Rc<Self>, mut listener: Box<dyn Listener>) {
+        let mut stopping = pin!(self.stopping.wait());
+        loop {
+            match select(listener.accept(), &mut stopping).await {
+                Either::Left((Ok(stream), _)) => self.connect(stream),
+                Either::Left((Err(error), _)) => {
+                    tracing::warn!(target: "mdfs::nfs", "cannot accept a connection: {error}");
+                    self.common.ctx.sleep(ACCEPT_PAUSE).await;
+                }
+                Either::Right(_) => break,
+            }
+        }
+        self.accepting.set(false);
+        self.ended.tell();
+    }
+
+    fn connect(self: &Rc<Self>, stream: Stream) {
+        let peer = Peer::new(&stream.peer, self.common.ctx.random());
+        if let Some(limit) = self.full_for(&peer.host) {
+            // Dropping the stream closes it.
+            tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
+            return;
+        }
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        let connection = Connection::new(self.common.clone(), peer);
+        self.connections.borrow_mut().insert(id, connection.clone());
+        let server = self.clone();
+        self.common.ctx.task(async move {
+            connection.run(stream).await;
+            server.connections.borrow_mut().remove(&id);
+            server.ended.tell();
+        });
+    }
+
+    fn full_for(&self, host: &str) -> Option<&'static str> {
+        let config = &self.common.config;
+        let connections = self.connections.borrow();
+        if connections.len() >= config.connections_max {
+            return Some("too many connections");
+        }
+        let of_peer = connections.values().filter(|connection| connection.host() == host).count();
+        (of_peer >= config.connections_per_peer_max).then_some("too many connections of one peer")
+    }
+
+    async fn stop(&self) {
+        self.stopping.raise();
+        let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
+        for connection in connections {
+            connection.stop();
+        }
+        while self.accepting.get() || !self.connections.borrow().is_empty() {
+            self.ended.next().await;
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The gateway as a client sees it: real bytes over an emulated stream, file I/O's executable
+//! reference below, virtual time. No sockets, no threads.
+
+#![allow(clippy::wildcard_imports, reason = "the words of the protocol are many and prefixed")]
+
+mod content;
+mod directories;
+mod flow;
+mod hostile;
+mod kit;
+mod mount;
+mod names;
+mod objects;
