@@ -6,7 +6,9 @@
 use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
-pub use meta::attributes::{Attributes, Change, Credentials, Kind, Name, NameError, SetTime, Time};
+pub use meta::attributes::{
+    Attributes, Change, Credentials, GROUPS_MAX, Kind, Name, NameError, SetTime, Time, access,
+};
 
 /// The root directory of every volume.
 pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
