@@ -94,7 +94,7 @@ impl Cause {
         use FileIoError as E;
         match self {
             Self::FileIo(error) => match error {
-                E::Undelivered { why: Undelivered::Busy } => libc::EAGAIN,
+                E::Undelivered { why: Undelivered::Busy } | E::Changed {} => libc::EAGAIN,
                 E::Undelivered { .. } | E::Damaged {} => libc::EIO,
                 E::NotFound {} => libc::ENOENT,
                 E::Exists {} => libc::EEXIST,
@@ -108,7 +108,6 @@ impl Cause {
                 E::NoSpace {} => libc::ENOSPC,
                 E::TooManyLinks {} => libc::EMLINK,
                 E::Stale {} => libc::ESTALE,
-                E::Changed {} => libc::EAGAIN,
             },
             Self::Name(NameError::TooLong) => libc::ENAMETOOLONG,
             Self::EmptyPath => libc::ENOENT,

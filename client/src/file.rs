@@ -24,7 +24,7 @@ pub const PIECES_MAX: usize = 4;
 /// at once, and there is nothing to close.
 #[derive(Clone, Debug)]
 pub struct File<S> {
-    file_system: FileSystem<S>,
+    system: FileSystem<S>,
     path: Arc<[u8]>,
     handle: Handle,
     options: OpenOptions,
@@ -32,12 +32,12 @@ pub struct File<S> {
 
 impl<S: Spawn> File<S> {
     pub(crate) fn new(
-        file_system: FileSystem<S>,
+        system: FileSystem<S>,
         path: &[u8],
         attributes: &Attributes,
         options: OpenOptions,
     ) -> Self {
-        Self { file_system, path: path.into(), handle: handle_of(attributes), options }
+        Self { system, path: path.into(), handle: handle_of(attributes), options }
     }
 
     /// The path by which it was opened.
@@ -89,13 +89,13 @@ impl<S: Spawn> File<S> {
 
     /// One piece, and whether it is as long as asked for.
     async fn read_piece(&self, (offset, length): (u64, u32)) -> Result<(Vec<Bytes>, bool), Cause> {
-        let who = self.file_system.who();
+        let who = self.system.who();
         let mut parts = Vec::new();
         let mut done: u32 = 0;
         while done < length {
             let (offset, length) = (offset + u64::from(done), length - done);
             let read = Read { who: who.clone(), file: self.handle, offset, length };
-            let read = self.file_system.ask(read).await?;
+            let read = self.system.ask(read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count as u64 > u64::from(length) {
                 return Err(FileIoError::from(runtime::Undelivered::Garbled).into());
@@ -125,7 +125,7 @@ impl<S: Spawn> File<S> {
         let data = data.into();
         let appended = async {
             self.check_writable()?;
-            let end = self.file_system.ask(GetAttributes { file: self.handle }).await?.size;
+            let end = self.system.ask(GetAttributes { file: self.handle }).await?.size;
             let length = data.len() as u64;
             self.write_pieces(end, data).await?;
             Ok(end + length)
@@ -165,14 +165,14 @@ impl<S: Spawn> File<S> {
     }
 
     async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
-        let (who, data) = (self.file_system.who(), vec![piece]);
+        let (who, data) = (self.system.who(), vec![piece]);
         let write = Write { who, file: self.handle, offset, data, durable: false };
-        self.file_system.ask(write).await.map(drop)
+        self.system.ask(write).await.map(drop)
     }
 
     /// Makes all that was written to the file durable, by whomever.
     pub async fn sync(&self) -> Result<(), Error> {
-        let committed = self.file_system.ask(Commit { file: self.handle }).await;
+        let committed = self.system.ask(Commit { file: self.handle }).await;
         committed.map(drop).map_err(Error::of("sync", &self.path))
     }
 
@@ -184,14 +184,14 @@ impl<S: Spawn> File<S> {
 
     /// Changes attributes.
     pub async fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
-        let (who, file) = (self.file_system.who(), self.handle);
+        let (who, file) = (self.system.who(), self.handle);
         let change = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
-        self.file_system.ask(change).await.map_err(Error::of("change", &self.path))
+        self.system.ask(change).await.map_err(Error::of("change", &self.path))
     }
 
     /// What is known of the file.
     pub async fn metadata(&self) -> Result<Attributes, Error> {
-        let attributes = self.file_system.ask(GetAttributes { file: self.handle }).await;
+        let attributes = self.system.ask(GetAttributes { file: self.handle }).await;
         attributes.map_err(Error::of("look up", &self.path))
     }
 }

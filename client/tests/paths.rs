@@ -1,5 +1,7 @@
 //! Paths mean what POSIX says. Method: the blocking client on the model.
 
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
 use client::blocking::Volume;
 use client::{Cause, Change, Credentials, Error, Kind, OpenOptions, SYMLINKS_MAX};
 use fileio::model::machine;

@@ -1,6 +1,8 @@
 //! Transfers of any length arrive whole, in pieces that run at once, and are not copied on the way.
 //! Method: a server between client and model that watches the writes.
 
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};

@@ -93,6 +93,9 @@ impl<M: Medium> Stream<M> {
     /// Fills `out` from the position on; fewer bytes at the end of the file only, which sets the
     /// end indicator. Returns how many.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        if out.is_empty() {
+            return Ok(0);
+        }
         self.start_reading()?;
         let mut filled = self.take_unread(out);
         filled += self.take_ahead(&mut out[filled..]);
@@ -191,16 +194,16 @@ impl<M: Medium> Stream<M> {
     /// If that fails the position is as before, and so is what the stream holds: a short write that
     /// failed because the buffer could not be written out can be tried again.
     pub fn write(&mut self, data: &[u8]) -> Result<(), Error> {
-        self.start_writing()?;
-        if data.len() >= self.buffer_size {
-            self.flush()?;
-            if !data.is_empty() {
-                self.copied_bytes += data.len() as u64;
-                self.write_past_buffer(Bytes::copy_from_slice(data))?;
-            }
+        if data.is_empty() {
             return Ok(());
         }
-        self.write_buffered(data)
+        self.start_writing()?;
+        if data.len() < self.buffer_size {
+            return self.write_buffered(data);
+        }
+        self.flush()?;
+        self.copied_bytes += data.len() as u64;
+        self.write_past_buffer(Bytes::copy_from_slice(data))
     }
 
     /// Writes all of `data` without a copy, if it is at least as long as the buffer.

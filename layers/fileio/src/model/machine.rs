@@ -39,10 +39,10 @@ pub fn start_with<S: Server<FileIo>>(
     })?;
     for node in (0..NODES).map(NodeId::fs) {
         let server = server.clone();
-        let served = machine.on_node(node, move |context| async move {
+        let ready = machine.on_node(node, move |context| async move {
             context.serve::<FileIo>(server(MODEL.with(Rc::clone)));
         });
-        block_on(served).map_err(io::Error::other)?;
+        block_on(ready).map_err(io::Error::other)?;
     }
     Ok(machine)
 }
