@@ -24,7 +24,7 @@
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
-//! | `process.rs` | who this process is |
+//! | `volume.rs` | opening a volume; `process.rs` who this process is |
 
 pub mod blocking;
 pub mod directory;
@@ -35,6 +35,7 @@ pub mod options;
 pub mod process;
 pub mod stream;
 mod tree;
+pub mod volume;
 mod walk;
 
 pub use directory::ReadDir;
