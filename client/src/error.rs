@@ -124,6 +124,11 @@ impl Cause {
         *self == Self::FileIo(FileIoError::NotFound {})
     }
 
+    /// Is it that the path names a directory, and none is allowed?
+    pub fn is_directory(&self) -> bool {
+        *self == Self::FileIo(FileIoError::IsDirectory {})
+    }
+
     /// Is it that the name is taken?
     pub fn is_exists(&self) -> bool {
         *self == Self::FileIo(FileIoError::Exists {})
