@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fileio::protocol::{
     CallId, Create, Error as FileIoError, Existing, FileIo, GetSpace, Handle, Link, MakeNode, Name,
-    NewNode, ReadLink, Remove, RemoveDirectory, Rename, SetAttributes, Settle, access,
+    NewNode, ReadLink, Remove, RemoveDirectory, Rename, SetAttributes, Settle,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{Call, NodeId, Spawn};
@@ -16,6 +16,10 @@ use crate::file::File;
 use crate::options::OpenOptions;
 use crate::walk::{Last, Place, handle_of};
 use crate::{Attributes, Change, Credentials, Kind, SetTime, Space};
+
+/// Wanted access, as bits of the mode's lowest triple: see [`Attributes::permits`].
+const READ: u32 = 4;
+const WRITE: u32 = 2;
 
 /// Nodes that are told to settle at once, at most.
 const SETTLING_MAX: usize = 64;
@@ -87,8 +91,8 @@ impl<S: Spawn> FileSystem<S> {
             Kind::Directory {} => return Err(FileIoError::IsDirectory {}.into()),
             _ => return Err(Cause::NotRegular),
         }
-        let read = if options.read { access::READ } else { 0 };
-        let write = if options.writes() { access::WRITE } else { 0 };
+        let read = if options.read { READ } else { 0 };
+        let write = if options.writes() { WRITE } else { 0 };
         if !found.permits(&self.who, read | write) {
             return Err(FileIoError::AccessDenied {}.into());
         }

@@ -2,7 +2,10 @@
 
 use std::io;
 
-use fileio::protocol::{Credentials, GROUPS_MAX};
+use fileio::protocol::Credentials;
+
+/// Supplementary groups that a request carries, at most.
+const GROUPS_MAX: usize = 64;
 
 /// The effective user and groups of this process, as Linux tells them.
 pub fn credentials() -> io::Result<Credentials> {

@@ -6,9 +6,7 @@
 use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
-pub use meta::attributes::{
-    Attributes, Change, Credentials, GROUPS_MAX, Kind, Name, NameError, SetTime, Time, access,
-};
+pub use meta::attributes::{Attributes, Change, Credentials, Kind, Name, NameError, SetTime, Time};
 
 /// The root directory of every volume.
 pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
