@@ -1,2 +1,7 @@
 //! The `mdfs` program.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    mdfs::main(std::env::args_os())
+}

@@ -1,1 +1,48 @@
-//! (to come)
+//! The file system as programs use it: paths, open files, streams.
+//!
+//! # Promise
+//!
+//! - A path is bytes with `/` between names, always from the root of the volume; `.`, `..` and
+//!   symbolic links mean what POSIX says.
+//! - An [`Error`] names the operation, the path, the cause and what to do next, and turns into the
+//!   [`std::io::Error`] of the right kind.
+//! - Long transfers are cut into pieces that run at once, within a bound.
+//! - Nothing is kept but handles: every request stands alone (thesis section 2.5.4).
+//!
+//! # Asks below
+//!
+//! Only `fileio`'s table of requests, through anything that can spawn them: a node's
+//! [`runtime::Context`], or a [`runtime::Door`] for ordinary threads.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `file_system.rs` | operations on paths; `walk.rs` finds them, `tree.rs` does whole trees |
+//! | `directory.rs` | listing, page by page |
+//! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
+//! | `error.rs` | what went wrong, for people and for programs |
+//! | `blocking.rs` | the same for ordinary threads |
+//! | `stream/` | the stdio-like interface (thesis section 2.6) |
+//! | `volume.rs` | opening a volume; `process.rs` who this process is |
+
+pub mod blocking;
+pub mod directory;
+pub mod error;
+pub mod file;
+pub mod file_system;
+pub mod options;
+pub mod process;
+pub mod stream;
+mod tree;
+pub mod volume;
+mod walk;
+
+pub use directory::ReadDir;
+pub use error::{Cause, Error};
+pub use file::File;
+pub use file_system::FileSystem;
+pub use fileio::protocol::{Attributes, Change, Credentials, Kind, SetTime, Space, Time};
+pub use options::OpenOptions;
+pub use stream::Stream;
+pub use walk::SYMLINKS_MAX;

@@ -28,9 +28,11 @@
 //! | `names.rs` | requests that name an entry of a directory |
 //! | `files.rs` | requests by handle |
 //! | `content.rs` | the bytes of a sparse file |
+//! | `machine.rs` | a machine to test clients on |
 
 mod content;
 mod files;
+pub mod machine;
 mod names;
 mod state;
 #[cfg(test)]

@@ -1,0 +1,66 @@
+//! `mdfs df`: space of a volume.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::output::table;
+use crate::session::Session;
+use crate::size::human;
+
+/// Show the space of a volume.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs df scratch
+  mdfs df --json scratch | jq .free_bytes")]
+pub(crate) struct Df {
+    /// As JSON, in bytes.
+    #[arg(long)]
+    json: bool,
+    /// The volume's directory.
+    #[arg(value_name = "VOL")]
+    volume: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    volume: String,
+    total_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    inodes: u64,
+}
+
+impl Df {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let volume = session.open(&self.volume)?;
+        let space = volume.space().map_err(|error| Failure::inside(&self.volume, error))?;
+        let report = Report {
+            volume: self.volume.display().to_string(),
+            total_bytes: space.total_bytes,
+            used_bytes: space.total_bytes.saturating_sub(space.free_bytes),
+            free_bytes: space.free_bytes,
+            inodes: space.inodes,
+        };
+        if self.json {
+            return session.print_json(&report);
+        }
+        let row = |cells: [String; 6]| cells.map(String::into_bytes).to_vec();
+        let heads = ["Volume", "Size", "Used", "Free", "Use%", "Files"].map(str::to_owned);
+        let values = [
+            report.volume,
+            human(report.total_bytes),
+            human(report.used_bytes),
+            human(report.free_bytes),
+            format!("{}%", percent(report.used_bytes, report.total_bytes)),
+            report.inodes.to_string(),
+        ];
+        session.print(table(&[row(heads), row(values)], &[false, true, true, true, true, true]))
+    }
+}
+
+/// Rounded up: a volume that is not quite empty is not 0 % full.
+fn percent(part: u64, whole: u64) -> u128 {
+    (u128::from(part) * 100).div_ceil(u128::from(whole.max(1)))
+}

@@ -1,0 +1,116 @@
+//! `mdfs ls`: lists directories.
+
+use client::blocking::Volume;
+use client::{Attributes, Kind};
+
+use crate::exit::Failure;
+use crate::output::{Record, is_device, permissions, printable, table};
+use crate::session::Session;
+use crate::size::human;
+use crate::time::date;
+use crate::volume_path::{VolumePath, join};
+
+/// List a directory, or show a file, by name.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs ls scratch:/                 names
+  mdfs ls -l scratch:/run1          with permissions, links, owner, group, size, time (UTC)
+  mdfs ls -lH scratch:/run1         with sizes like 1.5 GiB
+  mdfs ls --json scratch:/run1 | jq '.[].size_bytes'")]
+pub(crate) struct Ls {
+    /// With all that is known of each.
+    #[arg(short, long)]
+    long: bool,
+    /// Sizes in units that are easy to read, with -l.
+    #[arg(short = 'H', long, requires = "long")]
+    human: bool,
+    /// As a JSON list, sizes in bytes.
+    #[arg(long)]
+    json: bool,
+    /// A directory or a file.
+    #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
+    path: VolumePath,
+}
+
+/// One line.
+struct Line {
+    name: Vec<u8>,
+    attributes: Attributes,
+    target: Option<Vec<u8>>,
+}
+
+impl Ls {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let volume = session.open(&self.path.volume)?;
+        let lines = self.lines(&volume);
+        let lines = lines.map_err(|error| Failure::inside(&self.path.volume, error))?;
+        if self.json {
+            let record =
+                |line: &Line| Record::new(&line.name, &line.attributes, line.target.as_deref());
+            return session.print_json(&lines.iter().map(record).collect::<Vec<_>>());
+        }
+        if self.long {
+            let rows: Vec<_> = lines.iter().map(|line| self.row(line, session.terminal)).collect();
+            let right = [false, true, true, true, true, false, false];
+            return session.print(table(&rows, &right));
+        }
+        for line in lines {
+            session.print(printable(&line.name, session.terminal))?;
+            session.print("\n")?;
+        }
+        Ok(())
+    }
+
+    fn lines(&self, volume: &Volume) -> Result<Vec<Line>, client::Error> {
+        let path = &self.path.path;
+        let found = volume.symlink_metadata(path)?;
+        // As ls does: a link to a directory is shown as a link with -l only.
+        let shown = if self.long || found.kind != (Kind::Symlink {}) {
+            found
+        } else {
+            volume.metadata(path).unwrap_or(found)
+        };
+        let with_target = |path: &[u8], name: Vec<u8>, attributes: Attributes| {
+            let is_link = attributes.kind == (Kind::Symlink {});
+            let target = if is_link { Some(volume.read_link(path)?) } else { None };
+            Ok(Line { name, attributes, target })
+        };
+        if shown.kind != (Kind::Directory {}) {
+            return Ok(vec![with_target(path, path.clone(), found)?]);
+        }
+        let mut entries = volume.read_dir(path)?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        // What was removed meanwhile has no attributes any more.
+        let existing =
+            entries.into_iter().filter_map(|entry| Some((entry.name, entry.attributes?)));
+        existing
+            .map(|(name, attributes)| {
+                let name = name.as_bytes();
+                with_target(&join(path, name), name.to_vec(), *attributes)
+            })
+            .collect()
+    }
+
+    fn row(&self, line: &Line, terminal: bool) -> Vec<Vec<u8>> {
+        let found = &line.attributes;
+        let size = match () {
+            () if is_device(found.kind) => format!("{}, {}", found.major, found.minor),
+            () if self.human => human(found.size),
+            () => found.size.to_string(),
+        };
+        let mut name = printable(&line.name, terminal);
+        if let Some(target) = &line.target {
+            name.extend(b" -> ");
+            name.extend(printable(target, terminal));
+        }
+        let cells = [
+            permissions(found),
+            found.links.to_string(),
+            found.uid.to_string(),
+            found.gid.to_string(),
+            size,
+            date(found.mtime),
+        ];
+        cells.into_iter().map(String::into_bytes).chain([name]).collect()
+    }
+}

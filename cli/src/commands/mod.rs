@@ -1,0 +1,57 @@
+//! The commands, one file each.
+
+mod cat;
+mod df;
+mod get;
+mod ls;
+mod mkdir;
+mod mv;
+mod put;
+mod rm;
+mod stat;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::{EXIT_CODES, Failure};
+use crate::session::Session;
+
+/// Work with MDFS volumes.
+///
+/// VOL is the directory of a volume; `VOL:/path` names a file in it, from the volume's root. A command
+/// asks the server that serves the volume.
+#[derive(Debug, Parser)]
+#[command(name = "mdfs", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub(crate) struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Put(put::Put),
+    Get(get::Get),
+    Cat(cat::Cat),
+    Ls(ls::Ls),
+    Stat(stat::Stat),
+    Mkdir(mkdir::Mkdir),
+    Rm(rm::Rm),
+    Mv(mv::Mv),
+    Df(df::Df),
+}
+
+impl Program {
+    /// Does what the command says.
+    pub(crate) fn run(self, session: &mut Session) -> Result<(), Failure> {
+        match self.command {
+            Command::Put(put) => put.run(session),
+            Command::Get(get) => get.run(session),
+            Command::Cat(cat) => cat.run(session),
+            Command::Ls(ls) => ls.run(session),
+            Command::Stat(stat) => stat.run(session),
+            Command::Mkdir(mkdir) => mkdir.run(session),
+            Command::Rm(rm) => rm.run(session),
+            Command::Mv(mv) => mv.run(session),
+            Command::Df(df) => df.run(session),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `mdfs rm`: removes files and trees.
+
+use crate::exit::Failure;
+use crate::session::Session;
+use crate::volume_path::VolumePath;
+
+/// Remove files, or directories with all that is in them.
+///
+/// Symbolic links are removed, never what they point to.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs rm scratch:/run1/core
+  mdfs rm -r scratch:/run1          a directory and all that is in it
+  mdfs rm -f scratch:/lock          no error if it is not there")]
+pub(crate) struct Rm {
+    /// Remove directories with all that is in them.
+    #[arg(short, long)]
+    recursive: bool,
+    /// What does not exist is no error.
+    #[arg(short, long)]
+    force: bool,
+    /// What to remove.
+    #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser(), required = true)]
+    paths: Vec<VolumePath>,
+}
+
+impl Rm {
+    pub(super) fn run(&self, session: &Session) -> Result<(), Failure> {
+        for path in &self.paths {
+            let volume = session.open(&path.volume)?;
+            let removed = if self.recursive {
+                volume.remove_all(&path.path)
+            } else {
+                volume.remove_file(&path.path)
+            };
+            match removed {
+                Err(error) if self.force && error.cause.is_not_found() => {}
+                removed => removed.map_err(|error| {
+                    Failure::inside(&path.volume, error).for_directory("remove it with -r")
+                })?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! What can fail, and with which exit code.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use client::volume::OpenError;
+
+/// An operation failed.
+const FAILED: u8 = 1;
+/// The command line makes no sense.
+const USAGE: u8 = 2;
+/// The volume cannot be opened.
+const VOLUME: u8 = 3;
+
+/// The exit codes, for the help.
+pub(crate) const EXIT_CODES: &str = "Exit codes:
+  0  everything was done
+  1  an operation failed; what and why is on standard error
+  2  the command line makes no sense
+  3  the volume cannot be opened: not there, not a volume, or in use";
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The volume cannot be opened.
+    #[error(transparent)]
+    Volume(#[from] OpenError),
+    /// Something in the volume.
+    #[error("cannot {operation} {volume}:{path}: {cause}; {advice}")]
+    Inside {
+        operation: &'static str,
+        volume: String,
+        path: String,
+        cause: client::Cause,
+        advice: &'static str,
+    },
+    /// Something on this computer.
+    #[error("cannot {operation} {thing}: {error}")]
+    Local { operation: &'static str, thing: String, error: io::Error },
+    /// The arguments fit together in no way.
+    #[error("{0}")]
+    Usage(String),
+    /// Some of many things failed; each was told.
+    #[error("{failed} of {total} were not done; see the messages above")]
+    Some { failed: usize, total: usize },
+}
+
+impl Failure {
+    /// An operation in the volume `volume` failed.
+    pub(crate) fn inside(volume: &Path, error: client::Error) -> Self {
+        let client::Error { operation, path, cause } = error;
+        let volume = volume.display().to_string();
+        let path = format!("/{}", path.trim_start_matches('/'));
+        Self::Inside { operation, volume, path, cause, advice: cause.advice() }
+    }
+
+    /// The same with a better next step, if the path names a directory.
+    pub(crate) fn for_directory(mut self, better: &'static str) -> Self {
+        if let Self::Inside { cause, advice, .. } = &mut self
+            && cause.is_directory()
+        {
+            *advice = better;
+        }
+        self
+    }
+
+    /// An operation on the file `path` of this computer failed.
+    pub(crate) fn local(operation: &'static str, path: &Path, error: io::Error) -> Self {
+        Self::Local { operation, thing: path.display().to_string(), error }
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Volume(_) => VOLUME,
+            Self::Usage(_) => USAGE,
+            Self::Inside { .. } | Self::Local { .. } | Self::Some { .. } => FAILED,
+        }
+    }
+
+    /// Whoever read the output has gone, as in `mdfs ls VOL:/ | head`.
+    fn is_closed_output(&self) -> bool {
+        matches!(self, Self::Local { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// Prints a failure and gives its exit code.
+pub(crate) fn tell(failure: &Failure) -> ExitCode {
+    if failure.is_closed_output() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("mdfs: {failure}");
+    ExitCode::from(failure.code())
+}
+
+/// The exit code of what the argument parser has printed: help is a success.
+pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}

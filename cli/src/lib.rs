@@ -1,0 +1,53 @@
+//! The `mdfs` program: one file per command in `commands/`, and what they share.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `commands/` | one command each: its arguments, its help, what it does |
+//! | `volume_path.rs` | `VOL:/path` |
+//! | `size.rs` | sizes as people read them |
+//! | `copy.rs`, `local.rs` | bytes and trees between a volume and this computer |
+//! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates |
+//! | `progress.rs` | bars for long transfers |
+//! | `exit.rs` | what can fail, and with which exit code |
+
+mod commands;
+mod copy;
+mod exit;
+mod local;
+mod output;
+mod progress;
+mod session;
+mod size;
+#[cfg(test)]
+mod tests;
+mod time;
+mod volume_path;
+
+use std::ffi::OsString;
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+/// Does what the arguments (the program's name first) say, and tells how it went.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let log = EnvFilter::try_from_env("MDFS_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // Set already if this is called twice, which changes nothing.
+    let _ = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).try_init();
+    let program = match commands::Program::try_parse_from(arguments) {
+        Ok(program) => program,
+        Err(error) => {
+            // If even this cannot be printed there is nobody to tell.
+            let _ = error.print();
+            return exit::of_usage(&error);
+        }
+    };
+    let mut session = session::Session::of_this_process();
+    match program.run(&mut session).and_then(|()| session.finish()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => exit::tell(&failure),
+    }
+}

@@ -1,0 +1,64 @@
+//! What a command works with: volumes and its output. Tests put their own in.
+
+use std::io::{self, IsTerminal as _, Write};
+use std::path::Path;
+
+use client::blocking::Volume;
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+type Open = dyn Fn(&Path) -> Result<Volume, Failure>;
+
+/// One run of the program.
+pub(crate) struct Session {
+    open: Box<Open>,
+    out: Box<dyn Write>,
+    /// Somebody looks at the output.
+    pub(crate) terminal: bool,
+}
+
+impl Session {
+    /// Opens real volumes and prints to standard output.
+    pub(crate) fn of_this_process() -> Self {
+        let out = io::BufWriter::new(io::stdout());
+        let open = |directory: &Path| Ok(client::volume::open(directory)?);
+        let terminal = io::stdout().is_terminal();
+        Self { open: Box::new(open), out: Box::new(out), terminal }
+    }
+
+    /// Opens what `open` gives and prints to `out`.
+    #[cfg(test)]
+    pub(crate) fn new(
+        open: impl Fn(&Path) -> Result<Volume, Failure> + 'static,
+        out: impl Write + 'static,
+    ) -> Self {
+        Self { open: Box::new(open), out: Box::new(out), terminal: false }
+    }
+
+    /// Opens the volume in `directory`.
+    pub(crate) fn open(&self, directory: &Path) -> Result<Volume, Failure> {
+        (self.open)(directory)
+    }
+
+    /// Prints bytes.
+    pub(crate) fn print(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+        self.out.write_all(bytes.as_ref()).map_err(no_output)
+    }
+
+    /// Prints a value as one JSON document.
+    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(value).map_err(|error| no_output(error.into()))?;
+        self.print(text)?;
+        self.print("\n")
+    }
+
+    /// Prints what is still held back.
+    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
+        self.out.flush().map_err(no_output)
+    }
+}
+
+fn no_output(error: io::Error) -> Failure {
+    Failure::local("write", Path::new("standard output"), error)
+}

@@ -1,0 +1,251 @@
+//! The file system for ordinary threads: each call waits for its answer.
+//!
+//! Not to be called from inside an async executor: it would block the thread that shall answer.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fileio::protocol::DirectoryEntry;
+use futures::executor::block_on;
+use runtime::Door;
+
+use crate::error::Error;
+use crate::file_system::FileSystem;
+use crate::options::OpenOptions;
+use crate::stream::{Mode, Stream};
+use crate::{Attributes, Change, Credentials, SetTime, Space, file};
+
+/// A volume as ordinary threads use it. Cheap to clone; may be used by many threads at once.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    file_system: FileSystem<Door>,
+    /// What must live as long as the volume is used, as a machine in this process.
+    _machine: Option<Arc<dyn Held>>,
+}
+
+/// Anything that is kept only to be dropped last.
+trait Held: Any + Send + Sync + std::fmt::Debug {}
+impl<T: Any + Send + Sync + std::fmt::Debug> Held for T {}
+
+/// An open file of a [`Volume`].
+#[derive(Clone, Debug)]
+pub struct File {
+    file: file::File<Door>,
+    volume: Volume,
+}
+
+impl Volume {
+    /// The volume behind `door`, as the user `who`.
+    pub fn new(door: Door, who: Credentials) -> Self {
+        Self { file_system: FileSystem::new(door, who, random_client()), _machine: None }
+    }
+
+    /// The same, which keeps `machine` alive as long as it or one of its files is used.
+    pub fn holding(
+        door: Door,
+        who: Credentials,
+        machine: impl Send + Sync + std::fmt::Debug + 'static,
+    ) -> Self {
+        Self { _machine: Some(Arc::new(machine)), ..Self::new(door, who) }
+    }
+
+    /// The same file system for futures, to have many operations under way at once.
+    pub fn file_system(&self) -> &FileSystem<Door> {
+        &self.file_system
+    }
+
+    /// See [`FileSystem::open`].
+    pub fn open(&self, path: impl AsRef<[u8]>, options: OpenOptions) -> Result<File, Error> {
+        let file = block_on(self.file_system.open(path, options))?;
+        Ok(File { file, volume: self.clone() })
+    }
+
+    /// See [`FileSystem::create`].
+    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File, Error> {
+        let file = block_on(self.file_system.create(path))?;
+        Ok(File { file, volume: self.clone() })
+    }
+
+    /// Opens a stream in one of the modes of C's `fopen`, as in `"r+"`.
+    pub fn stream(&self, path: impl AsRef<[u8]>, mode: Mode) -> Result<Stream<File>, Error> {
+        let file = self.open(path, mode.options())?;
+        Stream::new(file, mode)
+    }
+
+    /// See [`FileSystem::metadata`].
+    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        block_on(self.file_system.metadata(path))
+    }
+
+    /// See [`FileSystem::symlink_metadata`].
+    pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        block_on(self.file_system.symlink_metadata(path))
+    }
+
+    /// See [`FileSystem::set_attributes`].
+    pub fn set_attributes(
+        &self,
+        path: impl AsRef<[u8]>,
+        change: Change,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.set_attributes(path, change))
+    }
+
+    /// See [`FileSystem::set_mode`].
+    pub fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
+        block_on(self.file_system.set_mode(path, mode))
+    }
+
+    /// See [`FileSystem::set_owner`].
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<[u8]>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.set_owner(path, uid, gid))
+    }
+
+    /// See [`FileSystem::set_times`].
+    pub fn set_times(
+        &self,
+        path: impl AsRef<[u8]>,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.set_times(path, atime, mtime))
+    }
+
+    /// See [`FileSystem::set_len`].
+    pub fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
+        block_on(self.file_system.set_len(path, size))
+    }
+
+    /// See [`FileSystem::mkdir`].
+    pub fn mkdir(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        block_on(self.file_system.mkdir(path))
+    }
+
+    /// See [`FileSystem::mkdir_all`].
+    pub fn mkdir_all(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        block_on(self.file_system.mkdir_all(path))
+    }
+
+    /// See [`FileSystem::symlink`].
+    pub fn symlink(
+        &self,
+        target: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.symlink(target, path))
+    }
+
+    /// See [`FileSystem::read_link`].
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
+        block_on(self.file_system.read_link(path))
+    }
+
+    /// See [`FileSystem::hard_link`].
+    pub fn hard_link(
+        &self,
+        original: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.hard_link(original, path))
+    }
+
+    /// See [`FileSystem::remove_file`].
+    pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.file_system.remove_file(path))
+    }
+
+    /// See [`FileSystem::remove_dir`].
+    pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.file_system.remove_dir(path))
+    }
+
+    /// See [`FileSystem::remove_all`].
+    pub fn remove_all(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.file_system.remove_all(path))
+    }
+
+    /// See [`FileSystem::rename`].
+    pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.file_system.rename(from, to))
+    }
+
+    /// The entries of a directory with their attributes, in no particular order.
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirectoryEntry>, Error> {
+        block_on(async { self.file_system.read_dir(path).await?.with_attributes().rest().await })
+    }
+
+    /// See [`FileSystem::space`].
+    pub fn space(&self) -> Result<Space, Error> {
+        block_on(self.file_system.space())
+    }
+
+    /// See [`FileSystem::sync`].
+    pub fn sync(&self) -> Result<(), Error> {
+        block_on(self.file_system.sync())
+    }
+}
+
+impl File {
+    /// The volume that it is in.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The path by which it was opened.
+    pub fn path(&self) -> &[u8] {
+        self.file.path()
+    }
+
+    /// See [`file::File::read_at`].
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        block_on(self.file.read_at(offset, out))
+    }
+
+    /// See [`file::File::read_bytes_at`].
+    pub fn read_bytes_at(&self, offset: u64, length: usize) -> Result<Vec<Bytes>, Error> {
+        block_on(self.file.read_bytes_at(offset, length))
+    }
+
+    /// See [`file::File::write_at`]. [`Bytes`] and vectors are handed on without a copy.
+    pub fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), Error> {
+        block_on(self.file.write_at(offset, data))
+    }
+
+    /// See [`file::File::append`].
+    pub fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
+        block_on(self.file.append(data))
+    }
+
+    /// See [`file::File::sync`].
+    pub fn sync(&self) -> Result<(), Error> {
+        block_on(self.file.sync())
+    }
+
+    /// See [`file::File::set_len`].
+    pub fn set_len(&self, size: u64) -> Result<(), Error> {
+        block_on(self.file.set_len(size))
+    }
+
+    /// See [`file::File::set_attributes`].
+    pub fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
+        block_on(self.file.set_attributes(change))
+    }
+
+    /// See [`file::File::metadata`].
+    pub fn metadata(&self) -> Result<Attributes, Error> {
+        block_on(self.file.metadata())
+    }
+}
+
+/// The mark of one client, different from every other's.
+#[allow(clippy::disallowed_types, reason = "an ordinary thread has no context to draw from")]
+fn random_client() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,228 @@
+//! An open file: bytes at offsets.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fileio::protocol::{
+    Commit, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle, Read, SetAttributes,
+    TRANSFER_MAX, Write,
+};
+use futures::{StreamExt as _, stream};
+use runtime::Spawn;
+
+use crate::error::{Cause, Error};
+use crate::file_system::FileSystem;
+use crate::options::OpenOptions;
+use crate::walk::handle_of;
+use crate::{Attributes, Change};
+
+/// Pieces of one transfer that are under way at once, at most.
+pub const PIECES_MAX: usize = 4;
+
+/// An open file. Keeps nothing but its handle, so clones and other clients see each other's writes
+/// at once, and there is nothing to close.
+#[derive(Clone, Debug)]
+pub struct File<S> {
+    system: FileSystem<S>,
+    path: Arc<[u8]>,
+    handle: Handle,
+    options: OpenOptions,
+}
+
+impl<S: Spawn> File<S> {
+    pub(crate) fn new(
+        system: FileSystem<S>,
+        path: &[u8],
+        attributes: &Attributes,
+        options: OpenOptions,
+    ) -> Self {
+        Self { system, path: path.into(), handle: handle_of(attributes), options }
+    }
+
+    /// The path by which it was opened.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> OpenOptions {
+        self.options
+    }
+
+    /// Fills `out` with the bytes from `offset`; fewer at the end of the file only. Returns how
+    /// many.
+    pub async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        let mut filled = 0;
+        for part in self.read_bytes_at(offset, out.len()).await? {
+            out[filled..filled + part.len()].copy_from_slice(&part);
+            filled += part.len();
+        }
+        Ok(filled)
+    }
+
+    /// The bytes from `offset`, at most `length` and fewer at the end of the file only, in the
+    /// pieces in which they came: nothing is copied.
+    pub async fn read_bytes_at(&self, offset: u64, length: usize) -> Result<Vec<Bytes>, Error> {
+        self.read_pieces(offset, length).await.map_err(Error::of("read", &self.path))
+    }
+
+    async fn read_pieces(&self, offset: u64, length: usize) -> Result<Vec<Bytes>, Cause> {
+        if !self.options.read {
+            return Err(Cause::NotReadable);
+        }
+        // Nothing is past the largest offset.
+        let length = (length as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        let pieces = stream::iter(pieces(offset, length));
+        let mut reads = pieces.map(|piece| self.read_piece(piece)).buffered(PIECES_MAX);
+        let mut parts = Vec::new();
+        while let Some(read) = reads.next().await {
+            let (data, complete) = read?;
+            parts.extend(data);
+            if !complete {
+                // What others append meanwhile is not joined to what was the end.
+                break;
+            }
+        }
+        Ok(parts)
+    }
+
+    /// One piece, and whether it is as long as asked for.
+    async fn read_piece(&self, (offset, length): (u64, u32)) -> Result<(Vec<Bytes>, bool), Cause> {
+        let who = self.system.who();
+        let mut parts = Vec::new();
+        let mut done: u32 = 0;
+        while done < length {
+            let (offset, length) = (offset + u64::from(done), length - done);
+            let read = Read { who: who.clone(), file: self.handle, offset, length };
+            let read = self.system.ask(read).await?;
+            let count: usize = read.data.iter().map(Bytes::len).sum();
+            if count as u64 > u64::from(length) {
+                return Err(FileIoError::from(runtime::Undelivered::Garbled).into());
+            }
+            done += count as u32;
+            parts.extend(read.data);
+            if read.end || count == 0 {
+                break;
+            }
+        }
+        Ok((parts, done == length))
+    }
+
+    /// Writes `data` at `offset`. If that fails, any part of it may have been written.
+    pub async fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), Error> {
+        let data = data.into();
+        let written = async {
+            self.check_writable()?;
+            self.write_pieces(offset, data).await
+        };
+        written.await.map_err(Error::of("write", &self.path))
+    }
+
+    /// Writes `data` at the end of the file and returns the new end. Appends of several clients at
+    /// the same time may overwrite each other.
+    pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
+        let data = data.into();
+        let appended = async {
+            self.check_writable()?;
+            let end = self.system.ask(GetAttributes { file: self.handle }).await?.size;
+            let length = data.len() as u64;
+            self.write_pieces(end, data).await?;
+            Ok(end + length)
+        };
+        appended.await.map_err(|cause: Cause| Error::of("append to", &self.path)(cause))
+    }
+
+    fn check_writable(&self) -> Result<(), Cause> {
+        if self.options.writes() { Ok(()) } else { Err(Cause::NotWritable) }
+    }
+
+    async fn write_pieces(&self, offset: u64, data: Bytes) -> Result<(), Cause> {
+        let length = data.len() as u64;
+        if offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(FileIoError::FileTooLarge {}.into());
+        }
+        // After a failure nothing more starts, but what has started is waited for: a piece that is
+        // still on its way could else overtake the caller's next attempt.
+        let failed = Cell::new(false);
+        let write = |(at, length): (u64, u32)| {
+            let start = (at - offset) as usize;
+            let piece = data.slice(start..start + length as usize);
+            let failed = &failed;
+            async move {
+                if failed.get() {
+                    return Ok(());
+                }
+                let written = self.write_piece(at, piece).await;
+                failed.set(failed.get() || written.is_err());
+                written
+            }
+        };
+        let pieces = stream::iter(pieces(offset, length));
+        let results: Vec<Result<(), Cause>> =
+            pieces.map(write).buffered(PIECES_MAX).collect().await;
+        results.into_iter().collect()
+    }
+
+    async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
+        let (who, data) = (self.system.who(), vec![piece]);
+        let write = Write { who, file: self.handle, offset, data, durable: false };
+        self.system.ask(write).await.map(drop)
+    }
+
+    /// Makes all that was written to the file durable, by whomever.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let committed = self.system.ask(Commit { file: self.handle }).await;
+        committed.map(drop).map_err(Error::of("sync", &self.path))
+    }
+
+    /// Cuts the file, or lengthens it by a hole.
+    pub async fn set_len(&self, size: u64) -> Result<(), Error> {
+        self.check_writable().map_err(Error::of("cut", &self.path))?;
+        self.set_attributes(Change { size: Some(size), ..Change::default() }).await.map(drop)
+    }
+
+    /// Changes attributes.
+    pub async fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
+        let (who, file) = (self.system.who(), self.handle);
+        let change = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
+        self.system.ask(change).await.map_err(Error::of("change", &self.path))
+    }
+
+    /// What is known of the file.
+    pub async fn metadata(&self) -> Result<Attributes, Error> {
+        let attributes = self.system.ask(GetAttributes { file: self.handle }).await;
+        attributes.map_err(Error::of("look up", &self.path))
+    }
+}
+
+/// Cuts a transfer at the multiples of [`TRANSFER_MAX`], so that all but the first and the last
+/// piece are whole stripes; one that fits into a piece stays whole.
+fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (u64, u32)> {
+    let whole = u64::from(TRANSFER_MAX);
+    let end = offset + length;
+    let mut next = offset;
+    std::iter::from_fn(move || {
+        let cut = if end - next <= whole { end } else { (next / whole + 1) * whole };
+        let piece = (next, (cut - next) as u32);
+        next = cut;
+        (piece.1 > 0).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_is_cut_at_multiples_of_the_largest_piece() {
+        let whole = u64::from(TRANSFER_MAX);
+        let cut = |offset, length| pieces(offset, length).collect::<Vec<_>>();
+        assert_eq!(cut(7, 0), []);
+        assert_eq!(cut(7, whole), [(7, TRANSFER_MAX)]);
+        assert_eq!(
+            cut(whole - 1, whole + 8),
+            [(whole - 1, 1), (whole, TRANSFER_MAX), (2 * whole, 7)]
+        );
+    }
+}

@@ -1,0 +1,351 @@
+//! Operations on paths.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fileio::protocol::{
+    CallId, Create, Error as FileIoError, Existing, FileIo, GetSpace, Handle, Link, MakeNode, Name,
+    NewNode, ReadLink, Remove, RemoveDirectory, Rename, SetAttributes, Settle,
+};
+use futures::{StreamExt as _, stream};
+use runtime::{Call, NodeId, Spawn};
+
+use crate::directory::ReadDir;
+use crate::error::{Cause, Error};
+use crate::file::File;
+use crate::options::OpenOptions;
+use crate::walk::{Last, Place, handle_of};
+use crate::{Attributes, Change, Credentials, Kind, SetTime, Space};
+
+/// Wanted access, as bits of the mode's lowest triple: see [`Attributes::permits`].
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+
+/// Nodes that are told to settle at once, at most.
+const SETTLING_MAX: usize = 64;
+
+/// Nodes are asked again so many times to settle while they are busy.
+const SETTLE_TRIES_MAX: u32 = 50;
+
+/// Permission bits of a new directory, unless said otherwise.
+pub const DIRECTORY_MODE: u32 = 0o755;
+
+/// A mounted volume, as one user. Cheap to clone; clones share the numbering of calls.
+#[derive(Clone, Debug)]
+pub struct FileSystem<S> {
+    machine: S,
+    who: Arc<Credentials>,
+    client: u64,
+    calls: Arc<AtomicU64>,
+}
+
+impl<S: Spawn> FileSystem<S> {
+    /// The file system that `machine` leads to, as the user `who`. `client` marks the calls of this
+    /// client; no two clients of a volume may have the same, so draw it at random.
+    pub fn new(machine: S, who: Credentials, client: u64) -> Self {
+        Self { machine, who: Arc::new(who), client, calls: Arc::default() }
+    }
+
+    /// What the requests are sent from.
+    pub fn machine(&self) -> &S {
+        &self.machine
+    }
+
+    /// Opens a regular file.
+    pub async fn open(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: OpenOptions,
+    ) -> Result<File<S>, Error> {
+        let path = path.as_ref();
+        let operation = if options.creates() { "create" } else { "open" };
+        let opened = self.open_place(path, options).await;
+        let attributes = opened.map_err(Error::of(operation, path))?;
+        Ok(File::new(self.clone(), path, &attributes, options))
+    }
+
+    /// Opens a file for writing; it is made if it does not exist, and emptied if it does.
+    pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File<S>, Error> {
+        self.open(path, OpenOptions::new().write(true).create(true).truncate(true)).await
+    }
+
+    async fn open_place(&self, path: &[u8], options: OpenOptions) -> Result<Attributes, Cause> {
+        options.check()?;
+        let last = if options.create_new { Last::Keep } else { Last::Follow };
+        let place = self.walk(path, last).await?;
+        match place.found {
+            Some(_) if options.create_new => Err(FileIoError::Exists {}.into()),
+            Some(found) => self.open_existing(found, options).await,
+            None if options.creates() => self.open_new(place, options).await,
+            None => Err(FileIoError::NotFound {}.into()),
+        }
+    }
+
+    async fn open_existing(
+        &self,
+        found: Attributes,
+        options: OpenOptions,
+    ) -> Result<Attributes, Cause> {
+        match found.kind {
+            Kind::File {} => {}
+            Kind::Directory {} => return Err(FileIoError::IsDirectory {}.into()),
+            _ => return Err(Cause::NotRegular),
+        }
+        let read = if options.read { READ } else { 0 };
+        let write = if options.writes() { WRITE } else { 0 };
+        if !found.permits(&self.who, read | write) {
+            return Err(FileIoError::AccessDenied {}.into());
+        }
+        if options.truncate {
+            return self.change(&found, Change { size: Some(0), ..Change::default() }).await;
+        }
+        Ok(found)
+    }
+
+    async fn open_new(&self, place: Place, options: OpenOptions) -> Result<Attributes, Cause> {
+        if place.directory_meant {
+            return Err(FileIoError::IsDirectory {}.into());
+        }
+        let (directory, name) = place.named()?;
+        let existing = if options.create_new { Existing::Refuse {} } else { Existing::Use {} };
+        let change = Change {
+            mode: Some(options.mode),
+            size: options.truncate.then_some(0),
+            ..Change::default()
+        };
+        let (who, call) = (self.who(), self.call());
+        let create = Create { who, call, directory, name, existing, change, durable: false };
+        Ok(self.ask(create).await?.attributes)
+    }
+
+    /// What is known of the file; of a symbolic link's target.
+    pub async fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        self.find(path, Last::Follow).await.map_err(Error::of("look up", path))
+    }
+
+    /// What is known of the file; of a symbolic link itself.
+    pub async fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        self.find(path, Last::Keep).await.map_err(Error::of("look up", path))
+    }
+
+    /// Changes attributes; of a symbolic link's target.
+    pub async fn set_attributes(
+        &self,
+        path: impl AsRef<[u8]>,
+        change: Change,
+    ) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let changed = async { self.change(&self.find(path, Last::Follow).await?, change).await };
+        changed.await.map_err(Error::of("change", path))
+    }
+
+    /// Changes the permission bits.
+    pub async fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
+        self.set_attributes(path, Change { mode: Some(mode), ..Change::default() }).await
+    }
+
+    /// Changes the owner, the group or both.
+    pub async fn set_owner(
+        &self,
+        path: impl AsRef<[u8]>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attributes, Error> {
+        self.set_attributes(path, Change { uid, gid, ..Change::default() }).await
+    }
+
+    /// Changes the times of the last read and of the last change.
+    pub async fn set_times(
+        &self,
+        path: impl AsRef<[u8]>,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    ) -> Result<Attributes, Error> {
+        self.set_attributes(path, Change { atime, mtime, ..Change::default() }).await
+    }
+
+    /// Cuts a file, or lengthens it by a hole.
+    pub async fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
+        self.set_attributes(path, Change { size: Some(size), ..Change::default() }).await
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let change = Change { mode: Some(DIRECTORY_MODE), ..Change::default() };
+        let made = self.make(path, NewNode::Directory {}, change).await;
+        made.map_err(Error::of("make directory", path))
+    }
+
+    /// Makes a symbolic link at `path` that points to `target`.
+    pub async fn symlink(
+        &self,
+        target: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let node = NewNode::Symlink { target: target.as_ref().to_vec() };
+        let made = self.make(path, node, Change::default()).await;
+        made.map_err(Error::of("make symbolic link", path))
+    }
+
+    async fn make(&self, path: &[u8], node: NewNode, change: Change) -> Result<Attributes, Cause> {
+        let place = self.walk(path, Last::Keep).await?;
+        if place.found.is_some() {
+            return Err(FileIoError::Exists {}.into());
+        }
+        if place.directory_meant && node != (NewNode::Directory {}) {
+            return Err(FileIoError::NotFound {}.into());
+        }
+        let (directory, name) = place.named()?;
+        let (who, call) = (self.who(), self.call());
+        self.ask(MakeNode { who, call, directory, name, node, change }).await
+    }
+
+    /// Where a symbolic link points.
+    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
+        let path = path.as_ref();
+        let target = async {
+            let file = handle_of(&self.find(path, Last::Keep).await?);
+            self.ask(ReadLink { file }).await
+        };
+        target.await.map_err(Error::of("read symbolic link", path))
+    }
+
+    /// Gives the file `original` the further name `path`.
+    pub async fn hard_link(
+        &self,
+        original: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let linked = async {
+            let file = handle_of(&self.find(original.as_ref(), Last::Keep).await?);
+            let place = self.walk(path, Last::Keep).await?;
+            if place.found.is_some() {
+                return Err(FileIoError::Exists {}.into());
+            }
+            let (directory, name) = place.named()?;
+            self.ask(Link { who: self.who(), call: self.call(), file, directory, name }).await
+        };
+        linked.await.map_err(Error::of("make link", path))
+    }
+
+    /// Removes a name that is not a directory's.
+    pub async fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        let path = path.as_ref();
+        let removed = async {
+            let place = self.walk(path, Last::Keep).await?;
+            place.found.ok_or(FileIoError::NotFound {})?;
+            let (directory, name) = place.named()?;
+            self.remove_name(directory, name).await
+        };
+        removed.await.map_err(Error::of("remove", path))
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        let path = path.as_ref();
+        let removed = async {
+            let place = self.walk(path, Last::Keep).await?;
+            place.found.ok_or(FileIoError::NotFound {})?;
+            let (directory, name) = place.named()?;
+            self.remove_directory_name(directory, name).await
+        };
+        removed.await.map_err(Error::of("remove directory", path))
+    }
+
+    pub(crate) async fn remove_name(&self, directory: Handle, name: Name) -> Result<(), Cause> {
+        let (who, call) = (self.who(), self.call());
+        self.ask(Remove { who, call, directory, name, durable: false }).await
+    }
+
+    pub(crate) async fn remove_directory_name(
+        &self,
+        directory: Handle,
+        name: Name,
+    ) -> Result<(), Cause> {
+        self.ask(RemoveDirectory { who: self.who(), call: self.call(), directory, name }).await
+    }
+
+    /// Gives a file or a directory another name, replacing what has it.
+    pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
+        let from = from.as_ref();
+        let renamed = async {
+            let place = self.walk(from, Last::Keep).await?;
+            let moved = place.found.ok_or(FileIoError::NotFound {})?;
+            let (from_directory, from_name) = place.named()?;
+            let place = self.walk(to.as_ref(), Last::Keep).await?;
+            if place.directory_meant && moved.kind != (Kind::Directory {}) {
+                return Err(FileIoError::NotDirectory {}.into());
+            }
+            let (to_directory, to_name) = place.named()?;
+            let (who, call) = (self.who(), self.call());
+            self.ask(Rename { who, call, from_directory, from_name, to_directory, to_name }).await
+        };
+        renamed.await.map_err(Error::of("rename", from))
+    }
+
+    /// Lists a directory.
+    pub async fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<ReadDir<S>, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, Last::Follow).await;
+        let attributes = found.map_err(Error::of("list", path))?;
+        if attributes.kind != (Kind::Directory {}) {
+            return Err(Error::of("list", path)(FileIoError::NotDirectory {}));
+        }
+        Ok(ReadDir::new(self.clone(), path, handle_of(&attributes)))
+    }
+
+    /// Space of the volume.
+    pub async fn space(&self) -> Result<Space, Error> {
+        self.ask(GetSpace {}).await.map_err(Error::of("ask for the space of", b"/"))
+    }
+
+    /// Makes everything that was done before durable, whoever did it.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let nodes = stream::iter((0..self.machine.fs_nodes()).map(NodeId::fs));
+        let settled = nodes.map(|node| self.settle(node)).buffer_unordered(SETTLING_MAX);
+        let results: Vec<Result<(), Cause>> = settled.collect().await;
+        results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
+    }
+
+    async fn settle(&self, node: NodeId) -> Result<(), Cause> {
+        const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+        for _ in 1..SETTLE_TRIES_MAX {
+            match self.machine.spawn(node, Settle {}).await {
+                Err(error) if error.is_busy() => self.machine.sleep(PAUSE).await,
+                answer => return Ok(answer?),
+            }
+        }
+        Ok(self.machine.spawn(node, Settle {}).await?)
+    }
+
+    pub(crate) async fn change(
+        &self,
+        attributes: &Attributes,
+        change: Change,
+    ) -> Result<Attributes, Cause> {
+        let (who, file) = (self.who(), handle_of(attributes));
+        self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable: false }).await
+    }
+
+    /// Asks the node that owns `call`, again while it is busy.
+    pub(crate) async fn ask<C>(&self, call: C) -> Result<C::Reply, Cause>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        Ok(fileio::client::ask(&self.machine, call).await?)
+    }
+
+    pub(crate) fn who(&self) -> Credentials {
+        (*self.who).clone()
+    }
+
+    /// A new call's id.
+    pub(crate) fn call(&self) -> CallId {
+        CallId { client: self.client, number: self.calls.fetch_add(1, Relaxed) }
+    }
+}

@@ -1,0 +1,64 @@
+//! Opening a volume by its directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::Credentials;
+use crate::blocking::Volume;
+
+/// The socket at which a server answers, in the volume's directory.
+pub const SOCKET_NAME: &str = "mdfs.sock";
+
+/// A volume could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open volume {}: {cause}", directory.display())]
+pub struct OpenError {
+    /// The volume's directory.
+    pub directory: PathBuf,
+    /// Why.
+    pub cause: OpenCause,
+}
+
+/// Why a volume could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenCause {
+    /// There is no such directory.
+    #[error("no such directory; make a volume with `mdfs format`")]
+    NoDirectory,
+    /// Nobody answers at its socket.
+    #[error("nobody serves it; start `mdfs serve`")]
+    NotServed,
+    /// The server's answer makes no sense, or the socket may not be used.
+    #[error("its server cannot be asked: {0}; check that it is yours and of the same version")]
+    Unusable(#[source] io::Error),
+    /// This process does not know who it is.
+    #[error("who asks is not known: {0}")]
+    NoCredentials(#[source] io::Error),
+}
+
+/// Opens the volume in `directory`, as the user of this process, through the server that serves it.
+pub fn open(directory: &Path) -> Result<Volume, OpenError> {
+    let failed = |cause| OpenError { directory: directory.to_owned(), cause };
+    let who =
+        crate::process::credentials().map_err(|error| failed(OpenCause::NoCredentials(error)))?;
+    connect(directory, who).map_err(failed)
+}
+
+fn connect(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
+    if !directory.is_dir() {
+        return Err(OpenCause::NoDirectory);
+    }
+    match runtime::remote::connect(&directory.join(SOCKET_NAME)) {
+        Ok(door) => Ok(Volume::new(door, who)),
+        // Never served, or left behind by a server that crashed.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            Err(OpenCause::NotServed)
+        }
+        Err(error) => Err(OpenCause::Unusable(error)),
+    }
+}

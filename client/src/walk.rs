@@ -1,0 +1,167 @@
+//! From a path to what it names.
+
+use std::collections::VecDeque;
+
+use fileio::protocol::{
+    Attributes, Error as FileIoError, GetAttributes, Handle, Kind, Lookup, Name, Parent, ROOT,
+    ReadLink,
+};
+use runtime::Spawn;
+
+use crate::error::Cause;
+use crate::file_system::FileSystem;
+
+/// Symbolic links on the way of one path, at most.
+pub const SYMLINKS_MAX: u32 = 40;
+
+/// What happens to a symbolic link at the end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// Go where it points.
+    Follow,
+    /// The link itself is meant.
+    Keep,
+}
+
+/// Where a path ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The directory that has, or would have, the last name.
+    pub(crate) directory: Handle,
+    /// The last name; none for the root, `.` and `..`.
+    pub(crate) name: Option<Name>,
+    /// What is there.
+    pub(crate) found: Option<Attributes>,
+    /// The path ends in a `/`.
+    pub(crate) directory_meant: bool,
+}
+
+impl Place {
+    /// What is there, or the error that nothing is.
+    pub(crate) fn existing(self) -> Result<Attributes, Cause> {
+        Ok(self.found.ok_or(FileIoError::NotFound {})?)
+    }
+
+    /// Directory and name, for what makes, renames or removes.
+    pub(crate) fn named(self) -> Result<(Handle, Name), Cause> {
+        let name = self.name.ok_or(Cause::NoLastName)?;
+        Ok((self.directory, name))
+    }
+}
+
+/// The handle of what has these attributes.
+pub(crate) fn handle_of(attributes: &Attributes) -> Handle {
+    Handle { ino: attributes.ino, generation: attributes.generation }
+}
+
+/// The parts of a path that are still to be walked.
+struct Way {
+    parts: VecDeque<Vec<u8>>,
+    directory_meant: bool,
+    links: u32,
+}
+
+impl Way {
+    fn new(path: &[u8]) -> Self {
+        Self { parts: parts_of(path).collect(), directory_meant: path.ends_with(b"/"), links: 0 }
+    }
+
+    /// Puts the target of a link before the rest.
+    fn follow(&mut self, target: &[u8]) -> Result<(), Cause> {
+        self.links += 1;
+        if self.links > SYMLINKS_MAX {
+            return Err(Cause::SymlinkLoop);
+        }
+        if self.parts.is_empty() && target.ends_with(b"/") {
+            self.directory_meant = true;
+        }
+        for part in parts_of(target).collect::<Vec<_>>().into_iter().rev() {
+            self.parts.push_front(part);
+        }
+        Ok(())
+    }
+}
+
+fn parts_of(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
+}
+
+impl<S: Spawn> FileSystem<S> {
+    /// What `path` names; symbolic links on the way are followed, one at the end as `last` says.
+    pub(crate) async fn find(&self, path: &[u8], last: Last) -> Result<Attributes, Cause> {
+        self.walk(path, last).await?.existing()
+    }
+
+    /// Where `path` ends, whether something is there or not.
+    pub(crate) async fn walk(&self, path: &[u8], last: Last) -> Result<Place, Cause> {
+        if path.is_empty() {
+            return Err(Cause::EmptyPath);
+        }
+        let mut way = Way::new(path);
+        let mut here = ROOT;
+        while let Some(part) = way.parts.pop_front() {
+            let at_end = way.parts.is_empty();
+            let found = match &part[..] {
+                b"." if !at_end => continue,
+                b"." => return self.nameless(here).await,
+                b".." => {
+                    let who = self.who();
+                    let above = self.ask(Parent { who, directory: here }).await?;
+                    if at_end {
+                        return self.nameless(handle_of(&above)).await;
+                    }
+                    here = handle_of(&above);
+                    continue;
+                }
+                _ => {
+                    let name = Name::new(part)?;
+                    let found = self.lookup(here, &name).await?;
+                    let is_link = found.is_some_and(|found| found.kind == Kind::Symlink {});
+                    let stops = !is_link || (last == Last::Keep && !way.directory_meant);
+                    if at_end && stops {
+                        return ended(here, name, found, way.directory_meant);
+                    }
+                    found.ok_or(FileIoError::NotFound {})?
+                }
+            };
+            match found.kind {
+                Kind::Directory {} => here = handle_of(&found),
+                Kind::Symlink {} => {
+                    let target = self.ask(ReadLink { file: handle_of(&found) }).await?;
+                    way.follow(&target)?;
+                    if target.starts_with(b"/") {
+                        here = ROOT;
+                    }
+                }
+                _ => return Err(FileIoError::NotDirectory {}.into()),
+            }
+        }
+        self.nameless(here).await
+    }
+
+    async fn lookup(&self, directory: Handle, name: &Name) -> Result<Option<Attributes>, Cause> {
+        let lookup = Lookup { who: self.who(), directory, name: name.clone() };
+        match self.ask(lookup).await {
+            Ok(found) => Ok(Some(found)),
+            Err(Cause::FileIo(FileIoError::NotFound {})) => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    async fn nameless(&self, directory: Handle) -> Result<Place, Cause> {
+        let found = Some(self.ask(GetAttributes { file: directory }).await?);
+        Ok(Place { directory, name: None, found, directory_meant: true })
+    }
+}
+
+fn ended(
+    directory: Handle,
+    name: Name,
+    found: Option<Attributes>,
+    directory_meant: bool,
+) -> Result<Place, Cause> {
+    if directory_meant && found.is_some_and(|found| found.kind != Kind::Directory {}) {
+        return Err(FileIoError::NotDirectory {}.into());
+    }
+    Ok(Place { directory, name: Some(name), found, directory_meant })
+}
