@@ -68,7 +68,7 @@ fn many_readers_of_a_missing_line_share_one_read_of_the_disk() {
 #[test]
 fn other_lines_go_on_while_one_waits_for_its_disk() {
     let world = World::new(&Setup::default());
-    world.disk.delay.set(Duration::from_secs(60));
+    world.disk.delay.set(Duration::from_mins(1));
     let (client, context) = (world.client.clone(), world.context());
     world.run(async move {
         let start = context.now();
@@ -78,7 +78,7 @@ fn other_lines_go_on_while_one_waits_for_its_disk() {
             client.write(6, 0, data(b"other line, same node")).await.unwrap();
             client.write(3, 20, data(b"same line")).await.unwrap();
             client.read(3, 20, 4, Vec::new()).await.unwrap();
-            assert!(context.now() - start < Duration::from_secs(1));
+            assert!(context.now() < start + Duration::from_secs(1));
         };
         let (slow, ()) = join(slow, quick).await;
         assert_eq!(slow.unwrap(), old(3, 0..10));

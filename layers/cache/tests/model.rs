@@ -140,7 +140,7 @@ impl Worker {
     async fn forget(&mut self, model: &mut Model) {
         let range = self.any_range(false);
         let (offset, length) = (range.start as u32, range.len() as u32);
-        self.client.forget(model.stripe, offset, length).await.unwrap();
+        self.client.forget(model.stripe, offset, length).await.expect("forgetting needs nothing");
         model.bytes[range].fill(None);
     }
 
@@ -191,13 +191,13 @@ fn run(trial: &Trial, rng: &mut Rng) -> u64 {
     world.disk.failing_percent.set(0);
     world.disk.damaging_percent.set(0);
     let client = world.client.clone();
-    world.run(async move { client.sync(Vec::new()).await }).unwrap();
+    world.run(async move { client.sync(Vec::new()).await }).expect("no disk fails any more");
     for model in &models {
         model.assert_holds(0, &world.disk.content(model.stripe), "disk at the end");
     }
     world.run_out();
     let client = world.client.clone();
-    let status = world.run(async move { client.status().await }).unwrap();
+    let status = world.run(async move { client.status().await }).expect("all nodes answer");
     assert_eq!(status.dirty_lines, 0);
     let geometry = geometry();
     assert!(status.lines <= lines_per_node as u64 * u64::from(geometry.fs_nodes));

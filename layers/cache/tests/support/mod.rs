@@ -104,7 +104,7 @@ impl World {
         let result = Rc::new(Cell::new(None));
         let slot = result.clone();
         let task = future.map(move |value| slot.set(Some(value)));
-        self.machine.spawner.spawn_local(task).unwrap();
+        self.machine.spawner.spawn_local(task).expect("the executor lives");
         loop {
             self.executor.borrow_mut().run_until_stalled();
             if let Some(value) = result.take() {
@@ -120,7 +120,7 @@ impl World {
         loop {
             self.executor.borrow_mut().run_until_stalled();
             if !self.machine.advance() {
-                return self.machine.now.get() - start;
+                return self.machine.now.get().saturating_sub(start);
             }
         }
     }
@@ -180,7 +180,7 @@ impl Machine for OneThread {
         self.rng.borrow_mut().bits()
     }
     fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
-        self.spawner.spawn_local(task).unwrap();
+        self.spawner.spawn_local(task).expect("the executor lives");
     }
     fn idle(&self, _: NodeId) -> LocalBoxFuture<'static, ()> {
         ready(()).boxed_local()
@@ -258,7 +258,7 @@ impl MemoryDisk {
     async fn pass_time(&self) {
         let delay = self.delay.get();
         let part = self.context.random() % (delay.as_micros() as u64 / 2 + 1);
-        self.context.sleep(delay - Duration::from_micros(part)).await;
+        self.context.sleep(delay / 2 + Duration::from_micros(part)).await;
     }
 
     async fn do_read(self: Rc<Self>, stripe: u64, range: Range<usize>) -> Result<Bytes, Error> {
