@@ -307,6 +307,19 @@ mod tests {
     }
 
     #[test]
+    fn dropping_clean_bytes_keeps_what_no_disk_has() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        line.fill(0, &[0; 4 * BLOCK_SIZE], &line.gaps(), &pool).unwrap();
+        write(&mut line, 0, b"under way", &pool);
+        let _begun = line.begin_write_back();
+        write(&mut line, 100, b"dirty", &pool);
+        line.forget_clean();
+        assert_eq!(line.valid.iter().collect::<Vec<_>>(), [0..9, 100..105]);
+        assert!(line.unchecked.is_empty());
+    }
+
+    #[test]
     fn a_forgotten_line_is_useless() {
         let pool = Pool::new(1 << 20);
         let mut line = line(&pool);

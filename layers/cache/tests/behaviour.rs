@@ -270,6 +270,10 @@ fn old_dirty_lines_are_written_back_unasked_and_then_nothing_ticks() {
     assert!(took >= WRITE_BACK_AGE, "{took:?}");
     assert!(took <= WRITE_BACK_AGE + 2 * WRITE_BACK_INTERVAL, "{took:?}");
     assert_eq!(world.disk.content(2)[..7], *b"lasting");
+    let client = world.client.clone();
+    world.run(async move { client.write(2, 0, data(b"for the second time")).await.unwrap() });
+    world.run_out();
+    assert_eq!(world.disk.content(2)[..19], *b"for the second time");
 }
 
 #[test]
@@ -287,6 +291,51 @@ fn new_lines_push_old_ones_out_and_dirty_ones_are_written_first() {
             let read = client.read(stripe, 0, 11, Vec::new()).await.unwrap();
             assert_eq!(read, [&old(stripe, 0..1)[..], b"checkpoint"].concat());
         }
+    });
+}
+
+#[test]
+fn half_of_the_lines_stay_clean_without_being_asked() {
+    let world = World::new(&Setup { lines_per_node: 20, ..Setup::default() });
+    let (client, context) = (world.client.clone(), world.context());
+    world.run(async move {
+        for stripe in (0..60).step_by(3) {
+            client.write(stripe, 0, data(b"burst")).await.unwrap();
+        }
+        context.sleep(Duration::from_millis(500)).await;
+        let status = client.status().await.unwrap();
+        assert_eq!((status.lines, status.dirty_lines, status.evictions), (20, 10, 0));
+    });
+}
+
+#[test]
+fn lines_whose_slices_are_out_free_no_room_and_others_follow() {
+    let world = World::new(&Setup { pool_bytes: 6 * SIZE as usize, ..Setup::default() });
+    let (client, context) = (world.client.clone(), world.context());
+    world.run(async move {
+        let reads = (0..18).step_by(3).map(|stripe| client.read(stripe, 0, 1, Vec::new()));
+        let mut slices = join_all(reads).await;
+        slices.truncate(4);
+        let start = context.now();
+        client.write(18, 0, data(b"new")).await.unwrap();
+        assert!(context.now() < start + Duration::from_millis(100));
+        assert!(slices.iter().all(Result::is_ok));
+    });
+}
+
+#[test]
+fn new_lines_wait_for_different_old_ones_to_be_written() {
+    let world = World::new(&Setup { lines_per_node: 4, ..Setup::default() });
+    world.disk.delay.set(Duration::from_secs(1));
+    let (client, context) = (world.client.clone(), world.context());
+    world.run(async move {
+        for stripe in [0, 3, 6, 9] {
+            client.write(stripe, 0, data(b"old")).await.unwrap();
+        }
+        let start = context.now();
+        let writes = [12, 15, 18, 21].map(|stripe| client.write(stripe, 0, data(b"new")));
+        assert!(join_all(writes).await.iter().all(Result::is_ok));
+        assert!(context.now() < start + Duration::from_secs(2), "one after the other");
     });
 }
 
@@ -318,7 +367,8 @@ fn an_empty_pool_is_busy_and_other_buffers_are_waited_for() {
         let held = pool.take(2 * SIZE as usize).unwrap();
         assert_eq!(client.write(0, 0, data(b"zero")).await, Err(BUSY));
         let release = async {
-            context.sleep(Duration::from_millis(300)).await;
+            // Longer than the node waits: the client asks again.
+            context.sleep(Duration::from_millis(1_500)).await;
             drop(held);
         };
         join(client.write(0, 0, data(b"zero")), release).await.0.unwrap();
