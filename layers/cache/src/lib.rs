@@ -1,3 +1,47 @@
-//! The distributed stripe cache (thesis section 2.4).
+//! The distributed stripe cache: stripes in the memory of all file-system nodes (thesis section
+//! 2.4).
+//!
+//! # Promise
+//!
+//! - It looks like block I/O: [`CacheClient`] is a [`Stripes`](blockio::Stripes), so a volume also
+//!   runs without it.
+//! - A byte reads back as last written through the cache; a byte that was forgotten is undefined.
+//! - A write never reads the disk; rewriting a line any number of times costs one write below.
+//! - What was written before a `sync` is durable when the sync is answered well. Bytes whose
+//!   write-back failed stay dirty, and whoever syncs them is told.
+//! - Bytes from a disk are compared with the checksum that the reader expects, once; damage that
+//!   does not heal at a second read is [`Error::Corrupt`](protocol::Error::Corrupt), never data.
+//! - Memory is bounded by a budget per node; past it a request waits for half a second and is then
+//!   answered `Busy`.
+//!
+//! # Asks below
+//!
+//! A [`Stripes`](blockio::Stripes), usually block I/O's client. Writes there never overlap in place
+//! and time: a stripe has at most one write-back under way. A read may overlap one, but what it
+//! brings for bytes that are here already is ignored.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `protocol.rs` | every request and reply: the contract with the layers above |
+//! | `hash.rs` | which node caches a stripe |
+//! | `client.rs` | how the layers above ask |
+//! | `server.rs` | the cache of one node: one `match`, the work in `server/` |
+//! | `server/lines.rs` | the node's lines: look-up, order of use, victims |
+//! | `server/room.rs` | eviction, the hold on a line in use |
+//! | `server/flusher.rs` | write-back without being asked |
+//! | `line.rs` | one stripe: bytes, and which are valid, dirty, unchecked |
+//! | `extents.rs`, `lru.rs`, `pauses.rs` | byte sets; order of use; bounded waiting |
 
+pub mod client;
+mod extents;
+pub mod hash;
+mod line;
+mod lru;
+mod pauses;
 pub mod protocol;
+mod server;
+
+pub use client::CacheClient;
+pub use server::{Config, Server, WRITE_BACK_AGE, WRITE_BACK_INTERVAL};

@@ -64,19 +64,35 @@ runtime::protocol! {
 }
 
 runtime::record! {
-    /// The cache of one node. Counters since the node started.
+    /// The cache of one node, or the sum over nodes. Counters since the nodes started.
+    #[derive(Copy, Default)]
     pub struct CacheStatus {
         /// Stripes held.
         lines: u64,
         /// Of these, with bytes that no disk has yet.
         dirty_lines: u64,
-        /// Reads answered from memory.
+        /// Reads answered from memory, also those that waited for another's read of the disk.
         hits: u64,
-        /// Reads that went to a disk.
+        /// Read requests sent to disks.
         misses: u64,
         /// Stripes dropped to make room.
         evictions: u64,
         /// Write-back requests sent to disks.
         write_backs: u64,
+    }
+}
+
+impl std::ops::Add for CacheStatus {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            lines: self.lines + other.lines,
+            dirty_lines: self.dirty_lines + other.dirty_lines,
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            evictions: self.evictions + other.evictions,
+            write_backs: self.write_backs + other.write_backs,
+        }
     }
 }

@@ -1,0 +1,332 @@
+//! One cache line: the bytes of one stripe, and what is known of each of them.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use blockio::BLOCK_SIZE;
+use bytes::Bytes;
+use runtime::buffer::{Buffer, Pool, Shared};
+use runtime::hash::crc32c;
+
+use crate::extents::Extents;
+
+/// Ranges of one kind that a line may consist of; past it the line is written back and forgets its
+/// clean bytes. It bounds the memory for bookkeeping and the requests of one write-back.
+const RANGES_MAX: usize = 256;
+
+/// The pool had no room for the copy that a change of a line with slices out needs.
+#[derive(Debug)]
+pub(crate) struct OutOfMemory;
+
+/// One stripe in memory.
+///
+/// Every byte is unknown or valid; a valid byte may be dirty (no disk has it yet), in the course of
+/// being written back, both (rewritten meanwhile), or unchecked (it came from a disk and was not
+/// compared with a checksum yet). Each of the sets is a part of `valid`.
+#[derive(Debug)]
+pub(crate) struct Line {
+    content: Shared,
+    valid: Extents,
+    dirty: Extents,
+    /// Sent to the disk, not answered yet.
+    writing: Extents,
+    unchecked: Extents,
+    /// When the line was last clean.
+    dirty_since: Option<Duration>,
+    /// Operations that rely on the line across an await: it must not be dropped.
+    pins: u32,
+}
+
+impl Line {
+    /// A line of which nothing is known.
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        Self {
+            content: Shared::new(buffer),
+            valid: Extents::default(),
+            dirty: Extents::default(),
+            writing: Extents::default(),
+            unchecked: Extents::default(),
+            dirty_since: None,
+            pins: 0,
+        }
+    }
+
+    /// Some byte is on no disk yet, or nobody has heard yet that it is.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || !self.writing.is_empty()
+    }
+
+    /// Dirty since `time` or longer.
+    pub(crate) fn is_dirty_since(&self, time: Duration) -> bool {
+        self.dirty_since.is_some_and(|since| since <= time)
+    }
+
+    /// Some operation relies on the line.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins > 0
+    }
+
+    /// Nothing is known and nobody relies on the line: it only takes room.
+    pub(crate) fn is_useless(&self) -> bool {
+        self.valid.is_empty() && self.pins == 0
+    }
+
+    /// The line consists of too many pieces.
+    pub(crate) fn is_fragmented(&self) -> bool {
+        self.valid.count().max(self.dirty.count()).max(self.unchecked.count()) >= RANGES_MAX
+    }
+
+    /// The line must stay until [`unpin`](Self::unpin).
+    pub(crate) fn pin(&mut self) {
+        self.pins += 1;
+    }
+
+    /// Takes one [`pin`](Self::pin) back.
+    pub(crate) fn unpin(&mut self) {
+        self.pins -= 1;
+    }
+
+    /// Every byte of `range` is known.
+    pub(crate) fn has(&self, range: &Range<u32>) -> bool {
+        self.valid.covers(range)
+    }
+
+    /// The bytes of the whole stripe that are not known.
+    pub(crate) fn gaps(&self) -> Extents {
+        self.valid.gaps(&(0..self.content.bytes().len() as u32))
+    }
+
+    /// The bytes of `range`, without a copy; they must be known.
+    pub(crate) fn slice(&self, range: &Range<u32>) -> Bytes {
+        self.content.slice(as_index(range))
+    }
+
+    /// Replaces bytes from `offset` on, by one copy.
+    pub(crate) fn write(
+        &mut self,
+        offset: u32,
+        data: &[Bytes],
+        pool: &Pool,
+        now: Duration,
+    ) -> Result<(), OutOfMemory> {
+        let content = self.content.make_mut().ok_or(OutOfMemory)?;
+        let mut at = offset as usize;
+        for piece in data {
+            content[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        pool.count_copy(at - offset as usize);
+        self.note_written(offset..at as u32, now);
+        Ok(())
+    }
+
+    /// Replaces bytes by zeros.
+    pub(crate) fn write_zeros(
+        &mut self,
+        range: Range<u32>,
+        now: Duration,
+    ) -> Result<(), OutOfMemory> {
+        self.content.make_mut().ok_or(OutOfMemory)?[as_index(&range)].fill(0);
+        self.note_written(range, now);
+        Ok(())
+    }
+
+    fn note_written(&mut self, range: Range<u32>, now: Duration) {
+        self.dirty_since.get_or_insert(now);
+        self.unchecked.remove(&range);
+        self.valid.insert(range.clone());
+        self.dirty.insert(range);
+    }
+
+    /// Takes what the disk holds from `offset` on for those bytes of `wanted` that are still
+    /// unknown: what was written meanwhile is newer.
+    pub(crate) fn fill(
+        &mut self,
+        offset: u32,
+        from_disk: &[u8],
+        wanted: &Extents,
+        pool: &Pool,
+    ) -> Result<(), OutOfMemory> {
+        let content = self.content.make_mut().ok_or(OutOfMemory)?;
+        for range in wanted.iter() {
+            for gap in self.valid.gaps(&range).iter() {
+                let source = gap.start - offset..gap.end - offset;
+                content[as_index(&gap)].copy_from_slice(&from_disk[as_index(&source)]);
+                pool.count_copy(gap.len());
+                self.valid.insert(gap.clone());
+                self.unchecked.insert(gap);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the blocks from `offset` on, all of them known, with their checksums, as far as
+    /// bytes came from a disk and were not compared before. Blocks that differ lose these bytes.
+    ///
+    /// Returns the first damaged block, counted within the stripe.
+    pub(crate) fn check(&mut self, offset: u32, expect: &[u32]) -> Option<u32> {
+        let blocks = (offset..).step_by(BLOCK_SIZE).map(|start| start..start + BLOCK_SIZE as u32);
+        let mut damaged = None;
+        for (block, &expected) in blocks.zip(expect) {
+            if !self.unchecked.intersects(&block) {
+                continue;
+            }
+            if crc32c(&self.content.bytes()[as_index(&block)]) != expected {
+                for range in self.unchecked.intersection(&block).iter() {
+                    self.valid.remove(&range);
+                }
+                damaged = damaged.or(Some(block.start / BLOCK_SIZE as u32));
+            }
+            self.unchecked.remove(&block);
+        }
+        damaged
+    }
+
+    /// Drops what is known of `range`, written back or not.
+    pub(crate) fn forget(&mut self, range: &Range<u32>) {
+        for set in [&mut self.valid, &mut self.dirty, &mut self.writing, &mut self.unchecked] {
+            set.remove(range);
+        }
+        if self.dirty.is_empty() {
+            self.dirty_since = None;
+        }
+    }
+
+    /// Drops what is known of the bytes that a disk has too.
+    pub(crate) fn forget_clean(&mut self) {
+        self.valid = self.dirty.clone();
+        self.valid.insert_all(&self.writing);
+        self.unchecked = Extents::default();
+    }
+
+    /// Begins to write back: what has to go below, as it is now. One write-back at a time.
+    pub(crate) fn begin_write_back(&mut self) -> WritingBack {
+        let dirty = std::mem::take(&mut self.dirty);
+        self.writing.insert_all(&dirty);
+        let pieces = self.writing.iter().map(|range| (range.start, self.slice(&range)));
+        WritingBack { pieces: pieces.collect(), dirty_since: self.dirty_since.take() }
+    }
+
+    /// One piece of a write-back was answered: its bytes are clean, but for those that were
+    /// written again meanwhile.
+    pub(crate) fn written_back(&mut self, range: &Range<u32>) {
+        self.writing.remove(range);
+    }
+
+    /// Ends a write-back that began with a line dirty since `dirty_since`: the pieces that were
+    /// not answered well are dirty again, but for what was forgotten meanwhile.
+    pub(crate) fn end_write_back(&mut self, dirty_since: Option<Duration>) {
+        let failed = std::mem::take(&mut self.writing);
+        self.dirty.insert_all(&failed);
+        if !failed.is_empty() {
+            self.dirty_since = dirty_since.or(self.dirty_since);
+        }
+    }
+}
+
+/// A line's dirty bytes at one moment.
+#[derive(Debug)]
+pub(crate) struct WritingBack {
+    /// Where each piece starts within the stripe, and its bytes.
+    pub(crate) pieces: Vec<(u32, Bytes)>,
+    /// Since when the line had been dirty.
+    pub(crate) dirty_since: Option<Duration>,
+}
+
+fn as_index(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    fn line(pool: &Pool) -> Line {
+        Line::new(pool.take(4 * BLOCK_SIZE).unwrap())
+    }
+
+    fn write(line: &mut Line, offset: u32, data: &'static [u8], pool: &Pool) {
+        line.write(offset, &[Bytes::from_static(data)], pool, NOW).unwrap();
+    }
+
+    #[test]
+    fn a_fill_never_replaces_what_was_written() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        let wanted = line.gaps();
+        write(&mut line, 2, b"new", &pool);
+        line.fill(0, &[b'o'; 4 * BLOCK_SIZE], &wanted, &pool).unwrap();
+        assert_eq!(&line.slice(&(0..7))[..], b"oonewoo");
+        assert!(line.gaps().is_empty());
+    }
+
+    #[test]
+    fn bytes_written_during_a_write_back_stay_dirty() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        write(&mut line, 0, b"abcdef", &pool);
+        let first = line.begin_write_back();
+        assert_eq!(first.pieces, [(0, Bytes::from_static(b"abcdef"))]);
+        write(&mut line, 2, b"XY", &pool);
+        assert_eq!(&first.pieces[0].1[..], b"abcdef", "what is on its way does not change");
+        line.written_back(&(0..6));
+        line.end_write_back(first.dirty_since);
+        assert!(line.is_dirty_since(NOW));
+        assert_eq!(line.begin_write_back().pieces, [(2, Bytes::from_static(b"XY"))]);
+    }
+
+    #[test]
+    fn a_failed_piece_is_dirty_again_unless_it_was_forgotten() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        write(&mut line, 0, b"abcdef", &pool);
+        write(&mut line, 10, b"good", &pool);
+        let first = line.begin_write_back();
+        assert_eq!(first.pieces.len(), 2);
+        line.forget(&(0..3));
+        line.written_back(&(10..14));
+        line.end_write_back(first.dirty_since);
+        assert!(line.is_dirty_since(NOW));
+        assert_eq!(line.begin_write_back().pieces, [(3, Bytes::from_static(b"def"))]);
+    }
+
+    #[test]
+    fn written_blocks_are_trusted_and_others_are_compared_once() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        let disk = [7; 4 * BLOCK_SIZE];
+        line.fill(0, &disk, &line.gaps(), &pool).unwrap();
+        let good = crc32c(&disk[..BLOCK_SIZE]);
+        line.write_zeros(0..BLOCK_SIZE as u32, NOW).unwrap();
+        assert_eq!(line.check(0, &[!good, good, good, !good]), Some(3));
+        assert!(line.has(&(0..3 * BLOCK_SIZE as u32)));
+        assert_eq!(line.gaps().hull(), Some(3 * BLOCK_SIZE as u32..4 * BLOCK_SIZE as u32));
+        assert_eq!(line.check(0, &[!good, !good, !good]), None, "compared before");
+    }
+
+    #[test]
+    fn dropping_clean_bytes_keeps_what_no_disk_has() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        line.fill(0, &[0; 4 * BLOCK_SIZE], &line.gaps(), &pool).unwrap();
+        write(&mut line, 0, b"under way", &pool);
+        let _begun = line.begin_write_back();
+        write(&mut line, 100, b"dirty", &pool);
+        line.forget_clean();
+        assert_eq!(line.valid.iter().collect::<Vec<_>>(), [0..9, 100..105]);
+        assert!(line.unchecked.is_empty());
+    }
+
+    #[test]
+    fn a_forgotten_line_is_useless() {
+        let pool = Pool::new(1 << 20);
+        let mut line = line(&pool);
+        write(&mut line, 5, b"abc", &pool);
+        line.forget(&(0..7));
+        assert!(line.is_dirty() && !line.is_useless());
+        line.forget(&(7..100));
+        assert!(!line.is_dirty() && !line.is_dirty_since(NOW) && line.is_useless());
+    }
+}

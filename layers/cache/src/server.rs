@@ -1,0 +1,145 @@
+//! The cache of one node: its lines, and one `match` over the requests.
+
+mod flusher;
+mod lines;
+mod read;
+mod room;
+mod write;
+mod write_back;
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use blockio::{Geometry, Stripes};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::sync::KeyedLock;
+use runtime::{Caller, Context};
+
+use crate::hash;
+use crate::protocol::{Cache, CacheStatus, Error, Reply, Request};
+use lines::Lines;
+
+pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
+
+/// What an operator may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of lines that one node may hold; less than one stripe counts as one.
+    pub node_budget_bytes: usize,
+}
+
+impl Config {
+    /// An equal share for each of the `nodes` of a machine that may hold `machine_budget_bytes` of
+    /// lines.
+    ///
+    /// The machine's pool must be larger than its budget: transfers under way need buffers too.
+    pub fn share(machine_budget_bytes: usize, nodes: u32) -> Self {
+        Self { node_budget_bytes: machine_budget_bytes / nodes.max(1) as usize }
+    }
+}
+
+/// The cache of one node (thesis section 2.4.1).
+///
+/// Reads and writes of bytes that are here never wait. What must wait, waits on its line only:
+/// at most one read from the disk and one write-back are under way for each line.
+pub struct Server {
+    context: Context,
+    geometry: Geometry,
+    below: Rc<dyn Stripes>,
+    lines: RefCell<Lines>,
+    /// Held while a line's missing bytes are read: readers of the same line share one read.
+    filling: KeyedLock<u64>,
+    /// Held while a line is written back, so that an older state never overtakes a newer one.
+    writing_back: KeyedLock<u64>,
+    /// The periodic write-back is under way.
+    ticking: Cell<bool>,
+    /// A write-back for want of clean lines is under way.
+    draining: Cell<bool>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    evictions: Cell<u64>,
+    write_backs: Cell<u64>,
+}
+
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("cache::Server").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// The cache of the node of `context`, with `below` as the disks. To be served with
+    /// [`Context::serve`].
+    pub fn new(
+        context: Context,
+        geometry: Geometry,
+        config: Config,
+        below: Rc<dyn Stripes>,
+    ) -> Rc<Self> {
+        let stripe_size = geometry.stripe_size as usize;
+        let lines_max = (config.node_budget_bytes / stripe_size).max(1);
+        Rc::new(Self {
+            context,
+            geometry,
+            below,
+            lines: RefCell::new(Lines::new(stripe_size, lines_max)),
+            filling: KeyedLock::default(),
+            writing_back: KeyedLock::default(),
+            ticking: Cell::default(),
+            draining: Cell::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// What the cache holds and has done.
+    fn status(&self) -> CacheStatus {
+        let lines = self.lines.borrow();
+        CacheStatus {
+            lines: lines.count() as u64,
+            dirty_lines: lines.dirty_count() as u64,
+            hits: self.counters.hits.get(),
+            misses: self.counters.misses.get(),
+            evictions: self.counters.evictions.get(),
+            write_backs: self.counters.write_backs.get(),
+        }
+    }
+
+    /// The bytes `offset..+length` of `stripe`, if the volume has them and this node caches them.
+    fn range(&self, stripe: u64, offset: u32, length: u64) -> Result<Range<u32>, Error> {
+        let end = u64::from(offset) + length;
+        let is_ours = stripe < self.geometry.stripes()
+            && hash::owner(&self.geometry, stripe) == self.context.node();
+        if is_ours && end <= u64::from(self.geometry.stripe_size) {
+            return Ok(offset..end as u32);
+        }
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        Err(Error::OutOfRange { stripe, offset, length })
+    }
+}
+
+impl runtime::Server<Cache> for Server {
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move {
+            match request {
+                Request::Read(request) => Reply::Read(self.read(request).await),
+                Request::Write(request) => Reply::Write(self.write(request).await),
+                Request::WriteZeros(request) => Reply::WriteZeros(self.write_zeros(request).await),
+                Request::WriteBack(request) => Reply::WriteBack(self.write_back(request).await),
+                Request::Forget(request) => Reply::Forget(self.forget(&request)),
+                Request::Status(_) => Reply::Status(Ok(self.status())),
+            }
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,68 @@
+//! Changing lines. Nothing here reads a disk.
+
+use std::rc::Rc;
+
+use super::Server;
+use super::room::Patience;
+use crate::line::{Line, OutOfMemory};
+use crate::protocol::{Error, Forget, Write, WriteZeros};
+
+impl Server {
+    /// Answers [`Write`].
+    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<(), Error> {
+        let Write { stripe, offset, data } = request;
+        let length = data.iter().map(|piece| piece.len() as u64).sum();
+        if self.range(stripe, offset, length)?.is_empty() {
+            return Ok(());
+        }
+        let change =
+            |line: &mut Line| line.write(offset, &data, self.context.pool(), self.context.now());
+        self.change(stripe, change).await
+    }
+
+    /// Answers [`WriteZeros`].
+    pub(super) async fn write_zeros(self: &Rc<Self>, request: WriteZeros) -> Result<(), Error> {
+        let WriteZeros { stripe, offset, length } = request;
+        let range = self.range(stripe, offset, u64::from(length))?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let change = |line: &mut Line| line.write_zeros(range.clone(), self.context.now());
+        self.change(stripe, change).await
+    }
+
+    /// Answers [`Forget`]. Never waits: a write-back under way goes on, but its bytes are nobody's.
+    pub(super) fn forget(&self, request: &Forget) -> Result<(), Error> {
+        let range = self.range(request.stripe, request.offset, u64::from(request.length))?;
+        self.lines.borrow_mut().change(request.stripe, |line| line.forget(&range));
+        Ok(())
+    }
+
+    /// Applies `change` to the line of `stripe`, which is made if there is none.
+    async fn change(
+        self: &Rc<Self>,
+        stripe: u64,
+        change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
+    ) -> Result<(), Error> {
+        if self.lines.borrow().get(stripe).is_some_and(Line::is_fragmented) {
+            self.write_back_line(stripe).await?;
+            self.lines.borrow_mut().change(stripe, Line::forget_clean);
+        }
+        let mut patience = Patience::new();
+        while !self.try_change(stripe, &change) {
+            self.make_room(&mut patience).await?;
+        }
+        self.note_dirty();
+        Ok(())
+    }
+
+    fn try_change(
+        &self,
+        stripe: u64,
+        change: impl FnOnce(&mut Line) -> Result<(), OutOfMemory>,
+    ) -> bool {
+        let mut lines = self.lines.borrow_mut();
+        lines.ensure(stripe, self.context.pool())
+            && matches!(lines.change(stripe, change), Some(Ok(())))
+    }
+}

@@ -1,0 +1,77 @@
+//! Writing dirty bytes below, whoever asks for it.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream;
+
+use super::{Server, count};
+use crate::line::Line;
+use crate::protocol::{Error, WriteBack};
+
+/// Lines that one request or task writes back at a time.
+const LINES_AT_ONCE_MAX: usize = 16;
+
+/// Pieces of one line that are written at a time.
+const PIECES_AT_ONCE_MAX: usize = 4;
+
+impl Server {
+    /// Answers [`WriteBack`].
+    pub(super) async fn write_back(self: &Rc<Self>, request: WriteBack) -> Result<(), Error> {
+        if request.stripes.is_empty() {
+            let dirty = self.lines.borrow().dirty().map(|(stripe, _)| stripe).collect();
+            return self.write_back_lines(dirty).await;
+        }
+        for &stripe in &request.stripes {
+            self.range(stripe, 0, 0)?;
+        }
+        let stripes: BTreeSet<u64> = request.stripes.into_iter().collect();
+        self.write_back_lines(stripes.into_iter().collect()).await
+    }
+
+    /// Writes the dirty bytes of these stripes back, several lines at a time. Goes on after an
+    /// error, so that one broken disk does not keep the others from being written, and returns the
+    /// first.
+    pub(super) async fn write_back_lines(self: &Rc<Self>, stripes: Vec<u64>) -> Result<(), Error> {
+        let first_error = Cell::new(None);
+        let write_back = async |stripe| {
+            if let Err(error) = self.write_back_line(stripe).await {
+                first_error.set(first_error.get().or(Some(error)));
+            }
+        };
+        stream::iter(stripes).for_each_concurrent(LINES_AT_ONCE_MAX, write_back).await;
+        first_error.get().map_or(Ok(()), Err)
+    }
+
+    /// Writes the dirty bytes of one stripe back. When it returns well, everything that was dirty
+    /// at the call has been answered by the layer below: if a write-back is under way already it
+    /// waits for that one and writes what is dirty then.
+    pub(super) async fn write_back_line(self: &Rc<Self>, stripe: u64) -> Result<(), Error> {
+        let is_dirty = self.lines.borrow().get(stripe).is_some_and(Line::is_dirty);
+        let Some(_pin) = is_dirty.then(|| self.pin(stripe)).flatten() else { return Ok(()) };
+        let _turn = self.writing_back.exclusive(stripe).await;
+        let begun = self.lines.borrow_mut().change(stripe, Line::begin_write_back);
+        let Some(begun) = begun else { return Ok(()) };
+        let first_error = Cell::new(None);
+        let write = async |(offset, data)| {
+            if let Err(error) = self.write_piece(stripe, offset, data).await {
+                first_error.set(first_error.get().or(Some(error)));
+            }
+        };
+        stream::iter(begun.pieces).for_each_concurrent(PIECES_AT_ONCE_MAX, write).await;
+        let since = begun.dirty_since;
+        self.lines.borrow_mut().change(stripe, |line| line.end_write_back(since));
+        first_error.get().map_or(Ok(()), Err)
+    }
+
+    async fn write_piece(&self, stripe: u64, offset: u32, data: Bytes) -> Result<(), Error> {
+        let range = offset..offset + data.len() as u32;
+        count(&self.counters.write_backs);
+        self.below.write(stripe, offset, vec![data]).await?;
+        self.lines.borrow_mut().change(stripe, |line| line.written_back(&range));
+        Ok(())
+    }
+}

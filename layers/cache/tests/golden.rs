@@ -1,0 +1,41 @@
+//! The bytes of the protocol: once released they change only with the table's version.
+
+use bytes::Bytes;
+use cache::protocol::{Read, Request, Write};
+use runtime::wire::{Encoder, Wire as _};
+
+fn encode(request: impl Into<Request>) -> (Vec<u8>, Vec<u8>) {
+    let mut out = Encoder::new();
+    request.into().put(&mut out);
+    let (head, bulk) = out.finish();
+    (head, bulk.concat())
+}
+
+#[test]
+fn a_read_has_these_bytes() {
+    let read =
+        Read { stripe: 0x0102_0304, offset: 4096, length: 8192, expect: vec![7, 0xFFFF_FFFE] };
+    let head = [
+        &[1][..],                  // tag
+        &[4, 3, 2, 1, 0, 0, 0, 0], // stripe
+        &[0, 0x10, 0, 0],          // offset
+        &[0, 0x20, 0, 0],          // length
+        &[2, 0, 0, 0],             // two checksums
+        &[7, 0, 0, 0, 0xFE, 0xFF, 0xFF, 0xFF],
+    ];
+    assert_eq!(encode(read), (head.concat(), Vec::new()));
+}
+
+#[test]
+fn a_write_has_these_bytes_and_its_data_beside_them() {
+    let data = vec![Bytes::from_static(b"check"), Bytes::from_static(b"point")];
+    let head = [
+        &[2][..],                  // tag
+        &[9, 0, 0, 0, 0, 0, 0, 0], // stripe
+        &[3, 0, 0, 0],             // offset
+        &[2, 0, 0, 0],             // two pieces
+        &[5, 0, 0, 0, 5, 0, 0, 0], // their lengths
+    ];
+    let write = Write { stripe: 9, offset: 3, data };
+    assert_eq!(encode(write), (head.concat(), b"checkpoint".to_vec()));
+}
