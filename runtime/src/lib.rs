@@ -27,6 +27,7 @@
 
 pub mod buffer;
 pub mod context;
+pub mod coordination;
 pub mod disk;
 pub mod door;
 pub mod embedded;

@@ -23,6 +23,7 @@
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `pieces.rs` | bytes in pieces |
+//! | `stack/` | all layers put on one another in one process |
 //! | `model/` | the executable reference of the interface |
 
 pub mod client;
@@ -32,5 +33,6 @@ mod pieces;
 pub mod protocol;
 mod rules;
 mod server;
+pub mod stack;
 
 pub use server::FileServer;

@@ -70,7 +70,7 @@ impl MetaServer {
     /// belongs there.
     pub async fn format(context: &Context, stripes: &Rc<dyn Stripes>) -> Result<(), StoreError> {
         let node = index(context);
-        Store::format(context, stripes, node).await?;
+        Store::format(context.clone(), stripes, node).await?;
         let store = Store::mount(context.clone(), stripes.clone(), node).await?;
         if let Some(root) = inodes::root_inode(context) {
             let mut batch = Batch::new();

@@ -9,6 +9,7 @@ mod disk;
 mod net;
 mod node;
 mod thread;
+mod volume_directory;
 
 use std::future::Future;
 use std::io;
@@ -25,6 +26,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::net::stream;
 use self::node::{Mail, NodeActor};
+pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
 use crate::buffer::Pool;
 use crate::context::Context;
 use crate::door::{Door, Entrance};

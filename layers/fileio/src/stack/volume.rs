@@ -1,0 +1,179 @@
+//! Making a volume, and finding out what an existing one is.
+
+use std::path::{Path, PathBuf};
+
+use blockio::{DiskError, Geometry};
+use futures::executor::block_on;
+use runtime::coordination::{Coordination as _, Sled};
+use runtime::embedded::{Config, Embedded, VolumeDirectory, new_volume_id};
+use runtime::wire::{from_bytes, to_bytes};
+use runtime::{Context, Epoch, NodeId};
+
+use super::boot::{boot_disks, boot_nodes, disk_paths, format_nodes};
+use super::{FormatOptions, RunOptions, Running, StackError};
+
+/// The key of the volume's record in the coordination store.
+const VOLUME_KEY: &str = "volume";
+
+/// Buffers for transfers under way, besides the cache.
+const TRANSFER_BYTES: usize = 256 << 20;
+
+/// Makes a volume in `directory`.
+pub(super) fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, StackError> {
+    let FormatOptions { disk_nodes, disks_per_node, fs_nodes, stripe_size, .. } = *options;
+    check_disks(options)?;
+    // Before anything is made: can there be such a volume?
+    let volume = new_volume_id();
+    let shape = |length| {
+        Geometry::for_disks(volume, stripe_size, fs_nodes, disk_nodes, disks_per_node, length)
+    };
+    if options.disks.is_empty() {
+        check_size(&shape(options.disk_bytes)?)?;
+    }
+    let directory = VolumeDirectory::create(directory)?;
+    let mut length = u64::MAX;
+    let mut elsewhere = options.disks.iter();
+    for (node, disk) in all_disks(disk_nodes, disks_per_node) {
+        let path = elsewhere.next().map(PathBuf::as_path);
+        length = length.min(directory.make_disk(node, disk, options.disk_bytes, path)?);
+    }
+    let geometry = shape(length)?;
+    check_size(&geometry)?;
+
+    let epoch = Epoch(1);
+    let machine = start(&geometry, epoch, &RunOptions::default())?;
+    let paths = disk_paths(&directory, &geometry);
+    let formatted = paths.clone();
+    let work = move |context| async move { format_disks(&context, &geometry, formatted).await };
+    block_on(machine.on_node(NodeId::disk(0), work))??;
+    boot_disks(&machine, &geometry, &paths)?;
+    format_nodes(&machine, &geometry)?;
+    drop(machine);
+
+    // The record makes it a volume: last, so that a format that was cut off can be repeated.
+    let engine = directory.coordination()?;
+    engine.put(VOLUME_KEY, &to_bytes(&geometry))?;
+    engine.next_epoch(epoch)?;
+    Ok(geometry)
+}
+
+fn check_disks(options: &FormatOptions) -> Result<(), StackError> {
+    let FormatOptions { disk_nodes, disks_per_node, .. } = *options;
+    let needed = disk_nodes.saturating_mul(disks_per_node);
+    let given = options.disks.len();
+    if given == 0 || given == needed as usize {
+        return Ok(());
+    }
+    Err(StackError::DiskCount { given, needed, disk_nodes, disks_per_node })
+}
+
+fn check_size(geometry: &Geometry) -> Result<(), StackError> {
+    let (stripes, fs_nodes) = (geometry.stripes(), geometry.fs_nodes);
+    let needed = meta::store::stripes_min(geometry) * u64::from(fs_nodes);
+    if stripes < needed { Err(StackError::TooSmall { stripes, fs_nodes, needed }) } else { Ok(()) }
+}
+
+fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..disk_nodes).flat_map(move |node| (0..disks_per_node).map(move |disk| (node, disk)))
+}
+
+/// Writes the superblocks. A disk that belongs to a volume is not touched.
+async fn format_disks(
+    context: &Context,
+    geometry: &Geometry,
+    paths: Vec<Vec<PathBuf>>,
+) -> Result<(), StackError> {
+    let mut disks = Vec::new();
+    for (node, paths) in (0..).zip(paths) {
+        for (disk, path) in (0..).zip(paths) {
+            let device = open_disk(context, &path).await?;
+            if let Ok(found) = blockio::identify(&*device).await {
+                return Err(StackError::DiskInUse { path, volume: found.geometry.volume });
+            }
+            disks.push((node, disk, path, device));
+        }
+    }
+    let now = context.unix_time();
+    for (node, disk, path, device) in disks {
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| StackError::Disk { path, error })?;
+    }
+    Ok(())
+}
+
+pub(super) async fn open_disk(
+    context: &Context,
+    path: &Path,
+) -> Result<std::rc::Rc<dyn runtime::disk::Disk>, StackError> {
+    let opened = context.open_disk(&path.to_string_lossy()).await;
+    opened.map_err(|error| StackError::OpenDisk { path: path.to_owned(), error })
+}
+
+/// Opens the volume in `directory`.
+pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, StackError> {
+    let directory = VolumeDirectory::open(directory)?;
+    let engine = directory.coordination()?;
+    let (geometry, seen) = match recorded(&engine)? {
+        Some(geometry) => (geometry, Epoch(0)),
+        None => rebuild(&directory, &engine)?,
+    };
+    let epoch = engine.next_epoch(seen)?;
+    drop(engine);
+    let machine = start(&geometry, epoch, options)?;
+    boot_disks(&machine, &geometry, &disk_paths(&directory, &geometry))?;
+    boot_nodes(&machine, &geometry, options.cache_bytes)?;
+    Ok(Running { machine, geometry, epoch, directory })
+}
+
+fn recorded(engine: &Sled) -> Result<Option<Geometry>, StackError> {
+    let record = engine.get(VOLUME_KEY)?;
+    Ok(record.and_then(|record| from_bytes(&record).ok()))
+}
+
+/// Finds out from the disks what the volume is, and in which epoch it was opened last.
+fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoch), StackError> {
+    tracing::warn!("the volume's record is missing; it is rebuilt from the disks");
+    let found = directory.disks()?;
+    let paths: Vec<PathBuf> =
+        found.iter().map(|&(node, disk)| directory.disk(node, disk)).collect();
+    let config =
+        Config { threads: 1, fs_nodes: 1, disk_nodes: 1, epoch: Epoch(0), pool_bytes: 64 << 20 };
+    let machine = Embedded::start(config)?;
+    let identified = machine.on_node(NodeId::disk(0), move |context| async move {
+        let mut volumes = Vec::new();
+        let mut troubles = Vec::new();
+        for path in paths {
+            match open_disk(&context, &path).await {
+                Ok(disk) => match blockio::identify(&*disk).await {
+                    Ok(superblock) => volumes.push((superblock.geometry, superblock.epoch)),
+                    Err(error) => troubles.push(trouble(path, error)),
+                },
+                Err(error) => troubles.push(error.to_string()),
+            }
+        }
+        (volumes, troubles)
+    });
+    let (volumes, troubles) = block_on(identified)?;
+    let Some((geometry, _)) = volumes.first() else {
+        return Err(StackError::Unknown(troubles.join("; ")));
+    };
+    let epoch = volumes.iter().map(|(_, epoch)| *epoch).max().unwrap_or_default();
+    engine.put(VOLUME_KEY, &to_bytes(geometry))?;
+    Ok((*geometry, epoch))
+}
+
+fn trouble(path: PathBuf, error: DiskError) -> String {
+    StackError::Disk { path, error }.to_string()
+}
+
+fn start(geometry: &Geometry, epoch: Epoch, options: &RunOptions) -> Result<Embedded, StackError> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = if options.threads == 0 { cores } else { options.threads };
+    Ok(Embedded::start(Config {
+        threads: threads.min(geometry.fs_nodes as usize),
+        fs_nodes: geometry.fs_nodes,
+        disk_nodes: geometry.disk_nodes,
+        epoch,
+        pool_bytes: options.cache_bytes + TRANSFER_BYTES,
+    })?)
+}
