@@ -60,6 +60,11 @@ impl Disk for FileDisk {
 
     fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
         let file = self.file.clone();
+        let length = data.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            // A file would grow.
+            return futures::future::ready(Err(io::ErrorKind::InvalidInput.into())).boxed_local();
+        }
         blocking(move || {
             let mut at = offset;
             for piece in data {

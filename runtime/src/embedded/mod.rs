@@ -181,6 +181,18 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Relaxed);
+        let (left, all_left) = mpsc::channel();
+        for arbiter in &self.arbiters {
+            let left = left.clone();
+            arbiter.spawn_fn(move || {
+                thread::leave();
+                // Nobody waits if the machine could not start.
+                let _ = left.send(());
+            });
+        }
+        drop(left);
+        // Ends when each thread has left: a thread that is gone has dropped its sender.
+        while all_left.recv().is_ok() {}
         self.system.stop();
         if let Some(thread) = self.thread.take() {
             // A panic of the system thread was reported by itself.

@@ -50,6 +50,12 @@ pub(super) fn enter(shared: Arc<Shared>) {
     MACHINE.set(Some(Rc::new(machine)));
 }
 
+/// Lets go of the nodes: their servers hold contexts and so the machine, which holds the nodes.
+pub(super) fn leave() {
+    let hosts = MACHINE.with_borrow(|machine| machine.as_ref().map(|machine| machine.hosts.take()));
+    drop(hosts);
+}
+
 fn machine() -> Rc<Thread> {
     MACHINE.with_borrow(Clone::clone).expect("the thread has entered the machine")
 }
@@ -129,6 +135,8 @@ impl Machine for Thread {
     fn idle(&self, node: NodeId) -> LocalBoxFuture<'static, ()> {
         let host = self.host(node);
         async move {
+            // Always a pause first, so that a loop of waits does not keep the thread busy.
+            tokio::time::sleep(IDLE_PAUSE).await;
             while host.as_ref().is_some_and(|host| host.running() > 0) {
                 tokio::time::sleep(IDLE_PAUSE).await;
             }

@@ -21,6 +21,8 @@ const GROUPS_ASKED: u32 = 8;
 const BUSY_TRIES_MAX: u32 = 200;
 /// The pause before it.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// A checkpoint for the sake of space must bring back at least so many blocks.
+const RECLAIM_BLOCKS_MIN: u64 = 64;
 /// After the whole volume was found full, the others are not asked again for so long.
 const DRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -40,6 +42,7 @@ impl MetaServer {
                 Ok(runs) => return Ok(runs),
                 // Space that was freed comes back with a checkpoint.
                 Err(StoreError::Busy) => self.context.sleep(BUSY_PAUSE).await,
+                Err(StoreError::NoSpace) if self.reclaim().await? => {}
                 Err(StoreError::NoSpace) => self.refill(blocks).await?,
                 Err(error) => return Err(error.into()),
             }
@@ -49,6 +52,20 @@ impl MetaServer {
 
     pub(super) async fn release(&self, runs: Vec<Run>) -> Result<(), Error> {
         self.forget_and_release(runs).await
+    }
+
+    /// Waits for space that is on its way back: files being trimmed, blocks of the last
+    /// checkpoint. False if there is none.
+    async fn reclaim(&self) -> Result<bool, Error> {
+        if !self.dead.borrow().is_empty() {
+            self.context.sleep(BUSY_PAUSE).await;
+            return Ok(true);
+        }
+        let waiting = self.store.space().waiting_blocks;
+        if waiting >= RECLAIM_BLOCKS_MIN {
+            self.store.checkpoint().await?;
+        }
+        Ok(self.store.space().waiting_blocks < waiting)
     }
 
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if none has any.
@@ -95,7 +112,10 @@ impl MetaServer {
     pub(super) async fn give_groups(&self, request: GiveGroups) -> Result<Vec<u64>, Error> {
         let GiveGroups { to, count } = request;
         let mut groups = self.unconfirmed_grants(to).await?;
-        if groups.is_empty() {
+        for _ in 0..BUSY_TRIES_MAX {
+            if !groups.is_empty() {
+                break;
+            }
             let (position, spare) = self
                 .record(|| {
                     let spare = self.store.spare_groups(count as usize);
@@ -110,6 +130,9 @@ impl MetaServer {
             // The receiver must not use what a crash here could give back to us.
             self.store.durable(position).await?;
             groups = spare;
+            if groups.is_empty() && !self.reclaim().await? {
+                break;
+            }
         }
         Ok(groups)
     }

@@ -1,0 +1,216 @@
+//! A volume in a directory keeps what was made durable, whoever opens it next, and refuses what is
+//! not its own.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use fileio::client::ask;
+use fileio::protocol::*;
+use fileio::stack::{self, FormatOptions, RunOptions, Running, StackError};
+use futures::executor::block_on;
+use runtime::Door;
+
+fn options() -> FormatOptions {
+    FormatOptions {
+        disk_nodes: 2,
+        disks_per_node: 2,
+        disk_bytes: 16 << 20,
+        disks: Vec::new(),
+        fs_nodes: 4,
+        stripe_size: stack::STRIPE_SIZE,
+    }
+}
+
+fn run(directory: &Path) -> Result<Running, StackError> {
+    stack::open(directory, &RunOptions { threads: 2, cache_bytes: 32 << 20 })
+}
+
+fn create(door: &Door, name: &str, number: u64) -> Handle {
+    let call = Create {
+        who: Credentials::root(),
+        call: CallId { client: 1, number },
+        directory: ROOT,
+        name: Name::new(name.as_bytes().to_vec()).unwrap(),
+        existing: Existing::Refuse {},
+        change: Change::default(),
+        durable: false,
+    };
+    let made = block_on(ask(door, call)).unwrap().attributes;
+    Handle { ino: made.ino, generation: made.generation }
+}
+
+fn find(door: &Door, name: &str) -> Result<Handle, Error> {
+    let name = Name::new(name.as_bytes().to_vec()).unwrap();
+    let call = Lookup { who: Credentials::root(), directory: ROOT, name };
+    let found = block_on(ask(door, call))?;
+    Ok(Handle { ino: found.ino, generation: found.generation })
+}
+
+fn write(door: &Door, file: Handle, offset: u64, data: &[u8]) {
+    let data = vec![Bytes::copy_from_slice(data)];
+    let call = Write { who: Credentials::root(), file, offset, data, durable: false };
+    block_on(ask(door, call)).unwrap();
+}
+
+fn read(door: &Door, file: Handle, offset: u64, length: u32) -> Vec<u8> {
+    let call = Read { who: Credentials::root(), file, offset, length };
+    block_on(ask(door, call)).unwrap().data.concat()
+}
+
+#[test]
+fn what_was_settled_or_committed_is_there_after_a_stop_and_after_a_crash() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let content: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    let file = create(&door, "settled", 1);
+    write(&door, file, 0, &content);
+    running.stop().unwrap();
+
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    assert_eq!(find(&door, "settled").unwrap(), file);
+    assert!(read(&door, file, 0, 4_000_000) == content);
+    let file = create(&door, "committed", 2);
+    write(&door, file, 100, &content[..70_000]);
+    block_on(ask(&door, Commit { file })).unwrap();
+    write(&door, file, 0, &[1; 300]); // never committed
+    drop(running); // nothing is settled
+
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    let file = find(&door, "committed").unwrap();
+    let found = read(&door, file, 300, 100_000);
+    assert!(found == content[200..70_000], "{} bytes", found.len());
+    assert!(read(&door, find(&door, "settled").unwrap(), 0, 4_000_000) == content);
+}
+
+#[test]
+fn a_full_volume_says_so_and_has_room_again_after_a_removal() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    let before = block_on(ask(&door, GetSpace {})).unwrap();
+    let piece = Bytes::from(vec![7; 1 << 20]);
+    let fill = |name: &str, number| {
+        let file = create(&door, name, number);
+        for offset in 0.. {
+            let (who, data) = (Credentials::root(), vec![piece.clone()]);
+            let call = Write { who, file, offset: offset << 20, data, durable: false };
+            match block_on(ask(&door, call)) {
+                Ok(_) => {}
+                Err(Error::NoSpace {}) => return offset,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        unreachable!("the volume is not endless")
+    };
+    let first = fill("first", 1);
+    assert!(first << 20 > before.free_bytes / 2, "{first} MiB of {before:?}");
+    let name = |name: &str| Name::new(name.as_bytes().to_vec()).unwrap();
+    let call = Remove {
+        who: Credentials::root(),
+        call: CallId { client: 1, number: 9 },
+        directory: ROOT,
+        name: name("first"),
+        durable: true,
+    };
+    block_on(ask(&door, call)).unwrap();
+    running.settle().unwrap();
+    std::thread::scope(|_| {
+        let second = fill("second", 2);
+        assert!(second + 8 >= first, "{second} MiB after {first} MiB");
+    });
+}
+
+#[test]
+fn a_volume_is_opened_once_at_a_time_and_never_made_over_another() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    assert!(run(&directory).unwrap_err().to_string().contains("there is no volume"));
+    stack::format(&directory, &options()).unwrap();
+    let again = stack::format(&directory, &options()).unwrap_err();
+    assert!(again.to_string().contains("there is a volume already"), "{again}");
+    let running = run(&directory).unwrap();
+    let second = run(&directory).unwrap_err();
+    assert!(second.to_string().contains("in use by another process"), "{second}");
+    drop(running);
+    run(&directory).unwrap().stop().unwrap();
+}
+
+#[test]
+fn disks_that_are_missing_cut_swapped_or_foreign_are_refused_and_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let running = run(&directory).unwrap();
+    let file = create(&running.door(), "kept", 1);
+    write(&running.door(), file, 0, b"kept");
+    running.stop().unwrap();
+
+    let other = home.path().join("other");
+    stack::format(&other, &options()).unwrap();
+    let disk = |name: &str| directory.join("disks").join(name);
+    let aside = home.path().join("aside");
+    let refused = |part: &str| {
+        let error = run(&directory).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+
+    fs::rename(disk("n1d0"), &aside).unwrap();
+    refused("n1d0");
+    fs::copy(other.join("disks/n1d0"), disk("n1d0")).unwrap();
+    refused("belongs to volume");
+    fs::copy(disk("n0d1"), disk("n1d0")).unwrap();
+    refused("disk 0 of disk node 1");
+    fs::write(disk("n1d0"), vec![0; 16 << 20]).unwrap();
+    refused("not formatted");
+    fs::copy(&aside, disk("n1d0")).unwrap();
+    fs::File::options().write(true).open(disk("n1d0")).unwrap().set_len(9 << 20).unwrap();
+    refused("cut off");
+    fs::write(disk("n1d0"), b"short").unwrap();
+    assert!(run(&directory).is_err());
+
+    fs::rename(&aside, disk("n1d0")).unwrap();
+    let running = run(&directory).unwrap();
+    assert_eq!(read(&running.door(), file, 0, 10), b"kept");
+}
+
+#[test]
+fn a_lost_coordination_store_is_rebuilt_from_the_disks() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let first = run(&directory).unwrap();
+    let epoch = first.epoch();
+    let file = create(&first.door(), "kept", 1);
+    write(&first.door(), file, 0, b"kept");
+    first.stop().unwrap();
+    fs::remove_dir_all(directory.join("coordination")).unwrap();
+    let second = run(&directory).unwrap();
+    assert!(second.epoch() > epoch);
+    assert_eq!(read(&second.door(), file, 0, 10), b"kept");
+}
+
+#[test]
+fn disks_elsewhere_are_used_and_not_taken_from_another_volume() {
+    let home = tempfile::tempdir().unwrap();
+    let disks: Vec<_> = (0..4).map(|i| home.path().join(format!("disk-{i}"))).collect();
+    let options = FormatOptions { disks: disks.clone(), ..options() };
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options).unwrap();
+    run(&directory).unwrap().stop().unwrap();
+    assert_eq!(fs::metadata(&disks[3]).unwrap().len(), 16 << 20);
+    let error = stack::format(&home.path().join("thief"), &options).unwrap_err().to_string();
+    assert!(error.contains("is not overwritten"), "{error}");
+    let few = FormatOptions { disks: disks[..3].to_vec(), ..options };
+    let error = stack::format(&home.path().join("few"), &few).unwrap_err().to_string();
+    assert!(error.contains("3 disks were named"), "{error}");
+}
