@@ -201,8 +201,9 @@ fn run(trial: &Trial, rng: &mut Rng) -> u64 {
     assert_eq!(status.dirty_lines, 0);
     let geometry = geometry();
     assert!(status.lines <= lines_per_node as u64 * u64::from(geometry.fs_nodes));
+    let used_bytes: usize = (0..geometry.fs_nodes).map(|node| world.pool(node).used_bytes()).sum();
     assert_eq!(
-        world.pool().used_bytes() as u64,
+        used_bytes as u64,
         status.lines * u64::from(geometry.stripe_size),
         "only lines hold buffers"
     );
