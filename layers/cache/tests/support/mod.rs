@@ -47,7 +47,7 @@ impl Default for Setup {
 
 /// The caches of all nodes over one memory disk.
 pub(crate) struct World {
-    world: machine_emu::World,
+    machine: machine_emu::World,
     geometry: Geometry,
     pub(crate) disk: Rc<MemoryDisk>,
     /// Asks from an application node.
@@ -58,49 +58,49 @@ impl World {
     pub(crate) fn new(setup: &Setup) -> Self {
         let geometry = setup.geometry;
         let shape = Shape { fs_nodes: geometry.fs_nodes, disk_nodes: geometry.disk_nodes };
-        let world = machine_emu::World::new(setup.seed, shape);
-        world.set_pool_limit_bytes(setup.pool_bytes);
-        let asker = world.context(NodeId::application(0));
+        let machine = machine_emu::World::new(setup.seed, shape);
+        machine.set_pool_limit_bytes(setup.pool_bytes);
+        let asker = machine.context(NodeId::application(0));
         let disk = Rc::new(MemoryDisk::new(asker.clone(), geometry));
         let below: Rc<dyn Stripes> = Rc::new(Below(disk.clone()));
         let stripe_size = geometry.stripe_size as usize;
         let config = Config { node_budget_bytes: setup.lines_per_node * stripe_size };
         for node in (0..geometry.fs_nodes).map(NodeId::fs) {
             // A fresh incarnation has a pool with the limit that was set above.
-            let context = world.restart(node);
+            let context = machine.restart(node);
             let server = Server::new(context.clone(), geometry, config, below.clone());
             context.serve::<Cache>(server);
         }
         let client = CacheClient::new(asker, geometry, below);
-        Self { world, geometry, disk, client }
+        Self { machine, geometry, disk, client }
     }
 
     /// The context of an application node.
     pub(crate) fn context(&self) -> Context {
-        self.world.context(NodeId::application(0))
+        self.machine.context(NodeId::application(0))
     }
 
     /// Asks from a file-system node: stripes that are cached there come without a message.
     pub(crate) fn client_at(&self, index: u32) -> CacheClient {
-        let context = self.world.context(NodeId::fs(index));
+        let context = self.machine.context(NodeId::fs(index));
         CacheClient::new(context, self.geometry, Rc::new(Below(self.disk.clone())))
     }
 
     /// The buffers of a file-system node.
     pub(crate) fn pool(&self, index: u32) -> Pool {
-        self.world.context(NodeId::fs(index)).pool().clone()
+        self.machine.context(NodeId::fs(index)).pool().clone()
     }
 
     /// Runs `future` to its end; time passes when everybody waits for it.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
-        self.world.run(future)
+        self.machine.run(future)
     }
 
     /// Runs until nobody waits for time any more; returns how long that took.
     pub(crate) fn run_out(&self) -> Duration {
-        let start = self.world.now();
-        self.world.run_until_idle();
-        self.world.now().saturating_sub(start)
+        let start = self.machine.now();
+        self.machine.run_until_idle();
+        self.machine.now().saturating_sub(start)
     }
 }
 
