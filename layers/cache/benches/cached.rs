@@ -1,4 +1,5 @@
-//! What the layer costs: cached reads and writes of whole stripes, on one thread.
+//! What the layer costs: cached reads and writes of whole stripes, asked for at the node that has
+//! them, so that no message is sent.
 //!
 //! Prints requests per second and the nanoseconds of one request beyond the copy of its bytes (a
 //! write copies once, a read not at all). `cargo bench -p cache`; a few rounds under `cargo test`.
@@ -45,7 +46,7 @@ fn report(what: &str, time: Duration, copy: Duration, rounds: u64) {
 }
 
 fn world() -> World {
-    let geometry = Geometry { stripe_size: STRIPE_SIZE as u32, ..geometry() };
+    let geometry = Geometry { stripe_size: STRIPE_SIZE as u32, fs_nodes: 1, ..geometry() };
     World::new(&Setup { geometry, ..Setup::default() })
 }
 
@@ -67,7 +68,7 @@ fn copy(rounds: u64) -> Duration {
 
 fn cached_writes(rounds: u64) -> Duration {
     let world = world();
-    let client = world.client.clone();
+    let client = world.client_at(0);
     world.run(async move {
         let data = Bytes::from(vec![1; STRIPE_SIZE]);
         for stripe in 0..STRIPES {
@@ -84,7 +85,7 @@ fn cached_writes(rounds: u64) -> Duration {
 
 fn cached_reads(rounds: u64) -> Duration {
     let world = world();
-    let client = world.client.clone();
+    let client = world.client_at(0);
     world.run(async move {
         for stripe in 0..STRIPES {
             client.read(stripe, 0, STRIPE_SIZE as u32, Vec::new()).await.expect("the disk reads");

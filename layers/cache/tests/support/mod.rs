@@ -1,11 +1,10 @@
-//! A machine of one thread with virtual time, and disks in memory that can be slow, broken and
+//! The caches of a few emulated nodes, over a logical disk in memory that can be slow, broken and
 //! dishonest.
 
 #![allow(dead_code, reason = "each test program uses its part of the kit")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,16 +14,10 @@ use bytes::Bytes;
 use cache::protocol::{Cache, Error};
 use cache::{CacheClient, Config, Server};
 use futures::FutureExt as _;
-use futures::channel::oneshot;
-use futures::executor::{LocalPool, LocalSpawner};
-use futures::future::{LocalBoxFuture, ready};
-use futures::task::LocalSpawnExt as _;
+use futures::future::ready;
+use machine_emu::Shape;
 use runtime::buffer::Pool;
-use runtime::disk::Disk;
-use runtime::mail::Envelope;
-use runtime::net::{Address, Listener};
-use runtime::seed::Rng;
-use runtime::{Context, Epoch, Host, Machine, NodeId, Undelivered, VolumeId};
+use runtime::{Context, NodeId, VolumeId};
 
 /// Three nodes, small stripes.
 pub(crate) fn geometry() -> Geometry {
@@ -54,149 +47,60 @@ impl Default for Setup {
 
 /// The caches of all nodes over one memory disk.
 pub(crate) struct World {
-    executor: RefCell<LocalPool>,
-    machine: Rc<OneThread>,
+    machine: machine_emu::World,
+    geometry: Geometry,
     pub(crate) disk: Rc<MemoryDisk>,
+    /// Asks from an application node.
     pub(crate) client: CacheClient,
 }
 
 impl World {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let executor = LocalPool::new();
         let geometry = setup.geometry;
-        let machine = Rc::new(OneThread {
-            hosts: RefCell::default(),
-            spawner: executor.spawner(),
-            now: Cell::new(Duration::from_secs(1000)),
-            timers: RefCell::default(),
-            timer_count: Cell::new(0),
-            rng: RefCell::new(Rng::new(setup.seed)),
-            pool: Pool::new(setup.pool_bytes),
-            fs_nodes: geometry.fs_nodes,
-        });
-        let asker = Context::new(NodeId::application(0), machine.clone());
+        let shape = Shape { fs_nodes: geometry.fs_nodes, disk_nodes: geometry.disk_nodes };
+        let machine = machine_emu::World::new(setup.seed, shape);
+        machine.set_pool_limit_bytes(setup.pool_bytes);
+        let asker = machine.context(NodeId::application(0));
         let disk = Rc::new(MemoryDisk::new(asker.clone(), geometry));
         let below: Rc<dyn Stripes> = Rc::new(Below(disk.clone()));
         let stripe_size = geometry.stripe_size as usize;
         let config = Config { node_budget_bytes: setup.lines_per_node * stripe_size };
-        for index in 0..geometry.fs_nodes {
-            let node = NodeId::fs(index);
-            machine.hosts.borrow_mut().insert(node, Host::new(node, Epoch(1)));
-            let context = Context::new(node, machine.clone());
+        for node in (0..geometry.fs_nodes).map(NodeId::fs) {
+            // A fresh incarnation has a pool with the limit that was set above.
+            let context = machine.restart(node);
             let server = Server::new(context.clone(), geometry, config, below.clone());
             context.serve::<Cache>(server);
         }
         let client = CacheClient::new(asker, geometry, below);
-        Self { executor: RefCell::new(executor), machine, disk, client }
+        Self { machine, geometry, disk, client }
     }
 
     /// The context of an application node.
     pub(crate) fn context(&self) -> Context {
-        Context::new(NodeId::application(0), self.machine.clone())
+        self.machine.context(NodeId::application(0))
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.machine.pool
+    /// Asks from a file-system node: stripes that are cached there come without a message.
+    pub(crate) fn client_at(&self, index: u32) -> CacheClient {
+        let context = self.machine.context(NodeId::fs(index));
+        CacheClient::new(context, self.geometry, Rc::new(Below(self.disk.clone())))
+    }
+
+    /// The buffers of a file-system node.
+    pub(crate) fn pool(&self, index: u32) -> Pool {
+        self.machine.context(NodeId::fs(index)).pool().clone()
     }
 
     /// Runs `future` to its end; time passes when everybody waits for it.
-    pub(crate) fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
-        let result = Rc::new(Cell::new(None));
-        let slot = result.clone();
-        let task = future.map(move |value| slot.set(Some(value)));
-        self.machine.spawner.spawn_local(task).expect("the executor lives");
-        loop {
-            self.executor.borrow_mut().run_until_stalled();
-            if let Some(value) = result.take() {
-                return value;
-            }
-            assert!(self.machine.advance(), "everybody waits for ever");
-        }
+    pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
+        self.machine.run(future)
     }
 
     /// Runs until nobody waits for time any more; returns how long that took.
     pub(crate) fn run_out(&self) -> Duration {
-        let start = self.machine.now.get();
-        loop {
-            self.executor.borrow_mut().run_until_stalled();
-            if !self.machine.advance() {
-                return self.machine.now.get().saturating_sub(start);
-            }
-        }
-    }
-}
-
-struct OneThread {
-    hosts: RefCell<BTreeMap<NodeId, Rc<Host>>>,
-    spawner: LocalSpawner,
-    now: Cell<Duration>,
-    timers: RefCell<BTreeMap<(Duration, u64), oneshot::Sender<()>>>,
-    timer_count: Cell<u64>,
-    rng: RefCell<Rng>,
-    pool: Pool,
-    fs_nodes: u32,
-}
-
-impl OneThread {
-    /// Lets time pass until the next timer; false if there is none.
-    fn advance(&self) -> bool {
-        let Some(((time, _), timer)) = self.timers.borrow_mut().pop_first() else { return false };
-        self.now.set(time);
-        let _ = timer.send(());
-        true
-    }
-}
-
-impl Machine for OneThread {
-    fn fs_nodes(&self) -> u32 {
-        self.fs_nodes
-    }
-    fn disk_nodes(&self) -> u32 {
-        1
-    }
-    fn epoch(&self) -> Epoch {
-        Epoch(1)
-    }
-    fn host(&self, node: NodeId) -> Option<Rc<Host>> {
-        self.hosts.borrow().get(&node).cloned()
-    }
-    fn send(&self, envelope: Envelope) {
-        envelope.message.refuse(Undelivered::Unreachable);
-    }
-    fn now(&self, _: NodeId) -> Duration {
-        self.now.get()
-    }
-    fn unix_time(&self, _: NodeId) -> Duration {
-        self.now.get()
-    }
-    fn sleep(&self, _: NodeId, duration: Duration) -> LocalBoxFuture<'static, ()> {
-        let (timer, rings) = oneshot::channel();
-        self.timer_count.set(self.timer_count.get() + 1);
-        let key = (self.now.get() + duration, self.timer_count.get());
-        self.timers.borrow_mut().insert(key, timer);
-        rings.map(|_| ()).boxed_local()
-    }
-    fn random(&self, _: NodeId) -> u64 {
-        self.rng.borrow_mut().bits()
-    }
-    fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
-        self.spawner.spawn_local(task).expect("the executor lives");
-    }
-    fn idle(&self, _: NodeId) -> LocalBoxFuture<'static, ()> {
-        ready(()).boxed_local()
-    }
-    fn pool(&self) -> &Pool {
-        &self.pool
-    }
-    fn open_disk(&self, _: NodeId, _: &str) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
-        ready(Err(io::ErrorKind::Unsupported.into())).boxed_local()
-    }
-    fn listen(
-        &self,
-        _: NodeId,
-        _: &Address,
-    ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        ready(Err(io::ErrorKind::Unsupported.into())).boxed_local()
+        let start = self.machine.now();
+        self.machine.run_until_idle();
+        self.machine.now().saturating_sub(start)
     }
 }
 
