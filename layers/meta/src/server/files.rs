@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use runtime::wire::to_bytes;
 
 use super::{MetaServer, decode};
@@ -18,6 +19,9 @@ use crate::store::{Batch, Position, StoreError};
 const RECORD_BYTES: usize = 20 << 10;
 /// Bytes that one block of a chunk takes in a record, at most: a run of its own, taken and freed.
 const RECORD_BYTES_PER_BLOCK: usize = 48;
+
+/// Forgets that are under way at a time.
+const FORGETS_MAX: usize = 64;
 
 /// Uncommitted chunks after which a file counts as dirty however young they are.
 const UNCOMMITTED_MAX: usize = 1024;
@@ -266,7 +270,14 @@ impl MetaServer {
 
     /// Frees what is left of an inode that is gone.
     pub(super) async fn trim(&self, ino: u64) -> Result<(), Error> {
-        let unnamed = self.dead.borrow_mut().remove(&ino).unwrap_or_default();
+        let unnamed = self.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
+        let outcome = self.trim_all(ino, unnamed.unwrap_or_default()).await;
+        // Until now whoever needs space waits for this.
+        self.dead.borrow_mut().remove(&ino);
+        outcome
+    }
+
+    async fn trim_all(&self, ino: u64, unnamed: Vec<Run>) -> Result<(), Error> {
         self.forget_and_release(unnamed).await?;
         self.trim_chunks(ino, 0).await?;
         Ok(())
@@ -338,12 +349,12 @@ impl MetaServer {
     /// free the next owner may write it, and a late forget would hit that.
     pub(super) async fn forget_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
         let geometry = self.stripes.geometry();
-        for run in &runs {
+        let forgets = runs.iter().map(|run| {
             let (stripe, offset) = geometry.block(run.start);
-            let length = run.count * blockio::BLOCK_SIZE as u32;
-            let forgotten = self.stripes.forget(stripe, offset, length).await;
-            forgotten.map_err(StoreError::from)?;
-        }
+            self.stripes.forget(stripe, offset, run.count * blockio::BLOCK_SIZE as u32)
+        });
+        let forgotten = stream::iter(forgets).buffer_unordered(FORGETS_MAX);
+        forgotten.try_collect::<Vec<()>>().await.map_err(StoreError::from)?;
         Ok(self.store.release(&runs)?)
     }
 }

@@ -118,6 +118,8 @@ impl MetaServer {
 
     pub(super) async fn drop_link(&self, request: DropLink) -> Result<u32, Error> {
         let DropLink { ino, generation, time, name, durable } = request;
+        // A commit under way would name blocks of a file that is gone.
+        let _no_commit = self.commits.exclusive(ino).await;
         self.load(ino, generation).await?;
         let name_key = name.as_ref().map(|(directory, name)| keys::name(*directory, name));
         let mut _alone = None;
