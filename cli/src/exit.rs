@@ -1,10 +1,11 @@
 //! What can fail, and with which exit code.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use client::volume::OpenError;
+use fileio::stack::StackError;
 
 /// An operation failed.
 const FAILED: u8 = 1;
@@ -26,6 +27,12 @@ pub(crate) enum Failure {
     /// The volume cannot be opened.
     #[error(transparent)]
     Volume(#[from] OpenError),
+    /// The volume cannot be made.
+    #[error("cannot make volume {}: {error}", volume.display())]
+    Format { volume: PathBuf, error: StackError },
+    /// The volume is open but cannot be served, or was not stopped cleanly.
+    #[error("cannot {operation} volume {}: {error}", volume.display())]
+    Serve { operation: &'static str, volume: PathBuf, error: ServeError },
     /// Something in the volume.
     #[error("cannot {operation} {volume}:{path}: {cause}; {advice}")]
     Inside {
@@ -44,6 +51,19 @@ pub(crate) enum Failure {
     /// Some of many things failed; each was told.
     #[error("{failed} of {total} were not done; see the messages above")]
     Some { failed: usize, total: usize },
+}
+
+/// Why a volume cannot be served or stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    #[error("{0}; choose another address")]
+    Gateway(#[from] nfs_gateway::Error),
+    #[error("the gateway's node has ended: {0}")]
+    Node(#[from] runtime::Undelivered),
+    #[error("signals cannot be received: {0}")]
+    Signals(#[from] io::Error),
 }
 
 impl Failure {
@@ -72,9 +92,11 @@ impl Failure {
 
     fn code(&self) -> u8 {
         match self {
-            Self::Volume(_) => VOLUME,
+            Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
-            Self::Inside { .. } | Self::Local { .. } | Self::Some { .. } => FAILED,
+            Self::Serve { .. } | Self::Inside { .. } | Self::Local { .. } | Self::Some { .. } => {
+                FAILED
+            }
         }
     }
 

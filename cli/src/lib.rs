@@ -6,10 +6,11 @@
 //! | --- | --- |
 //! | `commands/` | one command each: its arguments, its help, what it does |
 //! | `volume_path.rs` | `VOL:/path` |
-//! | `size.rs` | sizes as people read them |
+//! | `size.rs` | sizes as people write and read them |
 //! | `copy.rs`, `local.rs` | bytes and trees between a volume and this computer |
 //! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates |
 //! | `progress.rs` | bars for long transfers |
+//! | `session.rs` | the open volumes and the output of one run; `signals.rs` waiting for its end |
 //! | `exit.rs` | what can fail, and with which exit code |
 
 mod commands;
@@ -19,6 +20,7 @@ mod local;
 mod output;
 mod progress;
 mod session;
+mod signals;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -46,7 +48,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let mut session = session::Session::of_this_process();
-    match program.run(&mut session).and_then(|()| session.finish()) {
+    let done = program.run(&mut session);
+    // What was done before a failure is kept, too.
+    let finished = session.finish();
+    match done.and(finished) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => exit::tell(&failure),
     }

@@ -1,7 +1,8 @@
 //! What a command works with: volumes and its output. Tests put their own in.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use client::blocking::Volume;
 use serde::Serialize;
@@ -13,6 +14,8 @@ type Open = dyn Fn(&Path) -> Result<Volume, Failure>;
 /// One run of the program.
 pub(crate) struct Session {
     open: Box<Open>,
+    /// Those that are open: each only once, since a process has a volume alone.
+    volumes: BTreeMap<PathBuf, Volume>,
     out: Box<dyn Write>,
     /// Somebody looks at the output.
     pub(crate) terminal: bool,
@@ -24,7 +27,7 @@ impl Session {
         let out = io::BufWriter::new(io::stdout());
         let open = |directory: &Path| Ok(client::volume::open(directory)?);
         let terminal = io::stdout().is_terminal();
-        Self { open: Box::new(open), out: Box::new(out), terminal }
+        Self { open: Box::new(open), volumes: BTreeMap::new(), out: Box::new(out), terminal }
     }
 
     /// Opens what `open` gives and prints to `out`.
@@ -33,12 +36,18 @@ impl Session {
         open: impl Fn(&Path) -> Result<Volume, Failure> + 'static,
         out: impl Write + 'static,
     ) -> Self {
-        Self { open: Box::new(open), out: Box::new(out), terminal: false }
+        let volumes = BTreeMap::new();
+        Self { open: Box::new(open), volumes, out: Box::new(out), terminal: false }
     }
 
-    /// Opens the volume in `directory`.
-    pub(crate) fn open(&self, directory: &Path) -> Result<Volume, Failure> {
-        (self.open)(directory)
+    /// The volume in `directory`; opened if it is not yet.
+    pub(crate) fn open(&mut self, directory: &Path) -> Result<Volume, Failure> {
+        if let Some(volume) = self.volumes.get(directory) {
+            return Ok(volume.clone());
+        }
+        let volume = (self.open)(directory)?;
+        self.volumes.insert(directory.to_owned(), volume.clone());
+        Ok(volume)
     }
 
     /// Prints bytes.
@@ -54,8 +63,16 @@ impl Session {
     }
 
     /// Prints what is still held back.
-    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.out.flush().map_err(no_output)
+    }
+
+    /// Makes durable what the command has done, and prints what is still held back.
+    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
+        for (directory, volume) in std::mem::take(&mut self.volumes) {
+            volume.finish().map_err(|error| Failure::inside(&directory, error))?;
+        }
+        self.flush()
     }
 }
 

@@ -1,7 +1,43 @@
-//! Sizes as people read them.
+//! Sizes as people write and read them.
+
+use std::str::FromStr;
+
+/// A number of bytes, written as `4GiB`, `64k` or `512`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+/// The text is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no size; write a whole number and a unit, as in 512, 64KiB, 4GiB or 10GB")]
+pub(crate) struct BadSize;
 
 /// Powers of 1024, each with a letter.
 const UNITS: &str = "KMGTPE";
+
+impl FromStr for Size {
+    type Err = BadSize;
+
+    /// `K`, `M`, ... and `KiB`, `MiB`, ... are powers of 1024, `KB`, `MB`, ... are powers of 1000.
+    fn from_str(text: &str) -> Result<Self, BadSize> {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let number: u64 = number.parse().map_err(|_| BadSize)?;
+        let factor = factor(&unit.trim_start().to_ascii_uppercase()).ok_or(BadSize)?;
+        number.checked_mul(factor).map(Self).ok_or(BadSize)
+    }
+}
+
+fn factor(unit: &str) -> Option<u64> {
+    let Some(letter) = unit.chars().next().filter(|&letter| letter != 'B') else {
+        return matches!(unit, "" | "B").then_some(1);
+    };
+    let power = UNITS.find(letter)? as u32 + 1;
+    match &unit[1..] {
+        "" | "IB" => 1024u64.checked_pow(power),
+        "B" => 1000u64.checked_pow(power),
+        _ => None,
+    }
+}
 
 /// A number of bytes as people read it: `999 B`, `1.5 KiB`, `64 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
@@ -24,6 +60,22 @@ pub(crate) fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let size = |text: &str| text.parse::<Size>().ok().map(|size| size.0);
+        assert_eq!(size("512"), Some(512));
+        assert_eq!(size("512B"), Some(512));
+        assert_eq!(size("64KiB"), Some(64 << 10));
+        assert_eq!(size("64k"), Some(64 << 10));
+        assert_eq!(size("4 GiB"), Some(4 << 30));
+        assert_eq!(size("10GB"), Some(10_000_000_000));
+        assert_eq!(size("15EiB"), Some(15 << 60));
+        for bad in ["", "GiB", "-1", "1.5GiB", "4XiB", "4iB", "16EiB", "1 2", "4GiBs", "é", "4é"]
+        {
+            assert_eq!(size(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_written_short_and_never_too_small() {

@@ -21,7 +21,7 @@ use crate::{Attributes, Change, Credentials, SetTime, Space, file};
 pub struct Volume {
     file_system: FileSystem<Door>,
     /// What must live as long as the volume is used, as a machine in this process.
-    _machine: Option<Arc<dyn Held>>,
+    machine: Option<Arc<dyn Held>>,
 }
 
 /// Anything that is kept only to be dropped last.
@@ -38,7 +38,7 @@ pub struct File {
 impl Volume {
     /// The volume behind `door`, as the user `who`.
     pub fn new(door: Door, who: Credentials) -> Self {
-        Self { file_system: FileSystem::new(door, who, random_client()), _machine: None }
+        Self { file_system: FileSystem::new(door, who, random_client()), machine: None }
     }
 
     /// The same, which keeps `machine` alive as long as it or one of its files is used.
@@ -47,7 +47,7 @@ impl Volume {
         who: Credentials,
         machine: impl Send + Sync + std::fmt::Debug + 'static,
     ) -> Self {
-        Self { _machine: Some(Arc::new(machine)), ..Self::new(door, who) }
+        Self { machine: Some(Arc::new(machine)), ..Self::new(door, who) }
     }
 
     /// The same file system for futures, to have many operations under way at once.
@@ -183,6 +183,12 @@ impl Volume {
     /// See [`FileSystem::space`].
     pub fn space(&self) -> Result<Space, Error> {
         block_on(self.file_system.space())
+    }
+
+    /// Ends the use of the volume. If this process has opened it itself everything is made durable;
+    /// a server keeps it and does so in its own time.
+    pub fn finish(&self) -> Result<(), Error> {
+        if self.machine.is_some() { self.sync() } else { Ok(()) }
     }
 
     /// See [`FileSystem::sync`].

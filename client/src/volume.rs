@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fileio::stack::{self, RunOptions, Running, StackError};
+
 use crate::Credentials;
 use crate::blocking::Volume;
 
@@ -25,26 +27,27 @@ pub enum OpenCause {
     /// There is no such directory.
     #[error("no such directory; make a volume with `mdfs format`")]
     NoDirectory,
-    /// Nobody answers at its socket.
-    #[error("nobody serves it; start `mdfs serve`")]
-    NotServed,
     /// The server's answer makes no sense, or the socket may not be used.
     #[error("its server cannot be asked: {0}; check that it is yours and of the same version")]
     Unusable(#[source] io::Error),
+    /// Nobody serves it, and this process cannot open it either.
+    #[error(transparent)]
+    Stack(#[from] StackError),
     /// This process does not know who it is.
     #[error("who asks is not known: {0}")]
     NoCredentials(#[source] io::Error),
 }
 
-/// Opens the volume in `directory`, as the user of this process, through the server that serves it.
+/// Opens the volume in `directory` as the user of this process: through the server that serves it,
+/// else in this process, which then has it alone. [`Volume::finish`] it.
 pub fn open(directory: &Path) -> Result<Volume, OpenError> {
     let failed = |cause| OpenError { directory: directory.to_owned(), cause };
     let who =
         crate::process::credentials().map_err(|error| failed(OpenCause::NoCredentials(error)))?;
-    connect(directory, who).map_err(failed)
+    open_as(directory, who).map_err(failed)
 }
 
-fn connect(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
+fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
     if !directory.is_dir() {
         return Err(OpenCause::NoDirectory);
     }
@@ -57,8 +60,21 @@ fn connect(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
             ) =>
         {
-            Err(OpenCause::NotServed)
+            let running = stack::open(directory, &RunOptions::default())?;
+            Ok(Volume::holding(running.door(), who, Own(running)))
         }
         Err(error) => Err(OpenCause::Unusable(error)),
+    }
+}
+
+/// The machine of a volume that this process has opened itself.
+#[derive(Debug)]
+struct Own(Running);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.settle() {
+            tracing::error!(%error, "a volume was dropped, not finished, and its last data are lost");
+        }
     }
 }

@@ -11,7 +11,12 @@ fn a_served_volume_is_opened_and_others_are_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let missing = open(&directory.path().join("missing")).unwrap_err();
     assert!(matches!(missing.cause, OpenCause::NoDirectory));
-    assert!(matches!(open(directory.path()).unwrap_err().cause, OpenCause::NotServed));
+    let none = open(directory.path()).unwrap_err();
+    assert!(matches!(none.cause, OpenCause::Stack(_)));
+    assert!(
+        none.to_string().ends_with("there is no volume; make one with `mdfs format`"),
+        "{none}"
+    );
 
     let socket = directory.path().join(SOCKET_NAME);
     let machine = machine::start().unwrap();

@@ -19,7 +19,7 @@ pub(crate) struct Mkdir {
 }
 
 impl Mkdir {
-    pub(super) fn run(&self, session: &Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         for path in &self.paths {
             let volume = session.open(&path.volume)?;
             let made =

@@ -2,12 +2,14 @@
 
 mod cat;
 mod df;
+mod format;
 mod get;
 mod ls;
 mod mkdir;
 mod mv;
 mod put;
 mod rm;
+mod serve;
 mod stat;
 
 use clap::{Parser, Subcommand};
@@ -18,7 +20,7 @@ use crate::session::Session;
 /// Work with MDFS volumes.
 ///
 /// VOL is the directory of a volume; `VOL:/path` names a file in it, from the volume's root. A command
-/// asks the server that serves the volume.
+/// asks the server that serves the volume, and opens the volume itself if none does.
 #[derive(Debug, Parser)]
 #[command(name = "mdfs", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub(crate) struct Program {
@@ -28,6 +30,8 @@ pub(crate) struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Format(format::Format),
+    Serve(serve::Serve),
     Put(put::Put),
     Get(get::Get),
     Cat(cat::Cat),
@@ -43,6 +47,8 @@ impl Program {
     /// Does what the command says.
     pub(crate) fn run(self, session: &mut Session) -> Result<(), Failure> {
         match self.command {
+            Command::Format(format) => format.run(session),
+            Command::Serve(serve) => serve.run(session),
             Command::Put(put) => put.run(session),
             Command::Get(get) => get.run(session),
             Command::Cat(cat) => cat.run(session),

@@ -23,7 +23,7 @@ pub(crate) struct Mv {
 }
 
 impl Mv {
-    pub(super) fn run(&self, session: &Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         if self.from.volume != self.to.volume {
             let text = "a move stays within one volume; use `mdfs get` and `mdfs put` between two";
             return Err(Failure::Usage(text.into()));

@@ -49,7 +49,7 @@ struct Step {
 }
 
 impl Put {
-    pub(super) fn run(&self, session: &Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let volume = session.open(&self.to.volume)?;
         let progress = Progress::new(0, 0);
         let file_system = volume.file_system();

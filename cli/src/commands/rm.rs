@@ -25,7 +25,7 @@ pub(crate) struct Rm {
 }
 
 impl Rm {
-    pub(super) fn run(&self, session: &Session) -> Result<(), Failure> {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         for path in &self.paths {
             let volume = session.open(&path.volume)?;
             let removed = if self.recursive {

@@ -1,0 +1,160 @@
+//! `mdfs format`: makes a volume.
+
+use std::path::PathBuf;
+
+use client::Credentials;
+use client::blocking::Volume;
+use client::volume::{OpenCause, OpenError};
+use fileio::stack::{self, FormatOptions, RunOptions};
+use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::session::Session;
+use crate::size::{Size, human};
+
+/// Make a volume: its directory, its disks and an empty file system.
+///
+/// Without --disk, each disk is a file in the volume's directory. What was on a given disk is lost;
+/// a disk that holds a volume already is refused.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs format scratch                                         one disk of 4 GiB, in a file
+  mdfs format scratch --disk-nodes 2 --disks-per-node 2       four disks in files
+  mdfs format scratch --disk /dev/sdb --disk /dev/sdc --disk-nodes 2")]
+pub(crate) struct Format {
+    /// The directory of the volume; made if it does not exist.
+    #[arg(value_name = "VOL")]
+    volume: PathBuf,
+    /// Disk nodes: groups of disks that work side by side.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DISK_NODES_MAX)))]
+    disk_nodes: u32,
+    /// Disks of each disk node.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    disks_per_node: u32,
+    /// Size of each disk that is a file, as in 4GiB; files grow only as they are written.
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", conflicts_with = "disks")]
+    disk_size: Size,
+    /// A block device or file to use as a disk; one for each disk, node after node.
+    #[arg(long = "disk", value_name = "PATH")]
+    disks: Vec<PathBuf>,
+    /// File-system nodes: over so many the work is spread, for good.
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(FS_NODES_MAX)))]
+    nodes: u32,
+    /// Bytes of a stripe: so much goes to one disk before the next one.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    stripe: Size,
+    /// Tell what was made as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was made.
+#[derive(Debug, Serialize)]
+struct Report {
+    volume: String,
+    id: String,
+    disk_nodes: u32,
+    disks: u32,
+    total_bytes: u64,
+    nodes: u32,
+    stripe_bytes: u64,
+}
+
+impl Format {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let options = self.options()?;
+        let geometry = stack::format(&self.volume, &options)
+            .map_err(|error| Failure::Format { volume: self.volume.clone(), error })?;
+        self.give_to_user()?;
+        let report = Report {
+            volume: self.volume.display().to_string(),
+            id: geometry.volume.to_string(),
+            disk_nodes: geometry.disk_nodes,
+            disks: geometry.disk_nodes * geometry.disks_per_node,
+            total_bytes: geometry.stripes() * u64::from(geometry.stripe_size),
+            nodes: geometry.fs_nodes,
+            stripe_bytes: u64::from(geometry.stripe_size),
+        };
+        self.report(&report, session)
+    }
+
+    /// The root directory belongs to whoever makes the volume, not to root.
+    fn give_to_user(&self) -> Result<(), Failure> {
+        let failed = |cause| OpenError { directory: self.volume.clone(), cause };
+        let user = client::process::credentials();
+        let user = user.map_err(|error| failed(OpenCause::NoCredentials(error)))?;
+        if user.uid == 0 {
+            return Ok(());
+        }
+        let running = stack::open(&self.volume, &RunOptions::default());
+        let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
+        let volume = Volume::new(running.door(), Credentials::root());
+        let given = volume.set_owner("/", Some(user.uid), Some(user.gid));
+        given.map_err(|error| Failure::inside(&self.volume, error))?;
+        running.stop().map_err(|error| failed(OpenCause::Stack(error)).into())
+    }
+
+    fn options(&self) -> Result<FormatOptions, Failure> {
+        let too_long =
+            || Failure::Usage(format!("a stripe of {} is too long", human(self.stripe.0)));
+        Ok(FormatOptions {
+            disk_nodes: self.disk_nodes,
+            disks_per_node: self.disks_per_node,
+            disk_bytes: self.disk_size.0,
+            disks: self.disks.clone(),
+            fs_nodes: self.nodes,
+            stripe_size: u32::try_from(self.stripe.0).map_err(|_| too_long())?,
+        })
+    }
+
+    /// Tells what was made, and what to do next.
+    fn report(&self, made: &Report, session: &mut Session) -> Result<(), Failure> {
+        if self.json {
+            return session.print_json(made);
+        }
+        let Report { volume, id, disk_nodes, disks, total_bytes, nodes, stripe_bytes } = made;
+        session.print(format!(
+            "volume {volume} ({id})
+  {} on {disks} disks of {disk_nodes} disk nodes, stripes of {}, {nodes} nodes
+next: mdfs serve {volume}
+",
+            human(*total_bytes),
+            human(*stripe_bytes)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        format: Format,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Format, String> {
+        let arguments = ["format", "VOL"].iter().chain(arguments);
+        Ok(Program::try_parse_from(arguments).map_err(|error| error.to_string())?.format)
+    }
+
+    #[test]
+    fn sizes_and_counts_are_checked() {
+        let plain = parse(&["--disk-size", "1TiB", "--stripe", "1MiB"]).unwrap();
+        let options = plain.options().unwrap();
+        assert_eq!((options.disk_bytes, options.stripe_size), (1 << 40, 1 << 20));
+        for bad in [["--nodes", "0"], ["--nodes", "4097"], ["--disk-size", "x"]] {
+            assert!(parse(&bad).is_err(), "{bad:?}");
+        }
+        assert!(parse(&["--disk-size", "1GiB", "--disk", "a"]).is_err());
+        let long = parse(&["--stripe", "8GiB"]).unwrap().options().unwrap_err();
+        assert_eq!(long.to_string(), "a stripe of 8 GiB is too long");
+    }
+}
