@@ -28,7 +28,7 @@ mod time;
 mod volume_path;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -37,8 +37,9 @@ use tracing_subscriber::EnvFilter;
 /// Does what the arguments (the program's name first) say, and tells how it went.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let log = EnvFilter::try_from_env("MDFS_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
     // Set already if this is called twice, which changes nothing.
-    let _ = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).try_init();
+    let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
     let program = match commands::Program::try_parse_from(arguments) {
         Ok(program) => program,
         Err(error) => {

@@ -1,0 +1,127 @@
+//! The program itself on a real volume: alone, with a server, and across a restart.
+
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use runtime::seed::Rng;
+
+fn mdfs(directory: &Path, arguments: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_mdfs");
+    Command::new(program).args(arguments).current_dir(directory).output().unwrap()
+}
+
+fn ok(directory: &Path, arguments: &[&str]) -> String {
+    let output = mdfs(directory, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "mdfs {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The exit code and what is said about it.
+fn fails(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = mdfs(directory, arguments);
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// A volume `VOL`, small enough to be made quickly.
+fn formatted() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let small = ["format", "VOL", "--disk-nodes", "2", "--disk-size", "256MiB", "--nodes", "8"];
+    assert!(ok(directory.path(), &small).contains("next: mdfs serve VOL"));
+    directory
+}
+
+/// A server, ready.
+struct Server(Child);
+
+impl Server {
+    fn start(directory: &Path, arguments: &[&str]) -> (Self, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+        command.args(["serve", "VOL"]).args(arguments).current_dir(directory);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (Self(child), line)
+    }
+
+    fn stop(mut self, signal: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        assert!(self.0.wait().unwrap().success(), "{signal} stops it cleanly");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Gone already, if it was stopped.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_is_put_is_got_with_and_without_a_server_and_after_restarts() {
+    let directory = formatted();
+    let here = directory.path();
+    let mut content = vec![0; 5 << 20];
+    Rng::new(1).fill(&mut content);
+    fs::write(here.join("in"), &content).unwrap();
+    let got = |path: &str| {
+        ok(here, &["get", path, "out"]);
+        fs::read(here.join("out")).unwrap() == content
+    };
+
+    ok(here, &["put", "in", "VOL:/alone"]);
+    assert!(got("VOL:/alone"), "each command opens the volume anew");
+    let (server, ready) = Server::start(here, &["--nfs", "127.0.0.1:0"]);
+    assert!(ready.starts_with("ready: VOL, NFS at 127.0.0.1:"), "{ready}");
+    assert!(got("VOL:/alone"));
+    ok(here, &["put", "in", "VOL:/served"]);
+    server.stop("-TERM");
+    assert!(got("VOL:/served"));
+    let (server, ready) = Server::start(here, &[]);
+    assert_eq!(ready, "ready: VOL\n");
+    assert_eq!(ok(here, &["ls", "VOL:/"]), "alone\nserved\n");
+    server.stop("-INT");
+
+    let (killed, _) = Server::start(here, &[]);
+    drop(killed);
+    assert_eq!(ok(here, &["ls", "VOL:/"]), "alone\nserved\n", "its socket is left behind");
+}
+
+#[test]
+fn a_volume_is_used_by_one_process_and_never_made_twice() {
+    let directory = formatted();
+    let here = directory.path();
+    let (code, text) = fails(here, &["format", "VOL"]);
+    assert_eq!(code, Some(3));
+    assert!(text.contains("there is a volume already; it is not overwritten"), "{text}");
+    let (server, _) = Server::start(here, &[]);
+    let (code, text) = fails(here, &["serve", "VOL"]);
+    assert_eq!(code, Some(3));
+    assert!(text.contains("the volume is in use by another process"), "{text}");
+    ok(here, &["mkdir", "VOL:/still-served"]);
+    server.stop("-TERM");
+}
+
+#[test]
+fn exit_codes_tell_what_kind_of_failure_it_was() {
+    let directory = formatted();
+    let here = directory.path();
+    fs::create_dir(here.join("empty")).unwrap();
+    let code = |arguments: &[&str]| fails(here, arguments).0;
+    assert_eq!(code(&["cat", "VOL:/missing"]), Some(1));
+    assert_eq!(code(&["frobnicate"]), Some(2));
+    assert_eq!(code(&["mv", "VOL:/a", "OTHER:/a"]), Some(2));
+    assert_eq!(code(&["ls", "missing:/"]), Some(3));
+    assert_eq!(code(&["ls", "empty:/"]), Some(3));
+    assert_eq!(code(&["format", "V", "--disk-size", "1MiB"]), Some(3));
+    assert_eq!(code(&["format", "V", "--stripe", "1000"]), Some(3));
+    let (code, text) = fails(here, &["serve", "VOL", "--nfs", "203.0.113.1:1"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("cannot listen at 203.0.113.1:1"), "{text}");
+}
