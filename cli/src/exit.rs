@@ -48,6 +48,9 @@ pub(crate) enum Failure {
     /// The arguments fit together in no way.
     #[error("{0}")]
     Usage(String),
+    /// What must be so is not.
+    #[error("{0}")]
+    Wrong(String),
     /// Some of many things failed; each was told.
     #[error("{failed} of {total} were not done; see the messages above")]
     Some { failed: usize, total: usize },
@@ -94,9 +97,11 @@ impl Failure {
         match self {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
-            Self::Serve { .. } | Self::Inside { .. } | Self::Local { .. } | Self::Some { .. } => {
-                FAILED
-            }
+            Self::Serve { .. }
+            | Self::Inside { .. }
+            | Self::Local { .. }
+            | Self::Wrong(_)
+            | Self::Some { .. } => FAILED,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
     CallId, Create, Error as FileIoError, Existing, FileIo, GetSpace, Handle, Link, MakeNode, Name,
     NewNode, ReadLink, Remove, RemoveDirectory, Rename, SetAttributes, Settle,
@@ -16,10 +17,6 @@ use crate::file::File;
 use crate::options::OpenOptions;
 use crate::walk::{Last, Place, handle_of};
 use crate::{Attributes, Change, Credentials, Kind, SetTime, Space};
-
-/// Wanted access, as bits of the mode's lowest triple: see [`Attributes::permits`].
-const READ: u32 = 4;
-const WRITE: u32 = 2;
 
 /// Nodes that are told to settle at once, at most.
 const SETTLING_MAX: usize = 64;

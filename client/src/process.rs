@@ -2,10 +2,7 @@
 
 use std::io;
 
-use fileio::protocol::Credentials;
-
-/// Supplementary groups that a request carries, at most.
-const GROUPS_MAX: usize = 64;
+use fileio::protocol::{Credentials, GROUPS_MAX};
 
 /// The effective user and groups of this process, as Linux tells them.
 pub fn credentials() -> io::Result<Credentials> {

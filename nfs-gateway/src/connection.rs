@@ -114,6 +114,10 @@ impl Connection {
         let end = self.read(reader).await;
         match end {
             Ok(()) | Err(End::Peer | End::Stopped | End::Idle) => {}
+            // Some clients reset the connection instead of closing it.
+            Err(End::Broken(error)) => {
+                tracing::debug!(target: "mdfs::nfs", host = self.host(), %error, "the stream broke");
+            }
             Err(end) => tracing::warn!(target: "mdfs::nfs", host = self.host(), "{end}"),
         }
         self.draining.raise();

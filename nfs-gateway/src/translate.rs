@@ -17,13 +17,6 @@ const NOBODY: u32 = 65_534;
 /// The permission bits of a mode; clients may send the file's type above them.
 const MODE_BITS: u32 = 0o7777;
 
-/// Read, as a bit of a mode's lowest triple.
-pub(crate) const READ: u32 = 4;
-/// Write, likewise.
-pub(crate) const WRITE: u32 = 2;
-/// Execute, or search a directory.
-pub(crate) const EXECUTE: u32 = 1;
-
 /// Whose rights a caller has. The one place where a claim becomes a right: squashing and mapping
 /// of identities belong here.
 pub(crate) fn credentials(claim: Claim) -> Credentials {

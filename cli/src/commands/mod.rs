@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod cat;
+mod demo;
 mod df;
 mod format;
 mod get;
@@ -41,6 +42,7 @@ enum Command {
     Rm(rm::Rm),
     Mv(mv::Mv),
     Df(df::Df),
+    Demo(demo::Demo),
 }
 
 impl Program {
@@ -58,6 +60,7 @@ impl Program {
             Command::Rm(rm) => rm.run(session),
             Command::Mv(mv) => mv.run(session),
             Command::Df(df) => df.run(session),
+            Command::Demo(demo) => demo.run(session),
         }
     }
 }

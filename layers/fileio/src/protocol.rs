@@ -6,7 +6,10 @@
 use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
-pub use meta::attributes::{Attributes, Change, Credentials, Kind, Name, NameError, SetTime, Time};
+pub use meta::attributes::{
+    Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
+    access,
+};
 
 /// The root directory of every volume.
 pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
@@ -98,7 +101,8 @@ runtime::choice! {
 runtime::record! {
     /// One entry of a directory.
     pub struct DirectoryEntry {
-        /// Where to go on after this entry. Stays valid while other entries come and go.
+        /// Where to go on after this entry. Stays valid while other entries come and go; above 2
+        /// and below 2^63, so that gateways have the first two for `.` and `..`.
         cookie: u64,
         /// The name.
         name: Name,

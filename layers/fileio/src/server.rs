@@ -18,7 +18,7 @@ use futures::future::{LocalBoxFuture, join_all};
 use meta::hash::ino_node;
 use meta::protocol::{Begin, DirectoryChange, End, GetInode, Inode};
 use runtime::sync::KeyedLock;
-use runtime::{Call, Caller, Context, NodeId, Server};
+use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
 
@@ -50,7 +50,13 @@ impl std::fmt::Debug for FileServer {
 }
 
 impl Server<FileIo> for FileServer {
-    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        // Only nodes tell each other that a name is gone; a client removes names.
+        let from_client = matches!(caller.node.kind(), NodeKind::Application(_));
+        if from_client && matches!(request, Request::DropLink(_)) {
+            let refused = Reply::DropLink(Err(Error::NotPermitted {}));
+            return futures::future::ready(refused).boxed_local();
+        }
         async move { self.answer(request).await }.boxed_local()
     }
 }

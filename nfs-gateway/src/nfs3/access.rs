@@ -7,8 +7,8 @@ use nfs3_types::nfs3::{
 };
 
 use super::asker::{Asker, pack, take_handle};
-use crate::translate::{EXECUTE, READ, WRITE};
 use crate::xdr::{Arguments, Body, Fault};
+use fileio::protocol::access::{EXECUTE, READ, WRITE};
 
 //= rfc1813 3.3.4
 pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {

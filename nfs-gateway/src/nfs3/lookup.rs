@@ -5,7 +5,9 @@ use futures::future::join;
 use nfs3_types::nfs3::{LOOKUP3resfail, LOOKUP3resok, nfsstat3};
 
 use super::asker::{Asker, Place, pack};
-use crate::translate::{self, Component, EXECUTE};
+use fileio::protocol::access::EXECUTE;
+
+use crate::translate::{self, Component};
 use crate::xdr::{Arguments, Body, Fault};
 
 //= rfc1813 3.3.3

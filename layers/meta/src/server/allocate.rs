@@ -164,7 +164,8 @@ impl MetaServer {
     pub(super) fn get_space(&self) -> NodeSpace {
         let space = self.store.space();
         NodeSpace {
-            total_blocks: space.owned_blocks,
+            // What is kept back for deletions can never be used by files.
+            total_blocks: space.owned_blocks - space.reserved_blocks,
             free_blocks: space.free_blocks,
             inodes: self.inode_count.get(),
         }

@@ -1,0 +1,181 @@
+//! `mdfs demo`: the main job, from an empty directory to files copied out by a real NFS client.
+
+mod checkpoint;
+mod nfs;
+mod report;
+mod server;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fileio::stack::{self, FormatOptions};
+
+use self::checkpoint::Checkpoint;
+use self::report::{Report, Row};
+use self::server::Server;
+use crate::exit::Failure;
+use crate::session::Session;
+use crate::size::{Size, human};
+
+/// Writers, as in the thesis' Fig. 4.5.
+const WRITERS: u64 = 8;
+/// Bytes that a program hands over at a time when it writes a checkpoint.
+const CHUNK_BYTES: usize = 1 << 20;
+/// The thesis' own case: files of this size,
+const SMALL_FILE_BYTES: u64 = 64 << 10;
+/// written in pieces of this size.
+const SMALL_CHUNK_BYTES: usize = 2 << 10;
+/// The small files are written so often: eight of them are over too soon to be measured.
+const SMALL_ROUNDS: u64 = 16;
+/// Room on each disk beside the checkpoints.
+const SPARE_BYTES: u64 = 512 << 20;
+
+/// Show the main job: checkpoints of eight writers, a restart, and a real NFS client.
+///
+/// Formats a volume on 2 disk nodes of 2 disks, serves it, lets 8 writers write a checkpoint each
+/// through the stdio-like API, restarts the server, reads everything back and compares it, lists and
+/// copies files out and in again with nfs-ls, nfs-cat and nfs-cp of libnfs-utils, and prints what was
+/// measured. Everything is removed at the end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs demo
+  mdfs demo --size 256MiB --keep --dir /scratch/demo")]
+pub(crate) struct Demo {
+    /// Bytes of each writer's checkpoint.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    size: Size,
+    /// Where to work; must not exist yet.
+    #[arg(long, value_name = "DIR", default_value = "mdfs-demo")]
+    dir: PathBuf,
+    /// Leave the volume there.
+    #[arg(long)]
+    keep: bool,
+}
+
+impl Demo {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        nfs::check_tools()?;
+        fs::create_dir(&self.dir).map_err(|e| Failure::local("make", &self.dir, e))?;
+        let outcome = self.steps(session);
+        if !self.keep {
+            let removed = fs::remove_dir_all(&self.dir);
+            outcome.and(removed.map_err(|e| Failure::local("remove", &self.dir, e)))
+        } else {
+            outcome
+        }
+    }
+
+    fn steps(&self, session: &mut Session) -> Result<(), Failure> {
+        let volume = self.dir.join("volume");
+        let mut report = Report::default();
+        let large = Checkpoint::new("/checkpoint", WRITERS, self.size.0, CHUNK_BYTES);
+        let small =
+            Checkpoint::new("/thesis", WRITERS * SMALL_ROUNDS, SMALL_FILE_BYTES, SMALL_CHUNK_BYTES);
+        tell(session, &format!("format  2 disk nodes x 2 disks in {}", volume.display()))?;
+        self.format(&volume)?;
+
+        tell(session, "serve   with the NFS gateway")?;
+        let server = Server::start(&volume)?;
+        tell(session, &format!("write   {WRITERS} writers, {} each, synced", human(self.size.0)))?;
+        report.add(timed("checkpoint, 8 writers, fwrite 1 MiB, sync", &large, || {
+            large.write(&volume, WRITERS)
+        })?);
+        tell(session, "write   eight 64 KiB files in 2 KiB pieces, 16 times, synced")?;
+        report.add(timed("thesis: 64 KiB files, fwrite 2 KiB, sync", &small, || {
+            small.write(&volume, WRITERS)
+        })?);
+
+        tell(session, "restart the server")?;
+        server.stop()?;
+        let server = Server::start(&volume)?;
+        tell(session, "read    everything back and compare the checksums")?;
+        report.add(timed("restart, 8 readers, fread 1 MiB", &large, || {
+            large.verify(&volume, WRITERS)
+        })?);
+        report.add(timed("thesis: 64 KiB files, fread 2 KiB", &small, || {
+            small.verify(&volume, WRITERS)
+        })?);
+
+        tell(session, "NFS     list, copy out, copy back in, compare")?;
+        self.over_nfs(&volume, server.nfs_port(), &large, &mut report)?;
+        server.stop()?;
+        session.print(report.table())?;
+        tell(session, "all checksums match; the server was stopped cleanly")
+    }
+
+    fn format(&self, volume: &Path) -> Result<(), Failure> {
+        let options = FormatOptions {
+            disk_nodes: 2,
+            disks_per_node: 2,
+            disk_bytes: self.size.0.saturating_mul(WRITERS) / 2 + SPARE_BYTES,
+            disks: Vec::new(),
+            fs_nodes: stack::FS_NODES,
+            stripe_size: stack::STRIPE_SIZE,
+        };
+        stack::format(volume, &options)
+            .map_err(|error| Failure::Format { volume: volume.to_owned(), error })?;
+        Ok(())
+    }
+
+    /// A real NFS client sees, takes and brings the same bytes.
+    fn over_nfs(
+        &self,
+        volume: &Path,
+        port: u16,
+        large: &Checkpoint,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let listed = nfs::list(port, "/checkpoint")?;
+        for file in large.names() {
+            if !listed.contains(&file) {
+                return Err(wrong(&format!("nfs-ls does not list {file}: {listed}")));
+            }
+        }
+        let (name, copy) = ("/checkpoint/rank-0", self.dir.join("rank-0"));
+        let start = now();
+        nfs::copy_out(port, name, &copy)?;
+        report.add(Row::new("nfs-cp out, one file", large.file_bytes(), 1, start.elapsed()));
+        large.verify_local(0, &copy)?;
+        let start = now();
+        nfs::copy_in(port, &copy, "/checkpoint/rank-0-copy")?;
+        report.add(Row::new("nfs-cp in, one file", large.file_bytes(), 1, start.elapsed()));
+        large.verify_as(volume, 0, "/checkpoint/rank-0-copy")?;
+        let start = now();
+        let shown = nfs::show(port, "/checkpoint/rank-1")?;
+        report.add(Row::new("nfs-cat, one file", large.file_bytes(), 1, start.elapsed()));
+        large.verify_bytes(1, &shown)
+    }
+}
+
+fn tell(session: &mut Session, line: &str) -> Result<(), Failure> {
+    session.print(format!("{line}\n"))?;
+    session.flush()
+}
+
+#[allow(clippy::disallowed_methods, reason = "the demo measures the real clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn timed(
+    what: &str,
+    checkpoint: &Checkpoint,
+    work: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Row, Failure> {
+    let start = now();
+    work()?;
+    let elapsed: Duration = start.elapsed();
+    Ok(Row::new(what, checkpoint.bytes(), checkpoint.operations(), elapsed))
+}
+
+/// The demo found something that must not be.
+fn wrong(what: &str) -> Failure {
+    Failure::Wrong(what.to_owned())
+}
+
+/// Bytes per second as people read them.
+fn rate(bytes: u64, elapsed: Duration) -> String {
+    let per_second = bytes as f64 / elapsed.as_secs_f64().max(1e-9);
+    format!("{}/s", human(per_second as u64))
+}

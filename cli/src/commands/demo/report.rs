@@ -1,0 +1,53 @@
+//! What was measured.
+
+use std::time::Duration;
+
+use super::rate;
+use crate::output::table;
+use crate::size::human;
+
+/// One line of the table.
+pub(super) struct Row {
+    what: String,
+    bytes: u64,
+    operations: u64,
+    elapsed: Duration,
+}
+
+impl Row {
+    /// `bytes` moved by `operations` calls.
+    pub(super) fn new(what: &str, bytes: u64, operations: u64, elapsed: Duration) -> Self {
+        Self { what: what.to_owned(), bytes, operations, elapsed }
+    }
+}
+
+/// The table.
+#[derive(Default)]
+pub(super) struct Report {
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// Adds a line.
+    pub(super) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// The table as text.
+    pub(super) fn table(&self) -> Vec<u8> {
+        let heads = ["what", "bytes", "seconds", "rate", "calls/s"].map(|head| head.into());
+        let mut lines: Vec<Vec<Vec<u8>>> = vec![heads.to_vec()];
+        for Row { what, bytes, operations, elapsed } in &self.rows {
+            let seconds = elapsed.as_secs_f64().max(1e-9);
+            let cells = [
+                what.clone(),
+                human(*bytes),
+                format!("{seconds:.2}"),
+                rate(*bytes, *elapsed),
+                format!("{:.0}", *operations as f64 / seconds),
+            ];
+            lines.push(cells.map(String::into_bytes).to_vec());
+        }
+        table(&lines, &[false, true, true, true, true])
+    }
+}
