@@ -88,6 +88,24 @@ pub enum GeometryError {
     TooLarge,
 }
 
+runtime::record! {
+    /// Consecutive blocks of the logical disk, all within one stripe.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct Run {
+        /// The first block.
+        start: u64,
+        /// How many, at least one.
+        count: u32,
+    }
+}
+
+impl Run {
+    /// The blocks.
+    pub fn blocks(&self) -> std::ops::Range<u64> {
+        self.start..self.start.saturating_add(u64::from(self.count))
+    }
+}
+
 /// The place of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {

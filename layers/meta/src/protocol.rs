@@ -5,7 +5,7 @@
 use runtime::protocol::Undelivered;
 
 pub use crate::attributes::{Attributes, Kind, Name, Time};
-pub use crate::store::Run;
+pub use blockio::geometry::Run;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
 pub const SCAN_MAX: u32 = 4096;

@@ -2,25 +2,9 @@
 
 use std::ops::Range;
 
+pub use blockio::geometry::Run;
+
 use blockio::Geometry;
-
-runtime::record! {
-    /// Consecutive blocks of the logical disk, all within one stripe.
-    #[derive(Copy, PartialOrd, Ord)]
-    pub struct Run {
-        /// The first block.
-        start: u64,
-        /// How many, at least one.
-        count: u32,
-    }
-}
-
-impl Run {
-    /// The blocks.
-    pub fn blocks(&self) -> Range<u64> {
-        self.start..self.start.saturating_add(u64::from(self.count))
-    }
-}
 
 /// Groups that each node gets at birth, if there are stripes enough.
 const GROUPS_PER_NODE: u64 = 8;
