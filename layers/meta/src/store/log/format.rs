@@ -186,7 +186,7 @@ mod tests {
     };
 
     fn numbers(bytes: &mut Vec<u8>, values: &[u64]) {
-        values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
     #[test]
