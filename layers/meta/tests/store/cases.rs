@@ -389,6 +389,98 @@ fn a_disk_without_a_usable_root_is_refused_with_the_reason() {
 }
 
 #[test]
+fn roots_survive_the_loss_of_one_disk_and_say_so_if_two_are_lost() {
+    with_seed(|rng| {
+        // Node 1 has its roots on disks 1, 2 and 3.
+        for (lost_at_write, lost_at_read) in [(1, 2), (3, 1), (2, 2)] {
+            let (mut bench, _) = prepared(rng);
+            bench.disk.lose_slots_of(&[lost_at_write]);
+            let store = bench.mount();
+            bench.run(async move {
+                patiently(&store, put("k", "v")).await.unwrap();
+                store.checkpoint().await.unwrap();
+            });
+            bench.crash();
+            bench.disk.lose_slots_of(&[lost_at_read]);
+            let store = bench.mount();
+            assert_eq!(bench.content(&store).len(), 304);
+            drop(store);
+            bench.crash();
+            bench.disk.lose_slots_of(&[1, 3]);
+            assert!(matches!(bench.try_mount(), Err(StoreError::Disk(_))));
+        }
+    });
+}
+
+#[test]
+fn a_group_changes_hands_only_durably() {
+    with_seed(|rng| {
+        let mut bench = bench(rng);
+        let store = bench.mount();
+        let group = store.spare_groups(1)[0];
+        let space = store.space();
+        let mut give = Batch::new();
+        give.give_group(group);
+        let given = store.commit(give).unwrap();
+        assert!(!store.groups().contains(&group));
+        let kept = store.space();
+        assert!(kept.owned_blocks < space.owned_blocks && kept.free_blocks < space.free_blocks);
+        let mut take = Batch::new();
+        take.take_group(group);
+        let taken = store.commit(take).unwrap();
+        assert_eq!(store.space().free_blocks, kept.free_blocks, "not yet durable");
+        assert_eq!(store.space().waiting_blocks, space.owned_blocks - kept.owned_blocks);
+        let again = store.clone();
+        bench.run(async move {
+            again.durable(given).await.unwrap();
+            again.durable(taken).await.unwrap();
+        });
+        assert_eq!(store.space(), space);
+    });
+}
+
+/// Gives a piece of the disk a good checksum again.
+fn stamp_entry(entry: &mut [u8]) {
+    let length = u32::from_le_bytes(entry[4..8].try_into().unwrap()) as usize;
+    entry[28..32].fill(0);
+    let checksum = crc32c(&entry[..64 + length]).to_le_bytes();
+    entry[28..32].copy_from_slice(&checksum);
+}
+
+#[test]
+fn damage_with_a_good_checksum_is_an_error_and_never_a_panic() {
+    with_seed(|rng| {
+        for _ in 0..150 {
+            let (mut bench, audit) = prepared(rng);
+            if rng.chance(1, 2) {
+                let (at, value) = (32 + rng.index(131), rng.bits() as u8);
+                bench.disk.edit_slots(|slot| {
+                    slot[at] = value;
+                    let end = slot.len() - 4;
+                    let checksum = crc32c(&slot[..end]).to_le_bytes();
+                    slot[end..].copy_from_slice(&checksum);
+                });
+            }
+            let blocks = audit.log.iter().flat_map(Run::blocks);
+            let key = number_key(301);
+            let entries: Vec<u64> =
+                blocks.filter(|&it| bench.disk.is_entry_with(it, &key)).collect();
+            let changes: Vec<(usize, u8)> =
+                (0..rng.below(4)).map(|_| (32 + rng.index(90), rng.bits() as u8)).collect();
+            for &entry in &entries {
+                bench.disk.edit_blocks(entry, 1, |data| {
+                    for &(at, value) in &changes {
+                        data[at] = value;
+                    }
+                    stamp_entry(data);
+                });
+            }
+            let _ = bench.try_mount();
+        }
+    });
+}
+
+#[test]
 fn a_share_that_is_too_small_is_refused_at_format() {
     with_seed(|rng| {
         let clock = crate::machine::Clock::new(rng.bits());

@@ -44,6 +44,8 @@ struct Inner {
     /// One call in so many is answered by `Busy`.
     busy: Option<u64>,
     max_delay_us: u64,
+    /// Disks whose slots cannot be used.
+    lost_disks: BTreeSet<u32>,
     /// Every call takes the longest time.
     steady: bool,
     changes: u64,
@@ -114,6 +116,7 @@ impl MemoryDisk {
             failing_calls: None,
             busy: None,
             max_delay_us: 0,
+            lost_disks: BTreeSet::new(),
             steady: false,
             changes: 0,
         };
@@ -230,8 +233,24 @@ impl MemoryDisk {
         data.starts_with(b"mdLE") && data.windows(bytes.len()).any(|window| window == bytes)
     }
 
+    /// The slots of these disks can neither be read nor written.
+    pub(crate) fn lose_slots_of(&self, disks: &[u32]) {
+        self.inner.borrow_mut().lost_disks = disks.iter().copied().collect();
+    }
+
+    /// Replaces what is in `block` by what `edit` makes of it and of the blocks behind.
+    pub(crate) fn edit_blocks(&self, block: u64, count: u64, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut inner = self.inner.borrow_mut();
+        let mut data = (block..block + count).flat_map(|it| inner.read_block(it)).collect();
+        edit(&mut data);
+        for (block, data) in (block..).zip(data.chunks(BLOCK_SIZE)) {
+            inner.cached.remove(&block);
+            inner.durable.insert(block, data.to_vec());
+        }
+    }
+
     /// Changes every root slot.
-    pub(crate) fn edit_slots(&self, edit: impl Fn(&mut Vec<u8>)) {
+    pub(crate) fn edit_slots(&self, edit: impl FnMut(&mut Vec<u8>)) {
         self.inner.borrow_mut().slots.values_mut().for_each(edit);
     }
 
@@ -311,6 +330,9 @@ impl Stripes for MemoryDisk {
         async move {
             delay.await;
             let inner = inner.borrow();
+            if stripe >= inner.geometry.stripes() || offset + length > inner.geometry.stripe_size {
+                return Err(Error::OutOfRange { stripe, offset, length });
+            }
             let first = inner.first_block(stripe, offset, length as usize);
             let count = u64::from(length) / BLOCK_SIZE as u64;
             let blocks: Vec<Vec<u8>> =
@@ -386,12 +408,18 @@ impl Stripes for MemoryDisk {
 
     fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
         let inner = self.inner.borrow();
+        if inner.lost_disks.contains(&disk) {
+            return futures::future::err(Error::DiskFailed { disk }).boxed_local();
+        }
         let data = inner.slots.get(&(disk, slot)).cloned().unwrap_or(vec![0; SLOT_SIZE]);
         futures::future::ok(data.into()).boxed_local()
     }
 
     fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
         assert_eq!(data.len(), SLOT_SIZE);
+        if self.inner.borrow().lost_disks.contains(&disk) {
+            return futures::future::err(Error::DiskFailed { disk }).boxed_local();
+        }
         self.change(
             move |inner| {
                 inner.slot_writes.insert((disk, slot), data.to_vec());
