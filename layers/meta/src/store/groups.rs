@@ -80,7 +80,10 @@ impl GroupLayout {
 
     /// The whole of `stripe`.
     pub fn stripe_run(&self, stripe: u64) -> Run {
-        Run { start: stripe * self.blocks_per_stripe, count: self.blocks_per_stripe as u32 }
+        Run {
+            start: stripe.saturating_mul(self.blocks_per_stripe),
+            count: self.blocks_per_stripe as u32,
+        }
     }
 
     /// Is `run` a run at all: not empty, on the disk, within one stripe?

@@ -139,6 +139,9 @@ async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreError> {
     // Only now: a block that a record freed may have become a part of the log later.
     for stripe in segments.iter().flat_map(|segment| segment.pair.stripes()) {
         let run = past.space.layout().stripe_run(stripe);
+        if !past.space.owns(run) {
+            return Err(StoreError::Damaged { what: "the chain of the log", block: run.start });
+        }
         past.space.set_busy(run.blocks(), true);
     }
     past.segments = segments;
@@ -154,8 +157,12 @@ impl Past {
         head: RecordHead,
         ops: Vec<Op>,
     ) -> Result<(), StoreError> {
-        let before = last.unwrap_or(head.position - 1);
-        if head.position != before + 1 || before > self.root.position && last.is_none() {
+        // The first record of a segment may be older than the root, but not leave a gap.
+        let in_order = match *last {
+            Some(last) => head.position == last + 1,
+            None => (1..=self.root.position + 1).contains(&head.position),
+        };
+        if !in_order {
             let block = self.space.layout().stripe_run(self.root.start.pair.a).start;
             return Err(StoreError::Damaged { what: "the order of the log's records", block });
         }

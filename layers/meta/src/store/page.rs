@@ -30,6 +30,10 @@ pub const VALUE_BYTES_MAX: usize = 8192;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"mdPG");
 
+/// Numbers that only grow (generations, positions, counts) stay below this; a greater one on a disk
+/// is damage.
+pub(crate) const NUMBER_END: u64 = 1 << 62;
+
 /// Who a piece of metadata belongs to: part of the identity of everything on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {

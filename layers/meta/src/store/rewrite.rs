@@ -75,8 +75,10 @@ impl<'a> Rewrite<'a> {
         Ok(Tree {
             top,
             height,
-            keys: old.keys + self.keys_added - self.keys_removed,
-            pages: old.pages + self.written.len() as u64 - self.dropped.len() as u64,
+            // A root that tells wrong counts is found by an audit; it must not stop anything here.
+            keys: (old.keys + self.keys_added).saturating_sub(self.keys_removed),
+            pages: (old.pages + self.written.len() as u64)
+                .saturating_sub(self.dropped.len() as u64),
         })
     }
 

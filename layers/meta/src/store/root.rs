@@ -13,7 +13,7 @@ use super::device::Device;
 use super::error::StoreError;
 use super::log::Segment;
 use super::log::format::{LogId, Pair};
-use super::page::{FORMAT_VERSION, Owner, PageRef};
+use super::page::{FORMAT_VERSION, NUMBER_END, Owner, PageRef};
 use super::tree::Tree;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"mdRT");
@@ -113,12 +113,15 @@ impl Root {
         }
         let generation = u64::take(input)?;
         let (epoch, id) = (u64::take(input)?, u64::take(input)?);
-        let start = Segment {
-            sequence: u64::take(input)?,
-            pair: Pair { a: u64::take(input)?, b: u64::take(input)? },
-        };
+        let sequence = u64::take(input)?;
+        let pair = Pair { a: u64::take(input)?, b: u64::take(input)? };
+        let start = Segment { sequence, pair };
         let (position, counter) = (u64::take(input)?, u64::take(input)?);
         let (keys, pages) = (u64::take(input)?, u64::take(input)?);
+        let growing = [generation, sequence, position, counter, keys, pages];
+        if growing.into_iter().any(|number| number >= NUMBER_END) {
+            return Ok(Slot::Nothing);
+        }
         let height = u8::take(input)?;
         let top = if height == 0 {
             input.bytes(PageRef::LENGTH)?;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use blockio::protocol::Error as DiskError;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
@@ -70,7 +71,7 @@ impl Pages {
         let raw =
             self.device.read(place.run(), place.checksums()).await.map_err(
                 |error| match error {
-                    blockio::protocol::Error::Corrupt { .. } => place.damaged(what),
+                    DiskError::Corrupt { .. } | DiskError::OutOfRange { .. } => place.damaged(what),
                     other => StoreError::Disk(other),
                 },
             )?;

@@ -6,7 +6,7 @@ use runtime::VolumeId;
 use runtime::hash::crc32c;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
-use crate::store::page::{FORMAT_VERSION, Owner};
+use crate::store::page::{FORMAT_VERSION, NUMBER_END, Owner};
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"mdLS");
 const ENTRY_MAGIC: u32 = u32::from_le_bytes(*b"mdLE");
@@ -100,8 +100,8 @@ impl SegmentHeader {
             here: Pair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
             next: Pair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
         };
-        if (LogId { owner, id, epoch }) != log || header.sequence != sequence || header.here != here
-        {
+        let same = (LogId { owner, id, epoch }) == log && header.here == here;
+        if !same || header.sequence != sequence || header.first_entry >= NUMBER_END {
             return Err(Malformed("another segment"));
         }
         Ok(header)
@@ -186,7 +186,7 @@ mod tests {
     };
 
     fn numbers(bytes: &mut Vec<u8>, values: &[u64]) {
-        values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+        bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
     #[test]

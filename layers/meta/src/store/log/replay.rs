@@ -110,6 +110,10 @@ impl<'a> Copies<'a> {
         &mut self,
         decode: impl Fn(&[u8]) -> Result<T, Malformed>,
     ) -> Result<Option<T>, StoreError> {
+        let end = self.device.geometry().stripes();
+        if self.pair.stripes().into_iter().any(|stripe| stripe >= end) {
+            return Err(self.damaged("the chain of the log", 0));
+        }
         let mut failure = None;
         let mut failures = 0;
         for (stripe, raw) in self.pair.stripes().into_iter().zip(&mut self.raw) {
@@ -140,7 +144,8 @@ impl<'a> Copies<'a> {
     }
 
     fn damaged(&self, what: &'static str, block: u64) -> StoreError {
-        let first = self.pair.a * u64::from(self.device.geometry().blocks_per_stripe());
-        StoreError::Damaged { what, block: first + block }
+        let per_stripe = u64::from(self.device.geometry().blocks_per_stripe());
+        let first = self.pair.a.saturating_mul(per_stripe);
+        StoreError::Damaged { what, block: first.saturating_add(block) }
     }
 }

@@ -1,0 +1,434 @@
+//! One logical disk in memory, with a volatile cache, crashes, failures and rot.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::protocol::{Error, SLOT_SIZE};
+use blockio::stripes::Answer;
+use blockio::{BLOCK_SIZE, Geometry, Stripes};
+use bytes::Bytes;
+use futures::FutureExt as _;
+use meta::store::Run;
+use runtime::Undelivered;
+use runtime::hash::crc32c;
+use runtime::seed::Rng;
+
+use crate::machine::Clock;
+
+/// Bytes that a crash writes whole or not at all.
+const SECTOR: usize = 512;
+
+/// The disk. Outlives the worlds.
+#[derive(Clone)]
+pub(crate) struct MemoryDisk {
+    clock: Rc<Clock>,
+    inner: Rc<RefCell<Inner>>,
+}
+
+struct Inner {
+    geometry: Geometry,
+    durable: BTreeMap<u64, Vec<u8>>,
+    /// Blocks that were written since the last sync of their stripe, oldest version first.
+    cached: BTreeMap<u64, Vec<Version>>,
+    slots: BTreeMap<(u32, u32), Vec<u8>>,
+    /// Slots that are being written.
+    slot_writes: BTreeMap<(u32, u32), Vec<u8>>,
+    versions: u64,
+    rng: Rng,
+    /// Writes, syncs and slot writes until the power fails.
+    power_calls: Option<u64>,
+    /// Writes, syncs and slot writes until one fails.
+    failing_calls: Option<u64>,
+    /// One call in so many is answered by `Busy`.
+    busy: Option<u64>,
+    max_delay_us: u64,
+    /// Disks whose slots cannot be used.
+    lost_disks: BTreeSet<u32>,
+    /// Every call takes the longest time.
+    steady: bool,
+    changes: u64,
+}
+
+struct Version {
+    number: u64,
+    answered: bool,
+    data: Vec<u8>,
+}
+
+enum Fate {
+    Works,
+    Fails,
+    Never,
+}
+
+impl Inner {
+    fn fate(&mut self) -> Fate {
+        self.changes += 1;
+        match self.power_calls {
+            Some(0) => return Fate::Never,
+            Some(calls) => self.power_calls = Some(calls - 1),
+            None => {}
+        }
+        match self.failing_calls {
+            Some(0) => {
+                self.failing_calls = None;
+                Fate::Fails
+            }
+            Some(calls) => {
+                self.failing_calls = Some(calls - 1);
+                Fate::Works
+            }
+            None => Fate::Works,
+        }
+    }
+
+    fn read_block(&self, block: u64) -> Vec<u8> {
+        let cached = self.cached.get(&block).and_then(|versions| versions.last());
+        let durable = || self.durable.get(&block).cloned();
+        cached
+            .map(|version| version.data.clone())
+            .or_else(durable)
+            .unwrap_or(vec![0xEE; BLOCK_SIZE])
+    }
+
+    fn first_block(&self, stripe: u64, offset: u32, length: usize) -> u64 {
+        let geometry = &self.geometry;
+        assert!(stripe < geometry.stripes(), "the stripe exists");
+        assert!(offset as usize + length <= geometry.stripe_size as usize, "within one stripe");
+        assert!((offset as usize).is_multiple_of(BLOCK_SIZE) && length.is_multiple_of(BLOCK_SIZE));
+        stripe * u64::from(geometry.blocks_per_stripe()) + u64::from(offset) / BLOCK_SIZE as u64
+    }
+}
+
+impl MemoryDisk {
+    pub(crate) fn new(clock: &Rc<Clock>, geometry: Geometry) -> Self {
+        let inner = Inner {
+            geometry,
+            durable: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            slot_writes: BTreeMap::new(),
+            versions: 0,
+            rng: Rng::new(clock.random()),
+            power_calls: None,
+            failing_calls: None,
+            busy: None,
+            max_delay_us: 0,
+            lost_disks: BTreeSet::new(),
+            steady: false,
+            changes: 0,
+        };
+        Self { clock: clock.clone(), inner: Rc::new(RefCell::new(inner)) }
+    }
+
+    pub(crate) fn stripes(&self) -> Rc<dyn Stripes> {
+        Rc::new(self.clone())
+    }
+
+    /// Calls take up to this long, each another time, and one in 40 is refused as busy.
+    pub(crate) fn set_unsteady(&self, max_delay_us: u64) {
+        let mut inner = self.inner.borrow_mut();
+        inner.max_delay_us = max_delay_us;
+        inner.busy = Some(40);
+    }
+
+    /// Calls take exactly this long.
+    pub(crate) fn set_delay(&self, delay_us: u64) {
+        let mut inner = self.inner.borrow_mut();
+        inner.max_delay_us = delay_us;
+        inner.steady = true;
+    }
+
+    /// After so many more calls that change something, nothing is answered any more.
+    pub(crate) fn power_fails_after(&self, calls: Option<u64>) {
+        self.inner.borrow_mut().power_calls = calls;
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.inner.borrow().power_calls == Some(0)
+    }
+
+    /// After so many more calls that change something, one fails.
+    pub(crate) fn fails_after(&self, calls: u64) {
+        self.inner.borrow_mut().failing_calls = Some(calls);
+    }
+
+    /// Calls that changed something so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.inner.borrow().changes
+    }
+
+    /// The power fails: of what was not synced each block keeps its old content, or a newer one, or
+    /// a mixture of sectors.
+    pub(crate) fn crash(&self) {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        for (block, versions) in std::mem::take(&mut inner.cached) {
+            let old = inner.durable.get(&block).cloned().unwrap_or(vec![0xEE; BLOCK_SIZE]);
+            let mut choices = vec![old];
+            choices.extend(versions.into_iter().map(|version| version.data));
+            let after = mixture(&choices, &mut inner.rng);
+            inner.durable.insert(block, after);
+        }
+        for (place, new) in std::mem::take(&mut inner.slot_writes) {
+            let old = inner.slots.get(&place).cloned().unwrap_or(vec![0; SLOT_SIZE]);
+            let after = mixture(&[old, new], &mut inner.rng);
+            inner.slots.insert(place, after);
+        }
+        inner.power_calls = None;
+        inner.failing_calls = None;
+    }
+
+    /// Changes one bit of each of these blocks.
+    pub(crate) fn rot(&self, blocks: impl Iterator<Item = u64>) {
+        let mut inner = self.inner.borrow_mut();
+        for block in blocks {
+            let mut data = inner.read_block(block);
+            data[inner.rng.index(BLOCK_SIZE)] ^= 1 << inner.rng.below(8);
+            inner.cached.remove(&block);
+            inner.durable.insert(block, data);
+        }
+    }
+
+    /// Writes `content` to the start of each block of `run`, durably.
+    pub(crate) async fn write_run(&self, run: Run, content: &[u8]) {
+        let mut data = vec![0; run.count as usize * BLOCK_SIZE];
+        data.chunks_mut(BLOCK_SIZE)
+            .for_each(|block| block[..content.len()].copy_from_slice(content));
+        let (stripe, offset) = self.geometry().block(run.start);
+        let data = Bytes::from(data);
+        while self.write(stripe, offset, vec![data.clone()]).await.is_err() {}
+        while self.sync(vec![stripe]).await.is_err() {}
+    }
+
+    /// Panics unless each block of `run` starts with `content`.
+    pub(crate) fn check_run(&self, run: Run, content: &[u8]) {
+        let inner = self.inner.borrow();
+        for block in run.blocks() {
+            let found = inner.read_block(block);
+            assert_eq!(&found[..content.len()], content, "block {block} was written again");
+        }
+    }
+
+    /// Changes the first byte of each of these blocks: the magic of whatever starts there.
+    pub(crate) fn rot_start(&self, blocks: impl Iterator<Item = u64>) {
+        let mut inner = self.inner.borrow_mut();
+        for block in blocks {
+            let mut data = inner.read_block(block);
+            data[0] ^= 1;
+            inner.durable.insert(block, data);
+        }
+    }
+
+    /// Was `block` ever written?
+    pub(crate) fn is_written(&self, block: u64) -> bool {
+        self.inner.borrow().durable.contains_key(&block)
+    }
+
+    /// Does an entry of a log start in `block` that has these bytes?
+    pub(crate) fn is_entry_with(&self, block: u64, bytes: &[u8]) -> bool {
+        let data = self.inner.borrow().read_block(block);
+        data.starts_with(b"mdLE") && data.windows(bytes.len()).any(|window| window == bytes)
+    }
+
+    /// The slots of these disks can neither be read nor written.
+    pub(crate) fn lose_slots_of(&self, disks: &[u32]) {
+        self.inner.borrow_mut().lost_disks = disks.iter().copied().collect();
+    }
+
+    /// Replaces what is in `block` by what `edit` makes of it and of the blocks behind.
+    pub(crate) fn edit_blocks(&self, block: u64, count: u64, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut inner = self.inner.borrow_mut();
+        let mut data = (block..block + count).flat_map(|it| inner.read_block(it)).collect();
+        edit(&mut data);
+        for (block, data) in (block..).zip(data.chunks(BLOCK_SIZE)) {
+            inner.cached.remove(&block);
+            inner.durable.insert(block, data.to_vec());
+        }
+    }
+
+    /// Changes every root slot.
+    pub(crate) fn edit_slots(&self, edit: impl FnMut(&mut Vec<u8>)) {
+        self.inner.borrow_mut().slots.values_mut().for_each(edit);
+    }
+
+    fn delay(&self) -> Duration {
+        let mut inner = self.inner.borrow_mut();
+        let max = inner.max_delay_us;
+        if max == 0 || inner.steady {
+            return Duration::from_micros(max);
+        }
+        if inner.rng.chance(1, 4) {
+            return Duration::ZERO;
+        }
+        // Now and then a call takes far longer than all others.
+        let max = if inner.rng.chance(1, 20) { 30 * max } else { max };
+        Duration::from_micros(1 + inner.rng.below(max))
+    }
+
+    fn is_busy(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        let busy = inner.busy;
+        busy.is_some_and(|one_in| inner.rng.chance(1, one_in))
+    }
+
+    /// Runs `first` at once and `last` when the call is answered.
+    fn change<A: 'static>(
+        &self,
+        first: impl FnOnce(&mut Inner) -> A,
+        last: impl FnOnce(&mut Inner, A) + 'static,
+    ) -> Answer<()> {
+        if self.is_busy() {
+            return futures::future::err(Undelivered::Busy.into()).boxed_local();
+        }
+        let fate = self.inner.borrow_mut().fate();
+        if let Fate::Never = fate {
+            return futures::future::pending().boxed_local();
+        }
+        let begun = first(&mut self.inner.borrow_mut());
+        let (delay, inner) = (self.clock.sleep(self.delay()), self.inner.clone());
+        async move {
+            delay.await;
+            if let Fate::Fails = fate {
+                return Err(Error::DiskFailed { disk: 0 });
+            }
+            let dead = inner.borrow().power_calls == Some(0);
+            if dead {
+                return futures::future::pending().await;
+            }
+            last(&mut inner.borrow_mut(), begun);
+            Ok(())
+        }
+        .boxed_local()
+    }
+}
+
+fn mixture(choices: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    if rng.chance(3, 4) {
+        return choices[rng.index(choices.len())].clone();
+    }
+    let mut mixed = choices[0].clone();
+    for start in (0..mixed.len()).step_by(SECTOR) {
+        let choice = &choices[rng.index(choices.len())];
+        mixed[start..start + SECTOR].copy_from_slice(&choice[start..start + SECTOR]);
+    }
+    mixed
+}
+
+impl Stripes for MemoryDisk {
+    fn geometry(&self) -> Geometry {
+        self.inner.borrow().geometry
+    }
+
+    fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
+        if self.is_busy() {
+            return futures::future::err(Undelivered::Busy.into()).boxed_local();
+        }
+        let (delay, inner) = (self.clock.sleep(self.delay()), self.inner.clone());
+        async move {
+            delay.await;
+            let inner = inner.borrow();
+            if stripe >= inner.geometry.stripes() || offset + length > inner.geometry.stripe_size {
+                return Err(Error::OutOfRange { stripe, offset, length });
+            }
+            let first = inner.first_block(stripe, offset, length as usize);
+            let count = u64::from(length) / BLOCK_SIZE as u64;
+            let blocks: Vec<Vec<u8>> =
+                (first..first + count).map(|block| inner.read_block(block)).collect();
+            assert!(expect.is_empty() || expect.len() == blocks.len());
+            for (index, (block, checksum)) in blocks.iter().zip(expect).enumerate() {
+                if crc32c(block) != checksum {
+                    return Err(Error::Corrupt { stripe, block: index as u32 });
+                }
+            }
+            Ok(blocks.concat().into())
+        }
+        .boxed_local()
+    }
+
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+        let data = data.concat();
+        self.change(
+            move |inner| {
+                let first = inner.first_block(stripe, offset, data.len());
+                inner.versions += 1;
+                let number = inner.versions;
+                for (block, data) in (first..).zip(data.chunks(BLOCK_SIZE)) {
+                    let version = Version { number, answered: false, data: data.to_vec() };
+                    inner.cached.entry(block).or_default().push(version);
+                }
+                number
+            },
+            |inner, number| {
+                let versions = inner.cached.values_mut().flatten();
+                versions.filter(|it| it.number == number).for_each(|it| it.answered = true);
+            },
+        )
+    }
+
+    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<()> {
+        panic!("a store writes no zeros");
+    }
+
+    fn sync(&self, stripes: Vec<u64>) -> Answer<()> {
+        let stripes: BTreeSet<u64> = stripes.into_iter().collect();
+        self.change(
+            move |inner| {
+                let per_stripe = u64::from(inner.geometry.blocks_per_stripe());
+                let mut answered = Vec::new();
+                for (&block, versions) in &inner.cached {
+                    let last = versions.iter().rfind(|version| version.answered);
+                    if let Some(last) = last
+                        && stripes.contains(&(block / per_stripe))
+                    {
+                        answered.push((block, last.number));
+                    }
+                }
+                answered
+            },
+            |inner, answered| {
+                for (block, number) in answered {
+                    let Some(versions) = inner.cached.get_mut(&block) else { continue };
+                    while versions.first().is_some_and(|version| version.number <= number) {
+                        inner.durable.insert(block, versions.remove(0).data);
+                    }
+                    if versions.is_empty() {
+                        inner.cached.remove(&block);
+                    }
+                }
+            },
+        )
+    }
+
+    fn forget(&self, _: u64, _: u32, _: u32) -> Answer<()> {
+        panic!("a store forgets nothing");
+    }
+
+    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+        let inner = self.inner.borrow();
+        if inner.lost_disks.contains(&disk) {
+            return futures::future::err(Error::DiskFailed { disk }).boxed_local();
+        }
+        let data = inner.slots.get(&(disk, slot)).cloned().unwrap_or(vec![0; SLOT_SIZE]);
+        futures::future::ok(data.into()).boxed_local()
+    }
+
+    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
+        assert_eq!(data.len(), SLOT_SIZE);
+        if self.inner.borrow().lost_disks.contains(&disk) {
+            return futures::future::err(Error::DiskFailed { disk }).boxed_local();
+        }
+        self.change(
+            move |inner| {
+                inner.slot_writes.insert((disk, slot), data.to_vec());
+            },
+            move |inner, ()| {
+                if let Some(data) = inner.slot_writes.remove(&(disk, slot)) {
+                    inner.slots.insert((disk, slot), data);
+                }
+            },
+        )
+    }
+}

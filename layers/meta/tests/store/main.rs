@@ -1,0 +1,9 @@
+//! The promise of the metadata store.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of a test may panic as the test may")]
+
+mod bench;
+mod cases;
+mod disk;
+mod machine;
+mod promise;
