@@ -20,6 +20,9 @@ const RECORD_BYTES: usize = 20 << 10;
 /// Bytes that one block of a chunk takes in a record, at most: a run of its own, taken and freed.
 const RECORD_BYTES_PER_BLOCK: usize = 48;
 
+/// Chunks that one record of a trim deletes, at most: on a full volume it must fit the reserve.
+const TRIM_CHUNKS_MAX: usize = 16;
+
 /// Forgets that are under way at a time.
 const FORGETS_MAX: usize = 64;
 
@@ -286,7 +289,7 @@ impl MetaServer {
     /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
     async fn trim_chunks(&self, ino: u64, first: u64) -> Result<Option<Position>, Error> {
         let end = keys::chunks_end(ino);
-        let chunks_per_record = self.chunks_per_record();
+        let chunks_per_record = self.chunks_per_record().min(TRIM_CHUNKS_MAX);
         loop {
             let from = keys::chunk(ino, first);
             let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;

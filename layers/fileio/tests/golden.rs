@@ -1,0 +1,56 @@
+//! The bytes of requests and replies of the applications interface. A change here is a change of the
+//! protocol: raise its version, tell docs/protocol.md and the changelog.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use bytes::Bytes;
+use fileio::protocol::{
+    CallId, Commit, Credentials, Error, Handle, Name, Read, Remove, Reply, Request, Write,
+};
+use runtime::wire::{Encoder, Wire};
+
+/// The head in hexadecimal digits, and the payload.
+fn form(value: &impl Wire) -> (String, Vec<u8>) {
+    let mut out = Encoder::new();
+    value.put(&mut out);
+    let (head, bulk) = out.finish();
+    let head: Vec<String> = head.iter().map(|byte| format!("{byte:02x}")).collect();
+    (head.join(""), bulk.concat())
+}
+
+const FILE: Handle = Handle { ino: 0x0102, generation: 3 };
+const FILE_BYTES: &str = "02010000000000000300000000000000";
+
+fn who() -> Credentials {
+    Credentials { uid: 1, gid: 2, groups: vec![3] }
+}
+const WHO_BYTES: &str = "01000000020000000100000003000000";
+
+#[test]
+fn requests_have_the_agreed_bytes() {
+    let read = Request::from(Read { who: who(), file: FILE, offset: 16, length: 255 });
+    let expected = format!("0d{WHO_BYTES}{FILE_BYTES}1000000000000000ff000000");
+    assert_eq!(form(&read), (expected, Vec::new()));
+
+    let data = vec![Bytes::from_static(b"check"), Bytes::from_static(b"point")];
+    let write = Request::from(Write { who: who(), file: FILE, offset: 0, data, durable: true });
+    let expected =
+        format!("0e{WHO_BYTES}{FILE_BYTES}0000000000000000{}01", "020000000500000005000000");
+    assert_eq!(form(&write), (expected, b"checkpoint".to_vec()));
+
+    let call = CallId { client: 4, number: 5 };
+    let name = Name::new(&b"a"[..]).unwrap();
+    let remove = Remove { who: who(), call, directory: FILE, name, durable: false };
+    let expected = format!("07{WHO_BYTES}04000000000000000500000000000000{FILE_BYTES}016100");
+    assert_eq!(form(&Request::from(remove)), (expected, Vec::new()));
+
+    let commit = Request::from(Commit { file: FILE });
+    assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
+}
+
+#[test]
+fn replies_have_the_agreed_bytes() {
+    assert_eq!(form(&Reply::Remove(Ok(()))).0, "0701");
+    assert_eq!(form(&Reply::Remove(Err(Error::NoSpace {}))).0, "07000b");
+    let busy = Reply::Undelivered(runtime::Undelivered::Busy);
+    assert_eq!(form(&busy).0, "0001");
+}

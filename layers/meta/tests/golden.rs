@@ -1,0 +1,72 @@
+//! The bytes of what a store holds and of a request. A change here is a change of the disk format or
+//! of the protocol: raise its version, tell docs/format.md or docs/protocol.md and the changelog.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use meta::attributes::{Attributes, Kind, Name, Time};
+use meta::protocol::{BlockRun, Chunk, Dentry, FindName, Inode, Request};
+use runtime::wire::{Wire, to_bytes};
+
+fn hex(value: &impl Wire) -> String {
+    let bytes: Vec<String> = to_bytes(value).iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.join("")
+}
+
+#[test]
+fn an_inode_has_the_agreed_bytes() {
+    let time = |seconds| Time { seconds, nanos: 9 };
+    let attributes = Attributes {
+        ino: 0x0102,
+        generation: 3,
+        kind: Kind::Symlink {},
+        mode: 0o777,
+        links: 1,
+        uid: 4,
+        gid: 5,
+        major: 6,
+        minor: 7,
+        size: 1,
+        used_bytes: 0x1000,
+        atime: time(10),
+        mtime: time(11),
+        ctime: time(12),
+        birth: time(13),
+    };
+    let inode = Inode { attributes, parent: 8, verifier: Some(0xFF), target: b"x".to_vec() };
+    let expected = concat!(
+        "0201000000000000",
+        "0300000000000000",
+        "03",
+        "ff010000",
+        "01000000",
+        "04000000",
+        "05000000",
+        "06000000",
+        "07000000",
+        "0100000000000000",
+        "0010000000000000",
+        "0a0000000000000009000000",
+        "0b0000000000000009000000",
+        "0c0000000000000009000000",
+        "0d0000000000000009000000",
+        "0800000000000000",
+        "01ff00000000000000",
+        "0100000078",
+    );
+    assert_eq!(hex(&inode), expected);
+}
+
+#[test]
+fn a_chunk_and_a_name_have_the_agreed_bytes() {
+    let run = BlockRun { at: 2, start: 0x0304, checksums: vec![0xAABB_CCDD], sealed: true };
+    let expected = concat!("01000000", "0200", "0403000000000000", "01000000", "ddccbbaa", "01");
+    assert_eq!(hex(&Chunk { runs: vec![run] }), expected);
+    let dentry = Dentry { ino: 1, generation: 2, kind: Kind::Directory {} };
+    assert_eq!(hex(&dentry), "0100000000000000020000000000000002");
+}
+
+#[test]
+fn a_request_has_the_agreed_bytes() {
+    let name = Name::new(&b"ab"[..]).unwrap();
+    let request = Request::from(FindName { directory: 1, name });
+    assert_eq!(hex(&request), concat!("05", "0100000000000000", "026162"));
+}
