@@ -7,7 +7,7 @@ mod inodes;
 mod names;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub struct MetaServer {
     stripes: Rc<dyn Stripes>,
     store: Rc<Store>,
     inodes: RefCell<BTreeMap<u64, Active>>,
+    /// Those of them with changes that no record names.
+    dirty: RefCell<BTreeSet<u64>>,
     /// Blocks of inodes that are gone, which no record named, until they are trimmed.
     dead: RefCell<BTreeMap<u64, Vec<Run>>>,
     /// One reader of the store per inode.
@@ -94,6 +96,7 @@ impl MetaServer {
             stripes,
             store,
             inodes: RefCell::default(),
+            dirty: RefCell::default(),
             dead: RefCell::default(),
             loading: KeyedLock::default(),
             commits: KeyedLock::default(),

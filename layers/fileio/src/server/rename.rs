@@ -158,8 +158,11 @@ impl FileServer {
         let Handle { ino, generation } = handle_of(&plan.moved);
         let durable = plan.moves_up;
         let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable };
-        self.meta(self.node_of(ino), call).await?;
-        Ok(())
+        match self.meta(self.node_of(ino), call).await {
+            // Removed by its new name already.
+            Ok(_) | Err(Error::Stale {}) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Sets the new name, then removes the old one; undoes the first if the second is not what was

@@ -1,6 +1,7 @@
 //! Writing: whole blocks with known checksums go to the cache (ADR 5), then the map is changed.
 //! Blocks that a record names are never rewritten; those that none names yet are.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -151,9 +152,35 @@ impl FileServer {
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
         if let Err(error) = self.fill(&chunk, first, end, &whole).await {
             self.give_back(reserved).await;
+            self.learn_content(file, index, &old, first..end).await;
             return Err(error);
         }
         Ok(Written { update: ChunkUpdate { index, chunk }, reserved })
+    }
+
+    /// After a write that failed half-way: blocks that it rewrote in place may be old or new, so their
+    /// checksums are taken from what is there now.
+    async fn learn_content(&self, file: Handle, index: u64, old: &Chunk, touched: Range<usize>) {
+        let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
+        for slot in slots[touched].iter_mut().flatten().filter(|slot| !slot.sealed) {
+            let (stripe, offset) = self.geometry.block(slot.block);
+            match self.stripes.read(stripe, offset, BLOCK as u32, Vec::new()).await {
+                Ok(content) => slot.checksum = runtime::hash::crc32c(&content),
+                // Then the block stays damaged, and a reader is told so.
+                Err(error) => tracing::warn!(%error, "a block is unknown after a failed write"),
+            }
+        }
+        let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
+        let call = Install {
+            ino: file.ino,
+            updates: vec![ChunkUpdate { index, chunk }],
+            size_min: 0,
+            time: self.now(),
+            drop_setid: false,
+        };
+        if let Err(error) = self.meta_here(call).await {
+            tracing::warn!(%error, "the map could not be mended after a failed write");
+        }
     }
 
     /// `data` with the rest of its first and last block round it.

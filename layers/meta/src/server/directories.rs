@@ -135,13 +135,10 @@ impl MetaServer {
         let DirectoryChange { time, links } = change;
         self.load(directory, 0).await?;
         if links == 0 {
-            let now = self.context.now();
-            return self.with(directory, |active| {
+            return self.with_dirty(directory, |active| {
                 let attributes = &mut active.inode.attributes;
                 attributes.mtime = attributes.mtime.max(time);
                 attributes.ctime = attributes.ctime.max(time);
-                active.dirty_since.get_or_insert(now);
-                Ok(())
             });
         }
         let generation = self.with(directory, |active| Ok(active.inode.attributes.generation))?;

@@ -74,8 +74,7 @@ impl MetaServer {
                 Ok(())
             })?;
         }
-        let now = self.context.now();
-        let attributes = self.with(ino, |active| {
+        let attributes = self.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
             attributes.size = attributes.size.max(size_min);
             attributes.mtime = time;
@@ -83,8 +82,7 @@ impl MetaServer {
             if drop_setid {
                 attributes.mode &= !drop_setid_bits(attributes.mode);
             }
-            active.dirty_since.get_or_insert(now);
-            Ok(active.inode.attributes)
+            active.inode.attributes
         })?;
         self.forget_and_release(released).await?;
         Ok(attributes)
@@ -110,18 +108,15 @@ impl MetaServer {
         let (snapshot, changes) = self.with(ino, |active| {
             active.begin_commit();
             active.dirty_since = None;
+            self.dirty.borrow_mut().remove(&ino);
             let changes: Vec<(u64, Uncommitted)> =
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
             Ok((active.inode.clone(), changes))
         })?;
         let outcome = self.record_changes(ino, snapshot, changes).await;
         if outcome.is_err() {
-            let now = self.context.now();
-            // Still uncommitted: the next commit tries again.
-            let _ = self.with(ino, |active| {
-                active.dirty_since.get_or_insert(now);
-                Ok(())
-            });
+            // Still uncommitted: the next commit tries again, unless the file is gone.
+            let _ = self.with_dirty(ino, |_| ());
         }
         outcome
     }
@@ -263,11 +258,8 @@ impl MetaServer {
                 blocks += decode::<Chunk>(value)?.count();
             }
         }
-        let now = self.context.now();
-        self.with(ino, |active| {
+        self.with_dirty(ino, |active| {
             active.inode.attributes.used_bytes = blocks * blockio::BLOCK_SIZE as u64;
-            active.dirty_since.get_or_insert(now);
-            Ok(())
         })
     }
 
@@ -341,11 +333,13 @@ impl MetaServer {
         let now = self.context.now();
         let age = Duration::from_millis(age_ms);
         let inodes = self.inodes.borrow();
-        let waits = inodes.iter().filter(|(_, active)| {
-            let old = active.dirty_since.is_some_and(|since| since + age <= now);
-            old || active.uncommitted() > UNCOMMITTED_MAX
-        });
-        waits.map(|(&ino, _)| ino).collect()
+        let waits = |ino: &u64| {
+            inodes.get(ino).is_some_and(|active| {
+                let old = active.dirty_since.is_some_and(|since| since + age <= now);
+                old || active.uncommitted() > UNCOMMITTED_MAX
+            })
+        };
+        self.dirty.borrow().iter().copied().filter(waits).collect()
     }
 
     /// Gives back blocks that no record named. Their content is forgotten first: once a block is

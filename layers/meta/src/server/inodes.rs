@@ -80,6 +80,21 @@ impl MetaServer {
         self.inodes.borrow_mut().get_mut(&ino).ok_or(Error::Stale {}).and_then(look)
     }
 
+    /// As [`with`](Self::with), for a change that waits for a commit.
+    pub(super) fn with_dirty<T>(
+        &self,
+        ino: u64,
+        change: impl FnOnce(&mut Active) -> T,
+    ) -> Result<T, Error> {
+        let now = self.context.now();
+        let changed = self.with(ino, |active| {
+            active.dirty_since.get_or_insert(now);
+            Ok(change(active))
+        })?;
+        self.dirty.borrow_mut().insert(ino);
+        Ok(changed)
+    }
+
     pub(super) async fn get_inode(&self, request: GetInode) -> Result<Inode, Error> {
         self.load(request.ino, request.generation).await?;
         self.with(request.ino, |active| Ok(active.inode.clone()))
@@ -166,6 +181,7 @@ impl MetaServer {
             })?;
         } else {
             self.inode_count.set(self.inode_count.get().saturating_sub(1));
+            self.dirty.borrow_mut().remove(&ino);
             let gone = self.inodes.borrow_mut().remove(&ino);
             let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
             self.dead.borrow_mut().insert(ino, unnamed);
