@@ -277,6 +277,8 @@ runtime::protocol! {
         expect: Option<Dentry>,
         /// What it shall name.
         set: Option<Dentry>,
+        /// The asker has claimed the name; else a claimed one is busy.
+        claimed: bool,
         /// Durable when answered.
         durable: bool,
     } -> ();
@@ -438,6 +440,23 @@ runtime::protocol! {
 
     /// Make all records durable and the log short.
     29 Bulk Settle {} -> ();
+
+    /// Keep a name from being changed by anybody else, until [`UnclaimName`]: a rename changes two
+    /// names at two nodes. Returns what it names; busy if somebody has claimed it.
+    30 Control ClaimName {
+        /// The directory.
+        directory: u64,
+        /// The name.
+        name: Name,
+    } -> Option<Dentry>;
+
+    /// The change is done, or was not made.
+    31 Control UnclaimName {
+        /// The directory.
+        directory: u64,
+        /// The name.
+        name: Name,
+    } -> ();
 }
 
 runtime::choice! {

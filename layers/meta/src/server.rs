@@ -118,6 +118,8 @@ impl MetaServer {
             Request::ScanNames(r) => Reply::ScanNames(self.scan_names(r).await),
             Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
             Request::ChangeName(r) => Reply::ChangeName(self.change_name(r).await),
+            Request::ClaimName(r) => Reply::ClaimName(self.claim_name(r).await),
+            Request::UnclaimName(r) => Reply::UnclaimName(self.unclaim_name(&r)),
             Request::DropLink(r) => Reply::DropLink(self.drop_link(r).await),
             Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
             Request::Freeze(r) => Reply::Freeze(self.freeze(r).await),

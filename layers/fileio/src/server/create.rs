@@ -215,6 +215,7 @@ impl FileServer {
             name: name.clone(),
             expect: None,
             set: Some(dentry),
+            claimed: false,
             durable: true,
         };
         if let Err(error) = self.meta_here(call).await {

@@ -66,6 +66,7 @@ impl FileServer {
             name: name.clone(),
             expect: Some(*found),
             set: None,
+            claimed: false,
             durable,
         };
         self.meta_here(call).await?;

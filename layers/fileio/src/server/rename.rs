@@ -1,10 +1,11 @@
-//! Renaming: the new name first, then the old one goes, so the file always has a name.
+//! Renaming: the old name is claimed, so that nobody else changes it; the new name is set; then the
+//! old one goes. So the file always has a name, and never one that is not counted for long.
 
 use std::rc::Rc;
 
 use meta::protocol::{
-    ChangeInode, ChangeName, Dentry, DirectoryChange, FindName, GetInode, InodeChange, LockTree,
-    UnlockTree,
+    ChangeInode, ChangeName, ClaimName, Dentry, DirectoryChange, FindName, GetInode, InodeChange,
+    LockTree, UnclaimName, UnlockTree,
 };
 use runtime::NodeId;
 
@@ -52,37 +53,64 @@ impl FileServer {
         let Rename { from_directory, to_directory, to_name, .. } = request;
         let to_node = name_node(to_directory.ino, to_name, self.context.fs_nodes());
         self.changing(*from_directory, async |from_above| {
-            let (change, done) = self
+            let from_change = self
                 .changing_at(*to_directory, to_node, async |to_above| {
-                    let plan = self.plan_rename(request, from_above, to_above, to_node).await?;
-                    let Some(plan) = plan else { return Ok(((None, ()), None)) };
-                    self.carry_out(request, &plan).await?;
-                    let replaces_directory =
-                        plan.replaced.is_some_and(|found| found.kind == (Kind::Directory {}));
-                    let links = i64::from(plan.moves_up) - i64::from(replaces_directory);
-                    let to_change = DirectoryChange { time: plan.time, links };
-                    let from_links = -i64::from(plan.moves_up);
-                    let from_change = DirectoryChange { time: plan.time, links: from_links };
-                    Ok(((Some(from_change), ()), Some(to_change)))
+                    rules::check_search(&request.who, to_above)?;
+                    rules::check_search(&request.who, from_above)?;
+                    self.rename_claimed(request, from_above, to_above, to_node).await
                 })
                 .await?;
-            Ok((done, change))
+            Ok(((), from_change))
         })
         .await
+    }
+
+    /// Claims the old name for as long as the rename takes. Returns the changes of both directories.
+    async fn rename_claimed(
+        self: &Rc<Self>,
+        request: &Rename,
+        from_above: &Attributes,
+        to_above: &Attributes,
+        to_node: NodeId,
+    ) -> Result<(Option<DirectoryChange>, Option<DirectoryChange>), Error> {
+        let (directory, name) = (request.from_directory.ino, request.from_name.clone());
+        let claim = ClaimName { directory, name: name.clone() };
+        let moved = self.meta_here(claim).await?.ok_or(Error::NotFound {})?;
+        let outcome = self.rename_found(request, moved, from_above, to_above, to_node).await;
+        self.meta_here(UnclaimName { directory, name }).await?;
+        outcome
+    }
+
+    async fn rename_found(
+        self: &Rc<Self>,
+        request: &Rename,
+        moved: Dentry,
+        from_above: &Attributes,
+        to_above: &Attributes,
+        to_node: NodeId,
+    ) -> Result<(Option<DirectoryChange>, Option<DirectoryChange>), Error> {
+        let plan = self.plan_rename(request, moved, from_above, to_above, to_node).await?;
+        let Some(plan) = plan else { return Ok((None, None)) };
+        self.carry_out(request, &plan).await?;
+        let replaces_directory =
+            plan.replaced.is_some_and(|found| found.kind == (Kind::Directory {}));
+        let links = i64::from(plan.moves_up) - i64::from(replaces_directory);
+        let to_change = DirectoryChange { time: plan.time, links };
+        let from_links = -i64::from(plan.moves_up);
+        let from_change = DirectoryChange { time: plan.time, links: from_links };
+        Ok((Some(from_change), Some(to_change)))
     }
 
     /// Looks everything up and checks the rules; `None` if there is nothing to do.
     async fn plan_rename(
         &self,
         request: &Rename,
+        moved: Dentry,
         from_above: &Attributes,
         to_above: &Attributes,
         to_node: NodeId,
     ) -> Result<Option<Move>, Error> {
-        let Rename { who, from_directory, from_name, to_directory, to_name, .. } = request;
-        rules::check_search(who, to_above)?;
-        rules::check_search(who, from_above)?;
-        let moved = self.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
+        let Rename { who, from_directory, to_directory, to_name, .. } = request;
         let call = FindName { directory: to_directory.ino, name: to_name.clone() };
         let replaced = self.meta(to_node, call).await?;
         if replaced.is_some_and(|replaced| replaced.ino == moved.ino) {
@@ -94,8 +122,6 @@ impl FileServer {
         }
         let file = self.named(&moved).await?;
         rules::check_take(who, from_above, file.uid)?;
-        let replaces_its_own_directory =
-            replaced.is_some_and(|replaced| replaced.ino == from_directory.ino);
         match &replaced {
             None => rules::check_add(who, to_above)?,
             Some(replaced) => {
@@ -114,8 +140,12 @@ impl FileServer {
             // Its entry `..` changes.
             rules::permit(file.permits(who, meta::attributes::access::WRITE))?;
         }
-        if replaces_its_own_directory {
-            // Not empty, and it cannot be frozen to find that out: we are changing it ourselves.
+        if let Some(replaced) = replaced
+            && moves_directory
+            && self.is_below(request.from_directory, replaced.ino).await?
+        {
+            // Not empty, and it must not be frozen to find that out: changes in it, ours among them,
+            // would wait for each other.
             return Err(Error::NotEmpty {});
         }
         Ok(Some(Move { moved, replaced, moves_up, to_node, time: self.now() }))
@@ -165,8 +195,7 @@ impl FileServer {
         }
     }
 
-    /// Sets the new name, then removes the old one; undoes the first if the second is not what was
-    /// looked up any more.
+    /// Sets the new name, then removes the old one, which nobody else can have changed.
     async fn exchange_names(&self, request: &Rename, plan: &Move) -> Result<(), Error> {
         let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
         let set_new = ChangeName {
@@ -174,21 +203,18 @@ impl FileServer {
             name: to_name.clone(),
             expect: plan.replaced,
             set: Some(plan.moved),
+            claimed: false,
             durable: true,
         };
-        self.meta(plan.to_node, set_new.clone()).await?;
+        self.meta(plan.to_node, set_new).await?;
         let remove_old = ChangeName {
             directory: from_directory.ino,
             name: from_name.clone(),
             expect: Some(plan.moved),
             set: None,
+            claimed: true,
             durable: true,
         };
-        let removed = self.meta_here(remove_old).await;
-        if removed.is_err() {
-            let undo = ChangeName { expect: Some(plan.moved), set: plan.replaced, ..set_new };
-            self.meta(plan.to_node, undo).await?;
-        }
-        removed
+        self.meta_here(remove_old).await
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Directories {
     states: RefCell<BTreeMap<u64, State>>,
     changed: Event,
     names: KeyedLock<Vec<u8>>,
+    /// Names that a rename is about to take away.
+    claims: RefCell<BTreeSet<Vec<u8>>>,
     tree: Limit,
 }
 
@@ -45,15 +47,35 @@ impl Default for Directories {
             states: RefCell::default(),
             changed: Event::default(),
             names: KeyedLock::default(),
+            claims: RefCell::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
         }
     }
 }
 
 impl Directories {
-    /// One change of a name at a time.
-    pub(super) async fn name_lock(&self, key: &[u8]) -> KeyGuard<Vec<u8>> {
-        self.names.exclusive(key.to_vec()).await
+    /// One change of a name at a time. A name that is claimed is busy for all but the claimant: to
+    /// wait could close a circle of renames.
+    pub(super) async fn name_lock(
+        &self,
+        key: &[u8],
+        claimed: bool,
+    ) -> Result<KeyGuard<Vec<u8>>, Error> {
+        let guard = self.names.exclusive(key.to_vec()).await;
+        if !claimed && self.claims.borrow().contains(key) {
+            return Err(Undelivered::Busy.into());
+        }
+        Ok(guard)
+    }
+
+    /// Claims a name; the caller holds its lock.
+    pub(super) fn claim(&self, key: Vec<u8>) {
+        self.claims.borrow_mut().insert(key);
+    }
+
+    /// Gives a claim up.
+    pub(super) fn unclaim(&self, key: &[u8]) {
+        self.claims.borrow_mut().remove(key);
     }
 
     /// A directory was made just now: it has no names anywhere.

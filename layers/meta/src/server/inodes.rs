@@ -139,7 +139,7 @@ impl MetaServer {
         let name_key = name.as_ref().map(|(directory, name)| keys::name(*directory, name));
         let mut _alone = None;
         if let Some(key) = &name_key {
-            _alone = Some(self.directories.name_lock(key).await);
+            _alone = Some(self.directories.name_lock(key, false).await?);
             let dentry = self.store.get(key).await?.ok_or(Error::Changed {})?;
             if decode::<crate::protocol::Dentry>(&dentry)?.ino != ino {
                 return Err(Error::Changed {});

@@ -8,8 +8,8 @@ use crate::attributes::{Attributes, Kind, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, ChangeName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode, SCAN_MAX,
-    ScanNames,
+    AddFile, ChangeName, ClaimName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode,
+    SCAN_MAX, ScanNames, UnclaimName,
 };
 use crate::store::Batch;
 
@@ -76,7 +76,7 @@ impl MetaServer {
     pub(super) async fn add_file(&self, request: AddFile) -> Result<Attributes, Error> {
         let AddFile { directory, name, inode, durable } = request;
         let name_key = keys::name(directory, &name);
-        let _alone = self.directories.name_lock(&name_key).await;
+        let _alone = self.directories.name_lock(&name_key, false).await?;
         if self.store.get(&name_key).await?.is_some() {
             return Err(Error::Exists {});
         }
@@ -105,10 +105,26 @@ impl MetaServer {
         Ok(attributes)
     }
 
-    pub(super) async fn change_name(&self, request: ChangeName) -> Result<(), Error> {
-        let ChangeName { directory, name, expect, set, durable } = request;
+    pub(super) async fn claim_name(&self, request: ClaimName) -> Result<Option<Dentry>, Error> {
+        let ClaimName { directory, name } = request;
         let key = keys::name(directory, &name);
-        let _alone = self.directories.name_lock(&key).await;
+        let _alone = self.directories.name_lock(&key, false).await?;
+        let found = self.find_name(FindName { directory, name }).await?;
+        if found.is_some() {
+            self.directories.claim(key);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn unclaim_name(&self, request: &UnclaimName) -> Result<(), Error> {
+        self.directories.unclaim(&keys::name(request.directory, &request.name));
+        Ok(())
+    }
+
+    pub(super) async fn change_name(&self, request: ChangeName) -> Result<(), Error> {
+        let ChangeName { directory, name, expect, set, claimed, durable } = request;
+        let key = keys::name(directory, &name);
+        let _alone = self.directories.name_lock(&key, claimed).await?;
         let found = self.store.get(&key).await?;
         let found: Option<Dentry> = found.map(|value| decode(&value)).transpose()?;
         if found != expect {
