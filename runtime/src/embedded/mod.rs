@@ -232,10 +232,8 @@ impl Entrance for Shared {
         }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let _inside = self.timers.enter();
-        tokio::time::sleep(duration).boxed()
+        sleep_on(&self.timers, duration)
     }
 
     fn fs_nodes(&self) -> u32 {
@@ -245,4 +243,11 @@ impl Entrance for Shared {
     fn epoch(&self) -> Epoch {
         self.config.epoch
     }
+}
+
+/// A sleep that any executor may wait for; `timers` drives it.
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+pub(crate) fn sleep_on(timers: &Handle, duration: Duration) -> BoxFuture<'static, ()> {
+    let _inside = timers.enter();
+    tokio::time::sleep(duration).boxed()
 }

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Handle};
@@ -17,7 +16,7 @@ use tokio::task::LocalSet;
 
 use super::frame::{Frames, Greeting, Header, garbled, kind, pack};
 use crate::door::{Door, Entrance};
-use crate::embedded::stream;
+use crate::embedded::{sleep_on, stream};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Envelope, Message};
 use crate::net::Stream;
@@ -164,10 +163,8 @@ impl Entrance for Remote {
         }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let _inside = self.timers.enter();
-        tokio::time::sleep(duration).boxed()
+        sleep_on(&self.timers, duration)
     }
 
     fn fs_nodes(&self) -> u32 {
