@@ -57,6 +57,7 @@ impl Context {
     }
 
     /// The context of another node of the same thread: for whoever brings nodes up.
+    #[must_use]
     pub fn beside(&self, node: NodeId) -> Self {
         Self { node, machine: self.machine.clone() }
     }

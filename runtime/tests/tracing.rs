@@ -63,9 +63,12 @@ impl Server<hop::Hop> for Hopper {
     }
 }
 
-/// The spans of requests: node, and the span above.
+/// The spans of requests.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<BTreeMap<u64, (u64, Option<u64>)>>>);
+struct Seen(Arc<Mutex<BTreeMap<u64, Hop>>>);
+
+/// The node of a span, and the span above.
+type Hop = (u64, Option<u64>);
 
 struct NodeField(Option<u64>);
 

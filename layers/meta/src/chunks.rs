@@ -160,6 +160,7 @@ fn blocks_of(run: &Run) -> impl Iterator<Item = u64> + use<> {
 mod tests {
     use super::*;
 
+    #[allow(clippy::unnecessary_wraps, reason = "as it stands in a list of slots")]
     fn slot(block: u64, sealed: bool) -> Option<Slot> {
         Some(Slot { block, checksum: block as u32, sealed })
     }

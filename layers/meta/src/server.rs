@@ -119,11 +119,17 @@ impl MetaServer {
             Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
             Request::ChangeName(r) => Reply::ChangeName(self.change_name(r).await),
             Request::ClaimName(r) => Reply::ClaimName(self.claim_name(r).await),
-            Request::UnclaimName(r) => Reply::UnclaimName(self.unclaim_name(&r)),
+            Request::UnclaimName(r) => {
+                self.unclaim_name(&r);
+                Reply::UnclaimName(Ok(()))
+            }
             Request::DropLink(r) => Reply::DropLink(self.drop_link(r).await),
             Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
             Request::Freeze(r) => Reply::Freeze(self.freeze(r).await),
-            Request::Thaw(r) => Reply::Thaw(self.thaw(&r)),
+            Request::Thaw(r) => {
+                self.thaw(&r);
+                Reply::Thaw(Ok(()))
+            }
             Request::HasNames(r) => Reply::HasNames(self.has_names(&r).await),
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
             Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
@@ -139,7 +145,10 @@ impl MetaServer {
             Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(&r)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
             Request::LockTree(_) => Reply::LockTree(self.directories.lock_tree().await),
-            Request::UnlockTree(_) => Reply::UnlockTree(self.directories.unlock_tree()),
+            Request::UnlockTree(_) => {
+                self.directories.unlock_tree();
+                Reply::UnlockTree(Ok(()))
+            }
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
         }
     }

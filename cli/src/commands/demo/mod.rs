@@ -58,12 +58,11 @@ impl Demo {
         nfs::check_tools()?;
         fs::create_dir(&self.dir).map_err(|e| Failure::local("make", &self.dir, e))?;
         let outcome = self.steps(session);
-        if !self.keep {
-            let removed = fs::remove_dir_all(&self.dir);
-            outcome.and(removed.map_err(|e| Failure::local("remove", &self.dir, e)))
-        } else {
-            outcome
+        if self.keep {
+            return outcome;
         }
+        let removed = fs::remove_dir_all(&self.dir);
+        outcome.and(removed.map_err(|e| Failure::local("remove", &self.dir, e)))
     }
 
     fn steps(&self, session: &mut Session) -> Result<(), Failure> {
@@ -176,6 +175,10 @@ fn wrong(what: &str) -> Failure {
 
 /// Bytes per second as people read them.
 fn rate(bytes: u64, elapsed: Duration) -> String {
-    let per_second = bytes as f64 / elapsed.as_secs_f64().max(1e-9);
-    format!("{}/s", human(per_second as u64))
+    format!("{}/s", human(per_second(bytes, elapsed)))
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let per_second = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
+    u64::try_from(per_second).unwrap_or(u64::MAX)
 }

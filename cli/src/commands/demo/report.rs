@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rate;
+use super::{per_second, rate};
 use crate::output::table;
 use crate::size::human;
 
@@ -35,7 +35,7 @@ impl Report {
 
     /// The table as text.
     pub(super) fn table(&self) -> Vec<u8> {
-        let heads = ["what", "bytes", "seconds", "rate", "calls/s"].map(|head| head.into());
+        let heads = ["what", "bytes", "seconds", "rate", "calls/s"].map(Into::into);
         let mut lines: Vec<Vec<Vec<u8>>> = vec![heads.to_vec()];
         for Row { what, bytes, operations, elapsed } in &self.rows {
             let seconds = elapsed.as_secs_f64().max(1e-9);
@@ -44,7 +44,7 @@ impl Report {
                 human(*bytes),
                 format!("{seconds:.2}"),
                 rate(*bytes, *elapsed),
-                format!("{:.0}", *operations as f64 / seconds),
+                per_second(*operations, *elapsed).to_string(),
             ];
             lines.push(cells.map(String::into_bytes).to_vec());
         }

@@ -97,9 +97,8 @@ impl Directories {
         Ok(())
     }
 
-    pub(super) fn unlock_tree(&self) -> Result<(), Error> {
+    pub(super) fn unlock_tree(&self) {
         self.tree.put_back();
-        Ok(())
     }
 
     fn with<T>(&self, ino: u64, look: impl FnOnce(&mut State) -> T) -> T {
@@ -189,10 +188,9 @@ impl MetaServer {
         }
     }
 
-    pub(super) fn thaw(&self, request: &Thaw) -> Result<(), Error> {
+    pub(super) fn thaw(&self, request: &Thaw) {
         self.directories.with(request.directory, |state| state.frozen = false);
         self.directories.changed.tell();
-        Ok(())
     }
 
     pub(super) async fn get_occupancy(&self, request: GetOccupancy) -> Result<Occupancy, Error> {

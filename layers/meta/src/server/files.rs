@@ -187,14 +187,12 @@ impl MetaServer {
         let boundary = size / chunk_size;
         let position =
             self.cut(ino, size, time, shrinks.then_some((boundary, kept_blocks))).await?;
-        let position = match shrinks {
-            true => self.trim_chunks(ino, size.div_ceil(chunk_size)).await?.unwrap_or(position),
-            false => position,
-        };
+        let mut last = position;
         if shrinks {
+            last = self.trim_chunks(ino, size.div_ceil(chunk_size)).await?;
             self.recount(ino).await?;
         }
-        self.settle_record(position, durable).await?;
+        self.settle_record(last, durable).await?;
         self.with(ino, |active| Ok(active.inode.attributes))
     }
 
@@ -279,7 +277,7 @@ impl MetaServer {
     }
 
     /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
-    async fn trim_chunks(&self, ino: u64, first: u64) -> Result<Option<Position>, Error> {
+    async fn trim_chunks(&self, ino: u64, first: u64) -> Result<Position, Error> {
         let end = keys::chunks_end(ino);
         let chunks_per_record = self.chunks_per_record().min(TRIM_CHUNKS_MAX);
         loop {
@@ -306,7 +304,7 @@ impl MetaServer {
                 })
                 .await?;
             if last {
-                return Ok(Some(position));
+                return Ok(position);
             }
         }
     }

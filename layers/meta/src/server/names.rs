@@ -116,9 +116,8 @@ impl MetaServer {
         Ok(found)
     }
 
-    pub(super) fn unclaim_name(&self, request: &UnclaimName) -> Result<(), Error> {
+    pub(super) fn unclaim_name(&self, request: &UnclaimName) {
         self.directories.unclaim(&keys::name(request.directory, &request.name));
-        Ok(())
     }
 
     pub(super) async fn change_name(&self, request: ChangeName) -> Result<(), Error> {
