@@ -1,8 +1,10 @@
 //! The layers put on one another in one process: thesis Fig. 1.1 on the embedded machine.
 //!
-//! This is the only place that knows all layers at once.
+//! This is the only place that knows all layers at once. [`node`] holds what a node does on any
+//! machine.
 
 mod boot;
+pub mod node;
 mod volume;
 
 use std::future::Future;
