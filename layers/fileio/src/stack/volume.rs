@@ -70,8 +70,12 @@ fn check_disks(options: &FormatOptions) -> Result<(), StackError> {
 
 fn check_size(geometry: &Geometry) -> Result<(), StackError> {
     let (stripes, fs_nodes) = (geometry.stripes(), geometry.fs_nodes);
-    let needed = meta::store::stripes_min(geometry) * u64::from(fs_nodes);
-    if stripes < needed { Err(StackError::TooSmall { stripes, fs_nodes, needed }) } else { Ok(()) }
+    let share = meta::store::smallest_share(geometry);
+    let needed = meta::store::stripes_min(geometry);
+    if share >= needed {
+        return Ok(());
+    }
+    Err(StackError::TooSmall { stripes, fs_nodes, share, needed })
 }
 
 fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32, u32)> {
