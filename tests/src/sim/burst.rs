@@ -53,7 +53,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, bytes: usize, rounds: u32, 
         } else {
             scene.stop_and_start().await;
         }
-        workload.check_all().await;
+        scene.lively("a check", workload.check_all()).await;
     }
 }
 

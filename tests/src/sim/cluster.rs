@@ -53,7 +53,8 @@ impl Layout {
         }
     }
 
-    fn geometry(&self) -> Geometry {
+    /// As a geometry.
+    pub(super) fn geometry(&self) -> Geometry {
         let disks = u64::from(self.disk_nodes * self.disks_per_node);
         let stripes = u64::from(self.fs_nodes) * self.stripes_per_node;
         Geometry {

@@ -82,7 +82,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
                 scene.stop_and_start().await;
             }
         }
-        workload.check_after_crash().await;
+        scene.lively("a check", workload.check_after_crash()).await;
     }
 }
 

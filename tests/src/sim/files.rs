@@ -69,14 +69,14 @@ pub(super) async fn run(scene: &Scene, habits: Habits) {
         match scene.round(clients.collect(), habits.round_ms).await {
             End::PowerCut => {
                 scene.come_back().await;
-                workload.check_after_crash().await;
+                scene.lively("a check", workload.check_after_crash()).await;
             }
             End::Orderly => {
-                workload.check_all().await;
+                scene.lively("a check", workload.check_all()).await;
                 if rng.chance(1, 2) {
                     workload.committed_all();
                     scene.stop_and_start().await;
-                    workload.check_after_crash().await;
+                    scene.lively("a check", workload.check_after_crash()).await;
                 }
             }
         }
@@ -109,9 +109,9 @@ impl Files<'_> {
                 0..42 => self.write_own(client, file, &mut rng).await,
                 42..48 => self.write_any(client, file, &mut rng).await,
                 48..75 => self.read(client, file, &mut rng).await,
-                75..86 => self.commit(client, file).await,
-                86..92 => self.cut(client, file, &mut rng).await,
-                92..96 => self.look(client, file).await,
+                75..87 => self.commit(client, file).await,
+                87..94 => self.cut(client, file, &mut rng).await,
+                94..99 => self.look(client, file).await,
                 _ => {
                     self.scene.pass(Duration::from_millis(rng.below(3_000))).await;
                     Ok(())
@@ -328,7 +328,7 @@ impl Files<'_> {
         self.scene.pass(Duration::from_secs(10)).await;
         let after = self.free_bytes().await;
         assert!(after >= before / 10 * 9, "of {before} free bytes {after} came back");
-        let range = (0, self.habits.write_blocks * BLOCK);
+        let range = (0, 16 * BLOCK);
         let full = self.write(0, 0, range, &mut self.scene.fork_rng()).await;
         assert!(matches!(full, Ok(false)), "an empty volume has room");
     }

@@ -165,15 +165,13 @@ pub fn run_with(workload: Workload, seed: u64, planted: Option<Planted>) -> Repo
 
 /// Just enough stripes per node, and a few more.
 fn stripes_of_small_volume(layout: &Layout, rng: &mut Rng) -> u64 {
-    let probe = blockio::Geometry {
-        volume: runtime::VolumeId(1),
-        stripe_size: layout.stripe_size,
-        fs_nodes: layout.fs_nodes,
-        disk_nodes: layout.disk_nodes,
-        disks_per_node: layout.disks_per_node,
-        stripes_per_disk: 1 << 20,
+    let needed = meta::store::stripes_min(&layout.geometry());
+    let more = rng.below(64);
+    let suffices = |&stripes_per_node: &u64| {
+        let layout = Layout { stripes_per_node, ..*layout };
+        meta::store::smallest_share(&layout.geometry()) >= needed
     };
-    meta::store::stripes_min(&probe) + rng.below(40)
+    (needed + more..2 * needed).find(suffices).unwrap_or(2 * needed)
 }
 
 fn plant_lying_disks(scene: &Scene) {
@@ -210,7 +208,8 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
         Workload::Names => names::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
         Workload::Entries => entries::run(scene, clients, rounds, round_ms).boxed_local(),
         Workload::Burst => {
-            let bytes = 1 + rng.index(2 << 20);
+            // Four generations of all clients fit on one node.
+            let bytes = 1 + rng.index(512 << 10);
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
     }

@@ -52,11 +52,11 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
             trees.iter_mut().map(|tree| tree.work(scene.fork_rng()).boxed_local()).collect();
         scene.round(working, round_ms).await;
         for tree in &trees {
-            tree.check_all().await;
+            scene.lively("a check", tree.check_all()).await;
         }
         scene.stop_and_start().await;
         for tree in &trees {
-            tree.check_all().await;
+            scene.lively("a check", tree.check_all()).await;
         }
     }
 }

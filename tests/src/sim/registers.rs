@@ -46,7 +46,7 @@ pub(super) async fn run(scene: &Scene, cached: bool, clients: u32, rounds: u32, 
         if end == End::PowerCut {
             scene.come_back().await;
         }
-        workload.check_all(end == End::PowerCut).await;
+        scene.lively("a check", workload.check_all(end == End::PowerCut)).await;
     }
 }
 

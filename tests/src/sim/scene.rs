@@ -1,6 +1,7 @@
 //! One run: a cluster, its faults, clients that come and go in rounds.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -163,12 +164,22 @@ impl Scene {
         let nodes = self.cluster.geometry().fs_nodes;
         let context = self.cluster.application(OBSERVER);
         for node in (0..nodes).map(NodeId::fs) {
-            let settled = context.spawn(node, Settle {}).await;
+            let settling = context.spawn(node, Settle {});
+            let settled = self.lively("a clean stop", settling).await;
             settled.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
         }
         self.powerless.set(true);
         self.nemesis.crash(&self.cluster);
         self.come_back().await;
+    }
+
+    /// The outcome of `work`, which no fault holds up. Panics if it takes too long.
+    pub(super) async fn lively<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        let limit = self.cluster.application(OBSERVER).sleep(LIVELY_WITHIN);
+        match select(pin!(work), limit).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => panic!("{what} takes more than {LIVELY_WITHIN:?}"),
+        }
     }
 
     /// Asks until there is an answer. Only requests that may be done twice are asked again after
@@ -180,6 +191,13 @@ impl Scene {
         let context = self.cluster.application(client);
         for _ in 0..TRIES_MAX {
             let answer = fileio::client::ask(&context, call.clone()).await;
+            if std::env::var("TELL").is_ok() {
+                eprintln!(
+                    "{:?} c{client} -> {:?}",
+                    self.cluster.world().now(),
+                    answer.as_ref().map(|_| ())
+                );
+            }
             if self.powerless.get() {
                 return Err(Failure::PowerCut);
             }
