@@ -72,6 +72,8 @@ pub struct NetworkFaults {
 struct WaitingCall {
     from: u32,
     to: u32,
+    /// Neither the request nor its reply is lost, doubled or damaged by chance.
+    spared: bool,
     message: Box<dyn Message>,
 }
 
@@ -91,6 +93,8 @@ struct Frame {
     body: Body,
     head: Vec<u8>,
     bulk: Bytes,
+    /// See [`WaitingCall::spared`].
+    spared: bool,
     /// Computed where it matters: for frames that are going to be damaged.
     checksum: Option<u32>,
 }
@@ -153,6 +157,9 @@ impl Link {
     }
 }
 
+/// Says of a request, by its table and its row, whether it may come to harm.
+pub(crate) type Expendable = Box<dyn Fn(u8, u8) -> bool>;
+
 /// What happens to one frame.
 enum Fate {
     Arrives { at_ns: u64, twin_at_ns: Option<u64> },
@@ -163,6 +170,8 @@ enum Fate {
 pub(crate) struct Network {
     pub(crate) timing: NetworkTiming,
     pub(crate) faults: NetworkFaults,
+    /// Which requests may be lost, doubled or damaged; all of them unless told otherwise.
+    pub(crate) expendable: Option<Expendable>,
     rng: Rng,
     links: Table<u64, Link>,
     cut: BTreeSet<(u32, u32)>,
@@ -179,6 +188,7 @@ impl Network {
         Self {
             timing: NetworkTiming::default(),
             faults: NetworkFaults::default(),
+            expendable: None,
             rng,
             links: Table::default(),
             cut: BTreeSet::new(),
@@ -278,16 +288,18 @@ impl Network {
             hit(Fault::MessageCut);
             return Fate::Lost;
         }
-        if self.hits(self.faults.loss_ppm) {
+        let NetworkFaults { loss_ppm, duplicate_ppm, corrupt_ppm, .. } =
+            if frame.spared { NetworkFaults::default() } else { self.faults };
+        if self.hits(loss_ppm) {
             hit(Fault::MessageLost);
             return Fate::Lost;
         }
         let at_ns = self.arrival_ns(frame, now_ns, slowness, hit);
-        let twin_at_ns = self.hits(self.faults.duplicate_ppm).then(|| {
+        let twin_at_ns = self.hits(duplicate_ppm).then(|| {
             hit(Fault::MessageDuplicated);
             self.arrival_ns(frame, now_ns, slowness, hit)
         });
-        if self.hits(self.faults.corrupt_ppm) {
+        if self.hits(corrupt_ppm) {
             hit(Fault::MessageCorrupted);
             frame.damage(&mut self.rng);
         }
@@ -309,15 +321,18 @@ impl Core {
             return message.refuse(Undelivered::Garbled);
         }
         let body = Body::Request { caller, protocol: message.protocol() };
-        let call = {
+        let (call, spared) = {
             let mut network = self.network.borrow_mut();
+            let tag = head.first().copied().unwrap_or_default();
+            let expendable = network.expendable.as_ref();
+            let spared = expendable.is_some_and(|may_suffer| !may_suffer(message.protocol(), tag));
             if *network.inbound(to) >= INBOUND_FRAMES_MAX {
                 drop(network);
                 return message.refuse(Undelivered::Busy);
             }
-            network.calls.insert(WaitingCall { from, to, message })
+            (network.calls.insert(WaitingCall { from, to, spared, message }), spared)
         };
-        let frame = Frame { from, to, class, call, body, head, bulk, checksum: None };
+        let frame = Frame { from, to, class, call, body, head, bulk, spared, checksum: None };
         self.trace.request(frame.bytes());
         self.note(from, What::Request, frame.digest());
         self.transmit(frame);
@@ -331,8 +346,11 @@ impl Core {
         let (head, bulk) = reply.finish();
         let bulk = join(&bulk);
         let body = Body::Reply;
-        let frame =
-            Frame { from, to, class: Class::Control, call, body, head, bulk, checksum: None };
+        // A call that is gone has been answered: its other reply may have any fate.
+        let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.spared);
+        let spared = waiting.unwrap_or(false);
+        let class = Class::Control;
+        let frame = Frame { from, to, class, call, body, head, bulk, spared, checksum: None };
         self.trace.reply(frame.bytes());
         self.note(from, What::Reply, frame.digest());
         self.transmit(frame);

@@ -199,6 +199,13 @@ impl World {
         self.core().network.borrow_mut().faults = faults;
     }
 
+    /// From now on only requests for which `expendable` says so, of the number of their table and
+    /// the tag of their row, are lost, doubled or damaged by chance, and their replies. For
+    /// requests that do not bear it yet; delays and cuts hit all.
+    pub fn set_expendable(&self, expendable: impl Fn(u8, u8) -> bool + 'static) {
+        self.core().network.borrow_mut().expendable = Some(Box::new(expendable));
+    }
+
     /// Messages from `from` to `to` are lost from now on; the other direction works.
     pub fn cut(&self, from: NodeId, to: NodeId) {
         let (from, to) = (self.place(from), self.place(to));

@@ -67,7 +67,9 @@ impl FileServer {
             expect: Some(*found),
             set: None,
             claimed: false,
-            durable,
+            // The inode's node has another log: were its record durable and this one not, a crash
+            // would leave a name of nothing.
+            durable: true,
         };
         self.meta_here(call).await?;
         self.drop_link_at_its_node(found, time, durable).await

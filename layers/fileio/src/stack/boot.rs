@@ -1,20 +1,15 @@
-//! Bringing the nodes up, one layer after the other.
+//! Bringing the nodes up on the embedded machine, one phase after the other.
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::rc::Rc;
 
-use blockio::{BlockClient, Geometry, Stripes};
-use cache::CacheClient;
+use blockio::Geometry;
 use futures::executor::block_on;
 use futures::future::try_join_all;
-use meta::MetaServer;
 use runtime::embedded::{Embedded, VolumeDirectory};
 use runtime::{Context, NodeId};
 
-use super::StackError;
-use super::volume::open_disk;
-use crate::FileServer;
+use super::{StackError, node};
 
 /// Where the disks are, disk node by disk node.
 pub(super) fn disk_paths(directory: &VolumeDirectory, geometry: &Geometry) -> Vec<Vec<PathBuf>> {
@@ -43,13 +38,8 @@ pub(super) fn boot_disks(
 ) -> Result<(), StackError> {
     let geometry = *geometry;
     let running = (0..).zip(paths.to_vec()).map(|(index, paths)| {
-        let running = machine.on_node(NodeId::disk(index), move |context| async move {
-            let opened = paths.iter().map(|path| open_disk(&context, path));
-            let disks = try_join_all(opened).await?;
-            let config = blockio::Config::default();
-            let server = blockio::Server::open(&context, geometry, disks, config).await?;
-            context.serve::<blockio::protocol::BlockIo>(server);
-            Ok(())
+        let running = machine.on_node(NodeId::disk(index), move |context| {
+            node::serve_disks(context, geometry, paths)
         });
         async move { running.await? }
     });
@@ -60,14 +50,10 @@ fn fs_nodes(geometry: &Geometry) -> impl Iterator<Item = NodeId> {
     (0..geometry.fs_nodes).map(NodeId::fs)
 }
 
-/// Writes the first metadata of each node. Without the cache: little is written, once.
+/// Writes the first metadata of each node.
 pub(super) fn format_nodes(machine: &Embedded, geometry: &Geometry) -> Result<(), StackError> {
     let shape = *geometry;
-    on_each(machine, fs_nodes(geometry), move |context| async move {
-        let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), shape));
-        let formatted = MetaServer::format(&context, &stripes).await;
-        formatted.map_err(|error| StackError::Metadata { node: context.node(), error })
-    })
+    on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape))
 }
 
 /// Brings up cache, metadata and files of each node.
@@ -77,20 +63,9 @@ pub(super) fn boot_nodes(
     cache_bytes: usize,
 ) -> Result<(), StackError> {
     let shape = *geometry;
-    let config = cache::Config::share(cache_bytes, geometry.fs_nodes);
     on_each(machine, fs_nodes(geometry), move |context| async move {
-        let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), shape));
-        let server = cache::Server::new(context.clone(), shape, config, below);
-        context.serve::<cache::protocol::Cache>(server);
+        node::serve_cache(&context, shape, cache_bytes);
         Ok(())
     })?;
-    on_each(machine, fs_nodes(geometry), move |context| async move {
-        let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), shape));
-        let stripes: Rc<dyn Stripes> = Rc::new(CacheClient::new(context.clone(), shape, below));
-        let mounted = MetaServer::mount(context.clone(), stripes.clone()).await;
-        let meta = mounted.map_err(|error| StackError::Metadata { node: context.node(), error })?;
-        context.serve::<meta::protocol::Meta>(meta);
-        context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
-        Ok(())
-    })
+    on_each(machine, fs_nodes(geometry), move |context| node::serve_files(context, shape))
 }

@@ -1,8 +1,10 @@
 //! The layers put on one another in one process: thesis Fig. 1.1 on the embedded machine.
 //!
-//! This is the only place that knows all layers at once.
+//! This is the only place that knows all layers at once. [`node`] holds what a node does on any
+//! machine.
 
 mod boot;
+pub mod node;
 mod volume;
 
 use std::future::Future;
@@ -72,15 +74,17 @@ pub enum StackError {
     Shape(#[from] blockio::geometry::GeometryError),
     /// The disks are too small for so many nodes.
     #[error(
-        "the volume would have {stripes} stripes, but {fs_nodes} nodes need {needed}; \
-         choose fewer nodes (--nodes) or larger disks (--disk-size)"
+        "the volume would have {stripes} stripes for {fs_nodes} nodes, one of which gets {share} \
+         and needs {needed}; choose fewer nodes (--nodes) or larger disks (--disk-size)"
     )]
     TooSmall {
         /// Stripes of all disks.
         stripes: u64,
         /// The nodes.
         fs_nodes: u32,
-        /// What they need.
+        /// Stripes of the node that would get the fewest.
+        share: u64,
+        /// Stripes that it needs.
         needed: u64,
     },
     /// The number of disks given does not fit.

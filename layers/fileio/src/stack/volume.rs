@@ -7,9 +7,10 @@ use futures::executor::block_on;
 use runtime::coordination::{Coordination as _, Sled};
 use runtime::embedded::{Config, Embedded, VolumeDirectory, new_volume_id};
 use runtime::wire::{from_bytes, to_bytes};
-use runtime::{Context, Epoch, NodeId};
+use runtime::{Epoch, NodeId};
 
 use super::boot::{boot_disks, boot_nodes, disk_paths, format_nodes};
+use super::node::{format_disks, open_disk};
 use super::{FormatOptions, RunOptions, Running, StackError};
 
 /// The key of the volume's record in the coordination store.
@@ -69,44 +70,16 @@ fn check_disks(options: &FormatOptions) -> Result<(), StackError> {
 
 fn check_size(geometry: &Geometry) -> Result<(), StackError> {
     let (stripes, fs_nodes) = (geometry.stripes(), geometry.fs_nodes);
-    let needed = meta::store::stripes_min(geometry) * u64::from(fs_nodes);
-    if stripes < needed { Err(StackError::TooSmall { stripes, fs_nodes, needed }) } else { Ok(()) }
+    let share = meta::store::smallest_share(geometry);
+    let needed = meta::store::stripes_min(geometry);
+    if share >= needed {
+        return Ok(());
+    }
+    Err(StackError::TooSmall { stripes, fs_nodes, share, needed })
 }
 
 fn all_disks(disk_nodes: u32, disks_per_node: u32) -> impl Iterator<Item = (u32, u32)> {
     (0..disk_nodes).flat_map(move |node| (0..disks_per_node).map(move |disk| (node, disk)))
-}
-
-/// Writes the superblocks. A disk that belongs to a volume is not touched.
-async fn format_disks(
-    context: &Context,
-    geometry: &Geometry,
-    paths: Vec<Vec<PathBuf>>,
-) -> Result<(), StackError> {
-    let mut disks = Vec::new();
-    for (node, paths) in (0..).zip(paths) {
-        for (disk, path) in (0..).zip(paths) {
-            let device = open_disk(context, &path).await?;
-            if let Ok(found) = blockio::identify(&*device).await {
-                return Err(StackError::DiskInUse { path, volume: found.geometry.volume });
-            }
-            disks.push((node, disk, path, device));
-        }
-    }
-    let now = context.unix_time();
-    for (node, disk, path, device) in disks {
-        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
-        formatted.map_err(|error| StackError::Disk { path, error })?;
-    }
-    Ok(())
-}
-
-pub(super) async fn open_disk(
-    context: &Context,
-    path: &Path,
-) -> Result<std::rc::Rc<dyn runtime::disk::Disk>, StackError> {
-    let opened = context.open_disk(&path.to_string_lossy()).await;
-    opened.map_err(|error| StackError::OpenDisk { path: path.to_owned(), error })
 }
 
 /// Opens the volume in `directory`.

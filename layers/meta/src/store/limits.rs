@@ -3,6 +3,7 @@
 use blockio::{BLOCK_SIZE, Geometry};
 
 use super::batch::{BATCH_BYTES_MAX, RECORD_HEAD};
+use super::groups::GroupLayout;
 use super::log::format::ENTRY_HEAD;
 use super::page::PAGE_BLOCKS_MAX;
 use super::tree::Tree;
@@ -53,6 +54,19 @@ pub fn stripes_min(geometry: &Geometry) -> u64 {
     let log = 2 * (log_pairs_max(geometry, 0) + MOUNT_PAIRS);
     let reserve = RESERVE_BLOCKS_MIN.div_ceil(u64::from(geometry.blocks_per_stripe()));
     log + reserve + USEFUL_STRIPES_MIN
+}
+
+/// Stripes of the node that gets the fewest in a volume of this shape: groups are given whole.
+pub fn smallest_share(geometry: &Geometry) -> u64 {
+    let layout = GroupLayout::of(geometry);
+    let share_of = |node| {
+        let groups = layout.born(node);
+        groups
+            .map(|group| layout.stripes_of(group))
+            .map(|stripes| stripes.end - stripes.start)
+            .sum()
+    };
+    (0..geometry.fs_nodes).map(share_of).min().unwrap_or(0)
 }
 
 /// Bytes of one batch, at most: its record fits a segment besides the segment's header.

@@ -79,7 +79,7 @@ pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
-pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, stripes_min};
+pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;
 

@@ -1,0 +1,87 @@
+//! What one node does to come up, on any machine. The phases follow one another for all nodes of
+//! a volume together: a layer asks the layers below it, at any node.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use blockio::{BlockClient, Geometry, Stripes};
+use cache::CacheClient;
+use futures::future::try_join_all;
+use meta::MetaServer;
+use runtime::Context;
+use runtime::disk::Disk;
+
+use super::StackError;
+use crate::FileServer;
+
+/// Opens one disk.
+pub(super) async fn open_disk(context: &Context, path: &Path) -> Result<Rc<dyn Disk>, StackError> {
+    let opened = context.open_disk(&path.to_string_lossy()).await;
+    opened.map_err(|error| StackError::OpenDisk { path: path.to_owned(), error })
+}
+
+/// Writes the superblocks of all disks, given disk node by disk node. A disk that belongs to
+/// a volume is refused, and then nothing is written to any.
+pub async fn format_disks(
+    context: &Context,
+    geometry: &Geometry,
+    paths: Vec<Vec<PathBuf>>,
+) -> Result<(), StackError> {
+    let mut disks = Vec::new();
+    for (node, paths) in (0..).zip(paths) {
+        for (disk, path) in (0..).zip(paths) {
+            let device = open_disk(context, &path).await?;
+            if let Ok(found) = blockio::identify(&*device).await {
+                return Err(StackError::DiskInUse { path, volume: found.geometry.volume });
+            }
+            disks.push((node, disk, path, device));
+        }
+    }
+    let now = context.unix_time();
+    for (node, disk, path, device) in disks {
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| StackError::Disk { path, error })?;
+    }
+    Ok(())
+}
+
+/// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
+pub async fn serve_disks(
+    context: Context,
+    geometry: Geometry,
+    paths: Vec<PathBuf>,
+) -> Result<(), StackError> {
+    let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
+    let config = blockio::Config::default();
+    let server = blockio::Server::open(&context, geometry, disks, config).await?;
+    context.serve::<blockio::protocol::BlockIo>(server);
+    Ok(())
+}
+
+/// After phase 1, once in the life of a volume, at each file-system node: writes its first metadata.
+/// Without the cache: little is written, once.
+pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), StackError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let formatted = MetaServer::format(&context, &stripes).await;
+    formatted.map_err(|error| StackError::Metadata { node: context.node(), error })
+}
+
+/// Phase 2, at each file-system node: its part of the cache. `cache_bytes` is for all nodes
+/// together.
+pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let config = cache::Config::share(cache_bytes, geometry.fs_nodes);
+    let server = cache::Server::new(context.clone(), geometry, config, below);
+    context.serve::<cache::protocol::Cache>(server);
+}
+
+/// Phase 3, at each file-system node: mounts its metadata; serves that and files.
+pub async fn serve_files(context: Context, geometry: Geometry) -> Result<(), StackError> {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let stripes: Rc<dyn Stripes> = Rc::new(CacheClient::new(context.clone(), geometry, below));
+    let mounted = MetaServer::mount(context.clone(), stripes.clone()).await;
+    let meta = mounted.map_err(|error| StackError::Metadata { node: context.node(), error })?;
+    context.serve::<meta::protocol::Meta>(meta);
+    context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
+    Ok(())
+}

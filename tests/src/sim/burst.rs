@@ -1,0 +1,212 @@
+//! Checkpoints: all clients write a large file each at the same time, commit, read what another
+//! wrote, and remove what is old.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fileio::protocol::{
+    Change, Commit, Create, Credentials, Error, Existing, Handle, Lookup, ROOT, Read, Remove,
+    TRANSFER_MAX, Write,
+};
+use futures::FutureExt as _;
+use runtime::seed::Rng;
+
+use super::content::BLOCK;
+use super::names::{handle_of, name};
+use super::scene::{End, Failure, Scene};
+
+/// What is known of one checkpoint of one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Being written: it may be there, whole or in part.
+    Begun,
+    /// Its commit was answered.
+    Committed(Handle),
+    /// Being removed.
+    Leaving,
+    /// Its removal was answered.
+    Gone,
+}
+
+/// Generation and client.
+type Key = (u64, u32);
+
+struct Burst<'a> {
+    scene: &'a Scene,
+    clients: u32,
+    bytes: usize,
+    states: RefCell<BTreeMap<Key, State>>,
+    next: RefCell<Vec<u64>>,
+}
+
+/// Runs the workload to its end: each checkpoint has `bytes` bytes.
+pub(super) async fn run(scene: &Scene, clients: u32, bytes: usize, rounds: u32, round_ms: u64) {
+    scene.set_up().await;
+    let next = RefCell::new(vec![0; clients as usize]);
+    let workload = Burst { scene, clients, bytes, states: RefCell::default(), next };
+    for _ in 0..rounds {
+        let working =
+            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
+        if scene.round(working.collect(), round_ms).await == End::PowerCut {
+            scene.come_back().await;
+        } else {
+            scene.stop_and_start().await;
+        }
+        scene.lively("a check", workload.check_all()).await;
+    }
+}
+
+fn content((generation, client): Key, bytes: usize) -> Bytes {
+    let mut data = vec![0; bytes];
+    Rng::new(generation << 16 | u64::from(client)).fill(&mut data);
+    data.into()
+}
+
+fn file_name((generation, client): Key) -> fileio::protocol::Name {
+    name(&format!("checkpoint-{client}-{generation}"))
+}
+
+impl Burst<'_> {
+    async fn client(&self, client: u32, mut rng: Rng) {
+        while !self.scene.is_over() {
+            let generation = self.next.borrow()[client as usize];
+            self.next.borrow_mut()[client as usize] += 1;
+            match self.checkpoint((generation, client), &mut rng).await {
+                Ok(()) => {}
+                Err(Failure::PowerCut) => return,
+                Err(failure) => panic!("client {client}: {failure:?}"),
+            }
+        }
+    }
+
+    fn set(&self, key: Key, state: State) {
+        self.states.borrow_mut().insert(key, state);
+    }
+
+    async fn checkpoint(&self, key: Key, rng: &mut Rng) -> Result<(), Failure> {
+        let (generation, client) = key;
+        self.set(key, State::Begun);
+        let create = Create {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: ROOT,
+            name: file_name(key),
+            existing: Existing::Refuse {},
+            change: Change::default(),
+            durable: false,
+        };
+        let made = self.scene.ask(client, create).await?;
+        let file = handle_of(&made.attributes);
+        let data = content(key, self.bytes);
+        let mut offset = 0;
+        while offset < data.len() {
+            let length = (1 + rng.index(512 << 10)).min(data.len() - offset);
+            let pieces = vec![data.slice(offset..offset + length)];
+            let (who, at) = (Credentials::root(), offset as u64);
+            let write = Write { who, file, offset: at, data: pieces, durable: false };
+            self.scene.ask(client, write).await?;
+            offset += length;
+        }
+        self.scene.ask(client, Commit { file }).await?;
+        self.set(key, State::Committed(file));
+
+        let neighbour = (generation.saturating_sub(1), (client + 1) % self.clients);
+        let state = self.states.borrow().get(&neighbour).copied();
+        if let Some(State::Committed(file)) = state {
+            self.check_committed(client, neighbour, file).await?;
+        }
+        let old = (generation.saturating_sub(3), client);
+        let state = self.states.borrow().get(&old).copied();
+        if let Some(State::Committed(_)) = state
+            && old != key
+        {
+            self.remove(client, old).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, client: u32, key: Key) -> Result<(), Failure> {
+        self.set(key, State::Leaving);
+        let remove = Remove {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: ROOT,
+            name: file_name(key),
+            durable: true,
+        };
+        self.scene.ask(client, remove).await?;
+        self.set(key, State::Gone);
+        Ok(())
+    }
+
+    async fn check_committed(&self, client: u32, key: Key, file: Handle) -> Result<(), Failure> {
+        match self.read_all(client, file).await {
+            Ok(data) => {
+                assert!(data == content(key, self.bytes), "checkpoint {key:?} is not as committed");
+                Ok(())
+            }
+            // Its owner has removed it meanwhile.
+            Err(Failure::Refused(Error::Stale {}))
+                if self.states.borrow().get(&key) != Some(&State::Committed(file)) =>
+            {
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn read_all(&self, client: u32, file: Handle) -> Result<Vec<u8>, Failure> {
+        let mut data = Vec::new();
+        loop {
+            let (who, offset) = (Credentials::root(), data.len() as u64);
+            let call = Read { who, file, offset, length: TRANSFER_MAX };
+            let read = self.scene.ask(client, call).await?;
+            data.extend(read.data.concat());
+            if read.end {
+                return Ok(data);
+            }
+        }
+    }
+
+    async fn check_all(&self) {
+        let states: Vec<(Key, State)> =
+            self.states.borrow().iter().map(|(&key, &state)| (key, state)).collect();
+        for (key, state) in states {
+            let who = Credentials::root();
+            let lookup = Lookup { who, directory: ROOT, name: file_name(key) };
+            match self.scene.ask(0, lookup).await {
+                Ok(found) => {
+                    assert!(state != State::Gone, "checkpoint {key:?} was removed and is back");
+                    self.check_content(key, state, handle_of(&found)).await;
+                    // One way or the other: it is not looked at again.
+                    let removed = self.remove(0, key).await;
+                    removed.unwrap_or_else(|failure| panic!("{key:?}: {failure:?}"));
+                }
+                Err(Failure::Refused(Error::NotFound {})) => {
+                    let is_lost = matches!(state, State::Committed(_));
+                    assert!(!is_lost, "checkpoint {key:?} was committed and is gone");
+                }
+                Err(failure) => panic!("checkpoint {key:?}: {failure:?}"),
+            }
+        }
+        self.states.borrow_mut().clear();
+    }
+
+    async fn check_content(&self, key: Key, state: State, file: Handle) {
+        let data = self.read_all(0, file).await;
+        let data = data.unwrap_or_else(|failure| panic!("checkpoint {key:?}: {failure:?}"));
+        let wanted = content(key, self.bytes);
+        if state != State::Begun {
+            assert!(data == wanted, "checkpoint {key:?} is not as committed");
+            return;
+        }
+        assert!(data.len() <= wanted.len(), "checkpoint {key:?} is too long");
+        for (seen, block) in data.chunks(BLOCK as usize).zip(wanted.chunks(BLOCK as usize)) {
+            // The last block of each write may still lack what the next write brought.
+            let written = seen.iter().zip(block).take_while(|(one, other)| one == other).count();
+            let rest_is_empty = seen[written..].iter().all(|&byte| byte == 0);
+            assert!(rest_is_empty, "checkpoint {key:?} has bytes that nobody wrote");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A whole cluster on the emulated machine, brought up by the product's own code.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use blockio::{BlockClient, Geometry, Stripes};
+use cache::CacheClient;
+use fileio::stack::{StackError, node};
+use futures::channel::oneshot;
+use futures::future::try_join_all;
+use machine_emu::{Shape, World};
+use runtime::protocol::Undelivered;
+use runtime::seed::Rng;
+use runtime::{Context, Epoch, NodeId, VolumeId};
+
+/// Application nodes.
+const APPLICATIONS: u32 = 8;
+/// The one that no client works on.
+pub(super) const OBSERVER: u32 = APPLICATIONS - 1;
+
+/// The shape of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// File-system nodes.
+    pub(super) fs_nodes: u32,
+    /// Disk nodes.
+    pub(super) disk_nodes: u32,
+    /// Disks of each disk node.
+    pub(super) disks_per_node: u32,
+    /// Bytes per stripe.
+    pub(super) stripe_size: u32,
+    /// Stripes that each file-system node owns, about.
+    pub(super) stripes_per_node: u64,
+    /// Bytes of cached stripes of all nodes together.
+    pub(super) cache_bytes: usize,
+}
+
+impl Layout {
+    /// Some small cluster. Stripes are smaller than in use, so that little data crosses many.
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let stripe_size = [16 << 10, 32 << 10, 64 << 10][rng.index(3)];
+        let fs_nodes = 1 + rng.below(4) as u32;
+        Self {
+            fs_nodes,
+            disk_nodes: 1 + rng.below(3) as u32,
+            disks_per_node: 1 + rng.below(2) as u32,
+            stripe_size,
+            stripes_per_node: (12 << 20) / u64::from(stripe_size),
+            // From a few stripes per node to all that is ever used.
+            cache_bytes: fs_nodes as usize * (stripe_size as usize) << (2 + rng.below(6)),
+        }
+    }
+
+    /// As a geometry.
+    pub(super) fn geometry(&self) -> Geometry {
+        let disks = u64::from(self.disk_nodes * self.disks_per_node);
+        let stripes = u64::from(self.fs_nodes) * self.stripes_per_node;
+        Geometry {
+            volume: VolumeId(0x51ED),
+            stripe_size: self.stripe_size,
+            fs_nodes: self.fs_nodes,
+            disk_nodes: self.disk_nodes,
+            disks_per_node: self.disks_per_node,
+            stripes_per_disk: stripes.div_ceil(disks),
+        }
+    }
+}
+
+/// A cluster: all layers, unmodified, on nodes of a [`World`].
+pub(super) struct Cluster {
+    world: World,
+    geometry: Geometry,
+    cache_bytes: usize,
+    epoch: Cell<u64>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("geometry", &self.geometry).finish_non_exhaustive()
+    }
+}
+
+fn path_of(node: u32, disk: u32) -> String {
+    format!("disk-{node}-{disk}")
+}
+
+impl Cluster {
+    /// Nodes and used disks, nothing formatted.
+    pub(super) fn new(seed: u64, layout: Layout) -> Self {
+        let Layout { fs_nodes, disk_nodes, disks_per_node, cache_bytes, .. } = layout;
+        let world = World::new(seed, Shape { fs_nodes, disk_nodes });
+        let geometry = layout.geometry();
+        for node in 0..disk_nodes {
+            for disk in 0..disks_per_node {
+                world.create_used_disk(&path_of(node, disk), geometry.disk_length());
+            }
+        }
+        Self { world, geometry, cache_bytes, epoch: Cell::new(1) }
+    }
+
+    /// The machine.
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The shape of the volume.
+    pub(super) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// All nodes but the applications.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        let Geometry { fs_nodes, disk_nodes, .. } = self.geometry;
+        (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk)).collect()
+    }
+
+    /// An application node: what clients ask from.
+    pub(super) fn application(&self, index: u32) -> Context {
+        self.world.context(NodeId::application(index))
+    }
+
+    /// The logical disk as the application `index` sees it: through the cache, or without it.
+    pub(super) fn stripes(&self, index: u32, cached: bool) -> Rc<dyn Stripes> {
+        let context = self.application(index);
+        let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), self.geometry));
+        if cached { Rc::new(CacheClient::new(context, self.geometry, below)) } else { below }
+    }
+
+    fn paths(&self) -> Vec<Vec<PathBuf>> {
+        let Geometry { disk_nodes, disks_per_node, .. } = self.geometry;
+        let disks = |node| (0..disks_per_node).map(move |disk| path_of(node, disk).into());
+        (0..disk_nodes).map(|node| disks(node).collect()).collect()
+    }
+
+    /// Makes the volume. All nodes serve it afterwards, up to `phases`.
+    pub(super) async fn format(&self, phases: Phases) -> Result<(), StackError> {
+        let (geometry, paths) = (self.geometry, self.paths());
+        self.on(NodeId::disk(0), move |context| async move {
+            node::format_disks(&context, &geometry, paths).await
+        })
+        .await?;
+        self.serve_disks().await?;
+        if phases == Phases::All {
+            self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
+        }
+        self.restart();
+        self.mount(phases).await
+    }
+
+    /// Kills whatever lives and starts all nodes again, in a new epoch. Nothing is served yet.
+    pub(super) fn restart(&self) {
+        self.epoch.set(self.epoch.get() + 1);
+        let epoch = Epoch(self.epoch.get());
+        self.world.set_epoch(epoch);
+        for index in 0..APPLICATIONS {
+            self.world.tell_epoch(NodeId::application(index), epoch);
+        }
+        for node in self.nodes() {
+            self.world.restart(node);
+        }
+    }
+
+    /// Brings up the layers, in the phases of the product.
+    pub(super) async fn mount(&self, phases: Phases) -> Result<(), StackError> {
+        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        self.serve_disks().await?;
+        self.on_fs_nodes(move |context| async move {
+            node::serve_cache(&context, geometry, cache_bytes);
+            Ok(())
+        })
+        .await?;
+        if phases == Phases::All {
+            self.on_fs_nodes(move |context| node::serve_files(context, geometry)).await?;
+        }
+        Ok(())
+    }
+
+    async fn serve_disks(&self) -> Result<(), StackError> {
+        let geometry = self.geometry;
+        let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
+            self.on(node, move |context| node::serve_disks(context, geometry, paths))
+        });
+        try_join_all(serving).await.map(|_| ())
+    }
+
+    async fn on_fs_nodes<F: Future<Output = Result<(), StackError>> + 'static>(
+        &self,
+        work: impl Fn(Context) -> F,
+    ) -> Result<(), StackError> {
+        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        try_join_all(nodes.map(|node| self.on(node, &work))).await.map(|_| ())
+    }
+
+    /// Runs `work` as a task of `node`, so that it ends with the node.
+    async fn on<F: Future<Output = Result<(), StackError>> + 'static>(
+        &self,
+        node: NodeId,
+        work: impl FnOnce(Context) -> F,
+    ) -> Result<(), StackError> {
+        let context = self.world.context(node);
+        let (told, outcome) = oneshot::channel();
+        let work = work(context.clone());
+        context.task(async move {
+            // Whoever waited may have been cut off.
+            let _ = told.send(work.await);
+        });
+        outcome.await.unwrap_or(Err(StackError::Node(Undelivered::Lost)))
+    }
+}
+
+/// How much of the stack is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phases {
+    /// Disks and cache.
+    Stripes,
+    /// Metadata and files too.
+    All,
+}

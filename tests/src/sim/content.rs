@@ -1,0 +1,244 @@
+//! The oracle of files: what each block, and the size, may be.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::versions::Versions;
+
+/// The block of files, in bytes: what is atomic.
+pub(super) const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
+
+type Block = Rc<[u8]>;
+
+/// Sizes that a file may have. Several writers may lengthen it at the same time.
+#[derive(Clone, Debug)]
+struct Sizes {
+    /// At least so long, unless it is cut.
+    acknowledged: u64,
+    /// At most so long.
+    issued: u64,
+    /// What may be found after a crash; and whether its writer has been answered.
+    after_crash: Vec<(u64, bool)>,
+}
+
+/// What one file may hold.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    blocks: Vec<Versions<Block>>,
+    sizes: Sizes,
+}
+
+/// A write or cut under way.
+#[derive(Debug)]
+pub(super) struct Issued {
+    blocks: Vec<(usize, usize)>,
+    size: u64,
+    size_entry: usize,
+    cuts: bool,
+}
+
+/// A moment: what was acknowledged then.
+#[derive(Debug)]
+pub(super) struct Moment {
+    blocks: Vec<usize>,
+    size: u64,
+    size_entries: usize,
+    unanswered: Vec<usize>,
+}
+
+impl Content {
+    /// An empty file that never has more than `blocks` blocks.
+    pub(super) fn new(blocks: usize) -> Self {
+        let empty: Block = Rc::from(vec![0; BLOCK as usize]);
+        let sizes = Sizes { acknowledged: 0, issued: 0, after_crash: vec![(0, true)] };
+        Self { blocks: vec![Versions::new(empty); blocks], sizes }
+    }
+
+    /// Bytes that the file has at least and at most.
+    pub(super) fn size(&self) -> (u64, u64) {
+        (self.sizes.acknowledged, self.sizes.issued)
+    }
+
+    /// A write begins.
+    pub(super) fn issue_write(&mut self, offset: u64, data: &[u8]) -> Issued {
+        let end = offset + data.len() as u64;
+        let mut blocks = Vec::new();
+        for index in blocks_of(offset..end) {
+            let start = index as u64 * BLOCK;
+            let (from, to) = (offset.max(start), end.min(start + BLOCK));
+            let mut block = self.blocks[index].last().to_vec();
+            block[(from - start) as usize..(to - start) as usize]
+                .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
+            blocks.push((index, self.blocks[index].issue(block.into())));
+        }
+        let size = end.max(self.sizes.acknowledged);
+        self.issue(blocks, size, false)
+    }
+
+    /// A cut, or lengthening, begins; nobody else writes.
+    pub(super) fn issue_cut(&mut self, size: u64) -> Issued {
+        let mut blocks = Vec::new();
+        for index in (size / BLOCK) as usize..self.blocks.len() {
+            let mut block = self.blocks[index].last().to_vec();
+            let kept = size.saturating_sub(index as u64 * BLOCK).min(BLOCK) as usize;
+            block[kept..].fill(0);
+            if block[..] != self.blocks[index].last()[..] {
+                blocks.push((index, self.blocks[index].issue(block.into())));
+            }
+        }
+        self.issue(blocks, size, true)
+    }
+
+    fn issue(&mut self, blocks: Vec<(usize, usize)>, size: u64, cuts: bool) -> Issued {
+        self.sizes.issued = self.sizes.issued.max(size);
+        self.sizes.after_crash.push((size, false));
+        Issued { blocks, size, size_entry: self.sizes.after_crash.len() - 1, cuts }
+    }
+
+    /// It was answered well.
+    pub(super) fn acknowledge(&mut self, issued: &Issued) {
+        for &(index, number) in &issued.blocks {
+            self.blocks[index].acknowledge(number);
+        }
+        let sizes = &mut self.sizes;
+        if issued.cuts {
+            (sizes.acknowledged, sizes.issued) = (issued.size, issued.size);
+        } else {
+            sizes.acknowledged = sizes.acknowledged.max(issued.size);
+        }
+        if let Some(entry) = sizes.after_crash.get_mut(issued.size_entry) {
+            entry.1 = true;
+        }
+    }
+
+    /// It was answered well, and is durable by itself.
+    pub(super) fn acknowledge_durable(&mut self, issued: &Issued) {
+        self.acknowledge(issued);
+        for &(index, number) in &issued.blocks {
+            self.blocks[index].durable(number);
+        }
+    }
+
+    /// A read, or a commit, begins.
+    pub(super) fn moment(&self) -> Moment {
+        let unanswered = (0..).zip(&self.sizes.after_crash).filter(|(_, (_, answered))| !answered);
+        Moment {
+            blocks: self.blocks.iter().map(Versions::acknowledged).collect(),
+            size: self.sizes.acknowledged,
+            size_entries: self.sizes.after_crash.len(),
+            unanswered: unanswered.map(|(index, _)| index).collect(),
+        }
+    }
+
+    /// The commit that began at `moment` was answered well.
+    pub(super) fn committed(&mut self, moment: &Moment) {
+        for (block, &number) in self.blocks.iter_mut().zip(&moment.blocks) {
+            block.durable(number);
+        }
+        // Entries keep their places: those who wait for an answer know them by these.
+        let keep = moment.size;
+        for (index, entry) in self.sizes.after_crash.iter_mut().enumerate() {
+            if index < moment.size_entries && !moment.unanswered.contains(&index) {
+                *entry = (keep, true);
+            }
+        }
+    }
+
+    /// A read that began at `moment` brought `data` from `offset`, where `wanted` bytes were asked
+    /// for. What is wrong with that, if anything.
+    pub(super) fn check_read(
+        &self,
+        moment: &Moment,
+        offset: u64,
+        wanted: u64,
+        data: &[u8],
+    ) -> Result<(), String> {
+        let end = offset + data.len() as u64;
+        let (least, most) = (moment.size, self.sizes.issued);
+        let (shortest, longest) = (
+            least.clamp(offset, offset + wanted) - offset,
+            most.clamp(offset, offset + wanted) - offset,
+        );
+        if !(shortest..=longest).contains(&(data.len() as u64)) {
+            return Err(format!(
+                "{} bytes came of {offset}+{wanted}, the file has {least} to {most}",
+                data.len()
+            ));
+        }
+        for index in blocks_of(offset..end) {
+            let versions = self.blocks[index].visible(moment.blocks[index]);
+            check_block(index, offset, data, versions)?;
+        }
+        Ok(())
+    }
+
+    /// The whole file was read while nobody wrote: it is `data` from now on.
+    pub(super) fn observe(&mut self, data: &[u8]) -> Result<(), String> {
+        self.check_read(&self.moment(), 0, self.blocks.len() as u64 * BLOCK, data)?;
+        for (index, block) in whole_blocks(data, self.blocks.len()) {
+            if block[..] != self.blocks[index].settled()[..]
+                || block[..] != self.blocks[index].last()[..]
+            {
+                self.blocks[index].observe(block);
+            }
+        }
+        let size = data.len() as u64;
+        self.sizes.after_crash.push((size, true));
+        (self.sizes.acknowledged, self.sizes.issued) = (size, size);
+        Ok(())
+    }
+
+    /// The whole file was read after a crash: it is `data`, durably.
+    pub(super) fn settle(&mut self, data: &[u8]) -> Result<(), String> {
+        let size = data.len() as u64;
+        let sizes = &self.sizes.after_crash;
+        if !sizes.iter().any(|&(possible, _)| possible == size) {
+            return Err(format!("the file has {size} bytes; possible were {sizes:?}"));
+        }
+        for index in blocks_of(0..size) {
+            check_block(index, 0, data, self.blocks[index].after_crash())?;
+        }
+        for (index, block) in whole_blocks(data, self.blocks.len()) {
+            self.blocks[index].settle(block);
+        }
+        self.sizes = Sizes { acknowledged: size, issued: size, after_crash: vec![(size, true)] };
+        Ok(())
+    }
+}
+
+fn blocks_of(range: Range<u64>) -> Range<usize> {
+    let first = (range.start / BLOCK) as usize;
+    first..if range.is_empty() { first } else { range.end.div_ceil(BLOCK) as usize }
+}
+
+/// `data` cut into blocks, each filled up with zeros, and as many empty ones as there may be.
+fn whole_blocks(data: &[u8], count: usize) -> impl Iterator<Item = (usize, Block)> {
+    (0..count).map(move |index| {
+        let start = (index * BLOCK as usize).min(data.len());
+        let end = (start + BLOCK as usize).min(data.len());
+        let mut block = data[start..end].to_vec();
+        block.resize(BLOCK as usize, 0);
+        (index, block.into())
+    })
+}
+
+/// The part of block `index` that `data`, which begins at `offset`, has of it.
+fn check_block(index: usize, offset: u64, data: &[u8], versions: &[Block]) -> Result<(), String> {
+    let start = index as u64 * BLOCK;
+    let (from, to) = (offset.max(start), (offset + data.len() as u64).min(start + BLOCK));
+    let seen = &data[(from - offset) as usize..(to - offset) as usize];
+    let part = (from - start) as usize..(to - start) as usize;
+    if versions.iter().any(|version| version[part.clone()] == *seen) {
+        return Ok(());
+    }
+    let differs = |version: &Block| {
+        version[part.clone()].iter().zip(seen).filter(|(one, other)| one != other).count()
+    };
+    let distances: Vec<usize> = versions.iter().map(differs).collect();
+    let zeros = seen.iter().all(|&byte| byte == 0);
+    Err(format!(
+        "bytes {from}..{to} (block {index}) are none of {} possible values; they differ from them \
+         in {distances:?} bytes; all zeros: {zeros}",
+        versions.len()
+    ))
+}

@@ -1,0 +1,340 @@
+//! Clients that change names of their own in shared directories, while the power goes again and
+//! again: what was answered as durable is there; a rename under way may be half done, but its file
+//! has a name.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use fileio::protocol::{
+    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Link, Lookup,
+    MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
+};
+use futures::FutureExt as _;
+use runtime::seed::Rng;
+
+use super::names::{handle_of, list, name};
+use super::scene::{End, Failure, Scene};
+use super::versions::Versions;
+
+/// Directories.
+const DIRECTORIES: usize = 3;
+/// Names of each client in each directory.
+const NAMES: u64 = 4;
+
+/// What a name may name.
+type Named = Option<Handle>;
+type Key = (usize, Name);
+
+/// A rename that was not answered.
+#[derive(Clone, Debug)]
+struct Half {
+    from: Key,
+    to: Key,
+    moved: Handle,
+    /// The old name was durable before: only then the file must have a name.
+    certain: bool,
+}
+
+struct Entries<'a> {
+    scene: &'a Scene,
+    directories: Vec<Handle>,
+    entries: RefCell<BTreeMap<Key, Versions<Named>>>,
+    halves: RefCell<Vec<Half>>,
+    /// Made by a request that was not answered: its handle is not known.
+    unknown: RefCell<Vec<Key>>,
+}
+
+/// The power went.
+struct PowerCut;
+
+/// Runs the workload to its end.
+pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
+    scene.set_up().await;
+    let mut directories = vec![ROOT];
+    while directories.len() < DIRECTORIES {
+        let made = scene.ask(
+            0,
+            MakeNode {
+                who: Credentials::root(),
+                call: scene.call_id(),
+                directory: ROOT,
+                name: name(&format!("shared-{}", directories.len())),
+                node: NewNode::Directory {},
+                change: Change::default(),
+            },
+        );
+        directories.push(handle_of(&made.await.expect("the root has room")));
+    }
+    let workload = Entries {
+        scene,
+        directories,
+        entries: RefCell::default(),
+        halves: RefCell::default(),
+        unknown: RefCell::default(),
+    };
+    for _ in 0..rounds {
+        let working =
+            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
+        match scene.round(working.collect(), round_ms).await {
+            End::PowerCut => scene.come_back().await,
+            End::Orderly => {
+                workload.settled();
+                scene.stop_and_start().await;
+            }
+        }
+        scene.lively("a check", workload.check_after_crash()).await;
+    }
+}
+
+fn end(failure: Failure) -> Result<(), PowerCut> {
+    match failure {
+        Failure::PowerCut => Err(PowerCut),
+        Failure::Refused(error) => panic!("refused: {error}"),
+    }
+}
+
+impl Entries<'_> {
+    async fn client(&self, client: u32, mut rng: Rng) {
+        while !self.scene.is_over() {
+            let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
+            let durable = rng.chance(2, 3);
+            let done = match (self.settled_at(&one), rng.below(4)) {
+                (None, 0..3) => self.create(client, one, durable).await,
+                (None, _) => self.make_directory(client, one).await,
+                (Some(file), 0) => self.link(client, file, other).await,
+                (Some(file), 1) => self.remove(client, one, file, durable).await,
+                (Some(file), _) => self.rename(client, one, file, other).await,
+            };
+            if let Err(PowerCut) = done {
+                return;
+            }
+        }
+    }
+
+    fn settled_at(&self, key: &Key) -> Named {
+        self.entries.borrow().get(key).and_then(|versions| *versions.settled())
+    }
+
+    /// A crash now would leave `key` as it is.
+    fn is_certain(&self, key: &Key, named: Handle) -> bool {
+        let entries = self.entries.borrow();
+        let versions = entries.get(key);
+        versions.is_some_and(|versions| versions.after_crash().iter().all(|v| *v == Some(named)))
+    }
+
+    fn issue(&self, key: &Key, named: Named) -> usize {
+        let mut entries = self.entries.borrow_mut();
+        entries.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
+    }
+
+    fn answered(&self, key: &Key, number: usize, durable: bool) {
+        let mut entries = self.entries.borrow_mut();
+        let Some(versions) = entries.get_mut(key) else { return };
+        versions.acknowledge(number);
+        if durable {
+            versions.durable(number);
+        }
+    }
+
+    /// The outcome of making `key`: its handle is known only now.
+    fn made(
+        &self,
+        key: &Key,
+        made: Result<Attributes, Failure>,
+        durable: bool,
+    ) -> Result<(), PowerCut> {
+        match made {
+            Ok(attributes) => {
+                let number = self.issue(key, Some(handle_of(&attributes)));
+                self.answered(key, number, durable);
+                Ok(())
+            }
+            Err(failure) => {
+                self.unknown.borrow_mut().push(key.clone());
+                end(failure)
+            }
+        }
+    }
+
+    async fn create(&self, client: u32, key: Key, durable: bool) -> Result<(), PowerCut> {
+        let create = Create {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: self.directories[key.0],
+            name: key.1.clone(),
+            existing: Existing::Refuse {},
+            change: Change::default(),
+            durable,
+        };
+        let made = self.scene.ask(client, create).await;
+        self.made(&key, made.map(|created| created.attributes), durable)
+    }
+
+    async fn make_directory(&self, client: u32, key: Key) -> Result<(), PowerCut> {
+        let make = MakeNode {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: self.directories[key.0],
+            name: key.1.clone(),
+            node: NewNode::Directory {},
+            change: Change::default(),
+        };
+        let made = self.scene.ask(client, make).await;
+        self.made(&key, made, true)
+    }
+
+    async fn link(&self, client: u32, file: Handle, key: Key) -> Result<(), PowerCut> {
+        if self.settled_at(&key).is_some() {
+            return Ok(());
+        }
+        let link = Link {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            file,
+            directory: self.directories[key.0],
+            name: key.1.clone(),
+        };
+        let number = self.issue(&key, Some(file));
+        match self.scene.ask(client, link).await {
+            Ok(_) => {
+                self.answered(&key, number, true);
+                Ok(())
+            }
+            Err(Failure::Refused(Error::IsDirectory {} | Error::NotPermitted {})) => {
+                let number = self.issue(&key, None);
+                self.answered(&key, number, false);
+                Ok(())
+            }
+            Err(failure) => end(failure),
+        }
+    }
+
+    async fn remove(
+        &self,
+        client: u32,
+        key: Key,
+        file: Handle,
+        durable: bool,
+    ) -> Result<(), PowerCut> {
+        let (directory, who) = (self.directories[key.0], Credentials::root());
+        let number = self.issue(&key, None);
+        let (name, call) = (key.1.clone(), self.scene.call_id());
+        let remove = Remove { who: who.clone(), call, directory, name: name.clone(), durable };
+        match self.scene.ask(client, remove).await {
+            Ok(()) => self.answered(&key, number, durable),
+            Err(Failure::Refused(Error::IsDirectory {})) => {
+                let call = self.scene.call_id();
+                let remove = RemoveDirectory { who, call, directory, name };
+                self.scene.ask(client, remove).await.or_else(end)?;
+                self.answered(&key, number, true);
+            }
+            Err(failure) => {
+                assert!(failure == Failure::PowerCut, "{key:?} = {file:?}: {failure:?}");
+                return Err(PowerCut);
+            }
+        }
+        Ok(())
+    }
+
+    async fn rename(&self, client: u32, from: Key, moved: Handle, to: Key) -> Result<(), PowerCut> {
+        let replaced = self.settled_at(&to);
+        if from == to || replaced == Some(moved) {
+            return Ok(());
+        }
+        let rename = Rename {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            from_directory: self.directories[from.0],
+            from_name: from.1.clone(),
+            to_directory: self.directories[to.0],
+            to_name: to.1.clone(),
+        };
+        let certain = self.is_certain(&from, moved);
+        let numbers = [self.issue(&from, None), self.issue(&to, Some(moved))];
+        match self.scene.ask(client, rename).await {
+            Ok(()) => {
+                self.answered(&from, numbers[0], true);
+                self.answered(&to, numbers[1], true);
+                Ok(())
+            }
+            Err(Failure::Refused(Error::IsDirectory {} | Error::NotDirectory {})) => {
+                // Nothing was done.
+                for (key, named) in [(&from, Some(moved)), (&to, replaced)] {
+                    let number = self.issue(key, named);
+                    self.answered(key, number, false);
+                }
+                Ok(())
+            }
+            Err(Failure::PowerCut) => {
+                self.halves.borrow_mut().push(Half { from, to, moved, certain });
+                Err(PowerCut)
+            }
+            Err(failure) => end(failure),
+        }
+    }
+
+    /// A clean stop follows.
+    fn settled(&self) {
+        for versions in self.entries.borrow_mut().values_mut() {
+            let number = versions.acknowledged();
+            versions.durable(number);
+        }
+    }
+
+    async fn look(&self, key: &Key) -> Named {
+        let (directory, name) = (self.directories[key.0], key.1.clone());
+        let lookup = Lookup { who: Credentials::root(), directory, name };
+        match self.scene.ask(0, lookup).await {
+            Ok(attributes) => Some(handle_of(&attributes)),
+            Err(Failure::Refused(Error::NotFound {})) => None,
+            Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
+        }
+    }
+
+    async fn check_after_crash(&self) {
+        let mut present: BTreeMap<Key, Handle> = BTreeMap::new();
+        let unknown = self.unknown.take();
+        let mut keys: Vec<Key> = self.entries.borrow().keys().cloned().collect();
+        keys.extend(unknown.iter().cloned());
+        for key in keys {
+            let found = self.look(&key).await;
+            present.extend(found.map(|found| (key.clone(), found)));
+            let mut entries = self.entries.borrow_mut();
+            let versions = entries.entry(key.clone()).or_insert_with(|| Versions::new(None));
+            let possible = versions.after_crash();
+            let right = possible.contains(&found) || found.is_some() && unknown.contains(&key);
+            assert!(right, "{key:?} names {found:?}, possible were {possible:?}");
+            versions.settle(found);
+        }
+        for half in self.halves.take() {
+            let lost = self.look(&half.from).await != Some(half.moved)
+                && self.look(&half.to).await != Some(half.moved);
+            assert!(!(lost && half.certain), "{half:?} lost its file");
+        }
+        self.check_lists(&present).await;
+        for (key, file) in present {
+            let found = self.scene.ask(0, GetAttributes { file }).await;
+            assert!(found.is_ok(), "{key:?} names {file:?}, which is gone: {found:?}");
+        }
+    }
+
+    async fn check_lists(&self, present: &BTreeMap<Key, Handle>) {
+        for (index, &directory) in self.directories.iter().enumerate() {
+            let listed = list(self.scene, 0, directory, 100).await;
+            let listed = listed.unwrap_or_else(|error| panic!("directory {index}: {error}"));
+            for (name, _, handle) in &listed {
+                let known = present.get(&(index, name.clone())) == Some(handle);
+                let known = known || self.directories.contains(handle);
+                assert!(known, "{name:?} of directory {index} is listed, but not there");
+            }
+            for ((at, name), handle) in present {
+                let is_listed = listed.iter().any(|(one, _, found)| one == name && found == handle);
+                assert!(*at != index || is_listed, "{name:?} of directory {index} is not listed");
+            }
+        }
+    }
+}
+
+fn any_key(client: u32, rng: &mut Rng) -> Key {
+    (rng.index(DIRECTORIES), name(&format!("{client}-{}", rng.below(NAMES))))
+}

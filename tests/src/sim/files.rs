@@ -1,0 +1,346 @@
+//! Several clients write, read, cut and commit some files, compared with [`Content`].
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fileio::protocol::{
+    Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace, Handle, Name,
+    ROOT, Read, SetAttributes, TRANSFER_MAX, Write,
+};
+use futures::FutureExt as _;
+use runtime::seed::Rng;
+use runtime::sync::KeyedLock;
+
+use super::content::{BLOCK, Content};
+use super::scene::{End, Failure, Scene};
+
+/// How the clients behave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    /// Clients.
+    pub(super) clients: u32,
+    /// Files.
+    pub(super) files: usize,
+    /// Blocks per file, at most.
+    pub(super) blocks: usize,
+    /// Blocks of one write, at most.
+    pub(super) write_blocks: u64,
+    /// The volume is too small for all that.
+    pub(super) fills: bool,
+    /// Rounds, each ended by a crash, a clean stop, or nothing.
+    pub(super) rounds: u32,
+    /// Virtual time of one round, at most.
+    pub(super) round_ms: u64,
+}
+
+struct File {
+    handle: Handle,
+    content: RefCell<Content>,
+}
+
+struct Files<'a> {
+    scene: &'a Scene,
+    habits: Habits,
+    files: Vec<File>,
+    /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
+    locks: KeyedLock<usize>,
+    /// Blocks in a row that belong to one client.
+    group: u64,
+}
+
+/// The power went: the client ends.
+struct PowerCut;
+
+/// Runs the workload to its end.
+pub(super) async fn run(scene: &Scene, habits: Habits) {
+    scene.set_up().await;
+    let mut rng = scene.fork_rng();
+    let mut files = Vec::new();
+    for number in 0..habits.files {
+        files.push(create(scene, number, habits.blocks).await);
+    }
+    let group = 1 + rng.below(12);
+    let workload = Files { scene, habits, files, locks: KeyedLock::default(), group };
+    let free_bytes = workload.free_bytes().await;
+    for _ in 0..habits.rounds {
+        let clients = (0..habits.clients)
+            .map(|client| workload.client(client, scene.fork_rng()).boxed_local());
+        match scene.round(clients.collect(), habits.round_ms).await {
+            End::PowerCut => {
+                scene.come_back().await;
+                scene.lively("a check", workload.check_after_crash()).await;
+            }
+            End::Orderly => {
+                scene.lively("a check", workload.check_all()).await;
+                if rng.chance(1, 2) {
+                    workload.committed_all();
+                    scene.stop_and_start().await;
+                    scene.lively("a check", workload.check_after_crash()).await;
+                }
+            }
+        }
+    }
+    if habits.fills {
+        workload.check_space_returns(free_bytes).await;
+    }
+}
+
+async fn create(scene: &Scene, number: usize, blocks: usize) -> File {
+    let create = Create {
+        who: Credentials::root(),
+        call: scene.call_id(),
+        directory: ROOT,
+        name: Name::new(format!("file-{number}").into_bytes()).expect("a name"),
+        existing: Existing::Refuse {},
+        change: Change::default(),
+        durable: true,
+    };
+    let made = scene.ask(0, create).await.expect("an empty volume has room for a file");
+    let handle = Handle { ino: made.attributes.ino, generation: made.attributes.generation };
+    File { handle, content: RefCell::new(Content::new(blocks)) }
+}
+
+impl Files<'_> {
+    async fn client(&self, client: u32, mut rng: Rng) {
+        while !self.scene.is_over() {
+            let file = rng.index(self.files.len());
+            let done = match rng.below(100) {
+                0..42 => self.write_own(client, file, &mut rng).await,
+                42..48 => self.write_any(client, file, &mut rng).await,
+                48..75 => self.read(client, file, &mut rng).await,
+                75..87 => self.commit(client, file).await,
+                87..94 => self.cut(client, file, &mut rng).await,
+                94..99 => self.look(client, file).await,
+                _ => {
+                    self.scene.pass(Duration::from_millis(rng.below(3_000))).await;
+                    Ok(())
+                }
+            };
+            if let Err(PowerCut) = done {
+                return;
+            }
+        }
+    }
+
+    /// Writes somewhere in a group of blocks of its own.
+    async fn write_own(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let shared = self.locks.shared(file).await;
+        let groups = self.habits.blocks as u64 / self.group / u64::from(self.habits.clients);
+        let group = rng.below(groups.max(1)) * u64::from(self.habits.clients) + u64::from(client);
+        let start = group * self.group * BLOCK;
+        let end = (start + self.group * BLOCK).min(self.habits.blocks as u64 * BLOCK);
+        if start >= end {
+            return Ok(());
+        }
+        let range = any_range(start, end, self.habits.write_blocks * BLOCK, rng);
+        let full = self.write(client, file, range, rng).await?;
+        drop(shared);
+        if full { self.make_room(client, file).await } else { Ok(()) }
+    }
+
+    /// Writes anywhere, while nobody else writes.
+    async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let alone = self.locks.exclusive(file).await;
+        let end = self.habits.blocks as u64 * BLOCK;
+        let range = any_range(0, end, 4 * self.habits.write_blocks * BLOCK, rng);
+        let full = self.write(client, file, range, rng).await?;
+        drop(alone);
+        if full { self.make_room(client, file).await } else { Ok(()) }
+    }
+
+    /// True if the volume is full.
+    async fn write(
+        &self,
+        client: u32,
+        file: usize,
+        (offset, length): (u64, u64),
+        rng: &mut Rng,
+    ) -> Result<bool, PowerCut> {
+        let mut data = vec![0; length.min(u64::from(TRANSFER_MAX)) as usize];
+        if rng.chance(15, 16) {
+            rng.fill(&mut data);
+        }
+        let durable = rng.chance(1, 10);
+        let File { handle, content } = &self.files[file];
+        let issued = content.borrow_mut().issue_write(offset, &data);
+        let cut = rng.index(data.len() + 1);
+        let data = Bytes::from(data);
+        let pieces = vec![data.slice(..cut), data.slice(cut..)];
+        let who = Credentials::root();
+        let call = Write { who, file: *handle, offset, data: pieces, durable };
+        match self.scene.ask(client, call).await {
+            Ok(attributes) => {
+                assert!(
+                    attributes.size >= offset + length,
+                    "the file ends before what was written"
+                );
+                let content = &mut *content.borrow_mut();
+                if durable {
+                    content.acknowledge_durable(&issued)
+                } else {
+                    content.acknowledge(&issued)
+                }
+                Ok(false)
+            }
+            Err(Failure::Refused(Error::NoSpace {})) if self.habits.fills => Ok(true),
+            Err(failure) => Self::ended(failure),
+        }
+    }
+
+    fn ended<T>(failure: Failure) -> Result<T, PowerCut> {
+        match failure {
+            Failure::PowerCut => Err(PowerCut),
+            Failure::Refused(error) => panic!("refused: {error}"),
+        }
+    }
+
+    /// After a write that was refused for lack of space: nothing else was hurt, and cutting works.
+    async fn make_room(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+        let _alone = self.locks.exclusive(file).await;
+        let data = self.read_all(client, file).await?;
+        let observed = self.files[file].content.borrow_mut().observe(&data);
+        observed.unwrap_or_else(|wrong| panic!("after a refused write, file {file}: {wrong}"));
+        self.cut_to(client, file, 0, true).await
+    }
+
+    async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let File { handle, content } = &self.files[file];
+        let most = content.borrow().size().1;
+        let offset = rng.below(most + 2 * BLOCK);
+        let length = (rng.below(40 * BLOCK) as u32).min(TRANSFER_MAX);
+        let moment = content.borrow().moment();
+        let call = Read { who: Credentials::root(), file: *handle, offset, length };
+        let read = self.scene.ask(client, call).await;
+        let read = read.or_else(Self::ended)?;
+        let checked =
+            content.borrow().check_read(&moment, offset, u64::from(length), &read.data.concat());
+        checked.unwrap_or_else(|wrong| panic!("file {file}: {wrong}"));
+        Ok(())
+    }
+
+    async fn commit(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let File { handle, content } = &self.files[file];
+        let moment = content.borrow().moment();
+        self.scene.ask(client, Commit { file: *handle }).await.map(drop).or_else(Self::ended)?;
+        content.borrow_mut().committed(&moment);
+        Ok(())
+    }
+
+    async fn cut(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let _alone = self.locks.exclusive(file).await;
+        let most = self.habits.blocks as u64 * BLOCK;
+        let size = match rng.below(4) {
+            0 => 0,
+            1 => rng.below(most),
+            2 => rng.below(most / BLOCK) * BLOCK,
+            _ => rng.below(self.files[file].content.borrow().size().1 + 1),
+        };
+        self.cut_to(client, file, size, rng.chance(1, 3)).await
+    }
+
+    async fn cut_to(
+        &self,
+        client: u32,
+        file: usize,
+        size: u64,
+        durable: bool,
+    ) -> Result<(), PowerCut> {
+        let File { handle, content } = &self.files[file];
+        let issued = content.borrow_mut().issue_cut(size);
+        let change = Change { size: Some(size), ..Change::default() };
+        let who = Credentials::root();
+        let call = SetAttributes { who, file: *handle, change, only_if_ctime: None, durable };
+        match self.scene.ask(client, call).await {
+            Ok(attributes) => {
+                assert_eq!(attributes.size, size, "a cut gives the size");
+                content.borrow_mut().acknowledge(&issued);
+                Ok(())
+            }
+            Err(failure) => Self::ended(failure),
+        }
+    }
+
+    async fn look(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let File { handle, content } = &self.files[file];
+        let least = content.borrow().size().0;
+        let call = GetAttributes { file: *handle };
+        let size = self.scene.ask(client, call).await.or_else(Self::ended)?.size;
+        let most = content.borrow().size().1;
+        assert!(
+            (least..=most).contains(&size),
+            "file {file} has {size} bytes, not {least}..{most}"
+        );
+        Ok(())
+    }
+
+    async fn read_all(&self, client: u32, file: usize) -> Result<Vec<u8>, PowerCut> {
+        let mut data = Vec::new();
+        loop {
+            let offset = data.len() as u64;
+            let (who, file) = (Credentials::root(), self.files[file].handle);
+            let call = Read { who, file, offset, length: TRANSFER_MAX };
+            let read = self.scene.ask(client, call).await.or_else(Self::ended)?;
+            data.extend(read.data.concat());
+            if read.end {
+                return Ok(data);
+            }
+        }
+    }
+
+    async fn check_all(&self) {
+        for file in 0..self.files.len() {
+            let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
+            let observed = self.files[file].content.borrow_mut().observe(&data);
+            observed.unwrap_or_else(|wrong| panic!("at rest, file {file}: {wrong}"));
+        }
+    }
+
+    async fn check_after_crash(&self) {
+        for file in 0..self.files.len() {
+            let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
+            let settled = self.files[file].content.borrow_mut().settle(&data);
+            settled.unwrap_or_else(|wrong| panic!("after a crash, file {file}: {wrong}"));
+        }
+    }
+
+    /// A clean stop follows.
+    fn committed_all(&self) {
+        for file in &self.files {
+            let content = &mut *file.content.borrow_mut();
+            let moment = content.moment();
+            content.committed(&moment);
+        }
+    }
+
+    async fn free_bytes(&self) -> u64 {
+        let space = self.scene.ask(0, GetSpace {}).await;
+        space.unwrap_or_else(|failure| panic!("no space is told: {failure:?}")).free_bytes
+    }
+
+    async fn check_space_returns(&self, before: u64) {
+        for file in 0..self.files.len() {
+            assert!(self.cut_to(0, file, 0, true).await.is_ok(), "no crash was asked for");
+        }
+        self.scene.pass(Duration::from_secs(10)).await;
+        let after = self.free_bytes().await;
+        assert!(after >= before / 10 * 9, "of {before} free bytes {after} came back");
+        let range = (0, 16 * BLOCK);
+        let full = self.write(0, 0, range, &mut self.scene.fork_rng()).await;
+        assert!(matches!(full, Ok(false)), "an empty volume has room");
+    }
+}
+
+/// Some bytes within `start..end`: as (offset, length).
+fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64) {
+    let mut offset = start + rng.below(end - start);
+    let mut length = 1 + rng.below((end - offset).min(length_max));
+    if rng.chance(1, 2) {
+        offset -= offset % BLOCK;
+        length = length.next_multiple_of(BLOCK).min(end - offset);
+    }
+    (offset, length)
+}

@@ -1,0 +1,314 @@
+//! Clients that make, move and remove names, each in a directory of its own, compared with the
+//! reference of the file layer while nothing crashes.
+
+use fileio::model::Model;
+use fileio::protocol::{
+    Attributes, Change, Create, Created, Credentials, Error, Existing, FileIo, GetAttributes,
+    Handle, Kind, Link, Lookup, MakeNode, Name, NewNode, ROOT, ReadDirectory, ReadLink, Remove,
+    RemoveDirectory, Rename, SetAttributes,
+};
+use futures::FutureExt as _;
+use runtime::Call;
+use runtime::seed::Rng;
+
+use super::scene::{Failure, Scene};
+
+/// The same file on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pair {
+    real: Handle,
+    model: Handle,
+}
+
+struct Tree<'a> {
+    scene: &'a Scene,
+    client: u32,
+    model: Model,
+    known: Vec<Pair>,
+}
+
+/// Runs the workload to its end.
+pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
+    scene.set_up().await;
+    let mut trees = Vec::new();
+    for client in 0..clients {
+        let made = scene.ask(
+            client,
+            MakeNode {
+                who: Credentials::root(),
+                call: scene.call_id(),
+                directory: ROOT,
+                name: name(&format!("home-{client}")),
+                node: NewNode::Directory {},
+                change: Change::default(),
+            },
+        );
+        let real = handle_of(&made.await.expect("the root has room"));
+        let known = vec![Pair { real, model: ROOT }];
+        trees.push(Tree { scene, client, model: Model::default(), known });
+    }
+    for _ in 0..rounds {
+        let working =
+            trees.iter_mut().map(|tree| tree.work(scene.fork_rng()).boxed_local()).collect();
+        scene.round(working, round_ms).await;
+        for tree in &trees {
+            scene.lively("a check", tree.check_all()).await;
+        }
+        scene.stop_and_start().await;
+        for tree in &trees {
+            scene.lively("a check", tree.check_all()).await;
+        }
+    }
+}
+
+pub(super) fn name(text: &str) -> Name {
+    Name::new(text.as_bytes().to_vec()).expect("a name")
+}
+
+pub(super) fn handle_of(attributes: &Attributes) -> Handle {
+    Handle { ino: attributes.ino, generation: attributes.generation }
+}
+
+/// What both sides must agree on.
+fn visible(a: &Attributes) -> (Kind, u32, u32, u32, u32, u64) {
+    (a.kind, a.mode, a.links, a.uid, a.gid, a.size)
+}
+
+fn any_user(rng: &mut Rng) -> Credentials {
+    match rng.below(8) {
+        0..6 => Credentials::root(),
+        _ => Credentials { uid: 1000, gid: 1000, groups: vec![2000] },
+    }
+}
+
+fn any_name(rng: &mut Rng) -> Name {
+    name(&char::from(b'a' + rng.below(6) as u8).to_string())
+}
+
+impl Tree<'_> {
+    async fn work(&mut self, mut rng: Rng) {
+        while !self.scene.is_over() {
+            self.step(&mut rng).await;
+        }
+    }
+
+    fn any(&self, rng: &mut Rng) -> Pair {
+        let reach = if rng.chance(1, 3) { 1 } else { self.known.len() };
+        self.known[rng.index(reach)]
+    }
+
+    /// Asks both sides; both succeed or fail in the same way.
+    async fn both<C>(&self, make: impl Fn(fn(Pair) -> Handle) -> C) -> Option<(C::Reply, C::Reply)>
+    where
+        C: Call<Protocol = FileIo> + Clone + std::fmt::Debug,
+    {
+        let call = make(|pair| pair.real);
+        let told = format!("client {}: {call:?}", self.client);
+        let real = self.scene.ask(self.client, call).await;
+        let model = self.model.ask(make(|pair| pair.model));
+        match (real, model) {
+            (Ok(real), Ok(model)) => Some((real, model)),
+            (Err(Failure::Refused(real)), Err(model)) => {
+                assert_eq!(real, model, "{told}");
+                None
+            }
+            (Ok(_), Err(model)) => panic!("{told}: done, but the model says {model}"),
+            (Err(real), _) => panic!("{told}: {real:?}, but the model has no objection"),
+        }
+    }
+
+    async fn both_alike<C>(&self, make: impl Fn(fn(Pair) -> Handle) -> C) -> Option<Pair>
+    where
+        C: Call<Protocol = FileIo, Reply = Attributes> + Clone + std::fmt::Debug,
+    {
+        let told = format!("client {}: {:?}", self.client, make(|pair| pair.real));
+        let (real, model) = self.both(make).await?;
+        assert_eq!(visible(&real), visible(&model), "{told}");
+        Some(Pair { real: handle_of(&real), model: handle_of(&model) })
+    }
+
+    fn learn(&mut self, pair: Option<Pair>) {
+        if let Some(pair) = pair
+            && !self.known.contains(&pair)
+        {
+            self.known.push(pair);
+        }
+    }
+
+    async fn step(&mut self, rng: &mut Rng) {
+        let (who, name, to_name) = (any_user(rng), any_name(rng), any_name(rng));
+        let (one, other, call) = (self.any(rng), self.any(rng), self.scene.call_id());
+        match rng.below(18) {
+            0..4 => self.create(one, who, name, rng).await,
+            4..7 => {
+                let node = match rng.below(5) {
+                    0..4 => NewNode::Directory {},
+                    _ => NewNode::Symlink { target: b"../elsewhere".to_vec() },
+                };
+                let change =
+                    Change { mode: rng.chance(1, 2).then_some(0o777), ..Change::default() };
+                let made = self.both_alike(|pick| MakeNode {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone(),
+                    node: node.clone(),
+                    change: change.clone(),
+                });
+                let made = made.await;
+                self.learn(made);
+            }
+            7..9 => {
+                let durable = rng.chance(1, 2);
+                self.both(|pick| Remove {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone(),
+                    durable,
+                })
+                .await;
+            }
+            9 => {
+                let directory = |pick: fn(Pair) -> Handle| pick(one);
+                self.both(|pick| RemoveDirectory {
+                    who: who.clone(),
+                    call,
+                    directory: directory(pick),
+                    name: name.clone(),
+                })
+                .await;
+            }
+            10..13 => {
+                self.both(|pick| Rename {
+                    who: who.clone(),
+                    call,
+                    from_directory: pick(one),
+                    from_name: name.clone(),
+                    to_directory: pick(other),
+                    to_name: to_name.clone(),
+                })
+                .await;
+            }
+            13 => {
+                self.both_alike(|pick| Link {
+                    who: who.clone(),
+                    call,
+                    file: pick(other),
+                    directory: pick(one),
+                    name: name.clone(),
+                })
+                .await;
+            }
+            14 => {
+                let change = Change { mode: Some(0o755), ..Change::default() };
+                self.both_alike(|pick| SetAttributes {
+                    who: who.clone(),
+                    file: pick(one),
+                    change: change.clone(),
+                    only_if_ctime: None,
+                    durable: false,
+                })
+                .await;
+            }
+            15 => {
+                self.both(|pick| ReadLink { file: pick(one) }).await;
+            }
+            16 => self.check_directory(one, 1 + rng.below(4) as u32).await,
+            _ => {
+                self.both_alike(|pick| Lookup {
+                    who: who.clone(),
+                    directory: pick(one),
+                    name: name.clone(),
+                })
+                .await;
+            }
+        }
+    }
+
+    async fn create(&mut self, directory: Pair, who: Credentials, name: Name, rng: &mut Rng) {
+        let call = self.scene.call_id();
+        let existing = if rng.chance(1, 2) { Existing::Use {} } else { Existing::Refuse {} };
+        let durable = rng.chance(1, 2);
+        let created = self
+            .both(|pick| Create {
+                who: who.clone(),
+                call,
+                directory: pick(directory),
+                name: name.clone(),
+                existing,
+                change: Change::default(),
+                durable,
+            })
+            .await;
+        if let Some((real, model)) = created {
+            let Created { attributes, new } = real;
+            assert_eq!(new, model.new, "{name:?} is new");
+            assert_eq!(visible(&attributes), visible(&model.attributes), "{name:?}");
+            let pair = Pair { real: handle_of(&attributes), model: handle_of(&model.attributes) };
+            self.learn(Some(pair));
+        }
+    }
+
+    /// The names of a directory are those of the model.
+    async fn check_directory(&self, directory: Pair, count_max: u32) {
+        let real = list(self.scene, self.client, directory.real, count_max).await;
+        let model = self.model.ask(ReadDirectory {
+            who: Credentials::root(),
+            directory: directory.model,
+            after: 0,
+            count_max: 4096,
+            attributes: false,
+        });
+        match (real, model) {
+            (Ok(real), Ok(model)) => {
+                let mut model: Vec<(Name, Kind)> =
+                    model.entries.into_iter().map(|entry| (entry.name, entry.kind)).collect();
+                let mut real: Vec<(Name, Kind)> =
+                    real.into_iter().map(|(name, kind, _)| (name, kind)).collect();
+                real.sort_by(|one, other| one.0.cmp(&other.0));
+                model.sort_by(|one, other| one.0.cmp(&other.0));
+                assert_eq!(real, model, "client {}: names of {directory:?}", self.client);
+            }
+            (Err(real), Err(model)) => assert_eq!(real, model, "names of {directory:?}"),
+            (real, model) => {
+                panic!("client {}: {directory:?}: {real:?}, the model: {model:?}", self.client)
+            }
+        }
+    }
+
+    async fn check_all(&self) {
+        for &pair in &self.known {
+            self.both_alike(|pick| GetAttributes { file: pick(pair) }).await;
+            self.check_directory(pair, 3).await;
+        }
+    }
+}
+
+/// All names of a directory.
+pub(super) async fn list(
+    scene: &Scene,
+    client: u32,
+    directory: Handle,
+    count_max: u32,
+) -> Result<Vec<(Name, Kind, Handle)>, Error> {
+    let mut names: Vec<(Name, Kind, Handle)> = Vec::new();
+    let mut after = 0;
+    loop {
+        let who = Credentials::root();
+        let call = ReadDirectory { who, directory, after, count_max, attributes: false };
+        let page = match scene.ask(client, call).await {
+            Ok(page) => page,
+            Err(Failure::Refused(error)) => return Err(error),
+            Err(Failure::PowerCut) => panic!("no crash was asked for"),
+        };
+        for entry in page.entries {
+            after = entry.cookie;
+            assert!(names.iter().all(|(name, ..)| *name != entry.name), "{:?} twice", entry.name);
+            names.push((entry.name, entry.kind, entry.handle));
+        }
+        if page.end {
+            return Ok(names);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! One run: a cluster, its faults, clients that come and go in rounds.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use fileio::protocol::{CallId, Error, FileIo, Settle};
+use futures::future::{Either, LocalBoxFuture, join, join_all, select};
+use runtime::protocol::Undelivered;
+use runtime::seed::Rng;
+use runtime::{Call, NodeId};
+
+use super::cluster::{Cluster, Layout, OBSERVER, Phases};
+use super::nemesis::{Nemesis, Tolerance};
+
+/// Once no fault is left everything under way ends in this time, and a volume is mounted.
+const LIVELY_WITHIN: Duration = Duration::from_secs(120);
+/// The pause before a request that did not get through is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// Tries of one request while faults last.
+const TRIES_MAX: u32 = 20_000;
+
+/// How a request of a client ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The power went: whether it was done nobody knows.
+    PowerCut,
+    /// It was refused, and nothing was done.
+    Refused(Error),
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// All requests were answered.
+    Orderly,
+    /// The power went.
+    PowerCut,
+}
+
+/// One run.
+#[derive(Debug)]
+pub(super) struct Scene {
+    /// The cluster.
+    pub(super) cluster: Cluster,
+    nemesis: Nemesis,
+    rng: RefCell<Rng>,
+    over: Cell<bool>,
+    powerless: Cell<bool>,
+    operations: Cell<u64>,
+    calls: Cell<u64>,
+    phases: Phases,
+}
+
+impl Scene {
+    /// A cluster of `layout` that suffers what `tolerance` allows.
+    pub(super) fn new(seed: u64, layout: Layout, tolerance: Tolerance, phases: Phases) -> Self {
+        Self {
+            cluster: Cluster::new(seed, layout),
+            nemesis: Nemesis::new(seed, tolerance),
+            rng: RefCell::new(Rng::new(seed ^ 0x0005_CE7E)),
+            over: Cell::new(true),
+            powerless: Cell::new(false),
+            operations: Cell::new(0),
+            calls: Cell::new(0),
+            phases,
+        }
+    }
+
+    /// A generator of its own for one client.
+    pub(super) fn fork_rng(&self) -> Rng {
+        Rng::new(self.rng.borrow_mut().bits())
+    }
+
+    /// What was done to the cluster.
+    pub(super) fn schedule(&self) -> Vec<String> {
+        self.nemesis.schedule()
+    }
+
+    /// Requests of clients that were answered.
+    pub(super) fn operations(&self) -> u64 {
+        self.operations.get()
+    }
+
+    /// Clients shall begin nothing new.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// A fresh id of a call.
+    pub(super) fn call_id(&self) -> CallId {
+        self.calls.set(self.calls.get() + 1);
+        CallId { client: 7, number: self.calls.get() }
+    }
+
+    /// Lets `duration` pass.
+    pub(super) async fn pass(&self, duration: Duration) {
+        self.cluster.application(OBSERVER).sleep(duration).await;
+    }
+
+    /// Makes the volume; faults of the network begin after it.
+    pub(super) async fn set_up(&self) {
+        let made = self.cluster.format(self.phases).await;
+        made.unwrap_or_else(|error| panic!("a fresh volume cannot be made: {error}"));
+        self.nemesis.prepare(self.cluster.world());
+    }
+
+    /// Lets `clients` work, amid faults, for a while drawn up to `duration_max_ms`; then the power
+    /// goes, or they end what they have begun. Panics if they do not in bounded time.
+    pub(super) async fn round(
+        &self,
+        clients: Vec<LocalBoxFuture<'_, ()>>,
+        duration_max_ms: u64,
+    ) -> End {
+        let (after, power_goes) = self.nemesis.draw_end(duration_max_ms);
+        let context = self.cluster.application(OBSERVER);
+        self.over.set(false);
+        let end = async {
+            context.sleep(after).await;
+            self.over.set(true);
+            if power_goes {
+                self.powerless.set(true);
+                self.nemesis.crash(&self.cluster);
+            }
+            self.nemesis.calm(&self.cluster);
+            context.sleep(LIVELY_WITHIN).await;
+            panic!("clients still wait {LIVELY_WITHIN:?} after the last fault");
+        };
+        let working = join(join_all(clients), self.nemesis.rage(&self.cluster, &context));
+        match select(pin!(working), pin!(end)).await {
+            Either::Left(_) if power_goes => End::PowerCut,
+            Either::Left(_) => {
+                // The clients may have ended before their time.
+                self.over.set(true);
+                End::Orderly
+            }
+            Either::Right(((), _)) => unreachable!("the time is watched"),
+        }
+    }
+
+    /// Brings the cluster up after a power cut; the power may go again meanwhile.
+    pub(super) async fn come_back(&self) {
+        let context = self.cluster.application(OBSERVER);
+        loop {
+            self.cluster.restart();
+            let relapse = self.nemesis.draw_relapse();
+            let limit = relapse.unwrap_or(LIVELY_WITHIN);
+            let mounting = pin!(self.cluster.mount(self.phases));
+            match select(mounting, pin!(context.sleep(limit))).await {
+                Either::Left((Ok(()), _)) => break,
+                Either::Left((Err(error), _)) => panic!("the volume cannot be mounted: {error}"),
+                Either::Right(_) if relapse.is_none() => {
+                    panic!("the volume is not mounted after {LIVELY_WITHIN:?}")
+                }
+                Either::Right(_) => self.nemesis.crash(&self.cluster),
+            }
+        }
+        self.powerless.set(false);
+    }
+
+    /// Ends the volume cleanly, cuts the power and comes back.
+    pub(super) async fn stop_and_start(&self) {
+        let nodes = self.cluster.geometry().fs_nodes;
+        let context = self.cluster.application(OBSERVER);
+        for node in (0..nodes).map(NodeId::fs) {
+            let settling = context.spawn(node, Settle {});
+            let settled = self.lively("a clean stop", settling).await;
+            settled.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
+        }
+        self.powerless.set(true);
+        self.nemesis.crash(&self.cluster);
+        self.come_back().await;
+    }
+
+    /// The outcome of `work`, which no fault holds up. Panics if it takes too long.
+    pub(super) async fn lively<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        let limit = self.cluster.application(OBSERVER).sleep(LIVELY_WITHIN);
+        match select(pin!(work), limit).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => panic!("{what} takes more than {LIVELY_WITHIN:?}"),
+        }
+    }
+
+    /// Asks until there is an answer. Only requests that may be done twice are asked again after
+    /// they may have been done.
+    pub(super) async fn ask<C>(&self, client: u32, call: C) -> Result<C::Reply, Failure>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        let context = self.cluster.application(client);
+        for _ in 0..TRIES_MAX {
+            let answer = fileio::client::ask(&context, call.clone()).await;
+            if std::env::var("TELL").is_ok() {
+                eprintln!(
+                    "{:?} c{client} -> {:?}",
+                    self.cluster.world().now(),
+                    answer.as_ref().map(|_| ())
+                );
+            }
+            if self.powerless.get() {
+                return Err(Failure::PowerCut);
+            }
+            match answer {
+                Ok(reply) => {
+                    self.operations.set(self.operations.get() + 1);
+                    return Ok(reply);
+                }
+                Err(Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }) => {}
+                Err(Error::Damaged {}) if self.nemesis.has_failed_reads() => {}
+                Err(error) => return Err(Failure::Refused(error)),
+            }
+            context.sleep(RETRY_PAUSE).await;
+        }
+        panic!("asked in vain, {TRIES_MAX} times");
+    }
+
+    /// Notes an answer of another layer; true if the power has gone meanwhile.
+    pub(super) fn answered(&self) -> bool {
+        self.operations.set(self.operations.get() + 1);
+        self.powerless.get()
+    }
+}
