@@ -209,6 +209,7 @@ fn disks_elsewhere_are_used_and_not_taken_from_another_volume() {
     assert_eq!(fs::metadata(&disks[3]).unwrap().len(), 16 << 20);
     let error = stack::format(&home.path().join("thief"), &options).unwrap_err().to_string();
     assert!(error.contains("is not overwritten"), "{error}");
+    assert!(!home.path().join("thief").exists(), "nothing is left of the attempt");
     let few = FormatOptions { disks: disks[..3].to_vec(), ..options };
     let error = stack::format(&home.path().join("few"), &few).unwrap_err().to_string();
     assert!(error.contains("3 disks were named"), "{error}");

@@ -25,6 +25,8 @@ const SOCKET: &str = "mdfs.sock";
 #[derive(Debug)]
 pub struct VolumeDirectory {
     path: PathBuf,
+    /// Disk files and links that were made since it is held.
+    made: Vec<PathBuf>,
     /// The lock goes with the open file.
     _lock: File,
 }
@@ -82,7 +84,7 @@ impl VolumeDirectory {
         let options = File::options().create(true).truncate(false).write(true).open(&name);
         let lock = options.map_err(host("cannot open", &name))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), made: Vec::new(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse),
             Err(TryLockError::Error(error)) => Err(host("cannot lock", &name)(error)),
         }
@@ -96,13 +98,16 @@ impl VolumeDirectory {
     /// Makes the file of a disk; or, if the disk is `elsewhere`, a link to it, and the file there
     /// unless it exists. Returns the length of the disk.
     pub fn make_disk(
-        &self,
+        &mut self,
         node: u32,
         disk: u32,
         length: u64,
         elsewhere: Option<&Path>,
     ) -> Result<u64, DirectoryError> {
         let name = self.disk(node, disk);
+        if fs::symlink_metadata(&name).is_err() {
+            self.made.push(name.clone());
+        }
         if let Some(elsewhere) = elsewhere {
             let target = std::path::absolute(elsewhere).map_err(host("cannot find", elsewhere))?;
             std::os::unix::fs::symlink(target, &name).map_err(host("cannot make", &name))?;
@@ -119,6 +124,18 @@ impl VolumeDirectory {
             return Ok(length);
         }
         Ok(metadata.len())
+    }
+
+    /// Removes what was made, after an attempt that failed; leaves what was there before, and disks
+    /// elsewhere.
+    pub fn discard(self) {
+        // What cannot be removed is in nobody's way: the next attempt says so.
+        for made in &self.made {
+            let _ = fs::remove_file(made);
+        }
+        let _ = fs::remove_dir(self.path.join(DISKS));
+        let _ = fs::remove_file(self.path.join(LOCK));
+        let _ = fs::remove_dir(&self.path);
     }
 
     /// Disks by node and disk number, as the names in the directory tell.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use blockio::{DiskError, Geometry};
+use blockio::{DiskError, Geometry, GeometryError};
 use futures::executor::block_on;
 use runtime::coordination::{Coordination as _, Sled};
 use runtime::embedded::{Config, Embedded, VolumeDirectory, new_volume_id};
@@ -31,7 +31,21 @@ pub(super) fn format(directory: &Path, options: &FormatOptions) -> Result<Geomet
     if options.disks.is_empty() {
         check_size(&shape(options.disk_bytes)?)?;
     }
-    let directory = VolumeDirectory::create(directory)?;
+    let mut directory = VolumeDirectory::create(directory)?;
+    let made = fill(&mut directory, options, shape);
+    if made.is_err() {
+        directory.discard();
+    }
+    made
+}
+
+/// Makes the disks of a new volume and what is on them.
+fn fill(
+    directory: &mut VolumeDirectory,
+    options: &FormatOptions,
+    shape: impl Fn(u64) -> Result<Geometry, GeometryError>,
+) -> Result<Geometry, StackError> {
+    let FormatOptions { disk_nodes, disks_per_node, .. } = *options;
     let mut length = u64::MAX;
     let mut elsewhere = options.disks.iter();
     for (node, disk) in all_disks(disk_nodes, disks_per_node) {
@@ -43,7 +57,7 @@ pub(super) fn format(directory: &Path, options: &FormatOptions) -> Result<Geomet
 
     let epoch = Epoch(1);
     let machine = start(&geometry, epoch, &RunOptions::default())?;
-    let paths = disk_paths(&directory, &geometry);
+    let paths = disk_paths(directory, &geometry);
     let formatted = paths.clone();
     let work = move |context| async move { format_disks(&context, &geometry, formatted).await };
     block_on(machine.on_node(NodeId::disk(0), work))??;
