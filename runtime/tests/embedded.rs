@@ -10,6 +10,7 @@ use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::{LocalBoxFuture, join_all};
 use runtime::embedded::{Config, Embedded};
+use runtime::host::{RUNNING_MAX, WAITING_MAX};
 use runtime::net::Address;
 use runtime::{Caller, Context, Epoch, NodeId, Server, Undelivered};
 
@@ -139,8 +140,11 @@ fn a_node_that_does_not_exist_or_does_not_serve_is_unreachable() {
 fn a_full_node_answers_busy_and_loses_nothing() {
     let machine = machine(1);
     let door = machine.door();
-    let count = runtime::host::RUNNING_MAX + runtime::host::WAITING_MAX + 100;
-    let calls = (0..count).map(|_| door.spawn(NodeId::fs(1), echo::Wait { micros: 3_000 }));
+    // Those that run do so until all the others have come.
+    let running = (0..RUNNING_MAX).map(|_| 2_000_000);
+    let others = (0..WAITING_MAX + 100).map(|_| 1);
+    let calls =
+        running.chain(others).map(|micros| door.spawn(NodeId::fs(1), echo::Wait { micros }));
     let answers = block_on(join_all(calls));
     let busy = answers.iter().filter(|answer| answer.is_err()).count();
     assert!(
