@@ -6,6 +6,7 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -68,7 +69,8 @@ impl Site {
     /// The program, to be run in the folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(target().join(PROGRAM));
-        command.args(arguments).current_dir(self.folder.path());
+        // Its help shall name it as its users know it.
+        command.arg0("mdfs").args(arguments).current_dir(self.folder.path());
         command
     }
 
