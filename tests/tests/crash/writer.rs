@@ -184,7 +184,7 @@ impl Writer {
         self.names.retain(|_, known| !matches!(known, Known::Absent));
     }
 
-    /// All names are what they were acknowledged to be; `round` crashes ago nothing was there.
+    /// After `round` crashes all names are what they were acknowledged to be.
     pub(crate) fn check(&mut self, volume: &Volume, round: usize) {
         if let Some((name, possible)) = self.unanswered.take() {
             let known = self.names.get(&name).cloned().unwrap_or(Known::Absent);
