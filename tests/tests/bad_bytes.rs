@@ -84,7 +84,7 @@ fn a_record_that_claims_too_much_is_hung_up_on() {
     }
     let mut nfs = RawNfs::connect(&served);
     // Many fragments of nothing: no record ever ends.
-    let _ = nfs.send(&[0; 100_000]);
+    let _ = nfs.send(&vec![0; 100_000]);
     assert_eq!(nfs.receive(), None, "fragments without an end");
     assert!(served.memory_bytes() < memory + MEMORY_BYTES);
     check_kept(&site, served);
@@ -222,7 +222,7 @@ fn any_arguments_of_any_procedure_are_answered() {
 /// A connection to the volume's socket, greeted.
 fn socket(site: &Site) -> UnixStream {
     let mut stream = UnixStream::connect(site.path("VOL/mdfs.sock")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     let mut greeting = [0; runtime::remote::FRAME_HEADER_SIZE];
     stream.read_exact(&mut greeting).unwrap();
     assert!(greeting.starts_with(b"MDFS"));

@@ -19,6 +19,7 @@ mod writer;
 use std::thread;
 use std::time::Duration;
 
+use client::blocking::Volume;
 use runtime::seed::with_seed;
 use tests::Site;
 use writer::Writer;
@@ -37,7 +38,7 @@ fn what_was_acknowledged_as_durable_survives_ten_kills() {
         for round in 0..KILLS {
             let served = site.serve();
             let volume = site.open();
-            writers.iter_mut().for_each(|writer| writer.check(&volume, round));
+            check(&mut writers, &volume, round);
             let pause = Duration::from_millis(10 + rng.below(KILL_AFTER_MS));
             thread::scope(|scope| {
                 for writer in &mut writers {
@@ -50,15 +51,21 @@ fn what_was_acknowledged_as_durable_survives_ten_kills() {
         }
         let served = site.serve();
         let volume = site.open();
-        writers.iter_mut().for_each(|writer| writer.check(&volume, KILLS));
+        check(&mut writers, &volume, KILLS);
         drop(volume);
         served.stop();
         // And once more by a process that opens the volume itself.
         let volume = site.open();
-        writers.iter_mut().for_each(|writer| writer.check(&volume, KILLS + 1));
+        check(&mut writers, &volume, KILLS);
         volume.mkdir("/after-all").unwrap();
         volume.finish().unwrap();
         let acknowledged: u64 = writers.iter().map(Writer::acknowledged).sum();
         assert!(acknowledged > 100, "{acknowledged} acknowledged operations show little");
     });
+}
+
+fn check(writers: &mut [Writer], volume: &Volume, crashes: usize) {
+    for writer in writers {
+        writer.check(volume, crashes);
+    }
 }

@@ -82,7 +82,7 @@ impl Writer {
 
     /// The name has become `new`; or perhaps, if there is no answer.
     fn note<T>(&mut self, name: String, new: Known, told: Told<T>) -> Option<()> {
-        if told.as_ref().is_err_and(is_no_answer) {
+        if told.as_ref().is_err_and(|error| is_no_answer(*error)) {
             self.unanswered = Some((name, new));
             return None;
         }
@@ -141,7 +141,7 @@ impl Writer {
         // Half done, perhaps: whatever the names are then, it is not this test's affair.
         self.names.remove(from);
         let told: Told<()> = ask(volume, rename);
-        if told.as_ref().is_err_and(is_no_answer) {
+        if told.as_ref().is_err_and(|error| is_no_answer(*error)) {
             return None;
         }
         told.unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
@@ -264,14 +264,14 @@ fn answered<T>(told: Result<T, Error>, name: &str) -> Option<T> {
     match told {
         Ok(value) => Some(value),
         Err(error) => match error.cause {
-            client::Cause::FileIo(cause) if is_no_answer(&cause) => None,
+            client::Cause::FileIo(cause) if is_no_answer(cause) => None,
             _ => panic!("{name}: {error}"),
         },
     }
 }
 
 /// The server has gone: what was asked may have been done or not.
-fn is_no_answer(error: &fileio::protocol::Error) -> bool {
+fn is_no_answer(error: fileio::protocol::Error) -> bool {
     use runtime::Undelivered::{Lost, Unreachable};
     matches!(error, fileio::protocol::Error::Undelivered { why: Lost | Unreachable })
 }
