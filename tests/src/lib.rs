@@ -1,3 +1,42 @@
-//! (to come)
+//! What no single crate can promise: the whole system in simulation (`sim/`, `tests/sim.rs`), and
+//! the real program with real disks, real clients and real crashes (all the rest).
+//!
+//! # Promise
+//!
+//! - Each test has a folder of its own on a real disk, under the target directory, and leaves
+//!   neither files nor processes behind.
+//! - The server of a test is the program that users run; a panic in it fails the test, whatever
+//!   the test asks.
+//! - What the operator or a client is told is looked at, not only that something failed.
+//!
+//! With `MDFS_LONG=1` in the environment the sizes are those that the system is to be shown with;
+//! without it, and in debug builds, smaller ones.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `site.rs` | a folder with volumes in it, and the program run there |
+//! | `served.rs` | a server process: started, stopped, killed |
+//! | `content.rs` | files of random bytes, made and compared as streams |
+//! | `libnfs.rs` | the NFS client of the system: `nfs-ls`, `nfs-cp`, `nfs-cat` |
+//! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
+//! | `sim/` | whole clusters under one seed |
+//!
+//! The tests: `sim.rs`; `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`.
 
+pub mod content;
+pub mod libnfs;
+pub mod raw_nfs;
+pub mod served;
 pub mod sim;
+pub mod site;
+
+pub use content::Content;
+pub use served::Served;
+pub use site::{Refusal, Site};
+
+/// Are the full sizes wanted, however long that takes?
+pub fn long() -> bool {
+    std::env::var_os("MDFS_LONG").is_some_and(|value| value == "1")
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use blockio::Geometry;
 use futures::executor::block_on;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use runtime::embedded::{Embedded, VolumeDirectory};
 use runtime::{Context, NodeId};
 
@@ -27,7 +27,15 @@ fn on_each<F: Future<Output = Result<(), StackError>> + 'static>(
         let running = machine.on_node(node, work.clone());
         async move { running.await? }
     });
-    block_on(try_join_all(running)).map(|_| ())
+    all_of(running)
+}
+
+/// Waits until all are done, also if one fails: the machine must not end under the others. Returns
+/// the first failure.
+fn all_of(
+    running: impl Iterator<Item = impl Future<Output = Result<(), StackError>>>,
+) -> Result<(), StackError> {
+    block_on(join_all(running)).into_iter().collect()
 }
 
 /// Opens the disks and lets the disk nodes serve them.
@@ -43,7 +51,7 @@ pub(super) fn boot_disks(
         });
         async move { running.await? }
     });
-    block_on(try_join_all(running)).map(|_: Vec<()>| ())
+    all_of(running)
 }
 
 fn fs_nodes(geometry: &Geometry) -> impl Iterator<Item = NodeId> {

@@ -102,7 +102,7 @@ pub enum StackError {
         disks_per_node: u32,
     },
     /// A disk cannot be opened.
-    #[error("disk {}: {error}", path.display())]
+    #[error("disk {}: {error}; put the disk back in its place", path.display())]
     OpenDisk {
         /// Which.
         path: PathBuf,
@@ -110,7 +110,7 @@ pub enum StackError {
         error: std::io::Error,
     },
     /// A disk is not what it should be.
-    #[error("disk {}: {error}", path.display())]
+    #[error("disk {}: {error}; {}", path.display(), disk_advice(error))]
     Disk {
         /// Which.
         path: PathBuf,
@@ -148,6 +148,22 @@ pub enum StackError {
     /// The last data could not be made durable.
     #[error("not everything could be made durable: {0}")]
     Settle(Error),
+}
+
+/// What the operator can do about a disk that is not what it should be.
+fn disk_advice(error: &blockio::DiskError) -> &'static str {
+    use blockio::DiskError as E;
+    match error {
+        E::Unformatted | E::Foreign { .. } | E::WrongPosition { .. } => {
+            "put the volume's own disk back in its place"
+        }
+        E::OtherShape { .. } => "use all disks of the volume, or all of its copy",
+        E::Truncated { .. } | E::Damaged => "bring the whole disk back, from a copy if need be",
+        E::FutureVersion { .. } | E::UnknownFeatures { .. } => "nothing on it was changed",
+        E::Fenced { .. } => "stop this process",
+        E::TooSmall { .. } | E::Shape(_) => "use larger disks, or fewer",
+        E::Io(_) => "look at the host's log, and check the disk",
+    }
 }
 
 /// A volume that is open in this process. Dropping it is like a crash; [`stop`](Self::stop) it.

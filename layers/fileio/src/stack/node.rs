@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use blockio::{BlockClient, Geometry, Stripes};
+use blockio::{BlockClient, Geometry, OpenError, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
@@ -53,9 +53,20 @@ pub async fn serve_disks(
 ) -> Result<(), StackError> {
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
     let config = blockio::Config::default();
-    let server = blockio::Server::open(&context, geometry, disks, config).await?;
+    let server = blockio::Server::open(&context, geometry, disks, config).await;
+    let server = server.map_err(|error| with_path(error, paths))?;
     context.serve::<blockio::protocol::BlockIo>(server);
     Ok(())
+}
+
+/// The operator knows disks by their paths.
+fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> StackError {
+    match error {
+        OpenError::Disk { disk, why, .. } if (disk as usize) < paths.len() => {
+            StackError::Disk { path: paths.swap_remove(disk as usize), error: why }
+        }
+        other => other.into(),
+    }
 }
 
 /// After phase 1, once in the life of a volume, at each file-system node: writes its first metadata.

@@ -23,7 +23,8 @@ const BUSY_TRIES_MAX: u32 = 200;
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// A checkpoint for the sake of space must bring back at least so many blocks.
 const RECLAIM_BLOCKS_MIN: u64 = 64;
-/// After the whole volume was found full, the others are not asked again for so long.
+/// After the whole volume was found full, the others are not asked again for so long: an allocation
+/// waits until then.
 const DRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Allocation state of one node.
@@ -71,13 +72,18 @@ impl MetaServer {
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if none has any.
     async fn refill(&self, blocks: u32) -> Result<(), Error> {
         let before = self.store.space().free_blocks;
+        let asked_at = self.context.now();
         let _alone = self.space.refill.exclusive(()).await;
         if self.store.space().free_blocks > before.max(u64::from(blocks)) {
             return Ok(()); // somebody else has fetched them meanwhile
         }
-        let now = self.context.now();
-        if self.space.dry_at.get().is_some_and(|dry_at| now < dry_at + DRY_PAUSE) {
-            return Err(Error::NoSpace {});
+        if let Some(dry_at) = self.space.dry_at.get() {
+            if dry_at >= asked_at {
+                return Err(Error::NoSpace {}); // found out while this waited
+            }
+            // Somebody may have removed files since: what was found then is no answer now.
+            let pause = (dry_at + DRY_PAUSE).saturating_sub(self.context.now());
+            self.context.sleep(pause).await;
         }
         let nodes = self.context.fs_nodes();
         for step in 1..nodes {
@@ -88,7 +94,7 @@ impl MetaServer {
                 return self.take_groups(donor, groups).await;
             }
         }
-        self.space.dry_at.set(Some(now));
+        self.space.dry_at.set(Some(self.context.now()));
         Err(Error::NoSpace {})
     }
 
@@ -116,6 +122,13 @@ impl MetaServer {
             if !groups.is_empty() {
                 break;
             }
+            // Both in one moment: what has come back in between must not be overlooked.
+            if self.store.spare_groups(1).is_empty() {
+                if self.reclaim().await? {
+                    continue;
+                }
+                break;
+            }
             let (position, spare) = self
                 .record(|| {
                     let spare = self.store.spare_groups(count as usize);
@@ -130,9 +143,6 @@ impl MetaServer {
             // The receiver must not use what a crash here could give back to us.
             self.store.durable(position).await?;
             groups = spare;
-            if groups.is_empty() && !self.reclaim().await? {
-                break;
-            }
         }
         Ok(groups)
     }
