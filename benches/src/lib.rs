@@ -1,1 +1,26 @@
-//! (to come)
+//! What the benchmarks share: the size of a run, a volume to throw away, pairs of figures.
+//!
+//! | file | measures |
+//! | --- | --- |
+//! | `spawn.rs` | one request to a node: same thread, another thread, another process |
+//! | `cache.rs` | one cached stripe, at each depth of the layers, beside the bare copy |
+//! | `copy.rs` | the file system against the host's, side by side, as ratios |
+//!
+//! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and
+//! what they mean, are in `docs/performance.md`.
+
+mod pair;
+mod volume;
+
+pub use pair::{Pair, print_table};
+pub use volume::{Scratch, Shape};
+
+/// Run by `cargo bench`, not by `cargo test`.
+pub fn in_earnest() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
+/// `large` in earnest, `small` in a test.
+pub fn sized<T>(large: T, small: T) -> T {
+    if in_earnest() { large } else { small }
+}

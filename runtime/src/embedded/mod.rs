@@ -5,6 +5,7 @@
 //! node `i` live on thread `i mod threads` for good. Nodes of one thread call each other directly;
 //! between threads a request goes through the mailbox of the node's actor.
 
+mod alert;
 mod disk;
 mod net;
 mod node;

@@ -51,6 +51,7 @@ impl Handler<Mail> for NodeActor {
     type Result = ();
 
     fn handle(&mut self, Mail(envelope): Mail, context: &mut Self::Context) {
+        thread::note_work();
         match envelope.class {
             Class::Control => self.control.push_back(envelope),
             Class::Bulk => self.bulk.push_back(envelope),

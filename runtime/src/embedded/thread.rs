@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
+use super::alert::Alert;
 use super::{Shared, disk, net};
 use crate::Table;
 use crate::buffer::Pool;
@@ -36,6 +37,7 @@ struct Thread {
     start: Instant,
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
     rng: RefCell<Rng>,
+    alert: Rc<Alert>,
 }
 
 /// Makes the current thread part of the machine.
@@ -46,6 +48,7 @@ pub(super) fn enter(shared: Arc<Shared>) {
         start: Instant::now(),
         hosts: RefCell::default(),
         rng: RefCell::new(Rng::new(fresh_seed())),
+        alert: Rc::default(),
     };
     MACHINE.set(Some(Rc::new(machine)));
 }
@@ -70,6 +73,11 @@ pub(super) fn add_host(node: NodeId, epoch: Epoch) -> Rc<Host> {
 /// The context of a node of the current thread.
 pub(super) fn context(node: NodeId) -> Context {
     Context::new(node, machine())
+}
+
+/// To be called when something has come from another thread.
+pub(super) fn note_work() {
+    machine().alert.note_work();
 }
 
 /// Runs `task` on the current thread. Dropped unfinished when the machine stops.
@@ -105,6 +113,8 @@ impl Machine for Thread {
     }
 
     fn send(&self, envelope: Envelope) {
+        // The answer will come soon.
+        self.alert.note_work();
         self.shared.send(envelope);
     }
 

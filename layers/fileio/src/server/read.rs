@@ -1,12 +1,14 @@
 //! Reading: the map of the chunks, then the stripes that hold them, all at once.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use futures::future::try_join_all;
 use meta::attributes::access;
 use meta::protocol::{Chunk, Map};
 
 use super::FileServer;
-use crate::protocol::{Error, Read, ReadData, TRANSFER_MAX};
+use crate::protocol::{Error, Handle, Read, ReadData, TRANSFER_MAX};
 use crate::rules;
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
@@ -25,33 +27,36 @@ impl FileServer {
         let end = before.size.min(offset.saturating_add(u64::from(length))).max(offset);
         let mut data = Vec::new();
         if end > offset {
-            let chunk_size = u64::from(self.geometry.stripe_size);
-            let chunks = offset / chunk_size..end.div_ceil(chunk_size);
-            let parts = chunks.map(|index| {
-                let from = offset.max(index * chunk_size);
-                let to = end.min((index + 1) * chunk_size);
-                self.read_chunk(file, index, from, to)
-            });
-            data = try_join_all(parts).await?.concat();
+            data = self.read_range(file, offset, end).await?;
         }
         let attributes = if data.is_empty() { before } else { self.note_access(&before).await? };
         Ok(ReadData { data, end: end >= before.size, attributes })
     }
 
-    /// Bytes `from..to` of the file, which lie in chunk `index`.
-    async fn read_chunk(
-        &self,
-        file: crate::protocol::Handle,
-        index: u64,
-        from: u64,
-        to: u64,
-    ) -> Result<Vec<Bytes>, Error> {
-        let _reading = self.chunks.shared((file.ino, index)).await;
-        let call = Map { ino: file.ino, generation: file.generation, first: index, count: 1 };
-        let map = self.meta_here(call).await?;
-        let chunk = map.chunks.into_iter().next().unwrap_or_default();
-        let start = index * u64::from(self.geometry.stripe_size);
-        self.read_mapped(&chunk, from - start, to - start).await
+    /// Bytes `from..to` of the file, at least one: one look at the map, then all stripes at once.
+    async fn read_range(&self, file: Handle, from: u64, to: u64) -> Result<Vec<Bytes>, Error> {
+        let chunk_size = u64::from(self.geometry.stripe_size);
+        let indices = from / chunk_size..to.div_ceil(chunk_size);
+        let mut held = Vec::with_capacity((indices.end - indices.start) as usize);
+        for index in indices.clone() {
+            held.push(self.chunks.shared((file.ino, index)).await);
+        }
+        let chunks = self.map(file, indices.clone()).await?;
+        let parts = indices.zip(&chunks).map(|(index, chunk)| {
+            let start = index * chunk_size;
+            let (from, to) = (from.max(start), to.min(start + chunk_size));
+            self.read_mapped(chunk, from - start, to - start)
+        });
+        Ok(try_join_all(parts).await?.concat())
+    }
+
+    /// The present state of chunks. The caller holds them.
+    pub(super) async fn map(&self, file: Handle, indices: Range<u64>) -> Result<Vec<Chunk>, Error> {
+        let count = (indices.end - indices.start) as u32;
+        let Handle { ino, generation } = file;
+        let call = Map { ino, generation, first: indices.start, count };
+        let chunks = self.meta_here(call).await?.chunks;
+        if chunks.len() == count as usize { Ok(chunks) } else { Err(Error::Damaged {}) }
     }
 
     /// Bytes `from..to` of a chunk; holes are zeros. The caller holds the chunk.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::{join_all, try_join_all};
 use meta::attributes::access;
 use meta::chunks::Slot;
-use meta::protocol::{Allocate, Chunk, ChunkUpdate, Install, Map, Release, Run};
+use meta::protocol::{Allocate, Chunk, ChunkUpdate, Install, Release, Run};
 use runtime::hash::Crc32c;
 
 use super::FileServer;
@@ -65,11 +65,12 @@ impl FileServer {
         for index in chunks.clone() {
             held.push(self.chunks.exclusive((file.ino, index)).await);
         }
-        let parts = chunks.map(|index| {
+        let before = self.map(handle, chunks.clone()).await?;
+        let parts = chunks.zip(before).map(|(index, old)| {
             let start = index * chunk_size;
             let (from, to) = (offset.max(start), end.min(start + chunk_size));
             let part = data.slice((from - offset) as usize, (to - offset) as usize);
-            self.write_chunk(handle, index, (from - start) as usize, part)
+            self.write_chunk(index, old, (from - start) as usize, part)
         });
         let written = self.all_or_release(join_all(parts).await).await?;
         let reserved: Vec<Run> =
@@ -114,16 +115,14 @@ impl FileServer {
         }
     }
 
-    /// Writes `data` at byte `from` of a chunk into the cache. The caller holds the chunk.
+    /// Writes `data` at byte `from` of the chunk `old` into the cache. The caller holds the chunk.
     async fn write_chunk(
         &self,
-        file: Handle,
         index: u64,
+        old: Chunk,
         from: usize,
         data: Pieces,
     ) -> Result<Written, Error> {
-        let call = Map { ino: file.ino, generation: file.generation, first: index, count: 1 };
-        let old = self.meta_here(call).await?.chunks.pop().unwrap_or_default();
         let to = from + data.length();
         let (first, end) = (from / BLOCK, to.div_ceil(BLOCK));
         let whole = self.complete(&old, from, to, data).await?;

@@ -1,0 +1,89 @@
+//! A volume to throw away, on the disk that also holds the build.
+
+use std::path::{Path, PathBuf};
+
+use client::Credentials;
+use client::blocking::Volume;
+use fileio::stack::{self, FS_NODES, FormatOptions, RunOptions, Running, STRIPE_SIZE};
+use tempfile::TempDir;
+
+/// Disk nodes of each volume that is measured, and disks of each: as in the demo.
+const DISK_NODES: u32 = 2;
+const DISKS_PER_NODE: u32 = 2;
+
+/// How large a volume is, and how it is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of each of the disk files, which are sparse at first.
+    pub disk_bytes: u64,
+    /// Bytes of cached stripes.
+    pub cache_bytes: usize,
+    /// Threads that host nodes; 0 for one per core.
+    pub threads: usize,
+}
+
+/// A directory with a volume in it. Both are removed when it is dropped.
+#[derive(Debug)]
+pub struct Scratch {
+    options: RunOptions,
+    /// None only while it is reopened. Ends before its directory goes.
+    running: Option<Running>,
+    directory: TempDir,
+}
+
+impl Scratch {
+    /// Makes and opens a volume under `parent`, which should be on a real disk.
+    pub fn new(parent: impl AsRef<Path>, shape: Shape) -> Self {
+        let directory = tempfile::tempdir_in(parent).expect("the target directory takes files");
+        let format = FormatOptions {
+            disk_nodes: DISK_NODES,
+            disks_per_node: DISKS_PER_NODE,
+            disk_bytes: shape.disk_bytes,
+            disks: Vec::new(),
+            fs_nodes: FS_NODES,
+            stripe_size: STRIPE_SIZE,
+        };
+        stack::format(&directory.path().join("volume"), &format).expect("the shape is possible");
+        let options = RunOptions { threads: shape.threads, cache_bytes: shape.cache_bytes };
+        let mut scratch = Self { options, running: None, directory };
+        scratch.reopen();
+        scratch
+    }
+
+    /// Ends the volume in good order and opens it again: nothing is cached then.
+    pub fn reopen(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop().expect("everything can be made durable");
+        }
+        let opened = stack::open(&self.volume_directory(), &self.options);
+        self.running = Some(opened.expect("the volume was just made"));
+    }
+
+    /// The volume's machine.
+    pub fn running(&self) -> &Running {
+        self.running.as_ref().expect("it is only reopened exclusively")
+    }
+
+    /// The volume, for ordinary threads.
+    pub fn volume(&self) -> Volume {
+        Volume::new(self.running().door(), Credentials::root())
+    }
+
+    /// A directory of the host beside the volume.
+    pub fn host_directory(&self) -> PathBuf {
+        let host = self.directory.path().join("host");
+        std::fs::create_dir_all(&host).expect("the target directory takes files");
+        host
+    }
+
+    /// The volume's disk files.
+    pub fn disk_files(&self) -> Vec<PathBuf> {
+        let disks = self.volume_directory().join("disks");
+        let entries = std::fs::read_dir(disks).expect("a volume has disks");
+        entries.map(|entry| entry.expect("it can be listed").path()).collect()
+    }
+
+    fn volume_directory(&self) -> PathBuf {
+        self.directory.path().join("volume")
+    }
+}

@@ -1,0 +1,52 @@
+//! Keeping a thread awake for a moment after work: to wake a parked thread costs more than a small
+//! request itself (design D3).
+//!
+//! Work is a request that came from another thread, or one that went to another thread and will be
+//! answered. As long as there was some within [`ALERT_TIME`], a task of the thread looks for more
+//! instead of letting the thread park; between looks it offers the core to other threads, so that
+//! whoever has something to do is not held up. Then the task ends: a thread without work sleeps.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// A thread stays awake so long after its last work: longer than another thread takes for a small
+/// request, short against the time slices of the host.
+pub(super) const ALERT_TIME: Duration = Duration::from_micros(50);
+
+/// The alertness of one thread.
+#[derive(Debug, Default)]
+pub(super) struct Alert {
+    /// There was work since the task looked last.
+    worked: Cell<bool>,
+    /// The task runs.
+    looking: Cell<bool>,
+}
+
+impl Alert {
+    /// To be called at each piece of work.
+    #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
+    pub(super) fn note_work(self: &Rc<Self>) {
+        self.worked.set(true);
+        if !self.looking.replace(true) {
+            actix::spawn(look(self.clone()));
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+async fn look(alert: Rc<Alert>) {
+    let mut until = Instant::now();
+    loop {
+        let now = Instant::now();
+        if alert.worked.replace(false) {
+            until = now + ALERT_TIME;
+        } else if now >= until {
+            return alert.looking.set(false);
+        }
+        // The core first goes to any other thread that waits for one, then this thread looks at its
+        // sockets, timers and mail.
+        std::thread::yield_now();
+        tokio::task::yield_now().await;
+    }
+}
