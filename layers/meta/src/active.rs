@@ -98,17 +98,20 @@ impl Active {
         change.released
     }
 
-    /// From now on nothing installed so far is rewritten in place.
-    pub(crate) fn seal(&mut self) {
-        merge_into(&mut self.sealed, std::mem::take(&mut self.pending));
+    /// From now on nothing installed so far is rewritten in place. Returns blocks that no record
+    /// will name: they were sealed before, and replaced before they were committed.
+    pub(crate) fn seal(&mut self, blocks: usize) -> Vec<Run> {
+        let dropped = merge_into(&mut self.sealed, std::mem::take(&mut self.pending), blocks);
         for change in self.sealed.values_mut() {
             change.chunk.seal();
         }
+        dropped
     }
 
-    /// What is sealed is being committed (with what an earlier commit could not finish).
-    pub(crate) fn begin_commit(&mut self) {
-        merge_into(&mut self.committing, std::mem::take(&mut self.sealed));
+    /// What is sealed is being committed (with what an earlier commit could not finish). Returns
+    /// blocks as [`seal`](Self::seal) does.
+    pub(crate) fn begin_commit(&mut self, blocks: usize) -> Vec<Run> {
+        merge_into(&mut self.committing, std::mem::take(&mut self.sealed), blocks)
     }
 
     /// A record names this chunk now.
@@ -130,11 +133,41 @@ impl Active {
     }
 }
 
-fn merge_into(older: &mut BTreeMap<u64, Uncommitted>, newer: BTreeMap<u64, Uncommitted>) {
+/// Puts later changes of chunks of `blocks` blocks behind earlier ones, so that one record does for
+/// both. What the later ones free of what the earlier ones took is returned: no record names it.
+fn merge_into(
+    older: &mut BTreeMap<u64, Uncommitted>,
+    newer: BTreeMap<u64, Uncommitted>,
+    blocks: usize,
+) -> Vec<Run> {
+    let mut dropped = Vec::new();
     for (index, mut change) in newer {
         let before = older.remove(&index).unwrap_or_default();
-        change.taken.splice(0..0, before.taken);
-        change.freed.splice(0..0, before.freed);
+        let still_taken = subtract(&before.taken, &change.freed, blocks);
+        let still_freed = subtract(&change.freed, &before.taken, blocks);
+        dropped.extend(subtract(&before.taken, &still_taken, blocks));
+        change.taken.splice(0..0, still_taken);
+        change.freed = before.freed.into_iter().chain(still_freed).collect();
         older.insert(index, change);
+    }
+    dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_two_unfinished_commits_take_and_free_is_named_by_no_record() {
+        let change = |taken, freed| Uncommitted {
+            chunk: Chunk::default(),
+            taken: vec![Run { start: taken, count: 1 }],
+            freed: vec![Run { start: freed, count: 1 }],
+        };
+        let mut older = BTreeMap::from([(0, change(7, 3))]);
+        let dropped = merge_into(&mut older, BTreeMap::from([(0, change(9, 7))]), 16);
+        assert_eq!(dropped, [Run { start: 7, count: 1 }]);
+        assert_eq!(older[&0].taken, [Run { start: 9, count: 1 }]);
+        assert_eq!(older[&0].freed, [Run { start: 3, count: 1 }]);
     }
 }

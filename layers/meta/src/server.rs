@@ -137,7 +137,7 @@ impl MetaServer {
             Request::Allocate(r) => Reply::Allocate(self.allocate(r.blocks).await),
             Request::Release(r) => Reply::Release(self.release(r.runs).await),
             Request::Install(r) => Reply::Install(self.install(r).await),
-            Request::Seal(r) => Reply::Seal(self.seal(&r)),
+            Request::Seal(r) => Reply::Seal(self.seal(&r).await),
             Request::Commit(r) => Reply::Commit(self.commit(r.ino).await),
             Request::Truncate(r) => Reply::Truncate(self.truncate(r).await),
             Request::GetDirty(r) => Reply::GetDirty(Ok(self.dirty(r.age_ms))),

@@ -49,7 +49,7 @@ impl Layout {
             stripe_size,
             stripes_per_node: (12 << 20) / u64::from(stripe_size),
             // From a few stripes per node to all that is ever used.
-            cache_bytes: fs_nodes as usize * (stripe_size as usize) << (2 + rng.below(6)),
+            cache_bytes: (fs_nodes as usize * stripe_size as usize) << (2 + rng.below(6)),
         }
     }
 

@@ -1,13 +1,14 @@
 //! Clients that change names of their own in shared directories, while the power goes again and
 //! again: what was answered as durable is there; a rename under way may be half done, but its file
-//! has a name.
+//! has a name. Directories are not renamed: one with two names cannot be told from a sound one
+//! until renames leave intents in the log.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fileio::protocol::{
-    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Link, Lookup,
-    MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
+    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Kind, Link,
+    Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
 };
 use futures::FutureExt as _;
 use runtime::seed::Rng;
@@ -38,8 +39,10 @@ struct Half {
 struct Entries<'a> {
     scene: &'a Scene,
     directories: Vec<Handle>,
-    entries: RefCell<BTreeMap<Key, Versions<Named>>>,
+    named: RefCell<BTreeMap<Key, Versions<Named>>>,
     halves: RefCell<Vec<Half>>,
+    /// What is known to be a directory.
+    made: RefCell<BTreeSet<Handle>>,
     /// Made by a request that was not answered: its handle is not known.
     unknown: RefCell<Vec<Key>>,
 }
@@ -68,8 +71,9 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
     let workload = Entries {
         scene,
         directories,
-        entries: RefCell::default(),
+        named: RefCell::default(),
         halves: RefCell::default(),
+        made: RefCell::default(),
         unknown: RefCell::default(),
     };
     for _ in 0..rounds {
@@ -112,23 +116,29 @@ impl Entries<'_> {
     }
 
     fn settled_at(&self, key: &Key) -> Named {
-        self.entries.borrow().get(key).and_then(|versions| *versions.settled())
+        self.named.borrow().get(key).and_then(|versions| *versions.settled())
     }
 
     /// A crash now would leave `key` as it is.
     fn is_certain(&self, key: &Key, named: Handle) -> bool {
-        let entries = self.entries.borrow();
+        let entries = self.named.borrow();
         let versions = entries.get(key);
         versions.is_some_and(|versions| versions.after_crash().iter().all(|v| *v == Some(named)))
     }
 
+    fn learn_kind(&self, attributes: &Attributes) {
+        if attributes.kind == (Kind::Directory {}) {
+            self.made.borrow_mut().insert(handle_of(attributes));
+        }
+    }
+
     fn issue(&self, key: &Key, named: Named) -> usize {
-        let mut entries = self.entries.borrow_mut();
+        let mut entries = self.named.borrow_mut();
         entries.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
     }
 
     fn answered(&self, key: &Key, number: usize, durable: bool) {
-        let mut entries = self.entries.borrow_mut();
+        let mut entries = self.named.borrow_mut();
         let Some(versions) = entries.get_mut(key) else { return };
         versions.acknowledge(number);
         if durable {
@@ -145,6 +155,7 @@ impl Entries<'_> {
     ) -> Result<(), PowerCut> {
         match made {
             Ok(attributes) => {
+                self.learn_kind(&attributes);
                 let number = self.issue(key, Some(handle_of(&attributes)));
                 self.answered(key, number, durable);
                 Ok(())
@@ -171,7 +182,7 @@ impl Entries<'_> {
     }
 
     async fn make_directory(&self, client: u32, key: Key) -> Result<(), PowerCut> {
-        let make = MakeNode {
+        let asked = MakeNode {
             who: Credentials::root(),
             call: self.scene.call_id(),
             directory: self.directories[key.0],
@@ -179,7 +190,7 @@ impl Entries<'_> {
             node: NewNode::Directory {},
             change: Change::default(),
         };
-        let made = self.scene.ask(client, make).await;
+        let made = self.scene.ask(client, asked).await;
         self.made(&key, made, true)
     }
 
@@ -238,7 +249,8 @@ impl Entries<'_> {
 
     async fn rename(&self, client: u32, from: Key, moved: Handle, to: Key) -> Result<(), PowerCut> {
         let replaced = self.settled_at(&to);
-        if from == to || replaced == Some(moved) {
+        let is_directory = |file: &Handle| self.made.borrow().contains(file);
+        if from == to || replaced == Some(moved) || is_directory(&moved) {
             return Ok(());
         }
         let rename = Rename {
@@ -275,7 +287,7 @@ impl Entries<'_> {
 
     /// A clean stop follows.
     fn settled(&self) {
-        for versions in self.entries.borrow_mut().values_mut() {
+        for versions in self.named.borrow_mut().values_mut() {
             let number = versions.acknowledged();
             versions.durable(number);
         }
@@ -285,7 +297,10 @@ impl Entries<'_> {
         let (directory, name) = (self.directories[key.0], key.1.clone());
         let lookup = Lookup { who: Credentials::root(), directory, name };
         match self.scene.ask(0, lookup).await {
-            Ok(attributes) => Some(handle_of(&attributes)),
+            Ok(attributes) => {
+                self.learn_kind(&attributes);
+                Some(handle_of(&attributes))
+            }
             Err(Failure::Refused(Error::NotFound {})) => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
         }
@@ -294,12 +309,12 @@ impl Entries<'_> {
     async fn check_after_crash(&self) {
         let mut present: BTreeMap<Key, Handle> = BTreeMap::new();
         let unknown = self.unknown.take();
-        let mut keys: Vec<Key> = self.entries.borrow().keys().cloned().collect();
+        let mut keys: Vec<Key> = self.named.borrow().keys().cloned().collect();
         keys.extend(unknown.iter().cloned());
         for key in keys {
             let found = self.look(&key).await;
             present.extend(found.map(|found| (key.clone(), found)));
-            let mut entries = self.entries.borrow_mut();
+            let mut entries = self.named.borrow_mut();
             let versions = entries.entry(key.clone()).or_insert_with(|| Versions::new(None));
             let possible = versions.after_crash();
             let right = possible.contains(&found) || found.is_some() && unknown.contains(&key);

@@ -42,7 +42,7 @@ struct File {
 struct Files<'a> {
     scene: &'a Scene,
     habits: Habits,
-    files: Vec<File>,
+    all: Vec<File>,
     /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one client.
@@ -61,7 +61,7 @@ pub(super) async fn run(scene: &Scene, habits: Habits) {
         files.push(create(scene, number, habits.blocks).await);
     }
     let group = 1 + rng.below(12);
-    let workload = Files { scene, habits, files, locks: KeyedLock::default(), group };
+    let workload = Files { scene, habits, all: files, locks: KeyedLock::default(), group };
     let free_bytes = workload.free_bytes().await;
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
@@ -104,7 +104,7 @@ async fn create(scene: &Scene, number: usize, blocks: usize) -> File {
 impl Files<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.scene.is_over() {
-            let file = rng.index(self.files.len());
+            let file = rng.index(self.all.len());
             let done = match rng.below(100) {
                 0..42 => self.write_own(client, file, &mut rng).await,
                 42..48 => self.write_any(client, file, &mut rng).await,
@@ -125,7 +125,12 @@ impl Files<'_> {
 
     /// Writes somewhere in a group of blocks of its own.
     async fn write_own(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
-        let shared = self.locks.shared(file).await;
+        // A write that is refused is looked at before anybody else writes.
+        let held = if self.habits.fills {
+            self.locks.exclusive(file).await
+        } else {
+            self.locks.shared(file).await
+        };
         let groups = self.habits.blocks as u64 / self.group / u64::from(self.habits.clients);
         let group = rng.below(groups.max(1)) * u64::from(self.habits.clients) + u64::from(client);
         let start = group * self.group * BLOCK;
@@ -135,8 +140,9 @@ impl Files<'_> {
         }
         let range = any_range(start, end, self.habits.write_blocks * BLOCK, rng);
         let full = self.write(client, file, range, rng).await?;
-        drop(shared);
-        if full { self.make_room(client, file).await } else { Ok(()) }
+        let done = if full { self.make_room(client, file).await } else { Ok(()) };
+        drop(held);
+        done
     }
 
     /// Writes anywhere, while nobody else writes.
@@ -145,8 +151,9 @@ impl Files<'_> {
         let end = self.habits.blocks as u64 * BLOCK;
         let range = any_range(0, end, 4 * self.habits.write_blocks * BLOCK, rng);
         let full = self.write(client, file, range, rng).await?;
+        let done = if full { self.make_room(client, file).await } else { Ok(()) };
         drop(alone);
-        if full { self.make_room(client, file).await } else { Ok(()) }
+        done
     }
 
     /// True if the volume is full.
@@ -162,7 +169,7 @@ impl Files<'_> {
             rng.fill(&mut data);
         }
         let durable = rng.chance(1, 10);
-        let File { handle, content } = &self.files[file];
+        let File { handle, content } = &self.all[file];
         let issued = content.borrow_mut().issue_write(offset, &data);
         let cut = rng.index(data.len() + 1);
         let data = Bytes::from(data);
@@ -177,9 +184,9 @@ impl Files<'_> {
                 );
                 let content = &mut *content.borrow_mut();
                 if durable {
-                    content.acknowledge_durable(&issued)
+                    content.acknowledge_durable(&issued);
                 } else {
-                    content.acknowledge(&issued)
+                    content.acknowledge(&issued);
                 }
                 Ok(false)
             }
@@ -196,17 +203,17 @@ impl Files<'_> {
     }
 
     /// After a write that was refused for lack of space: nothing else was hurt, and cutting works.
+    /// The caller holds the file alone.
     async fn make_room(&self, client: u32, file: usize) -> Result<(), PowerCut> {
-        let _alone = self.locks.exclusive(file).await;
         let data = self.read_all(client, file).await?;
-        let observed = self.files[file].content.borrow_mut().observe(&data);
+        let observed = self.all[file].content.borrow_mut().observe(&data);
         observed.unwrap_or_else(|wrong| panic!("after a refused write, file {file}: {wrong}"));
         self.cut_to(client, file, 0, true).await
     }
 
     async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content } = &self.files[file];
+        let File { handle, content } = &self.all[file];
         let most = content.borrow().size().1;
         let offset = rng.below(most + 2 * BLOCK);
         let length = (rng.below(40 * BLOCK) as u32).min(TRANSFER_MAX);
@@ -222,7 +229,7 @@ impl Files<'_> {
 
     async fn commit(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content } = &self.files[file];
+        let File { handle, content } = &self.all[file];
         let moment = content.borrow().moment();
         self.scene.ask(client, Commit { file: *handle }).await.map(drop).or_else(Self::ended)?;
         content.borrow_mut().committed(&moment);
@@ -236,7 +243,7 @@ impl Files<'_> {
             0 => 0,
             1 => rng.below(most),
             2 => rng.below(most / BLOCK) * BLOCK,
-            _ => rng.below(self.files[file].content.borrow().size().1 + 1),
+            _ => rng.below(self.all[file].content.borrow().size().1 + 1),
         };
         self.cut_to(client, file, size, rng.chance(1, 3)).await
     }
@@ -248,7 +255,7 @@ impl Files<'_> {
         size: u64,
         durable: bool,
     ) -> Result<(), PowerCut> {
-        let File { handle, content } = &self.files[file];
+        let File { handle, content } = &self.all[file];
         let issued = content.borrow_mut().issue_cut(size);
         let change = Change { size: Some(size), ..Change::default() };
         let who = Credentials::root();
@@ -265,7 +272,7 @@ impl Files<'_> {
 
     async fn look(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content } = &self.files[file];
+        let File { handle, content } = &self.all[file];
         let least = content.borrow().size().0;
         let call = GetAttributes { file: *handle };
         let size = self.scene.ask(client, call).await.or_else(Self::ended)?.size;
@@ -281,7 +288,7 @@ impl Files<'_> {
         let mut data = Vec::new();
         loop {
             let offset = data.len() as u64;
-            let (who, file) = (Credentials::root(), self.files[file].handle);
+            let (who, file) = (Credentials::root(), self.all[file].handle);
             let call = Read { who, file, offset, length: TRANSFER_MAX };
             let read = self.scene.ask(client, call).await.or_else(Self::ended)?;
             data.extend(read.data.concat());
@@ -292,24 +299,24 @@ impl Files<'_> {
     }
 
     async fn check_all(&self) {
-        for file in 0..self.files.len() {
+        for file in 0..self.all.len() {
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
-            let observed = self.files[file].content.borrow_mut().observe(&data);
+            let observed = self.all[file].content.borrow_mut().observe(&data);
             observed.unwrap_or_else(|wrong| panic!("at rest, file {file}: {wrong}"));
         }
     }
 
     async fn check_after_crash(&self) {
-        for file in 0..self.files.len() {
+        for file in 0..self.all.len() {
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
-            let settled = self.files[file].content.borrow_mut().settle(&data);
+            let settled = self.all[file].content.borrow_mut().settle(&data);
             settled.unwrap_or_else(|wrong| panic!("after a crash, file {file}: {wrong}"));
         }
     }
 
     /// A clean stop follows.
     fn committed_all(&self) {
-        for file in &self.files {
+        for file in &self.all {
             let content = &mut *file.content.borrow_mut();
             let moment = content.moment();
             content.committed(&moment);
@@ -322,7 +329,7 @@ impl Files<'_> {
     }
 
     async fn check_space_returns(&self, before: u64) {
-        for file in 0..self.files.len() {
+        for file in 0..self.all.len() {
             assert!(self.cut_to(0, file, 0, true).await.is_ok(), "no crash was asked for");
         }
         self.scene.pass(Duration::from_secs(10)).await;

@@ -76,7 +76,7 @@ impl Nemesis {
         self.read_errors.get() > 0
     }
 
-    fn tell(&self, world: &World, what: String) {
+    fn tell(&self, world: &World, what: &str) {
         self.done.borrow_mut().push(format!("{:?}: {what}", world.now()));
     }
 
@@ -108,7 +108,7 @@ impl Nemesis {
         });
         world.set_network_faults(faults);
         drop(rng);
-        self.tell(world, format!("{faults:?}, losses: {loses}"));
+        self.tell(world, &format!("{faults:?}, losses: {loses}"));
     }
 
     /// Does harm for as long as [`calm`](Self::calm) is not called.
@@ -134,7 +134,7 @@ impl Nemesis {
         for path in world.disks() {
             world.disk(&path).repair();
         }
-        self.tell(world, "calm".to_owned());
+        self.tell(world, "calm");
     }
 
     fn strike(&self, cluster: &Cluster) {
@@ -170,11 +170,13 @@ impl Nemesis {
                 format!("{node} is clogged")
             }
             5 => {
-                nodes.iter().for_each(|&node| world.unclog(node));
+                for &node in &nodes {
+                    world.unclog(node);
+                }
                 "nobody is clogged".to_owned()
             }
             6 => {
-                let seconds = rng.below(200_000) as i64 - 100_000;
+                let seconds = rng.below(200_000).cast_signed() - 100_000;
                 world.jump_clock(node, seconds);
                 format!("the clock of {node} jumps by {seconds} s")
             }
@@ -188,7 +190,7 @@ impl Nemesis {
                 format!("{path} will fail one read after {after} more")
             }
         };
-        self.tell(world, what);
+        self.tell(world, &what);
     }
 
     /// Draws whether, and when, the power goes: `None` for an orderly end after the same time.
@@ -206,7 +208,7 @@ impl Nemesis {
 
     /// The power of everything goes.
     pub(super) fn crash(&self, cluster: &Cluster) {
-        self.tell(cluster.world(), "the power of everything goes".to_owned());
+        self.tell(cluster.world(), "the power of everything goes");
         cluster.world().crash_everything();
     }
 }

@@ -81,8 +81,10 @@ impl Registers<'_> {
             }
             match answer {
                 Ok(value) => return Ok(value),
-                Err(Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }) => {}
-                Err(Error::Unreadable { .. }) => {}
+                Err(
+                    Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }
+                    | Error::Unreadable { .. },
+                ) => {}
                 Err(error) => panic!("a stripe cannot be used: {error}"),
             }
             self.scene.pass(std::time::Duration::from_millis(RETRY_MS)).await;

@@ -1,6 +1,7 @@
 //! One run: a cluster, its faults, clients that come and go in rounds.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -15,11 +16,14 @@ use super::cluster::{Cluster, Layout, OBSERVER, Phases};
 use super::nemesis::{Nemesis, Tolerance};
 
 /// Once no fault is left everything under way ends in this time, and a volume is mounted.
-const LIVELY_WITHIN: Duration = Duration::from_secs(120);
+const LIVELY_WITHIN: Duration = Duration::from_mins(2);
 /// The pause before a request that did not get through is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Tries of one request while faults last.
 const TRIES_MAX: u32 = 20_000;
+
+/// Bytes of a request's description in the log, at most.
+const TOLD_BYTES_MAX: usize = 400;
 
 /// How a request of a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,18 +190,13 @@ impl Scene {
     /// they may have been done.
     pub(super) async fn ask<C>(&self, client: u32, call: C) -> Result<C::Reply, Failure>
     where
-        C: Call<Protocol = FileIo> + Clone,
+        C: Call<Protocol = FileIo> + Clone + fmt::Debug,
     {
+        tracing::debug!(now = ?self.cluster.world().now(), client, call = %Short(&call));
         let context = self.cluster.application(client);
         for _ in 0..TRIES_MAX {
             let answer = fileio::client::ask(&context, call.clone()).await;
-            if std::env::var("TELL").is_ok() {
-                eprintln!(
-                    "{:?} c{client} -> {:?}",
-                    self.cluster.world().now(),
-                    answer.as_ref().map(|_| ())
-                );
-            }
+            tracing::debug!(now = ?self.cluster.world().now(), client, failed = ?answer.as_ref().err());
             if self.powerless.get() {
                 return Err(Failure::PowerCut);
             }
@@ -219,5 +218,15 @@ impl Scene {
     pub(super) fn answered(&self) -> bool {
         self.operations.set(self.operations.get() + 1);
         self.powerless.get()
+    }
+}
+
+/// The beginning of what a request says: data is of no use to whoever reads it.
+struct Short<'a, C>(&'a C);
+
+impl<C: fmt::Debug> fmt::Display for Short<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{:?}", self.0);
+        f.write_str(text.get(..TOLD_BYTES_MAX).unwrap_or(&text))
     }
 }

@@ -225,7 +225,7 @@ impl FileServer {
         Ok((attributes, Some(DirectoryChange { time: now, links: 0 })))
     }
 
-    async fn count_link(
+    pub(super) async fn count_link(
         &self,
         file: Handle,
         links: i64,

@@ -171,7 +171,7 @@ impl FileServer {
         if let Some(replaced) = &frozen {
             self.freeze_empty(replaced).await?;
         }
-        if let Err(error) = self.exchange_names(request, plan).await {
+        if let Err(error) = self.exchange_counted(request, plan).await {
             if let Some(replaced) = &frozen {
                 self.thaw(replaced).await?;
             }
@@ -183,16 +183,36 @@ impl FileServer {
         let change = InodeChange {
             ctime: Some(plan.time),
             parent: plan.moves_up.then_some(request.to_directory.ino),
+            links: -extra_link(plan),
             ..InodeChange::default()
         };
         let Handle { ino, generation } = handle_of(&plan.moved);
-        let durable = plan.moves_up;
+        let durable = plan.moves_up || extra_link(plan) > 0;
         let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable };
         match self.meta(self.node_of(ino), call).await {
             // Removed by its new name already.
             Ok(_) | Err(Error::Stale {}) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// A file has a link for each of its names also between the two steps, where a crash may leave
+    /// both of them: removing one must not take the file from the other.
+    async fn exchange_counted(&self, request: &Rename, plan: &Move) -> Result<(), Error> {
+        let (moved, extra) = (handle_of(&plan.moved), extra_link(plan));
+        if extra == 0 {
+            return self.exchange_names(request, plan).await;
+        }
+        match self.count_link(moved, extra, plan.time).await {
+            // What was looked up is gone: look again.
+            Err(Error::Stale {}) => return Err(Error::Changed {}),
+            counted => counted?,
+        };
+        let exchanged = self.exchange_names(request, plan).await;
+        if exchanged.is_err() {
+            self.count_link(moved, -extra, plan.time).await?;
+        }
+        exchanged
     }
 
     /// Sets the new name, then removes the old one, which nobody else can have changed.
@@ -217,4 +237,10 @@ impl FileServer {
         };
         self.meta_here(remove_old).await
     }
+}
+
+/// Links that are counted for what moves while it may have both names. The links of a directory
+/// count something else.
+fn extra_link(plan: &Move) -> i64 {
+    i64::from(plan.moved.kind != (Kind::Directory {}))
 }

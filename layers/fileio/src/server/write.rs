@@ -22,6 +22,10 @@ const BLOCK: usize = blockio::BLOCK_SIZE;
 struct Written {
     update: ChunkUpdate,
     reserved: Vec<Run>,
+    /// Bytes that the file has at least, with this.
+    end: u64,
+    /// Blocks that a map names already have new content: their checksums there are out of date.
+    in_place: bool,
 }
 
 impl FileServer {
@@ -70,20 +74,23 @@ impl FileServer {
             let start = index * chunk_size;
             let (from, to) = (offset.max(start), end.min(start + chunk_size));
             let part = data.slice((from - offset) as usize, (to - offset) as usize);
-            self.write_chunk(index, old, (from - start) as usize, part)
+            self.write_chunk((handle, index), old, (from - start) as usize, part)
         });
-        let written = self.all_or_release(join_all(parts).await).await?;
+        let (written, failure) = self.usable(join_all(parts).await).await;
+        if let (true, Some(error)) = (written.is_empty(), failure) {
+            return Err(error);
+        }
         let reserved: Vec<Run> =
             written.iter().flat_map(|written| written.reserved.clone()).collect();
         let call = Install {
             ino: file.ino,
+            size_min: written.iter().map(|written| written.end).max().unwrap_or(0),
             updates: written.into_iter().map(|written| written.update).collect(),
-            size_min: end,
             time: self.now(),
             drop_setid: rules::without_setid(who, file) != file.mode,
         };
         match self.meta_here(call).await {
-            Ok(attributes) => Ok(attributes),
+            Ok(attributes) => failure.map_or(Ok(attributes), Err),
             Err(error) => {
                 self.give_back(reserved).await;
                 Err(error)
@@ -91,11 +98,10 @@ impl FileServer {
         }
     }
 
-    /// All chunks, or the first error; then what was reserved for the others is given back.
-    async fn all_or_release(
-        &self,
-        parts: Vec<Result<Written, Error>>,
-    ) -> Result<Vec<Written>, Error> {
+    /// The chunks to install: all, or, after a failure, those with blocks that were rewritten in
+    /// place, since a map with their old checksums would make damage of them. What was reserved
+    /// for the others is given back.
+    async fn usable(&self, parts: Vec<Result<Written, Error>>) -> (Vec<Written>, Option<Error>) {
         let mut whole = Vec::with_capacity(parts.len());
         let mut failure = None;
         for part in parts {
@@ -104,9 +110,13 @@ impl FileServer {
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        let Some(error) = failure else { return Ok(whole) };
-        self.give_back(whole.into_iter().flat_map(|written| written.reserved).collect()).await;
-        Err(error)
+        if failure.is_none() {
+            return (whole, failure);
+        }
+        let (kept, dropped): (Vec<_>, Vec<_>) =
+            whole.into_iter().partition(|written| written.in_place);
+        self.give_back(dropped.into_iter().flat_map(|written| written.reserved).collect()).await;
+        (kept, failure)
     }
 
     async fn give_back(&self, runs: Vec<Run>) {
@@ -118,7 +128,7 @@ impl FileServer {
     /// Writes `data` at byte `from` of the chunk `old` into the cache. The caller holds the chunk.
     async fn write_chunk(
         &self,
-        index: u64,
+        (file, index): (Handle, u64),
         old: Chunk,
         from: usize,
         data: Pieces,
@@ -135,11 +145,14 @@ impl FileServer {
             0 => Vec::new(),
             wanted => self.meta_here(Allocate { blocks: wanted }).await?,
         };
-        let mut fresh =
-            reserved.iter().flat_map(|extent| extent.start..extent.start + u64::from(extent.count));
+        let mut fresh = reserved.iter().flat_map(Run::blocks);
+        let mut in_place = false;
         for (i, slot) in slots[first..end].iter_mut().enumerate() {
             let block = match slot {
-                Some(slot) if !slot.sealed => slot.block,
+                Some(slot) if !slot.sealed => {
+                    in_place = true;
+                    slot.block
+                }
                 _ => fresh.next().ok_or(Error::Damaged {})?,
             };
             let mut checksum = Crc32c::new();
@@ -154,7 +167,8 @@ impl FileServer {
             self.learn_content(file, index, &old, first..end).await;
             return Err(error);
         }
-        Ok(Written { update: ChunkUpdate { index, chunk }, reserved })
+        let end = index * u64::from(self.geometry.stripe_size) + to as u64;
+        Ok(Written { update: ChunkUpdate { index, chunk }, reserved, end, in_place })
     }
 
     /// After a write that failed half-way: blocks that it rewrote in place may be old or new, so their

@@ -88,11 +88,10 @@ impl MetaServer {
         Ok(attributes)
     }
 
-    pub(super) fn seal(&self, request: &Seal) -> Result<(), Error> {
-        self.with(request.ino, |active| {
-            active.seal();
-            Ok(())
-        })
+    pub(super) async fn seal(&self, request: &Seal) -> Result<(), Error> {
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let dropped = self.with(request.ino, |active| Ok(active.seal(blocks)))?;
+        self.forget_and_release(dropped).await
     }
 
     pub(super) async fn commit(&self, ino: u64) -> Result<Attributes, Error> {
@@ -105,8 +104,10 @@ impl MetaServer {
 
     /// Commits what is sealed; returns the position after which it is durable.
     async fn commit_locked(&self, ino: u64) -> Result<Position, Error> {
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let dropped = self.with(ino, |active| Ok(active.begin_commit(blocks)))?;
+        self.forget_and_release(dropped).await?;
         let (snapshot, changes) = self.with(ino, |active| {
-            active.begin_commit();
             active.dirty_since = None;
             self.dirty.borrow_mut().remove(&ino);
             let changes: Vec<(u64, Uncommitted)> =
@@ -177,10 +178,7 @@ impl MetaServer {
             let unnamed =
                 self.with(ino, |active| Ok(active.forget_chunks(size.div_ceil(chunk_size))))?;
             self.forget_and_release(unnamed).await?;
-            self.with(ino, |active| {
-                active.seal();
-                Ok(())
-            })?;
+            self.seal(&Seal { ino }).await?;
             self.commit_locked(ino).await?;
         }
         let kept_blocks = (size % chunk_size).div_ceil(block_size) as u32;
