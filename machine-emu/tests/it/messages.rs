@@ -204,3 +204,15 @@ fn a_request_to_a_node_that_does_not_exist_or_serve_is_refused() {
     assert_eq!(world.run(context.spawn(NodeId::fs(9), Ping { number: 1 })), unreachable);
     assert_eq!(world.run(context.spawn(NodeId::disk(0), Ping { number: 1 })), unreachable);
 }
+
+#[test]
+fn only_what_is_expendable_is_lost_by_chance() {
+    let world = serving(7, 1);
+    world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
+    // Row 1 is Ping.
+    world.set_expendable(|_, tag| tag == 1);
+    let context = application(&world);
+    let lost = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
+    assert_eq!(lost, Err(Error(Undelivered::Lost)));
+    assert!(world.run(context.spawn(NodeId::fs(0), Count {})).is_ok());
+}
