@@ -22,6 +22,10 @@ impl FileServer {
             rules::check_search(&who, &above)?;
             let found = self.find(directory, &name).await?.ok_or(Error::NotFound {})?;
             match self.inode(handle_of(&found)).await {
+                // A name goes before its inode, so a name that is still there names nothing.
+                Err(Error::Stale {}) if self.find(directory, &name).await? == Some(found) => {
+                    return Err(Error::Damaged {});
+                }
                 // Removed between the two: look again.
                 Err(Error::Stale {}) => {}
                 inode => return Ok(inode?.attributes),

@@ -30,14 +30,40 @@ impl FileServer {
         let Remove { who, directory, name, durable, .. } = request;
         rules::check_search(who, above)?;
         let found = self.find(*directory, name).await?.ok_or(Error::NotFound {})?;
-        let file = self.named(&found).await?;
+        let now = self.now();
+        let change = DirectoryChange { time: now, links: 0 };
+        let file = match self.named(&found).await {
+            Err(Error::Changed {}) if self.find(*directory, name).await? == Some(found) => {
+                rules::check_add(who, above)?;
+                self.remove_empty_name(*directory, name, &found).await?;
+                return Ok(((), Some(change)));
+            }
+            file => file?,
+        };
         rules::check_take(who, above, file.uid)?;
         if file.kind == (Kind::Directory {}) {
             return Err(Error::IsDirectory {});
         }
-        let now = self.now();
         self.remove_name(*directory, name, &found, now, *durable).await?;
-        Ok(((), Some(DirectoryChange { time: now, links: 0 })))
+        Ok(((), Some(change)))
+    }
+
+    /// Removes a name whose inode is gone: damage, since a name goes before its inode.
+    async fn remove_empty_name(
+        &self,
+        directory: Handle,
+        name: &Name,
+        found: &Dentry,
+    ) -> Result<(), Error> {
+        let call = ChangeName {
+            directory: directory.ino,
+            name: name.clone(),
+            expect: Some(*found),
+            set: None,
+            claimed: false,
+            durable: true,
+        };
+        self.meta_here(call).await
     }
 
     /// The attributes of what a name names; `Changed` if it was removed just now.
