@@ -4,7 +4,6 @@
 //! shared and read-only as [`Bytes`]. A [`Shared`] buffer hands out slices without a copy and is
 //! copied only when somebody wants to write while slices are still out.
 
-use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +12,9 @@ use bytes::Bytes;
 
 /// Every buffer starts at a multiple of this, as direct disk transfers ask.
 pub const ALIGNMENT: usize = 4096;
+
+/// Free buffers of one size that a pool keeps for later, at most.
+const KEPT_MAX: usize = 256;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
@@ -37,41 +39,7 @@ struct Inner {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
     copied_bytes: AtomicU64,
-    kept: Mutex<Kept>,
-}
-
-/// Free buffers, for later: memory that the host has to find, to clear and to map again costs more
-/// than the copy into it.
-#[derive(Default)]
-struct Kept {
-    /// By their pages; never an empty list.
-    by_pages: BTreeMap<usize, Vec<Box<[Page]>>>,
-    bytes: usize,
-}
-
-impl Kept {
-    fn take(&mut self, pages: usize) -> Option<Box<[Page]>> {
-        let same = self.by_pages.get_mut(&pages)?;
-        let taken = same.pop()?;
-        if same.is_empty() {
-            self.by_pages.remove(&pages);
-        }
-        self.bytes -= pages * ALIGNMENT;
-        Some(taken)
-    }
-
-    fn put(&mut self, pages: Box<[Page]>) {
-        self.bytes += pages.len() * ALIGNMENT;
-        self.by_pages.entry(pages.len()).or_default().push(pages);
-    }
-
-    /// Lets go of buffers, small ones first, until at most `bytes_max` are kept.
-    fn shrink(&mut self, bytes_max: usize) {
-        while self.bytes > bytes_max {
-            let Some(pages) = self.by_pages.keys().next().copied() else { return };
-            drop(self.take(pages));
-        }
-    }
+    kept: Mutex<Vec<Box<[Page]>>>,
 }
 
 impl Pool {
@@ -101,10 +69,8 @@ impl Pool {
             .ok()?;
         let kept = {
             let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let found = kept.take(pages);
-            // What is used and what is kept is together within the limit.
-            kept.shrink(limit.saturating_sub(self.used_bytes()));
-            found
+            let index = kept.iter().rposition(|pages_kept| pages_kept.len() == pages);
+            index.map(|index| kept.swap_remove(index))
         };
         let pages = kept.unwrap_or_else(|| vec![Page([0; ALIGNMENT]); pages].into_boxed_slice());
         Some(Buffer { pages: Some(pages), length, pool: self.clone() })
@@ -135,9 +101,8 @@ impl Pool {
     fn put_back(&self, pages: Box<[Page]>) {
         self.inner.used_bytes.fetch_sub(pages.len() * ALIGNMENT, Relaxed);
         let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let after = self.used_bytes() + kept.bytes + pages.len() * ALIGNMENT;
-        if after <= self.inner.limit_bytes {
-            kept.put(pages);
+        if kept.len() < KEPT_MAX {
+            kept.push(pages);
         }
     }
 }
@@ -266,19 +231,6 @@ mod tests {
         drop(second.freeze().slice(5..6));
         assert_eq!(pool.used_bytes(), ALIGNMENT);
         assert_eq!(pool.take(2 * ALIGNMENT).unwrap().as_ptr(), address);
-    }
-
-    #[test]
-    fn free_buffers_make_way_for_others_within_the_limit() {
-        let pool = Pool::new(4 * ALIGNMENT);
-        let small: Vec<Buffer> = (0..4).map(|_| pool.take(1).unwrap()).collect();
-        drop(small);
-        let kept_bytes = || pool.inner.kept.lock().unwrap().bytes;
-        assert_eq!(kept_bytes(), 4 * ALIGNMENT);
-        let large = pool.take(3 * ALIGNMENT).unwrap();
-        assert_eq!(kept_bytes(), ALIGNMENT);
-        drop(large);
-        assert_eq!(kept_bytes(), 4 * ALIGNMENT);
     }
 
     #[test]
