@@ -34,8 +34,9 @@ impl FileServer {
         let change = DirectoryChange { time: now, links: 0 };
         let file = match self.named(&found).await {
             Err(Error::Changed {}) if self.find(*directory, name).await? == Some(found) => {
+                // A name goes before its inode, so this is damage, which can be removed.
                 rules::check_add(who, above)?;
-                self.remove_empty_name(*directory, name, &found).await?;
+                self.take_name(*directory, name, &found).await?;
                 return Ok(((), Some(change)));
             }
             file => file?,
@@ -48,13 +49,8 @@ impl FileServer {
         Ok(((), Some(change)))
     }
 
-    /// Removes a name whose inode is gone: damage, since a name goes before its inode.
-    async fn remove_empty_name(
-        &self,
-        directory: Handle,
-        name: &Name,
-        found: &Dentry,
-    ) -> Result<(), Error> {
+    /// Removes a name, durably.
+    async fn take_name(&self, directory: Handle, name: &Name, found: &Dentry) -> Result<(), Error> {
         let call = ChangeName {
             directory: directory.ino,
             name: name.clone(),
@@ -87,17 +83,9 @@ impl FileServer {
             let name = Some((directory.ino, name.clone()));
             return self.drop_link_here(handle_of(found), name, time, durable).await;
         }
-        let call = ChangeName {
-            directory: directory.ino,
-            name: name.clone(),
-            expect: Some(*found),
-            set: None,
-            claimed: false,
-            // The inode's node has another log: were its record durable and this one not, a crash
-            // would leave a name of nothing.
-            durable: true,
-        };
-        self.meta_here(call).await?;
+        // The inode's node has another log: were its record durable and this one not, a crash
+        // would leave a name of nothing.
+        self.take_name(directory, name, found).await?;
         self.drop_link_at_its_node(found, time, durable).await
     }
 
