@@ -159,16 +159,6 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// Some chunks of a file.
-    pub struct FileMap {
-        /// The file.
-        attributes: Attributes,
-        /// As many as asked for.
-        chunks: Vec<Chunk>,
-    }
-}
-
-runtime::record! {
     /// A chunk whose new content is in the cache.
     pub struct ChunkUpdate {
         /// Which chunk of the file.
@@ -340,7 +330,7 @@ runtime::protocol! {
         nodes: Vec<u32>,
     } -> ();
 
-    /// Where the chunks of a file are.
+    /// Where the chunks of a file are: as many as asked for.
     16 Bulk Map {
         /// The file.
         ino: u64,
@@ -350,7 +340,7 @@ runtime::protocol! {
         first: u64,
         /// How many chunks.
         count: u32,
-    } -> FileMap;
+    } -> Vec<Chunk>;
 
     /// Reserve blocks at this node.
     17 Bulk Allocate {

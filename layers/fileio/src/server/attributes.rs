@@ -1,6 +1,6 @@
 //! Attributes, links and parents.
 
-use meta::protocol::{ChangeInode, GetInode, InodeChange, Map, Truncate};
+use meta::protocol::{ChangeInode, GetInode, InodeChange, Truncate};
 
 use super::FileServer;
 use crate::protocol::{
@@ -69,11 +69,10 @@ impl FileServer {
     /// Is byte `offset` of the file in a block, not in a hole?
     async fn is_stored(&self, file: Handle, offset: u64) -> Result<bool, Error> {
         let chunk_size = u64::from(self.geometry.stripe_size);
-        let first = offset / chunk_size;
-        let call = Map { ino: file.ino, generation: file.generation, first, count: 1 };
-        let map = self.meta_here(call).await?;
+        let index = offset / chunk_size;
+        let chunks = self.map(file, index..index + 1).await?;
         let block = (offset % chunk_size / blockio::BLOCK_SIZE as u64) as u32;
-        let mut runs = map.chunks.iter().flat_map(|chunk| &chunk.runs);
+        let mut runs = chunks.iter().flat_map(|chunk| &chunk.runs);
         Ok(runs.any(|run| (u32::from(run.at)..run.end()).contains(&block)))
     }
 
@@ -91,7 +90,7 @@ impl FileServer {
         let tail = size.next_multiple_of(blockio::BLOCK_SIZE as u64).min(before.size);
         if size < tail && self.is_stored(file, size).await? {
             // Should the file grow again, what was cut off must read as zeros.
-            let zeros = self.zeros((tail - size) as usize);
+            let zeros = super::read::zeros((tail - size) as usize);
             self.write_locked(&Credentials::root(), &before, size, vec![zeros]).await?;
         }
         self.meta_here(Truncate { ino, generation, size, time, durable }).await

@@ -55,7 +55,7 @@ impl FileServer {
         let count = (indices.end - indices.start) as u32;
         let Handle { ino, generation } = file;
         let call = Map { ino, generation, first: indices.start, count };
-        let chunks = self.meta_here(call).await?.chunks;
+        let chunks = self.meta_here(call).await?;
         if chunks.len() == count as usize { Ok(chunks) } else { Err(Error::Damaged {}) }
     }
 
@@ -93,25 +93,26 @@ impl FileServer {
         if at < to {
             parts.push(Part::Hole((to - at) as usize));
         }
-        try_join_all(parts.into_iter().map(|part| self.fetch(part))).await
+        try_join_all(parts.into_iter().map(Part::fetch)).await
     }
+}
 
-    async fn fetch(&self, part: Part) -> Result<Bytes, Error> {
-        match part {
-            Part::Hole(length) => Ok(self.zeros(length)),
-            Part::Stored { reading, skip, keep } => Ok(reading.await?.slice(skip..skip + keep)),
-        }
-    }
-
-    /// So many zeros, at most a stripe of them.
-    #[allow(clippy::unused_self, reason = "reads better beside the other sources of bytes")]
-    pub(super) fn zeros(&self, length: usize) -> Bytes {
-        Bytes::from_static(&ZEROS[..length])
-    }
+/// So many zeros, at most a stripe of them.
+pub(super) fn zeros(length: usize) -> Bytes {
+    Bytes::from_static(&ZEROS[..length])
 }
 
 /// A piece of an answer.
 enum Part {
     Hole(usize),
     Stored { reading: blockio::Answer<Bytes>, skip: usize, keep: usize },
+}
+
+impl Part {
+    async fn fetch(self) -> Result<Bytes, Error> {
+        match self {
+            Self::Hole(length) => Ok(zeros(length)),
+            Self::Stored { reading, skip, keep } => Ok(reading.await?.slice(skip..skip + keep)),
+        }
+    }
 }

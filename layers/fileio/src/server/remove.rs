@@ -36,7 +36,7 @@ impl FileServer {
             Err(Error::Changed {}) if self.find(*directory, name).await? == Some(found) => {
                 // A name goes before its inode, so this is damage, which can be removed.
                 rules::check_add(who, above)?;
-                self.take_name(*directory, name, &found).await?;
+                self.take_name(*directory, name, &found, false).await?;
                 return Ok(((), Some(change)));
             }
             file => file?,
@@ -49,14 +49,20 @@ impl FileServer {
         Ok(((), Some(change)))
     }
 
-    /// Removes a name, durably.
-    async fn take_name(&self, directory: Handle, name: &Name, found: &Dentry) -> Result<(), Error> {
+    /// Removes a name of this node, durably; `claimed` if the asker has claimed it.
+    pub(super) async fn take_name(
+        &self,
+        directory: Handle,
+        name: &Name,
+        found: &Dentry,
+        claimed: bool,
+    ) -> Result<(), Error> {
         let call = ChangeName {
             directory: directory.ino,
             name: name.clone(),
             expect: Some(*found),
             set: None,
-            claimed: false,
+            claimed,
             durable: true,
         };
         self.meta_here(call).await
@@ -85,7 +91,7 @@ impl FileServer {
         }
         // The inode's node has another log: were its record durable and this one not, a crash
         // would leave a name of nothing.
-        self.take_name(directory, name, found).await?;
+        self.take_name(directory, name, found, false).await?;
         self.drop_link_at_its_node(found, time, durable).await
     }
 

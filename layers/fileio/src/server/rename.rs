@@ -227,15 +227,7 @@ impl FileServer {
             durable: true,
         };
         self.meta(plan.to_node, set_new).await?;
-        let remove_old = ChangeName {
-            directory: from_directory.ino,
-            name: from_name.clone(),
-            expect: Some(plan.moved),
-            set: None,
-            claimed: true,
-            durable: true,
-        };
-        self.meta_here(remove_old).await
+        self.take_name(*from_directory, from_name, &plan.moved, true).await
     }
 }
 

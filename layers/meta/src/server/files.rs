@@ -12,7 +12,7 @@ use super::{MetaServer, decode};
 use crate::active::Uncommitted;
 use crate::attributes::Attributes;
 use crate::keys;
-use crate::protocol::{Chunk, Error, FileMap, Inode, Install, Map, Run, Seal, Truncate};
+use crate::protocol::{Chunk, Error, Inode, Install, Map, Run, Seal, Truncate};
 use crate::store::{Batch, Position, StoreError};
 
 /// Bytes that the chunks of one record may take, at most: well below the store's limit.
@@ -30,15 +30,15 @@ const FORGETS_MAX: usize = 64;
 const UNCOMMITTED_MAX: usize = 1024;
 
 impl MetaServer {
-    pub(super) async fn map(&self, request: Map) -> Result<FileMap, Error> {
+    pub(super) async fn map(&self, request: Map) -> Result<Vec<Chunk>, Error> {
         let Map { ino, generation, first, count } = request;
         self.load(ino, generation).await?;
         let mut chunks = Vec::with_capacity(count.min(1024) as usize);
         for index in first..first.saturating_add(u64::from(count)) {
             chunks.push(self.chunk(ino, index).await?);
         }
-        let attributes = self.with(ino, |active| Ok(active.inode.attributes))?;
-        Ok(FileMap { attributes, chunks })
+        // Unless the file was removed meanwhile.
+        self.with(ino, |_| Ok(chunks))
     }
 
     /// The present state of a chunk.
@@ -176,7 +176,7 @@ impl MetaServer {
         if shrinks {
             // What is cut off whole never needs to be written.
             let unnamed =
-                self.with(ino, |active| Ok(active.forget_chunks(size.div_ceil(chunk_size))))?;
+                self.with(ino, |active| Ok(active.forget_chunks(first_gone(size, self))))?;
             self.forget_and_release(unnamed).await?;
             self.seal(&Seal { ino }).await?;
             self.commit_locked(ino).await?;
@@ -187,7 +187,7 @@ impl MetaServer {
             self.cut(ino, size, time, shrinks.then_some((boundary, kept_blocks))).await?;
         let mut last = position;
         if shrinks {
-            last = self.trim_chunks(ino, size.div_ceil(chunk_size)).await?;
+            last = self.trim_chunks(ino, first_gone(size, self)).await?;
             self.recount(ino).await?;
         }
         self.settle_record(last, durable).await?;
