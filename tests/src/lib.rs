@@ -1,5 +1,5 @@
-//! What no single crate can promise: the whole system in simulation (`sim/`, `tests/sim.rs`), and
-//! the real program with real disks, real clients and real crashes (all the rest).
+//! What no single crate can promise: the real program with real disks, real clients and real
+//! crashes. The whole system in simulation is beside it, in the crate `sim`.
 //!
 //! # Promise
 //!
@@ -21,15 +21,13 @@
 //! | `content.rs` | files of random bytes, made and compared as streams |
 //! | `libnfs.rs` | the NFS client of the system: `nfs-ls`, `nfs-cp`, `nfs-cat` |
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
-//! | `sim/` | whole clusters under one seed |
 //!
-//! The tests: `sim.rs`; `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`.
+//! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`.
 
 pub mod content;
 pub mod libnfs;
 pub mod raw_nfs;
 pub mod served;
-pub mod sim;
 pub mod site;
 
 pub use content::Content;

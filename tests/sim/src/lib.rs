@@ -232,7 +232,7 @@ impl Drop for Told<'_> {
         }
         eprintln!(
             "to repeat this run: SEED={seed} WORKLOAD={name} \
-             cargo test -p tests --test sim one_seed -- --ignored --nocapture"
+             cargo test -p sim --test gate one_seed -- --ignored --nocapture"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The gate of the simulator: fresh seeds for a while, and every seed that ever failed.
 //!
-//! `SEED=... WORKLOAD=... cargo test -p tests --test sim one_seed -- --ignored --nocapture` repeats
-//! one run, with `RUST_LOG=tests=debug` telling each request; `SEEDS=1000 WORKLOAD=... ... many_seeds -- --ignored --nocapture` runs many.
+//! `SEED=... WORKLOAD=... cargo test -p sim --test gate one_seed -- --ignored --nocapture` repeats
+//! one run, with `RUST_LOG=sim=debug` telling each request; `SEEDS=1000 WORKLOAD=... ... many_seeds -- --ignored --nocapture` runs many.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use machine_emu::Fault;
 use runtime::seed::with_seed;
-use tests::sim::{Planted, Report, Workload, run, run_with};
+use sim::{Planted, Report, Workload, run, run_with};
 
 /// Fresh seeds of each workload in the gate.
 const SEEDS_PER_WORKLOAD: u64 = 16;
