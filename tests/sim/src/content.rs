@@ -166,8 +166,8 @@ impl Content {
             ));
         }
         for index in blocks_of(offset..end) {
-            let versions = self.blocks[index].visible(moment.blocks[index]);
-            check_block(index, offset, data, versions)?;
+            let possible = moment.blocks[index];
+            check_block(index, offset, data, &self.blocks[index], possible)?;
         }
         Ok(())
     }
@@ -196,7 +196,8 @@ impl Content {
             return Err(format!("the file has {size} bytes; possible were {sizes:?}"));
         }
         for index in blocks_of(0..size) {
-            check_block(index, 0, data, self.blocks[index].after_crash())?;
+            let block = &self.blocks[index];
+            check_block(index, 0, data, block, block.oldest_after_crash())?;
         }
         for (index, block) in whole_blocks(data, self.blocks.len()) {
             self.blocks[index].settle(block);
@@ -222,23 +223,33 @@ fn whole_blocks(data: &[u8], count: usize) -> impl Iterator<Item = (usize, Block
     })
 }
 
-/// The part of block `index` that `data`, which begins at `offset`, has of it.
-fn check_block(index: usize, offset: u64, data: &[u8], versions: &[Block]) -> Result<(), String> {
+/// The part of block `index` that `data`, which begins at `offset`, has of it: it is one of `versions`
+/// from number `oldest` on.
+fn check_block(
+    index: usize,
+    offset: u64,
+    data: &[u8],
+    versions: &Versions<Block>,
+    oldest: usize,
+) -> Result<(), String> {
     let start = index as u64 * BLOCK;
     let (from, to) = (offset.max(start), (offset + data.len() as u64).min(start + BLOCK));
     let seen = &data[(from - offset) as usize..(to - offset) as usize];
     let part = (from - start) as usize..(to - start) as usize;
-    if versions.iter().any(|version| version[part.clone()] == *seen) {
+    let possible = versions.visible(oldest);
+    if possible.iter().any(|version| version[part.clone()] == *seen) {
         return Ok(());
     }
     let differs = |version: &Block| {
         version[part.clone()].iter().zip(seen).filter(|(one, other)| one != other).count()
     };
-    let distances: Vec<usize> = versions.iter().map(differs).collect();
+    let distances: Vec<usize> = possible.iter().map(differs).collect();
     let zeros = seen.iter().all(|&byte| byte == 0);
+    let earlier = versions.numbers(|version| version[part.clone()] == *seen);
     Err(format!(
-        "bytes {from}..{to} (block {index}) are none of {} possible values; they differ from them \
-         in {distances:?} bytes; all zeros: {zeros}",
-        versions.len()
+        "bytes {from}..{to} (block {index}) are none of {} possible values, from number {oldest} on; \
+         they differ from them in {distances:?} bytes; they are the values {earlier:?}; all zeros: \
+         {zeros}",
+        possible.len()
     ))
 }

@@ -5,8 +5,9 @@
 //! - [`run`] draws everything from one seed: the shape of the cluster, what the clients do, the
 //!   faults. The same seed gives the same [`Report::trace_hash`], on any day.
 //! - Each workload compares what it sees with a model of what may be, while it runs, after each
-//!   crash, and at the end. A violation panics; the seed, the shape, the faults and the command that
-//!   repeats the run are printed.
+//!   crash, and at the end.
+//! - The faults of a run are a [`Schedule`]: text that is printed, edited and replayed. [`shrink`]
+//!   finds a shorter one that still shows a violation.
 //! - Once the faults end everything under way must end in bounded virtual time.
 //!
 //! # Rooms
@@ -15,7 +16,10 @@
 //! | --- | --- |
 //! | `cluster.rs` | the cluster: all layers on the emulated machine, by the product's own boot code |
 //! | `scene.rs` | one run: rounds of clients, power cuts, recovery |
-//! | `nemesis.rs` | the faults |
+//! | `schedule/` | faults as data |
+//! | `nemesis.rs` | drawing faults, and doing them |
+//! | `shrink.rs` | shorter schedules of a failure |
+//! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
 //! | `registers.rs` | workload: sectors of the logical disk |
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
@@ -30,10 +34,15 @@ mod entries;
 mod files;
 mod names;
 mod nemesis;
+mod quiet;
 mod registers;
 mod scene;
+pub mod schedule;
+mod shrink;
 mod versions;
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -43,8 +52,11 @@ use runtime::seed::Rng;
 
 use cluster::{Layout, Phases};
 use files::Habits;
-use nemesis::Tolerance;
+use nemesis::{Nemesis, Record, Source, Tolerance};
 use scene::Scene;
+
+pub use schedule::{Schedule, Strike};
+pub use shrink::{Shrunk, shrink};
 
 /// No run takes so much virtual time.
 const RUN_TIME_MAX: Duration = Duration::from_hours(2);
@@ -102,6 +114,7 @@ impl Workload {
         Tolerance {
             crashes: self != Self::Names,
             read_errors: matches!(self, Self::Disks | Self::Cache | Self::Files | Self::Burst),
+            heavy: self != Self::Names,
         }
     }
 
@@ -123,7 +136,7 @@ pub enum Planted {
 /// What a run did.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Equal for equal seeds.
+    /// Equal for equal cases.
     pub trace_hash: u64,
     /// What happened in the world.
     pub counters: Counters,
@@ -131,36 +144,117 @@ pub struct Report {
     pub virtual_time: Duration,
     /// Requests of clients that were answered.
     pub operations: u64,
+    /// The faults.
+    pub schedule: Schedule,
 }
 
-/// Runs `workload` under `seed`. Panics at the first violation.
+/// A run, before it runs.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What clients do.
+    pub workload: Workload,
+    /// Draws everything that is not given here.
+    pub seed: u64,
+    /// The faults, if they are not to be drawn.
+    pub schedule: Option<Schedule>,
+    /// Of the faults that are drawn only these words are done, see [`Strike::WORDS`].
+    pub faults: Option<BTreeSet<String>>,
+    /// A bug switched on.
+    pub planted: Option<Planted>,
+}
+
+/// A promise of the file system was broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// What was seen, and where.
+    pub message: String,
+    /// The shape of the cluster.
+    pub layout: String,
+    /// The faults up to then.
+    pub schedule: Schedule,
+}
+
+impl Case {
+    /// The run of `seed`, with all faults that `workload` bears.
+    pub fn new(workload: Workload, seed: u64) -> Self {
+        Self { workload, seed, schedule: None, faults: None, planted: None }
+    }
+
+    fn layout(&self, rng: &mut Rng) -> Layout {
+        let mut layout = Layout::draw(rng);
+        if self.workload == Workload::Full {
+            layout.stripes_per_node = stripes_of_small_volume(&layout, rng);
+        }
+        layout
+    }
+
+    /// Runs it.
+    pub fn run(&self) -> Result<Report, Violation> {
+        let record = Record::default();
+        let layout = format!("{:?}", self.layout(&mut Rng::new(self.seed)));
+        let told = quiet::catch(|| self.run_recorded(record.clone()));
+        let schedule = record.take();
+        match told {
+            Ok(report) => Ok(Report { schedule, ..report }),
+            Err(message) => Err(Violation { message, layout, schedule }),
+        }
+    }
+
+    /// Runs it; a violation panics.
+    fn run_recorded(&self, record: Record) -> Report {
+        let Self { workload, seed, .. } = *self;
+        let mut rng = Rng::new(seed);
+        let layout = self.layout(&mut rng);
+        let source = match &self.schedule {
+            Some(schedule) => Source::Given(schedule.clone()),
+            None => Source::Drawn(self.faults.clone()),
+        };
+        let nemesis = Nemesis::new(seed, workload.tolerance(), source, record);
+        let scene = Scene::new(seed, layout, nemesis, workload.phases());
+        if self.planted == Some(Planted::LyingDisks) {
+            plant_lying_disks(&scene);
+        }
+        let world = scene.cluster.world().clone();
+        let working = drive(workload, &scene, &mut rng);
+        let done = world.run_within(RUN_TIME_MAX, working);
+        assert!(done.is_some(), "the world stands still, or never ends");
+        Report {
+            trace_hash: world.trace_hash(),
+            counters: world.counters(),
+            virtual_time: world.now(),
+            operations: scene.operations(),
+            schedule: Schedule::default(),
+        }
+    }
+
+    /// The command that repeats it, but for a schedule that was given.
+    pub fn command(&self) -> String {
+        let (name, seed) = (self.workload.name(), self.seed);
+        let faults = self.faults.as_ref().map(|words| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            format!(" --faults {}", words.join(","))
+        });
+        format!("mdfs sim --workload {name} --seed {seed}{}", faults.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}\n{}", self.message, self.layout, self.schedule)
+    }
+}
+
+/// Runs `workload` under `seed`. Panics at a violation.
 pub fn run(workload: Workload, seed: u64) -> Report {
     run_with(workload, seed, None)
 }
 
 /// The same with a planted bug.
 pub fn run_with(workload: Workload, seed: u64, planted: Option<Planted>) -> Report {
-    let mut rng = Rng::new(seed);
-    let mut layout = Layout::draw(&mut rng);
-    if workload == Workload::Full {
-        layout.stripes_per_node = stripes_of_small_volume(&layout, &mut rng);
-    }
-    let scene = Scene::new(seed, layout, workload.tolerance(), workload.phases());
-    let told = Told { workload, seed, scene: &scene, layout };
-    if planted == Some(Planted::LyingDisks) {
-        plant_lying_disks(&scene);
-    }
-    let world = scene.cluster.world().clone();
-    let working = drive(workload, &scene, &mut rng);
-    let done = world.run_within(RUN_TIME_MAX, working);
-    assert!(done.is_some(), "the world stands still, or never ends");
-    std::mem::forget(told);
-    Report {
-        trace_hash: world.trace_hash(),
-        counters: world.counters(),
-        virtual_time: world.now(),
-        operations: scene.operations(),
-    }
+    let case = Case { planted, ..Case::new(workload, seed) };
+    case.run().unwrap_or_else(|violation| {
+        panic!("{violation}to repeat this run: {}", case.command());
+    })
 }
 
 /// Just enough stripes per node, and a few more.
@@ -212,27 +306,5 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
             let bytes = 1 + rng.index(512 << 10);
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
-    }
-}
-
-/// Tells, if the run panics, what it was and how to repeat it.
-struct Told<'a> {
-    workload: Workload,
-    seed: u64,
-    scene: &'a Scene,
-    layout: Layout,
-}
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        let (name, seed) = (self.workload.name(), self.seed);
-        eprintln!("{:?}", self.layout);
-        for line in self.scene.schedule() {
-            eprintln!("  {line}");
-        }
-        eprintln!(
-            "to repeat this run: SEED={seed} WORKLOAD={name} \
-             cargo test -p sim --test gate one_seed -- --ignored --nocapture"
-        );
     }
 }

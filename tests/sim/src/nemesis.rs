@@ -1,13 +1,16 @@
-//! Faults drawn from the seed, and a list of what was done, for whoever reads a failure.
+//! Faults: drawn from the seed part by part, or taken from a schedule that was given; and done.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
-use machine_emu::{DiskOperation, NetworkFaults, NetworkTiming, World};
-use runtime::Context;
+use machine_emu::{DiskOperation, NetworkFaults, NetworkTiming};
 use runtime::seed::Rng;
+use runtime::{Context, NodeId};
 
-use super::cluster::Cluster;
+use crate::cluster::Cluster;
+use crate::schedule::{Item, Part, Schedule, Strike};
 
 /// What a workload can bear.
 #[derive(Clone, Copy, Debug)]
@@ -16,17 +19,34 @@ pub(super) struct Tolerance {
     pub(super) crashes: bool,
     /// Reads of a disk that fail once.
     pub(super) read_errors: bool,
+    /// Faults after which nothing is certain until the power was cut.
+    pub(super) heavy: bool,
 }
+
+/// Where the faults of a run come from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// The seed; only faults of these words, if any are named.
+    Drawn(Option<BTreeSet<String>>),
+    /// A schedule.
+    Given(Schedule),
+}
+
+/// The schedule of a run as far as it is known: whoever reads a failure has it, too.
+pub(super) type Record = Rc<RefCell<Schedule>>;
 
 /// The faults of one run.
 pub(super) struct Nemesis {
+    source: Source,
     rng: RefCell<Rng>,
     tolerance: Tolerance,
-    /// One step in so many milliseconds, on average half.
-    pause_max_ms: u64,
-    done: RefCell<Vec<String>>,
+    /// One fault in so many microseconds, on average twice.
+    pause_max_us: u64,
+    record: Record,
+    rounds: Cell<u32>,
+    recoveries: Cell<u32>,
     read_errors: Cell<u64>,
-    quiet: Cell<bool>,
+    heavy: Cell<bool>,
 }
 
 impl std::fmt::Debug for Nemesis {
@@ -51,24 +71,32 @@ fn is_file_read(protocol: u8, tag: u8) -> bool {
     protocol == 4 && matches!(tag, 1 | 2 | 3 | 11 | 12 | 13 | 16)
 }
 
+/// The faults of one round.
+#[derive(Debug)]
+pub(super) struct Round {
+    strikes: Vec<Item>,
+    /// Virtual time since its beginning.
+    pub(super) end: Duration,
+    /// The power goes then.
+    pub(super) power_goes: bool,
+}
+
 impl Nemesis {
-    /// Faults for `cluster`, which begin with [`rage`](Self::rage).
-    pub(super) fn new(seed: u64, tolerance: Tolerance) -> Self {
+    /// Faults from `source`, which are told to `record`.
+    pub(super) fn new(seed: u64, tolerance: Tolerance, source: Source, record: Record) -> Self {
         let mut rng = Rng::new(seed ^ 0x000F_A017);
-        let pause_max_ms = 10 << rng.below(6);
+        let pause_max_us = 10_000 << rng.below(6);
         Self {
+            source,
             rng: RefCell::new(rng),
             tolerance,
-            pause_max_ms,
-            done: RefCell::default(),
+            pause_max_us,
+            record,
+            rounds: Cell::new(0),
+            recoveries: Cell::new(0),
             read_errors: Cell::new(0),
-            quiet: Cell::new(true),
+            heavy: Cell::new(false),
         }
-    }
-
-    /// What was done so far, a line each, with its virtual time.
-    pub(super) fn schedule(&self) -> Vec<String> {
-        self.done.borrow().clone()
     }
 
     /// A disk was told to fail reads: errors of storage are no bug.
@@ -76,57 +104,67 @@ impl Nemesis {
         self.read_errors.get() > 0
     }
 
-    fn tell(&self, world: &World, what: &str) {
-        self.done.borrow_mut().push(format!("{:?}: {what}", world.now()));
+    /// Until the power was cut an error means nothing.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.heavy.get()
     }
 
-    /// The faults of the network, for the whole run.
-    pub(super) fn prepare(&self, world: &World) {
-        let mut rng = self.rng.borrow_mut();
-        if rng.chance(1, 2) {
-            world.shuffle_steps();
-        }
-        let some =
-            |rng: &mut Rng, ppm: u64| if rng.chance(1, 2) { rng.below(ppm) as u32 } else { 0 };
-        let loses = rng.chance(1, 2);
-        let faults = NetworkFaults {
-            loss_ppm: if loses { some(&mut rng, 20_000) } else { 0 },
-            corrupt_ppm: if loses { some(&mut rng, 5_000) } else { 0 },
-            duplicate_ppm: some(&mut rng, 50_000),
-            reorder_ppm: some(&mut rng, 200_000),
-            delay_ppm: some(&mut rng, 50_000),
-            delay_max_ns: 1_000 << rng.below(14),
-        };
-        if loses {
-            world.set_expendable(is_file_read);
-        } else {
-            world.set_expendable(is_read);
-        }
-        world.set_network_timing(NetworkTiming {
-            jitter_ns: 1_000 << rng.below(8),
-            ..NetworkTiming::default()
-        });
-        world.set_network_faults(faults);
-        drop(rng);
-        self.tell(world, &format!("{faults:?}, losses: {loses}"));
-    }
-
-    /// Does harm for as long as [`calm`](Self::calm) is not called.
-    pub(super) async fn rage(&self, cluster: &Cluster, context: &Context) {
-        self.quiet.set(false);
-        while !self.quiet.get() {
-            let pause_ms = self.rng.borrow_mut().below(self.pause_max_ms) + 1;
-            context.sleep(Duration::from_millis(pause_ms)).await;
-            if !self.quiet.get() {
-                self.strike(cluster);
+    /// The faults of `part`: those given, or drawn by `draw`.
+    fn plan(&self, part: Part, draw: impl FnOnce(&mut Rng) -> Vec<(u64, Strike)>) -> Vec<Item> {
+        let items = match &self.source {
+            Source::Given(schedule) => schedule.of(part),
+            Source::Drawn(words) => {
+                let drawn = draw(&mut self.rng.borrow_mut()).into_iter();
+                let allowed = |strike: &Strike| {
+                    let word = strike.word();
+                    strike.is_relief() || words.as_ref().is_none_or(|words| words.contains(word))
+                };
+                let items = drawn.filter(|(_, strike)| allowed(strike));
+                items.map(|(at_us, strike)| Item { part, at_us, strike }).collect()
             }
+        };
+        self.record.borrow_mut().items.extend(items.iter().cloned());
+        items
+    }
+
+    /// The faults of the whole run: how messages fare.
+    pub(super) fn prepare(&self, cluster: &Cluster) {
+        let nodes = cluster.nodes();
+        for item in self.plan(Part::Setup, |rng| draw_setup(rng, &nodes)) {
+            self.strike(cluster, &item.strike);
         }
+    }
+
+    /// The faults of the next round, which takes `duration_max_ms` at most.
+    pub(super) fn begin_round(&self, cluster: &Cluster, duration_max_ms: u64) -> Round {
+        self.rounds.set(self.rounds.get() + 1);
+        let part = Part::Round(self.rounds.get());
+        let strikes = self.plan(part, |rng| self.draw_round(rng, cluster, duration_max_ms * 1000));
+        let end = strikes.iter().position(|item| item.strike.is_end());
+        let count = end.unwrap_or(strikes.len());
+        let end_us = end.map_or(duration_max_ms * 1000, |at| strikes[at].at_us);
+        let heavy = strikes[..count].iter().any(|item| item.strike.is_heavy());
+        let power_goes = heavy || end.is_some_and(|at| strikes[at].strike == Strike::Power {});
+        let strikes = strikes.into_iter().take(count).collect();
+        Round { strikes, end: Duration::from_micros(end_us), power_goes }
+    }
+
+    /// Does the harm of `round`, and returns when it ends.
+    pub(super) async fn rage(&self, round: &Round, cluster: &Cluster, context: &Context) {
+        let mut now = Duration::ZERO;
+        for item in &round.strikes {
+            let at = Duration::from_micros(item.at_us);
+            context.sleep(at.saturating_sub(now)).await;
+            now = now.max(at);
+            self.strike(cluster, &item.strike);
+        }
+        context.sleep(round.end.saturating_sub(now)).await;
     }
 
     /// Ends all faults but those of the network.
-    pub(super) fn calm(&self, cluster: &Cluster) {
-        self.quiet.set(true);
+    pub(super) fn calm(cluster: &Cluster) {
         let world = cluster.world();
+        world.heal();
         for node in cluster.nodes() {
             world.unclog(node);
             world.slow(node, 1, Duration::ZERO);
@@ -134,81 +172,205 @@ impl Nemesis {
         for path in world.disks() {
             world.disk(&path).repair();
         }
-        self.tell(world, "calm");
     }
 
-    fn strike(&self, cluster: &Cluster) {
-        let world = cluster.world();
-        let rng = &mut *self.rng.borrow_mut();
-        let nodes = cluster.nodes();
-        let node = nodes[rng.index(nodes.len())];
-        let disks = world.disks();
-        let path = &disks[rng.index(disks.len())];
-        let what = match rng.below(8) {
-            0 => {
-                let duration = Duration::from_micros(1 << rng.below(18));
-                world.freeze(node, duration);
-                format!("{node} freezes for {duration:?}")
-            }
-            1 => {
-                let factor = 1 + rng.below(50);
-                let step = Duration::from_nanos(rng.below(20_000));
-                world.slow(node, factor, step);
-                format!("{node} is {factor} times as slow, a step takes {step:?}")
-            }
-            2 => {
-                world.slow(node, 1, Duration::ZERO);
-                format!("{node} is fast again")
-            }
-            3 => {
-                let factor = 1 + rng.below(30);
-                world.disk(path).slow(factor);
-                format!("{path} is {factor} times as slow")
-            }
-            4 => {
-                world.clog(node);
-                format!("{node} is clogged")
-            }
-            5 => {
-                for &node in &nodes {
-                    world.unclog(node);
-                }
-                "nobody is clogged".to_owned()
-            }
-            6 => {
-                let seconds = rng.below(200_000).cast_signed() - 100_000;
-                world.jump_clock(node, seconds);
-                format!("the clock of {node} jumps by {seconds} s")
-            }
-            _ => {
-                if !self.tolerance.read_errors {
-                    return;
-                }
-                self.read_errors.set(self.read_errors.get() + 1);
-                let after = rng.below(20);
-                world.disk(path).fail(DiskOperation::Read, after, false, std::io::ErrorKind::Other);
-                format!("{path} will fail one read after {after} more")
-            }
-        };
-        self.tell(world, &what);
-    }
-
-    /// Draws whether, and when, the power goes: `None` for an orderly end after the same time.
-    pub(super) fn draw_end(&self, duration_max_ms: u64) -> (Duration, bool) {
-        let mut rng = self.rng.borrow_mut();
-        let after = Duration::from_micros(rng.below(duration_max_ms * 1000) + 1000);
-        (after, self.tolerance.crashes && rng.chance(3, 4))
-    }
-
-    /// Draws when the power goes again while the nodes come up, if it does.
-    pub(super) fn draw_relapse(&self) -> Option<Duration> {
-        let mut rng = self.rng.borrow_mut();
-        rng.chance(1, 4).then(|| Duration::from_micros(1 << rng.below(18)))
+    /// When the power goes again while the nodes come up, if it does.
+    pub(super) fn relapse(&self) -> Option<Duration> {
+        self.recoveries.set(self.recoveries.get() + 1);
+        let items = self.plan(Part::Recovery(self.recoveries.get()), |rng| {
+            let relapse = rng.chance(1, 4).then(|| (1 << rng.below(18), Strike::Power {}));
+            relapse.into_iter().collect()
+        });
+        let power = items.iter().find(|item| item.strike == Strike::Power {});
+        power.map(|item| Duration::from_micros(item.at_us))
     }
 
     /// The power of everything goes.
     pub(super) fn crash(&self, cluster: &Cluster) {
-        self.tell(cluster.world(), "the power of everything goes");
         cluster.world().crash_everything();
+        self.heavy.set(false);
+    }
+
+    fn draw_round(
+        &self,
+        rng: &mut Rng,
+        cluster: &Cluster,
+        duration_max_us: u64,
+    ) -> Vec<(u64, Strike)> {
+        let end_us = rng.below(duration_max_us) + 1000;
+        let power = self.tolerance.crashes && rng.chance(3, 4);
+        // The worse the fault, the nearer the end: what follows it tells little.
+        let heavy = power && self.tolerance.heavy && rng.chance(1, 3);
+        let (nodes, disks) = (cluster.nodes(), cluster.world().disks());
+        let mut strikes = Vec::new();
+        let mut at_us = 0;
+        loop {
+            at_us += rng.below(self.pause_max_us) + 1;
+            if at_us >= end_us {
+                break;
+            }
+            let strike = draw_light(rng, &nodes, &disks);
+            strikes.extend(strike.into_iter().map(|strike| (at_us, strike)));
+        }
+        if !self.tolerance.read_errors {
+            strikes.retain(|(_, strike)| !matches!(strike, Strike::FailRead { .. }));
+        }
+        if heavy {
+            let last_us = end_us.min(HEAVY_MAX_US);
+            let at_us = end_us - last_us + rng.below(last_us);
+            let drawn = draw_heavy(rng, &nodes, &disks);
+            strikes.extend(drawn.into_iter().map(|strike| (at_us, strike)));
+            strikes.sort_by_key(|(at_us, _)| *at_us);
+        }
+        strikes.push((end_us, if power { Strike::Power {} } else { Strike::End {} }));
+        strikes
+    }
+
+    fn strike(&self, cluster: &Cluster, strike: &Strike) {
+        let world = cluster.world();
+        tracing::debug!(now = ?world.now(), %strike);
+        if strike.is_heavy() {
+            self.heavy.set(true);
+        }
+        let fail = |disk: &str, operation, after, sticky, kind| {
+            world.disk(disk).fail(operation, after, sticky, kind);
+        };
+        let broken = std::io::ErrorKind::Other;
+        match strike {
+            Strike::Shuffle {} => world.shuffle_steps(),
+            Strike::Network { .. } => set_network(cluster, strike),
+            Strike::Freeze { node, for_us } => {
+                world.freeze(*node, Duration::from_micros(*for_us));
+            }
+            Strike::Slow { node, factor, step_ns } => {
+                world.slow(*node, *factor, Duration::from_nanos(*step_ns));
+            }
+            Strike::SlowDisk { disk, factor } => world.disk(disk).slow(*factor),
+            Strike::Clog { node } => world.clog(*node),
+            Strike::Unclog { node } => world.unclog(*node),
+            Strike::Jump { node, seconds } => world.jump_clock(*node, *seconds),
+            Strike::FailRead { disk, after } => {
+                self.read_errors.set(self.read_errors.get() + 1);
+                fail(disk, DiskOperation::Read, *after, false, broken);
+            }
+            Strike::FailWrite { disk, after } => {
+                fail(disk, DiskOperation::Write, *after, true, broken);
+            }
+            Strike::FailFlush { disk, after } => {
+                fail(disk, DiskOperation::Sync, *after, false, broken);
+            }
+            Strike::FillDisk { disk, after } => {
+                let full = std::io::ErrorKind::StorageFull;
+                fail(disk, DiskOperation::Write, *after, true, full);
+            }
+            Strike::Cut { from, to } => world.cut(*from, *to),
+            Strike::Heal {} => world.heal(),
+            // Whoever runs the round does these.
+            Strike::Power {} | Strike::End {} => {}
+        }
+    }
+}
+
+/// A heavy fault comes so long before the power goes, at most.
+const HEAVY_MAX_US: u64 = 200_000;
+/// Clocks of nodes differ by so many seconds, at most: somewhat more than a day.
+const CLOCK_SKEW_MAX: u64 = 100_000;
+
+fn set_network(cluster: &Cluster, strike: &Strike) {
+    let &Strike::Network {
+        loss_ppm,
+        corrupt_ppm,
+        duplicate_ppm,
+        reorder_ppm,
+        delay_ppm,
+        delay_max_ns,
+        jitter_ns,
+        applications_only,
+    } = strike
+    else {
+        return;
+    };
+    let world = cluster.world();
+    world.set_expendable(if applications_only { is_file_read } else { is_read });
+    world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
+    world.set_network_faults(NetworkFaults {
+        loss_ppm,
+        corrupt_ppm,
+        duplicate_ppm,
+        reorder_ppm,
+        delay_ppm,
+        delay_max_ns,
+    });
+}
+
+fn draw_setup(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Strike)> {
+    let mut strikes = Vec::new();
+    if rng.chance(1, 2) {
+        strikes.push(Strike::Shuffle {});
+    }
+    let some = |rng: &mut Rng, ppm: u64| if rng.chance(1, 2) { rng.below(ppm) as u32 } else { 0 };
+    let loses = rng.chance(1, 2);
+    strikes.push(Strike::Network {
+        loss_ppm: if loses { some(rng, 20_000) } else { 0 },
+        corrupt_ppm: if loses { some(rng, 5_000) } else { 0 },
+        duplicate_ppm: some(rng, 50_000),
+        reorder_ppm: some(rng, 200_000),
+        delay_ppm: some(rng, 50_000),
+        delay_max_ns: 1_000 << rng.below(14),
+        jitter_ns: 1_000 << rng.below(8),
+        applications_only: loses,
+    });
+    if rng.chance(1, 2) {
+        strikes.extend(nodes.iter().map(|&node| draw_jump(rng, node)));
+    }
+    strikes.into_iter().map(|strike| (0, strike)).collect()
+}
+
+fn draw_jump(rng: &mut Rng, node: NodeId) -> Strike {
+    let seconds = rng.below(2 * CLOCK_SKEW_MAX).cast_signed() - CLOCK_SKEW_MAX.cast_signed();
+    Strike::Jump { node, seconds }
+}
+
+fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.index(from.len())].clone()
+}
+
+fn draw_light(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> {
+    let node = pick(rng, nodes);
+    let disk = pick(rng, disks);
+    let one = match rng.below(9) {
+        0 => Strike::Freeze { node, for_us: 1 << rng.below(18) },
+        1 => Strike::Slow { node, factor: 1 + rng.below(50), step_ns: rng.below(20_000) },
+        2 => Strike::Slow { node, factor: 1, step_ns: 0 },
+        3 => Strike::SlowDisk { disk, factor: 1 + rng.below(30) },
+        4 => Strike::Clog { node },
+        5 | 6 => return nodes.iter().map(|&node| Strike::Unclog { node }).collect(),
+        7 => draw_jump(rng, node),
+        _ => Strike::FailRead { disk, after: rng.below(20) },
+    };
+    vec![one]
+}
+
+fn draw_heavy(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> {
+    let disk = pick(rng, disks);
+    let after = rng.below(10);
+    match rng.below(5) {
+        0 => vec![Strike::FailWrite { disk, after }],
+        1 => vec![Strike::FailFlush { disk, after }],
+        2 => vec![Strike::FillDisk { disk, after }],
+        3 => {
+            let (from, to) = (pick(rng, nodes), pick(rng, nodes));
+            vec![Strike::Cut { from, to }]
+        }
+        _ => {
+            // Two sides that do not hear each other.
+            let (here, there): (Vec<NodeId>, Vec<NodeId>) =
+                nodes.iter().partition(|_| rng.chance(1, 2));
+            let ways = here.iter().flat_map(|&one| there.iter().map(move |&other| (one, other)));
+            let both = |(one, other)| {
+                [Strike::Cut { from: one, to: other }, Strike::Cut { from: other, to: one }]
+            };
+            ways.flat_map(both).collect()
+        }
     }
 }

@@ -81,6 +81,7 @@ impl Registers<'_> {
             }
             match answer {
                 Ok(value) => return Ok(value),
+                Err(_) if self.scene.is_hopeless() => return Err(PowerCut),
                 Err(
                     Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }
                     | Error::Unreadable { .. },

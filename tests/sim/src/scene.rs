@@ -13,7 +13,7 @@ use runtime::seed::Rng;
 use runtime::{Call, NodeId};
 
 use super::cluster::{Cluster, Layout, OBSERVER, Phases};
-use super::nemesis::{Nemesis, Tolerance};
+use super::nemesis::Nemesis;
 
 /// Once no fault is left everything under way ends in this time, and a volume is mounted.
 const LIVELY_WITHIN: Duration = Duration::from_mins(2);
@@ -28,7 +28,7 @@ const TOLD_BYTES_MAX: usize = 400;
 /// How a request of a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The power went: whether it was done nobody knows.
+    /// The power went, or will go: whether it was done nobody knows.
     PowerCut,
     /// It was refused, and nothing was done.
     Refused(Error),
@@ -51,6 +51,7 @@ pub(super) struct Scene {
     nemesis: Nemesis,
     rng: RefCell<Rng>,
     over: Cell<bool>,
+    /// What is answered now does not count: the power has gone, or will for sure.
     powerless: Cell<bool>,
     operations: Cell<u64>,
     calls: Cell<u64>,
@@ -58,11 +59,11 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// A cluster of `layout` that suffers what `tolerance` allows.
-    pub(super) fn new(seed: u64, layout: Layout, tolerance: Tolerance, phases: Phases) -> Self {
+    /// A cluster of `layout` that suffers what `nemesis` does.
+    pub(super) fn new(seed: u64, layout: Layout, nemesis: Nemesis, phases: Phases) -> Self {
         Self {
             cluster: Cluster::new(seed, layout),
-            nemesis: Nemesis::new(seed, tolerance),
+            nemesis,
             rng: RefCell::new(Rng::new(seed ^ 0x0005_CE7E)),
             over: Cell::new(true),
             powerless: Cell::new(false),
@@ -75,11 +76,6 @@ impl Scene {
     /// A generator of its own for one client.
     pub(super) fn fork_rng(&self) -> Rng {
         Rng::new(self.rng.borrow_mut().bits())
-    }
-
-    /// What was done to the cluster.
-    pub(super) fn schedule(&self) -> Vec<String> {
-        self.nemesis.schedule()
     }
 
     /// Requests of clients that were answered.
@@ -107,7 +103,7 @@ impl Scene {
     pub(super) async fn set_up(&self) {
         let made = self.cluster.format(self.phases).await;
         made.unwrap_or_else(|error| panic!("a fresh volume cannot be made: {error}"));
-        self.nemesis.prepare(self.cluster.world());
+        self.nemesis.prepare(&self.cluster);
     }
 
     /// Lets `clients` work, amid faults, for a while drawn up to `duration_max_ms`; then the power
@@ -117,29 +113,23 @@ impl Scene {
         clients: Vec<LocalBoxFuture<'_, ()>>,
         duration_max_ms: u64,
     ) -> End {
-        let (after, power_goes) = self.nemesis.draw_end(duration_max_ms);
+        let round = self.nemesis.begin_round(&self.cluster, duration_max_ms);
         let context = self.cluster.application(OBSERVER);
         self.over.set(false);
-        let end = async {
-            context.sleep(after).await;
+        let raging = async {
+            self.nemesis.rage(&round, &self.cluster, &context).await;
             self.over.set(true);
-            if power_goes {
+            if round.power_goes {
                 self.powerless.set(true);
                 self.nemesis.crash(&self.cluster);
             }
-            self.nemesis.calm(&self.cluster);
-            context.sleep(LIVELY_WITHIN).await;
-            panic!("clients still wait {LIVELY_WITHIN:?} after the last fault");
+            Nemesis::calm(&self.cluster);
         };
-        let working = join(join_all(clients), self.nemesis.rage(&self.cluster, &context));
-        match select(pin!(working), pin!(end)).await {
-            Either::Left(_) if power_goes => End::PowerCut,
-            Either::Left(_) => {
-                // The clients may have ended before their time.
-                self.over.set(true);
-                End::Orderly
-            }
-            Either::Right(((), _)) => unreachable!("the time is watched"),
+        let all = join(join_all(clients), raging);
+        match select(pin!(all), context.sleep(round.end + LIVELY_WITHIN)).await {
+            Either::Left(_) if round.power_goes => End::PowerCut,
+            Either::Left(_) => End::Orderly,
+            Either::Right(_) => panic!("clients still wait {LIVELY_WITHIN:?} after the last fault"),
         }
     }
 
@@ -148,7 +138,7 @@ impl Scene {
         let context = self.cluster.application(OBSERVER);
         loop {
             self.cluster.restart();
-            let relapse = self.nemesis.draw_relapse();
+            let relapse = self.nemesis.relapse();
             let limit = relapse.unwrap_or(LIVELY_WITHIN);
             let mounting = pin!(self.cluster.mount(self.phases));
             match select(mounting, pin!(context.sleep(limit))).await {
@@ -205,6 +195,9 @@ impl Scene {
                     self.operations.set(self.operations.get() + 1);
                     return Ok(reply);
                 }
+                Err(Error::Undelivered { .. } | Error::Damaged {}) if self.is_hopeless() => {
+                    return Err(Failure::PowerCut);
+                }
                 Err(Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }) => {}
                 Err(Error::Damaged {}) if self.nemesis.has_failed_reads() => {}
                 Err(error) => return Err(Failure::Refused(error)),
@@ -212,6 +205,15 @@ impl Scene {
             context.sleep(RETRY_PAUSE).await;
         }
         panic!("asked in vain, {TRIES_MAX} times");
+    }
+
+    /// A request failed: nobody knows whether it was done, if a fault lasts that only a power cut
+    /// ends. Then nothing that comes after it is certain either.
+    pub(super) fn is_hopeless(&self) -> bool {
+        if self.nemesis.is_heavy() {
+            self.powerless.set(true);
+        }
+        self.nemesis.is_heavy()
     }
 
     /// Notes an answer of another layer; true if the power has gone meanwhile.

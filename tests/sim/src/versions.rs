@@ -41,6 +41,15 @@ impl<T: PartialEq + Clone> Versions<T> {
         self.durable = self.durable.max(number);
     }
 
+    /// The numbers of all values that `matches`, for whoever looks for what went wrong.
+    pub(super) fn numbers(&self, matches: impl Fn(&T) -> bool) -> Vec<usize> {
+        (0..)
+            .zip(&self.values)
+            .filter(|(_, value)| matches(value))
+            .map(|(number, _)| number)
+            .collect()
+    }
+
     /// The value issued last.
     pub(super) fn last(&self) -> &T {
         &self.values[self.values.len() - 1]
@@ -54,6 +63,11 @@ impl<T: PartialEq + Clone> Versions<T> {
     /// What a read that began when `acknowledged` was the last may see by now.
     pub(super) fn visible(&self, acknowledged: usize) -> &[T] {
         &self.values[acknowledged..]
+    }
+
+    /// The number of the oldest value that may be there after a crash.
+    pub(super) fn oldest_after_crash(&self) -> usize {
+        self.durable
     }
 
     /// What may be there after a crash.

@@ -4,12 +4,11 @@
 //! one run, with `RUST_LOG=sim=debug` telling each request; `SEEDS=1000 WORKLOAD=... ... many_seeds -- --ignored --nocapture` runs many.
 
 use std::collections::BTreeMap;
-use std::panic::catch_unwind;
 use std::time::Duration;
 
 use machine_emu::Fault;
 use runtime::seed::with_seed;
-use sim::{Planted, Report, Workload, run, run_with};
+use sim::{Case, Planted, Report, Workload, run, shrink};
 
 /// Fresh seeds of each workload in the gate.
 const SEEDS_PER_WORKLOAD: u64 = 16;
@@ -115,11 +114,40 @@ fn what_failed_once_does_not_fail_again() {
 fn disks_that_lie_about_flushes_are_noticed() {
     let noticed = |workload| {
         (0..10).any(|seed| {
-            catch_unwind(|| run_with(workload, seed, Some(Planted::LyingDisks))).is_err()
+            let planted = Some(Planted::LyingDisks);
+            Case { planted, ..Case::new(workload, seed) }.run().is_err()
         })
     };
     assert!(noticed(Workload::Cache), "the oracle of sectors sees nothing");
     assert!(noticed(Workload::Files), "the oracle of files sees nothing");
+}
+
+#[test]
+fn a_schedule_that_was_printed_repeats_the_run_it_came_from() {
+    for workload in [Workload::Cache, Workload::Entries] {
+        let drawn = run(workload, 3);
+        let schedule = drawn.schedule.to_string().parse().unwrap();
+        let case = Case { schedule: Some(schedule), ..Case::new(workload, 3) };
+        let given = case.run().unwrap();
+        assert_eq!(given.trace_hash, drawn.trace_hash);
+        assert_eq!(given.schedule, drawn.schedule);
+    }
+}
+
+#[test]
+fn a_failure_shrinks_to_the_faults_that_it_needs() {
+    let planted = Some(Planted::LyingDisks);
+    let cases = (0..20).map(|seed| Case { planted, ..Case::new(Workload::Files, seed) });
+    let (case, violation) = cases
+        .into_iter()
+        .find_map(|case| case.run().err().map(|violation| (case.clone(), violation)))
+        .expect("lying disks are noticed");
+    let before = violation.schedule.items.len();
+    let shrunk = shrink(&case, violation, 200, |_| {});
+    let left = &shrunk.violation.schedule.items;
+    assert!(left.len() <= 6 && left.len() < before, "{before} faults, then {left:?}");
+    assert!(left.iter().any(|item| item.strike.word() == "power"), "{left:?}");
+    assert!(shrunk.case.run().is_err(), "the shorter schedule fails again");
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -152,12 +180,24 @@ fn many_seeds() {
     for workload in workloads() {
         let mut sum = Sum::default();
         for seed in first..first + number("SEEDS").unwrap_or(100) {
-            match catch_unwind(|| run(workload, seed)) {
+            match Case::new(workload, seed).run() {
                 Ok(report) => sum.add(&report),
-                Err(_) => failed.push((workload, seed)),
+                Err(violation) => {
+                    println!("{} {seed}: {}", workload.name(), violation.message);
+                    failed.push((workload, seed));
+                }
             }
         }
         sum.tell(workload.name());
     }
     assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+#[test]
+#[ignore = "shortens one failure by hand"]
+fn shrink_seed() {
+    let case = Case::new(workloads()[0], number("SEED").expect("SEED=..."));
+    let violation = case.run().expect_err("a seed that fails");
+    let shrunk = shrink(&case, violation, 1_000, |_| {});
+    println!("after {} runs:\n{}", shrunk.runs, shrunk.violation);
 }

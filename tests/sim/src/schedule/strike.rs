@@ -1,0 +1,216 @@
+//! The faults: each is a word with fields, which a person can read and edit.
+
+use std::fmt;
+use std::str::FromStr;
+
+use runtime::{NodeId, NodeKind};
+
+/// What stands in a field of a [`Strike`].
+trait Field: Sized {
+    fn print(&self) -> String;
+    fn parse(text: &str) -> Option<Self>;
+}
+
+macro_rules! number {
+    ($($type:ty)*) => {$(
+        impl Field for $type {
+            fn print(&self) -> String {
+                self.to_string()
+            }
+
+            fn parse(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        }
+    )*};
+}
+
+number!(u32 u64 i64 bool);
+
+/// A disk by its path.
+impl Field for String {
+    fn print(&self) -> String {
+        self.clone()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+}
+
+impl Field for NodeId {
+    fn print(&self) -> String {
+        match self.kind() {
+            NodeKind::Fs(index) => format!("fs:{index}"),
+            NodeKind::Disk(index) => format!("disk:{index}"),
+            NodeKind::Application(index) => format!("application:{index}"),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (kind, index) = text.split_once(':')?;
+        let index = index.parse().ok()?;
+        match kind {
+            "fs" => Some(Self::fs(index)),
+            "disk" => Some(Self::disk(index)),
+            "application" => Some(Self::application(index)),
+            _ => None,
+        }
+    }
+}
+
+macro_rules! strikes {
+    ($( $(#[$doc:meta])* $variant:ident $word:literal { $( $field:ident: $type:ty ),* $(,)? } )*) => {
+        /// One fault, or the end of one.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the names of the fields tell what they are, with units")]
+        pub enum Strike {
+            $( $(#[$doc])* $variant { $( $field: $type ),* }, )*
+        }
+
+        impl Strike {
+            /// The words of all faults.
+            pub const WORDS: &[&str] = &[ $( $word ),* ];
+
+            /// The word of this one.
+            pub fn word(&self) -> &'static str {
+                match self {
+                    $( Self::$variant { .. } => $word, )*
+                }
+            }
+        }
+
+        impl fmt::Display for Strike {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())?;
+                match self {
+                    $( Self::$variant { $( $field ),* } => {
+                        $( write!(f, " {}={}", stringify!($field), $field.print())?; )*
+                    } )*
+                }
+                Ok(())
+            }
+        }
+
+        impl FromStr for Strike {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let mut words = text.split_whitespace();
+                let word = words.next().ok_or("a fault is missing")?;
+                let fields = Fields(words.collect());
+                match word {
+                    $( $word => Ok(Self::$variant {
+                        $( $field: fields.take(stringify!($field))? ),*
+                    }), )*
+                    _ => Err(format!(
+                        "there is no fault `{word}`; there are {}", Self::WORDS.join(", ")
+                    )),
+                }
+            }
+        }
+    };
+}
+
+/// `name=value`, several times.
+struct Fields<'a>(Vec<&'a str>);
+
+impl Fields<'_> {
+    fn take<T: Field>(&self, name: &str) -> Result<T, String> {
+        let pairs = self.0.iter().filter_map(|pair| pair.split_once('='));
+        let value = pairs.into_iter().find_map(|(key, value)| (key == name).then_some(value));
+        let value = value.ok_or_else(|| format!("`{name}=` is missing"))?;
+        T::parse(value).ok_or_else(|| format!("`{name}` cannot be `{value}`"))
+    }
+}
+
+strikes! {
+    /// The seed decides which ready task runs next, for the whole run.
+    Shuffle "shuffle" {}
+    /// How messages fare from now on. Lost and damaged ones are requests that change nothing: of
+    /// applications only, or of all nodes.
+    Network "network" {
+        loss_ppm: u32, corrupt_ppm: u32, duplicate_ppm: u32, reorder_ppm: u32, delay_ppm: u32,
+        delay_max_ns: u64, jitter_ns: u64, applications_only: bool,
+    }
+    /// A processor stands still.
+    Freeze "freeze" { node: NodeId, for_us: u64 }
+    /// Messages of a node take `factor` times as long, and each of its steps `step_ns`.
+    Slow "slow" { node: NodeId, factor: u64, step_ns: u64 }
+    /// A disk takes `factor` times as long.
+    SlowDisk "slow-disk" { disk: String, factor: u64 }
+    /// Messages of a node are held.
+    Clog "clog" { node: NodeId }
+    /// They go on.
+    Unclog "unclog" { node: NodeId }
+    /// The wall clock of a node jumps.
+    Jump "jump" { node: NodeId, seconds: i64 }
+    /// A read of a disk fails once, after so many more.
+    FailRead "fail-read" { disk: String, after: u64 }
+    /// A write of a disk fails, after so many more, and from then on all do.
+    FailWrite "fail-write" { disk: String, after: u64 }
+    /// A flush of a disk fails once, after so many more, and the disk forgets what it had not
+    /// flushed.
+    FailFlush "fail-flush" { disk: String, after: u64 }
+    /// What lies below a disk is full: no write of it succeeds any more.
+    FillDisk "fill-disk" { disk: String, after: u64 }
+    /// Messages from one node to another are lost.
+    Cut "cut" { from: NodeId, to: NodeId }
+    /// All nodes reach each other again.
+    Heal "heal" {}
+    /// The power of everything goes. A round ends with it.
+    Power "power" {}
+    /// A round ends in order: clients end what they have begun.
+    End "end" {}
+}
+
+impl Strike {
+    /// Nothing answers for certain after it until the power was cut: whoever gets no answer, or an
+    /// error, knows nothing. What is acknowledged still counts.
+    pub(crate) fn is_heavy(&self) -> bool {
+        matches!(
+            self,
+            Self::FailWrite { .. }
+                | Self::FailFlush { .. }
+                | Self::FillDisk { .. }
+                | Self::Cut { .. }
+        )
+    }
+
+    /// Ends a round.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::Power {} | Self::End {})
+    }
+
+    /// Ends another fault, or a round.
+    pub(crate) fn is_relief(&self) -> bool {
+        matches!(self, Self::Unclog { .. } | Self::Heal {} | Self::End {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_read_back_as_it_was_printed() {
+        let strikes = [
+            Strike::Freeze { node: NodeId::disk(3), for_us: 12 },
+            Strike::FailRead { disk: "disk-0-1".into(), after: 4 },
+            Strike::Jump { node: NodeId::fs(0), seconds: -5 },
+            Strike::Cut { from: NodeId::application(1), to: NodeId::fs(2) },
+            Strike::Heal {},
+        ];
+        for strike in strikes {
+            assert_eq!(strike.to_string().parse(), Ok(strike));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let wrong = |text: &str| text.parse::<Strike>().unwrap_err();
+        assert!(wrong("melt node=fs:1").contains("freeze"));
+        assert_eq!(wrong("freeze for_us=1"), "`node=` is missing");
+        assert_eq!(wrong("freeze node=1 for_us=1"), "`node` cannot be `1`");
+    }
+}
