@@ -22,6 +22,8 @@ const FAILED_ONCE: &[(Workload, u64)] = &[
     (Workload::Files, 5003),
     (Workload::Full, 5003),
     (Workload::Full, 6),
+    (Workload::Files, 20526),
+    (Workload::Files, 40321),
 ];
 
 /// What many runs did, in sum.

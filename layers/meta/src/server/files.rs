@@ -108,8 +108,11 @@ impl MetaServer {
         let dropped = self.with(ino, |active| Ok(active.begin_commit(blocks)))?;
         self.forget_and_release(dropped).await?;
         let (snapshot, changes) = self.with(ino, |active| {
-            active.dirty_since = None;
-            self.dirty.borrow_mut().remove(&ino);
+            // What was written since the seal waits for the next commit.
+            if active.pending.is_empty() {
+                active.dirty_since = None;
+                self.dirty.borrow_mut().remove(&ino);
+            }
             let changes: Vec<(u64, Uncommitted)> =
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
             Ok((active.inode.clone(), changes))
