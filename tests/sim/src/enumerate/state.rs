@@ -1,0 +1,90 @@
+//! The name of one crash state, and how to look at it again.
+
+use std::fmt;
+
+use super::crashes::{Crashes, Fate, Point};
+use super::first_mark;
+use super::oracle::{Oracle, Verdict};
+use super::vocabulary::Op;
+use super::volume::{self, SHAPES, Shape};
+use super::Violation;
+
+/// One workload, one moment, one choice of what is left.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) shape: Shape,
+    pub(super) ops: Vec<Op>,
+    pub(super) point: usize,
+    pub(super) fates: Vec<Fate>,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ops: Vec<&str> = self.ops.iter().map(|op| op.name()).collect();
+        let fates: Vec<String> = self.fates.iter().map(|fate| fate.text()).collect();
+        write!(f, "{}:{}:{}:{}", self.shape.name, ops.join("+"), self.point, fates.join(","))
+    }
+}
+
+impl State {
+    fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let shape = parts.next()?;
+        let shape = SHAPES.into_iter().find(|known| known.name == shape)?;
+        let ops = parts.next()?.split('+').filter(|name| !name.is_empty());
+        let ops = ops.map(Op::from_name).collect::<Option<Vec<_>>>()?;
+        let point = parts.next()?.parse().ok()?;
+        let fates = parts.next()?.split(',').filter(|fate| !fate.is_empty());
+        let fates = fates.map(Fate::from_text).collect::<Option<Vec<_>>>()?;
+        Some(Self { shape, ops, point, fates })
+    }
+
+    /// Tells what is wrong.
+    pub(super) fn violation(&self, why: &str, point: &Point) -> Violation {
+        let mut text = format!("{why}\n  workload: {}", self.ops_text());
+        let stage = &point.stage;
+        text += &format!(
+            "\n  crash {}: {} operations begun, {} answered{}; of the unflushed writes is left:",
+            self.point,
+            stage.begun,
+            stage.answered,
+            if stage.rested { ", all at rest" } else { "" },
+        );
+        for (write, fate) in point.unflushed.iter().zip(&self.fates) {
+            let (disk, offset, length) = (write.disk, write.offset, write.data.len());
+            text += &format!("\n    disk {disk}, bytes {offset}+{length}: {fate:?}");
+        }
+        text += &format!(
+            "\n  to look at this state again: STATE={self} cargo test -p sim --release \
+             --test enumerate one_state -- --ignored --nocapture"
+        );
+        Violation { text, state: self.to_string() }
+    }
+
+    fn ops_text(&self) -> String {
+        let ops: Vec<String> = self.ops.iter().map(|op| format!("{op:?}")).collect();
+        format!("{} on {}", ops.join(", "), self.shape.name)
+    }
+}
+
+/// Looks at one state again, named as in a violation: what is found, and what is thought of it.
+/// `None` if there is no such state.
+pub fn replay(state: &str) -> Option<String> {
+    let state = State::from_text(state)?;
+    let disks = volume::make(state.shape);
+    let recorded = volume::record(state.shape, &disks, &state.ops, None);
+    let mut crashes = Crashes::new(&recorded, disks, first_mark(&state.ops));
+    let point = crashes.nth(state.point)?;
+    if point.unflushed.len() != state.fates.len() {
+        return None;
+    }
+    let fs_nodes = state.shape.fs_nodes();
+    let oracle = Oracle::new(fs_nodes, &state.ops, &recorded.done, point.stage);
+    let found = volume::inspect(state.shape, &point.image(&state.fates));
+    let told = match oracle.judge(&found) {
+        Verdict::Sound => "sound".to_owned(),
+        Verdict::Known(name) => format!("known: {name}"),
+        Verdict::Wrong(why) => state.violation(&why, &point).text,
+    };
+    Some(format!("{told}\nanswers: {:?}\nfound: {found:#?}", recorded.done))
+}
