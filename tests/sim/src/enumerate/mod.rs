@@ -35,7 +35,7 @@ mod tree;
 mod vocabulary;
 mod volume;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -51,7 +51,7 @@ use crate::Planted;
 
 pub use self::state::replay;
 
-/// Violations that are told in full, of each group of workloads.
+/// Violations that are told in full, of each group of workloads; each thing that is wrong once.
 const TOLD_MAX: usize = 20;
 
 /// What to enumerate.
@@ -188,6 +188,8 @@ struct Enumeration<'a> {
     /// What was found, by the hash of the image.
     found: Vec<Result<Found, String>>,
     mounted: Table<u64, usize>,
+    /// What was told: each thing that is wrong once.
+    told: BTreeSet<(usize, String)>,
     report: Report,
 }
 
@@ -201,6 +203,7 @@ impl<'a> Enumeration<'a> {
             rng: Rng::new(runtime::hash::xxh3(name.as_bytes())),
             found: Vec::new(),
             mounted: Table::default(),
+            told: BTreeSet::new(),
             report: Report::default(),
         }
     }
@@ -278,7 +281,7 @@ impl<'a> Enumeration<'a> {
                 Verdict::Known(name) => *self.report.known.entry(name).or_default() += 1,
                 Verdict::Wrong(why) => {
                     self.report.wrong += 1;
-                    if self.report.violations.len() < TOLD_MAX {
+                    if self.told.len() < TOLD_MAX && self.told.insert((ops.len(), why.clone())) {
                         let shape = self.group.shape;
                         let state = State { shape, ops: ops.to_vec(), point: number, fates };
                         self.report.violations.push(state.violation(why, point));

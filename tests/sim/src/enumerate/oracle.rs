@@ -24,38 +24,42 @@ pub(super) enum Verdict {
 }
 
 /// Trees that differ only in which writes they have: of these any mixture may be found.
+#[derive(Default)]
 struct Group {
-    known: Option<Known>,
     trees: Vec<Tree>,
 }
 
+/// Groups by the operations that they have, writes that may be lost left out.
+type Groups = BTreeMap<Vec<usize>, Group>;
+
 /// All that may be found at one stage of a workload.
 pub(super) struct Oracle {
-    groups: Vec<Group>,
-    known: Vec<Known>,
+    sound: Groups,
+    /// What may be found beyond that, as is known.
+    known: Option<(&'static Known, Vec<Group>)>,
+}
+
+/// A workload that was run.
+#[derive(Clone, Copy)]
+struct Story<'a> {
+    ops: &'a [Op],
+    done: &'a [Done],
+    stage: Stage,
 }
 
 impl Oracle {
     /// For a workload that ran as told by `done`, at `stage`.
     pub(super) fn new(fs_nodes: u32, ops: &[Op], done: &[Done], stage: Stage) -> Self {
-        let possible: Vec<usize> =
-            (0..stage.begun).filter(|&i| !ops[i].is_silent() && done[i].outcome.is_ok()).collect();
-        let open: Vec<usize> =
-            possible.iter().copied().filter(|&i| !is_certain(ops, done, stage, i)).collect();
-        let mut groups = BTreeMap::new();
-        for subset in 0_usize..1 << open.len() {
-            let left_out = |i: usize| open.iter().position(|&o| o == i).is_some_and(|at| subset >> at & 1 == 0);
-            let chosen: Vec<usize> = possible.iter().copied().filter(|&i| !left_out(i)).collect();
-            let structure: Vec<usize> =
-                chosen.iter().copied().filter(|&i| !matches!(ops[i], Op::Write(..)) || !open.contains(&i)).collect();
-            if let Some(tree) = replay(ops, &chosen) {
-                let group = groups.entry(structure).or_insert_with(|| Group { known: None, trees: vec![] });
-                group.trees.push(tree);
-            }
-        }
-        let under_way = (stage.begun > stage.answered).then(|| ops[stage.begun - 1]);
-        let known = known::of(fs_nodes, under_way);
-        Self { groups: groups.into_values().collect(), known }
+        let story = Story { ops, done, stage };
+        let all: Vec<usize> = (0..stage.begun).filter(|&i| story.changes(i)).collect();
+        let sound = story.groups(&all);
+        let under_way = (stage.begun > stage.answered).then(|| stage.begun - 1);
+        let known = under_way.filter(|&i| story.changes(i)).and_then(|i| {
+            let known = known::of(fs_nodes, ops[i])?;
+            let others: Vec<usize> = all.iter().copied().filter(|&other| other != i).collect();
+            Some((known, story.half_done(known, &others, i)))
+        });
+        Self { sound, known }
     }
 
     /// What to think of what was found.
@@ -64,18 +68,90 @@ impl Oracle {
             Ok(found) => found,
             Err(error) => return Verdict::Wrong(error.clone()),
         };
-        let _ = &self.known;
-        let mut differences = Vec::new();
-        for group in &self.groups {
-            match group.difference(&found.tree) {
-                None if found.flaws.is_empty() => return Verdict::Sound,
-                None => return Verdict::Wrong(format!("flaws: {}", found.flaws.join(", "))),
-                Some(difference) => differences.push(difference),
+        let differences: Vec<Option<String>> =
+            self.sound.values().map(|group| group.difference(&found.tree, exact)).collect();
+        if differences.iter().any(Option::is_none) && found.flaws.is_empty() {
+            return Verdict::Sound;
+        }
+        if let Some((known, groups)) = &self.known
+            && known.explains(&found.flaws)
+            && groups.iter().any(|group| group.difference(&found.tree, loose).is_none())
+        {
+            return Verdict::Known(known.name);
+        }
+        let mut why: Vec<String> = differences.into_iter().flatten().collect();
+        why.extend(found.flaws.iter().cloned());
+        Verdict::Wrong(why.join("; "))
+    }
+}
+
+impl Story<'_> {
+    /// Operation `i` succeeded, and changes what is seen.
+    fn changes(&self, i: usize) -> bool {
+        !self.ops[i].is_silent() && self.done[i].outcome.is_ok()
+    }
+
+    /// What may be found if of the operations `possible` those that are not certain are there or
+    /// not.
+    fn groups(&self, possible: &[usize]) -> Groups {
+        let Self { ops, done, stage } = *self;
+        let open: Vec<usize> =
+            possible.iter().copied().filter(|&i| !is_certain(ops, done, stage, i)).collect();
+        let mut groups = Groups::new();
+        for subset in 0_usize..1 << open.len() {
+            let lost: Vec<usize> = open
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| subset >> at & 1 == 0)
+                .map(|(_, &i)| i)
+                .collect();
+            let chosen: Vec<usize> =
+                possible.iter().copied().filter(|i| !lost.contains(i)).collect();
+            if let Some(tree) = replay(ops, &chosen) {
+                let is_mixed = |i: &usize| open.contains(i) && matches!(ops[*i], Op::Write(..));
+                let structure = chosen.into_iter().filter(|i| !is_mixed(i)).collect();
+                groups.entry(structure).or_default().trees.push(tree);
             }
         }
-        let flaws = if found.flaws.is_empty() { String::new() } else { format!(" [flaws: {}]", found.flaws.join(", ")) };
-        Verdict::Wrong(format!("{}{flaws}", differences.join("; or ")))
+        groups
     }
+
+    /// Trees without operation `i`, with it, and, if it is one that may leave both names, with the
+    /// entries of both.
+    fn half_done(&self, known: &Known, others: &[usize], i: usize) -> Vec<Group> {
+        let mut half_done = Vec::new();
+        for (_, before) in self.groups(others) {
+            half_done.push(before);
+        }
+        let mut all = others.to_vec();
+        all.push(i);
+        for (mut structure, after) in self.groups(&all) {
+            if structure.last() == Some(&i) && known.both_names {
+                structure.pop();
+                if let Some(before) = self.groups(others).remove(&structure) {
+                    let pairs = before.trees.iter().zip(&after.trees);
+                    let trees = pairs.map(|(before, after)| {
+                        let mut both = before.clone();
+                        both.extend(after.clone());
+                        both
+                    });
+                    half_done.push(Group { trees: trees.collect() });
+                }
+            }
+            half_done.push(after);
+        }
+        half_done
+    }
+}
+
+/// What must be as it is in one of the trees, besides size and content.
+fn exact(entry: &Entry) -> Entry {
+    Entry { size: 0, content: Vec::new(), ..entry.clone() }
+}
+
+/// The same of a half-done operation: links and what is above are told as flaws.
+fn loose(entry: &Entry) -> Entry {
+    Entry { links: 0, first_path: String::new(), knows_parent: true, ..exact(entry) }
 }
 
 /// Operation `i`, if it was answered, survives a crash at `stage`.
@@ -115,18 +191,19 @@ fn replay(ops: &[Op], chosen: &[usize]) -> Option<Tree> {
 }
 
 impl Group {
-    /// How `found` differs from all mixtures of these trees.
-    fn difference(&self, found: &Tree) -> Option<String> {
-        let first = &self.trees[0];
+    /// How `found` differs from all mixtures of these trees, in what `part` keeps of an entry.
+    fn difference(&self, found: &Tree, part: fn(&Entry) -> Entry) -> Option<String> {
+        let first = self.trees.first()?;
         if let Some(path) = first.keys().find(|path| !found.contains_key(*path)) {
             return Some(format!("/{path} is missing"));
         }
         for (path, entry) in found {
-            let possible: Vec<&Entry> = self.trees.iter().filter_map(|tree| tree.get(path)).collect();
+            let possible: Vec<&Entry> =
+                self.trees.iter().filter_map(|tree| tree.get(path)).collect();
             if possible.is_empty() {
                 return Some(format!("/{path} should not be there"));
             }
-            if let Some(difference) = difference(entry, &possible) {
+            if let Some(difference) = difference(entry, &possible, part) {
                 return Some(format!("/{path} {difference}"));
             }
         }
@@ -134,11 +211,14 @@ impl Group {
     }
 }
 
-fn difference(found: &Entry, possible: &[&Entry]) -> Option<String> {
-    let fixed = |entry: &Entry| Entry { size: 0, content: Vec::new(), ..entry.clone() };
-    let (mine, theirs) = (fixed(found), fixed(possible[0]));
+fn difference(
+    found: &Entry,
+    possible: &[&Entry],
+    part: fn(&Entry) -> Entry,
+) -> Option<String> {
+    let (mine, theirs) = (part(found), part(possible[0]));
     if mine != theirs {
-        return Some(format!("is {mine:?} instead of {theirs:?}"));
+        return Some(format!("is {mine} instead of {theirs}"));
     }
     if !possible.iter().any(|entry| entry.size == found.size) {
         let sizes: Vec<u64> = possible.iter().map(|entry| entry.size).collect();

@@ -1,6 +1,7 @@
 //! A whole file system, as whoever walks it sees it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use fileio::protocol::{
     Attributes, Credentials, ENTRIES_MAX, GetAttributes, Handle, Kind, Lookup, Parent, ROOT, Read,
@@ -29,6 +30,17 @@ pub(super) struct Entry {
     pub(super) first_path: String,
     /// Of a directory: `..` is where it is.
     pub(super) knows_parent: bool,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, mode, links, uid, gid, first_path, .. } = self;
+        write!(f, "{kind:?} {mode:o} of {uid}:{gid} with {links} links, first at /{first_path}")?;
+        if !self.knows_parent {
+            write!(f, ", which believes to be elsewhere")?;
+        }
+        Ok(())
+    }
 }
 
 /// All paths; the root's is empty.
