@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use sim::Planted;
 use sim::enumerate::{Options, Report, replay, run, workloads};
 
 fn tell(report: &Report) {
@@ -32,6 +33,27 @@ fn assert_sound(report: &Report) {
 fn what_was_durable_survives_every_crash_of_one_operation() {
     let report = check(&Options { operations: 1, ..Options::default() });
     assert_sound(&report);
+}
+
+/// The canary: disks that forget what they have flushed must be found out, or nothing is looked at.
+#[test]
+fn disks_that_lie_about_flushes_are_found_out() {
+    let planted = Some(Planted::LyingDisks);
+    let options = Options { operations: 1, states_max: 2_000, planted, ..Options::default() };
+    let report = run(&options, |_| {});
+    assert!(report.wrong > 0, "nothing was found: {report:?}");
+    let told = &report.violations[0].text;
+    assert!(told.contains("STATE=") && told.contains("workload:"), "{told}");
+}
+
+#[test]
+fn the_same_options_find_the_same_on_any_number_of_threads() {
+    let options = |threads| Options { states_max: 3_000, threads, ..Options::default() };
+    let [one, three] = [1, 3].map(|threads| run(&options(threads), |_| {}));
+    assert_eq!(
+        (one.workloads, one.points, one.states, one.distinct, one.known, one.wrong),
+        (three.workloads, three.points, three.states, three.distinct, three.known, three.wrong)
+    );
 }
 
 /// `STATES=500000 cargo test -p sim --release --test enumerate two -- --ignored --nocapture`

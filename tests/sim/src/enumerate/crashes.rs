@@ -321,3 +321,105 @@ impl Iterator for Crashes<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use machine_emu::{Shape, World};
+    use runtime::seed::with_seed;
+
+    use super::*;
+
+    const LENGTH: usize = 64 << 10;
+
+    fn disks() -> Disks {
+        let world = World::new(1, Shape { fs_nodes: 0, disk_nodes: 1 });
+        let paths = ["a", "b"];
+        paths.map(|path| world.create_used_disk(path, LENGTH as u64));
+        paths.map(|path| world.disk(path).snapshot()).to_vec()
+    }
+
+    fn any_write(rng: &mut Rng) -> DiskEvent {
+        let sectors = 1 + rng.below(9);
+        let offset = rng.below(16) * SECTOR_SIZE;
+        let value = rng.below(2) as u8;
+        let data = vec![value; (sectors * SECTOR_SIZE) as usize].into();
+        DiskEvent::Write { disk: rng.below(2) as u32, offset, data }
+    }
+
+    fn bytes(disks: &Disks) -> Vec<Vec<u8>> {
+        disks.iter().map(|disk| disk.read(0, LENGTH)).collect()
+    }
+
+    /// Writes, some of them flushed in order.
+    fn any_events(rng: &mut Rng) -> Vec<DiskEvent> {
+        let mut events: Vec<DiskEvent> = Vec::new();
+        let mut flushed = 0;
+        for _ in 0..20 {
+            events.push(any_write(rng));
+            if rng.chance(1, 5) {
+                let of_disk_0 = |event: &DiskEvent| matches!(event, DiskEvent::Write { disk: 0, .. });
+                let writes = (flushed..events.len()).filter(|&i| of_disk_0(&events[i])).collect();
+                flushed = events.len();
+                events.push(DiskEvent::Flushed { disk: 0, writes });
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn images_have_the_same_hash_exactly_if_they_have_the_same_bytes() {
+        with_seed(|rng| {
+            let events = any_events(rng);
+            let marks = vec![(events.len(), Mark::Rested)];
+            let recorded = Recorded { events, marks, done: Vec::new() };
+            let mut images: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
+            let mut room = Vec::new();
+            for point in Crashes::new(&recorded, disks(), 0) {
+                for fates in point.fates(rng).into_iter().step_by(31) {
+                    let image = bytes(&point.image(&fates));
+                    let hash = point.hash(&fates, &mut room);
+                    assert!(*images.entry(hash).or_insert_with(|| image.clone()) == image);
+                }
+            }
+            let mut distinct: Vec<_> = images.values().collect();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!(distinct.len(), images.len());
+        });
+    }
+
+    #[test]
+    fn up_to_twelve_writes_have_every_subset_and_more_a_sample() {
+        let write = |number: u64| DiskEvent::Write {
+            disk: 0,
+            offset: number * SECTOR_SIZE,
+            data: vec![number as u8; SECTOR_SIZE as usize].into(),
+        };
+        for (count, expected) in [(0, 1), (1, 2), (3, 8), (12, 4096), (13, 4096)] {
+            let events: Vec<DiskEvent> = (0..count).map(write).collect();
+            let marks = vec![(events.len(), Mark::Rested)];
+            let recorded = Recorded { events, marks, done: Vec::new() };
+            let point = Crashes::new(&recorded, disks(), 0).next().expect("the end is a point");
+            assert_eq!(point.fates(&mut Rng::new(1)).len(), expected, "of {count} writes");
+            assert_eq!(point.is_sampled(), count > 12);
+        }
+    }
+
+    #[test]
+    fn a_block_is_torn_after_each_of_its_sectors() {
+        let tears = tears(8, &mut Rng::new(1));
+        for cut in 1..8 {
+            let prefix = (1 << cut) - 1;
+            assert!(tears.contains(&prefix) && tears.contains(&(0xFF & !prefix)));
+        }
+        assert!(super::tears(1, &mut Rng::new(1)).is_empty(), "a sector is never torn");
+    }
+
+    #[test]
+    fn a_fate_is_read_back_from_its_text() {
+        for fate in [Fate::Lost, Fate::Whole, Fate::Torn(0), Fate::Torn(u64::MAX), Fate::Torn(0x5A)] {
+            assert_eq!(Fate::from_text(&fate.text()), Some(fate));
+        }
+        assert_eq!(Fate::from_text("x"), None);
+    }
+}

@@ -59,7 +59,8 @@ const TOLD_MAX: usize = 20;
 pub struct Options {
     /// Operations of a workload, at most.
     pub operations: usize,
-    /// Crash states, at most, about: each first operation has an equal share of them.
+    /// Crash states, at most: each first operation on each shape of the volume has an equal share of
+    /// them, and drawn workloads of several operations share what that of one leaves.
     pub states_max: u64,
     /// What is left out if there are more, and what is torn.
     pub seed: u64,
@@ -151,7 +152,7 @@ pub fn run(options: &Options, progress: impl Fn(&Report) + Sync) -> Report {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&group) = groups.get(index) else { break };
-                    let report = Enumeration::new(options, group, &mut volumes).run(share.max(1));
+                    let report = Enumeration::new(options, group, share, &mut volumes).run();
                     let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
                     reports.insert(index, report);
                     progress(&sum(&reports));
@@ -183,6 +184,7 @@ impl Volumes {
 struct Enumeration<'a> {
     options: &'a Options,
     group: Group,
+    states_max: u64,
     disks: Disks,
     rng: Rng,
     /// What was found, by the hash of the image.
@@ -194,11 +196,17 @@ struct Enumeration<'a> {
 }
 
 impl<'a> Enumeration<'a> {
-    fn new(options: &'a Options, group: Group, volumes: &mut Volumes) -> Self {
+    fn new(
+        options: &'a Options,
+        group: Group,
+        states_max: u64,
+        volumes: &mut Volumes,
+    ) -> Self {
         let name = format!("{} {:?} {}", group.shape.name, group.first, options.seed);
         Self {
             options,
             group,
+            states_max,
             disks: volumes.of(group.shape),
             rng: Rng::new(runtime::hash::xxh3(name.as_bytes())),
             found: Vec::new(),
@@ -208,7 +216,7 @@ impl<'a> Enumeration<'a> {
         }
     }
 
-    fn run(mut self, states_max: u64) -> Report {
+    fn run(mut self) -> Report {
         let Some(first) = self.group.first else {
             self.workload(&[]);
             return self.report;
@@ -216,7 +224,7 @@ impl<'a> Enumeration<'a> {
         self.workload(&[first]);
         for length in 2..=self.options.operations {
             for rest in self.rests(length - 1) {
-                if self.report.states >= states_max {
+                if self.is_over() {
                     return self.report;
                 }
                 let ops: Vec<Op> = std::iter::once(first).chain(rest).collect();
@@ -224,6 +232,10 @@ impl<'a> Enumeration<'a> {
             }
         }
         self.report
+    }
+
+    fn is_over(&self) -> bool {
+        self.report.states >= self.states_max
     }
 
     /// All sequences of so many operations, in an order that is drawn.
@@ -251,6 +263,9 @@ impl<'a> Enumeration<'a> {
         let mut oracles = BTreeMap::new();
         let crashes = Crashes::new(&recorded, self.disks.clone(), first_mark(ops));
         for (number, point) in crashes.enumerate() {
+            if self.is_over() {
+                return;
+            }
             self.report.points += 1;
             let oracle = oracles.entry(point.stage).or_insert_with(|| {
                 Oracle::new(self.group.shape.fs_nodes(), ops, &recorded.done, point.stage)
@@ -263,6 +278,9 @@ impl<'a> Enumeration<'a> {
         let mut room = Vec::new();
         let mut verdicts: BTreeMap<usize, Verdict> = BTreeMap::new();
         for fates in point.fates(&mut self.rng) {
+            if self.is_over() {
+                return;
+            }
             self.report.states += 1;
             let hash = point.hash(&fates, &mut room);
             let found = match self.mounted.get(&hash) {

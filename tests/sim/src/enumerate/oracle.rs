@@ -237,3 +237,68 @@ fn difference(
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use fileio::protocol::Handle;
+
+    use super::super::perform::Durable::{Acknowledged, Later};
+    use super::*;
+
+    const LATE: Op = Op::Write("f", 0, 10_000, Later);
+
+    /// The verdict on the tree after `survived`, if `ops` were answered.
+    fn judge(ops: &[Op], survived: &[usize], change: impl FnOnce(&mut Tree)) -> Verdict {
+        let file = Some(Handle { ino: 7, generation: 1 });
+        let done: Vec<Done> = ops.iter().map(|_| Done { outcome: Ok(()), file }).collect();
+        let stage = Stage { begun: ops.len(), answered: ops.len(), rested: false };
+        let mut tree = replay(ops, survived).expect("a workload that can be");
+        change(&mut tree);
+        Oracle::new(1, ops, &done, stage).judge(&Ok(Found { tree, flaws: vec![] }))
+    }
+
+    fn is_wrong(verdict: &Verdict) -> bool {
+        matches!(verdict, Verdict::Wrong(_))
+    }
+
+    #[test]
+    fn what_was_durable_must_be_there_and_all_else_may() {
+        let made = [Op::Create("n", Acknowledged)];
+        assert_eq!(judge(&made, &[0], |_| {}), Verdict::Sound);
+        assert!(is_wrong(&judge(&made, &[], |_| {})));
+        let late = [Op::Create("n", Later)];
+        assert_eq!(judge(&late, &[], |_| {}), Verdict::Sound);
+        assert!(is_wrong(&judge(&[late[0], Op::Commit("n")], &[], |_| {})));
+        assert!(is_wrong(&judge(&[late[0], Op::Pause], &[], |_| {})));
+        assert_eq!(judge(&[late[0], Op::Restart], &[], |_| {}), Verdict::Sound);
+    }
+
+    #[test]
+    fn of_a_write_that_was_not_committed_any_block_may_be_there_and_nothing_else() {
+        let old = replay(&[], &[]).expect("nothing");
+        let block = |tree: &mut Tree, number: usize, with: &Tree| {
+            let range = number * BLOCK_SIZE..(number + 1) * BLOCK_SIZE;
+            let content = &mut tree.get_mut("f").expect("it was made").content;
+            content[range.clone()].copy_from_slice(&with["f"].content[range]);
+        };
+        assert_eq!(judge(&[LATE], &[0], |tree| block(tree, 1, &old)), Verdict::Sound);
+        let half = |tree: &mut Tree| {
+            let content = &mut tree.get_mut("f").expect("it was made").content;
+            content[..512].copy_from_slice(&old["f"].content[..512]);
+        };
+        assert!(is_wrong(&judge(&[LATE], &[0], half)), "a torn block");
+        let committed = [LATE, Op::Commit("f")];
+        assert!(is_wrong(&judge(&committed, &[0], |tree| block(tree, 1, &old))));
+    }
+
+    #[test]
+    fn a_name_too_many_and_a_link_too_many_are_wrong() {
+        let again = |tree: &mut Tree| {
+            let entry = tree["f"].clone();
+            tree.insert("m".to_owned(), entry);
+        };
+        assert!(is_wrong(&judge(&[], &[], again)));
+        let links = |tree: &mut Tree| tree.get_mut("f").expect("it was made").links += 1;
+        assert!(is_wrong(&judge(&[], &[], links)));
+    }
+}

@@ -88,3 +88,17 @@ pub fn replay(state: &str) -> Option<String> {
     };
     Some(format!("{told}\nanswers: {:?}\nfound: {found:#?}", recorded.done))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_found_again_by_its_name() {
+        let text = "2n:cut-f+rename-f-d/n:3:1,0,t5a";
+        assert_eq!(State::from_text(text).map(|state| state.to_string()), Some(text.to_owned()));
+        assert!(State::from_text("1n::0:").is_some_and(|state| state.ops.is_empty()));
+        assert!(State::from_text("3n:cut-f:0:").is_none());
+        assert!(replay("1n:cut-f:9999:").is_none());
+    }
+}

@@ -79,6 +79,7 @@ pub(super) const VOCABULARY: &[(&str, Op)] = &[
     ("remove-f", Op::Remove("f", Acknowledged)),
     ("remove-f-later", Op::Remove("f", Later)),
     ("remove-g", Op::Remove("g", Acknowledged)),
+    ("remove-n", Op::Remove("n", Acknowledged)),
     ("remove-d/x", Op::Remove("d/x", Acknowledged)),
     ("rename-f-n", Op::Rename("f", "n")),
     ("rename-f-g", Op::Rename("f", "g")),
