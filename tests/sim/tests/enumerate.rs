@@ -39,16 +39,18 @@ fn what_was_durable_survives_every_crash_of_one_operation() {
 #[test]
 fn disks_that_lie_about_flushes_are_found_out() {
     let planted = Some(Planted::LyingDisks);
-    let options = Options { operations: 1, states_max: 2_000, planted, ..Options::default() };
+    let options = Options { operations: 1, states_max: 500, planted, ..Options::default() };
     let report = run(&options, |_| {});
     assert!(report.wrong > 0, "nothing was found: {report:?}");
     let told = &report.violations[0].text;
     assert!(told.contains("STATE=") && told.contains("workload:"), "{told}");
+    let again = replay(&report.violations[0].state).expect("it is a state");
+    assert!(again.starts_with(told), "{again}");
 }
 
 #[test]
 fn the_same_options_find_the_same_on_any_number_of_threads() {
-    let options = |threads| Options { states_max: 3_000, threads, ..Options::default() };
+    let options = |threads| Options { states_max: 300, threads, ..Options::default() };
     let [one, three] = [1, 3].map(|threads| run(&options(threads), |_| {}));
     assert_eq!(
         (one.workloads, one.points, one.states, one.distinct, one.known, one.wrong),

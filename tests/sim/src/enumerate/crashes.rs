@@ -334,7 +334,7 @@ mod tests {
     fn disks() -> Disks {
         let world = World::new(1, Shape { fs_nodes: 0, disk_nodes: 1 });
         let paths = ["a", "b"];
-        paths.map(|path| world.create_used_disk(path, LENGTH as u64));
+        paths.iter().for_each(|path| world.create_used_disk(path, LENGTH as u64));
         paths.map(|path| world.disk(path).snapshot()).to_vec()
     }
 

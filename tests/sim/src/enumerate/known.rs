@@ -59,7 +59,7 @@ static KNOWN: &[Known] = &[
 
 /// The names that are a directory's, if there is one.
 fn is_directory(path: &str) -> bool {
-    matches!(path, "d" | "e" | "m")
+    matches!(path, "d" | "e" | "s" | "d/s")
 }
 
 /// What may be left half done by `op`.

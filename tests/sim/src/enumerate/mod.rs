@@ -301,7 +301,8 @@ impl<'a> Enumeration<'a> {
                     self.report.wrong += 1;
                     if self.told.len() < TOLD_MAX && self.told.insert((ops.len(), why.clone())) {
                         let shape = self.group.shape;
-                        let state = State { shape, ops: ops.to_vec(), point: number, fates };
+                        let (ops, planted) = (ops.to_vec(), self.options.planted);
+                        let state = State { shape, ops, point: number, fates, planted };
                         self.report.violations.push(state.violation(why, point));
                     }
                 }

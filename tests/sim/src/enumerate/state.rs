@@ -8,6 +8,7 @@ use super::oracle::{Oracle, Verdict};
 use super::vocabulary::Op;
 use super::volume::{self, SHAPES, Shape};
 use super::Violation;
+use crate::Planted;
 
 /// One workload, one moment, one choice of what is left.
 #[derive(Clone, Debug)]
@@ -16,13 +17,21 @@ pub(super) struct State {
     pub(super) ops: Vec<Op>,
     pub(super) point: usize,
     pub(super) fates: Vec<Fate>,
+    pub(super) planted: Option<Planted>,
 }
+
+/// How a state is told whose disks lied.
+const LYING: &str = "lying";
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ops: Vec<&str> = self.ops.iter().map(|op| op.name()).collect();
         let fates: Vec<String> = self.fates.iter().map(|fate| fate.text()).collect();
-        write!(f, "{}:{}:{}:{}", self.shape.name, ops.join("+"), self.point, fates.join(","))
+        write!(f, "{}:{}:{}:{}", self.shape.name, ops.join("+"), self.point, fates.join(","))?;
+        match self.planted {
+            Some(Planted::LyingDisks) => write!(f, ":{LYING}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -36,7 +45,9 @@ impl State {
         let point = parts.next()?.parse().ok()?;
         let fates = parts.next()?.split(',').filter(|fate| !fate.is_empty());
         let fates = fates.map(Fate::from_text).collect::<Option<Vec<_>>>()?;
-        Some(Self { shape, ops, point, fates })
+        let planted = parts.next().is_some_and(|part| part == LYING);
+        let planted = planted.then_some(Planted::LyingDisks);
+        Some(Self { shape, ops, point, fates, planted })
     }
 
     /// Tells what is wrong.
@@ -72,7 +83,7 @@ impl State {
 pub fn replay(state: &str) -> Option<String> {
     let state = State::from_text(state)?;
     let disks = volume::make(state.shape);
-    let recorded = volume::record(state.shape, &disks, &state.ops, None);
+    let recorded = volume::record(state.shape, &disks, &state.ops, state.planted);
     let mut crashes = Crashes::new(&recorded, disks, first_mark(&state.ops));
     let point = crashes.nth(state.point)?;
     if point.unflushed.len() != state.fates.len() {
@@ -95,8 +106,10 @@ mod tests {
 
     #[test]
     fn a_state_is_found_again_by_its_name() {
-        let text = "2n:cut-f+rename-f-d/n:3:1,0,t5a";
+        let text = "2n:cut-f+rename-f-d/k:3:1,0,t5a";
         assert_eq!(State::from_text(text).map(|state| state.to_string()), Some(text.to_owned()));
+        let lying = "1n:pause:3:0:lying";
+        assert_eq!(State::from_text(lying).map(|state| state.to_string()), Some(lying.to_owned()));
         assert!(State::from_text("1n::0:").is_some_and(|state| state.ops.is_empty()));
         assert!(State::from_text("3n:cut-f:0:").is_none());
         assert!(replay("1n:cut-f:9999:").is_none());

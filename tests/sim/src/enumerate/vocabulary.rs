@@ -44,15 +44,16 @@ pub(super) const SETUP: &[Op] = &[
     Op::Settle,
 ];
 
-/// All operations of workloads. `n` does not exist at first, `m` neither; stripes have 16 KiB.
+/// All operations of workloads. `k` and `s` do not exist at first, and on a volume of two nodes they
+/// are at another one than `f`, `g`, `d` and `e`. Stripes have 16 KiB.
 pub(super) const VOCABULARY: &[(&str, Op)] = &[
-    ("create-n", Op::Create("n", Acknowledged)),
-    ("create-n-later", Op::Create("n", Later)),
-    ("create-d/n", Op::Create("d/n", Acknowledged)),
+    ("create-k", Op::Create("k", Acknowledged)),
+    ("create-k-later", Op::Create("k", Later)),
+    ("create-d/k", Op::Create("d/k", Acknowledged)),
     ("create-f", Op::Create("f", Acknowledged)),
     ("create-f-later", Op::Create("f", Later)),
-    ("write-n", Op::Write("n", 0, 6_000, Later)),
-    ("write-n-durable", Op::Write("n", 0, 6_000, Acknowledged)),
+    ("write-k", Op::Write("k", 0, 6_000, Later)),
+    ("write-k-durable", Op::Write("k", 0, 6_000, Acknowledged)),
     ("overwrite-f", Op::Write("f", 100, 50, Later)),
     ("overwrite-f-durable", Op::Write("f", 100, 50, Acknowledged)),
     ("append-f", Op::Write("f", 10_000, 5_000, Later)),
@@ -70,27 +71,27 @@ pub(super) const VOCABULARY: &[(&str, Op)] = &[
     ("empty-g", Op::Size("g", 0, Acknowledged)),
     ("commit-f", Op::Commit("f")),
     ("commit-g", Op::Commit("g")),
-    ("commit-n", Op::Commit("n")),
-    ("mkdir-m", Op::MakeDirectory("m")),
-    ("mkdir-d/m", Op::MakeDirectory("d/m")),
-    ("symlink-n", Op::Symlink("n")),
-    ("fifo-d/n", Op::Fifo("d/n")),
+    ("commit-k", Op::Commit("k")),
+    ("mkdir-s", Op::MakeDirectory("s")),
+    ("mkdir-d/s", Op::MakeDirectory("d/s")),
+    ("symlink-k", Op::Symlink("k")),
+    ("fifo-d/k", Op::Fifo("d/k")),
     ("rmdir-e", Op::RemoveDirectory("e")),
     ("remove-f", Op::Remove("f", Acknowledged)),
     ("remove-f-later", Op::Remove("f", Later)),
     ("remove-g", Op::Remove("g", Acknowledged)),
-    ("remove-n", Op::Remove("n", Acknowledged)),
+    ("remove-k", Op::Remove("k", Acknowledged)),
     ("remove-d/x", Op::Remove("d/x", Acknowledged)),
-    ("rename-f-n", Op::Rename("f", "n")),
+    ("rename-f-k", Op::Rename("f", "k")),
     ("rename-f-g", Op::Rename("f", "g")),
-    ("rename-f-d/n", Op::Rename("f", "d/n")),
+    ("rename-f-d/k", Op::Rename("f", "d/k")),
     ("rename-f-d/x", Op::Rename("f", "d/x")),
-    ("rename-n-f", Op::Rename("n", "f")),
-    ("rename-d-m", Op::Rename("d", "m")),
+    ("rename-k-f", Op::Rename("k", "f")),
+    ("rename-d-s", Op::Rename("d", "s")),
     ("rename-d-e", Op::Rename("d", "e")),
-    ("rename-e-d/m", Op::Rename("e", "d/m")),
-    ("link-f-n", Op::Link("f", "n")),
-    ("link-f-d/n", Op::Link("f", "d/n")),
+    ("rename-e-d/s", Op::Rename("e", "d/s")),
+    ("link-f-k", Op::Link("f", "k")),
+    ("link-f-d/k", Op::Link("f", "d/k")),
     ("chmod-f", Op::Mode("f", 0o600, Acknowledged)),
     ("chmod-f-later", Op::Mode("f", 0o640, Later)),
     ("chmod-d", Op::Mode("d", 0o700, Acknowledged)),
@@ -147,5 +148,31 @@ impl Op {
     /// It changes nothing that is seen.
     pub(super) fn is_silent(self) -> bool {
         matches!(self, Self::Commit(_) | Self::Settle | Self::Restart | Self::Pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fileio::protocol::ROOT;
+    use meta::hash::name_node;
+
+    use super::super::perform::name;
+
+    /// Otherwise volumes with two nodes would show nothing that those with one do not.
+    #[test]
+    fn the_names_of_the_root_are_at_different_nodes() {
+        let at = |text| name_node(ROOT.ino, &name(text), 2);
+        assert_ne!(at("f"), at("k"), "a file is renamed from node to node");
+        assert_ne!(at("d"), at("s"), "a directory, too");
+        assert_eq!(at("f"), at("g"), "and within one");
+        assert_eq!(at("d"), at("e"));
+    }
+
+    #[test]
+    fn each_operation_has_a_name_of_its_own() {
+        for (name, op) in super::VOCABULARY {
+            assert_eq!(super::Op::from_name(name), Some(*op));
+            assert_eq!(op.name(), *name);
+        }
     }
 }
