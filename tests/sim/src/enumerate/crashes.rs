@@ -311,7 +311,9 @@ impl Iterator for Crashes<'_> {
                 DiskEvent::Flushed { writes, .. } => {
                     let looked_at = !writes.is_empty() && self.mark >= self.first_mark;
                     let point = looked_at.then(|| self.point());
-                    writes.iter().for_each(|&write| self.make_durable(write));
+                    for &write in writes {
+                        self.make_durable(write);
+                    }
                     if let Some(point) = point {
                         self.look_after = point.is_sampled();
                         return Some(point);
@@ -334,7 +336,9 @@ mod tests {
     fn disks() -> Disks {
         let world = World::new(1, Shape { fs_nodes: 0, disk_nodes: 1 });
         let paths = ["a", "b"];
-        paths.iter().for_each(|path| world.create_used_disk(path, LENGTH as u64));
+        for path in paths {
+            world.create_used_disk(path, LENGTH as u64);
+        }
         paths.map(|path| world.disk(path).snapshot()).to_vec()
     }
 
@@ -357,7 +361,8 @@ mod tests {
         for _ in 0..20 {
             events.push(any_write(rng));
             if rng.chance(1, 5) {
-                let of_disk_0 = |event: &DiskEvent| matches!(event, DiskEvent::Write { disk: 0, .. });
+                let of_disk_0 =
+                    |event: &DiskEvent| matches!(event, DiskEvent::Write { disk: 0, .. });
                 let writes = (flushed..events.len()).filter(|&i| of_disk_0(&events[i])).collect();
                 flushed = events.len();
                 events.push(DiskEvent::Flushed { disk: 0, writes });
@@ -417,7 +422,8 @@ mod tests {
 
     #[test]
     fn a_fate_is_read_back_from_its_text() {
-        for fate in [Fate::Lost, Fate::Whole, Fate::Torn(0), Fate::Torn(u64::MAX), Fate::Torn(0x5A)] {
+        for fate in [Fate::Lost, Fate::Whole, Fate::Torn(0), Fate::Torn(u64::MAX), Fate::Torn(0x5A)]
+        {
             assert_eq!(Fate::from_text(&fate.text()), Some(fate));
         }
         assert_eq!(Fate::from_text("x"), None);

@@ -196,12 +196,7 @@ struct Enumeration<'a> {
 }
 
 impl<'a> Enumeration<'a> {
-    fn new(
-        options: &'a Options,
-        group: Group,
-        states_max: u64,
-        volumes: &mut Volumes,
-    ) -> Self {
+    fn new(options: &'a Options, group: Group, states_max: u64, volumes: &mut Volumes) -> Self {
         let name = format!("{} {:?} {}", group.shape.name, group.first, options.seed);
         Self {
             options,
@@ -283,17 +278,12 @@ impl<'a> Enumeration<'a> {
             }
             self.report.states += 1;
             let hash = point.hash(&fates, &mut room);
-            let found = match self.mounted.get(&hash) {
-                Some(&found) => found,
-                None => {
-                    self.report.distinct += 1;
-                    let found = self.inspect(point, &fates);
-                    self.mounted.insert(hash, found);
-                    found
-                }
-            };
-            let verdict =
-                verdicts.entry(found).or_insert_with(|| oracle.judge(&self.found[found]));
+            let found = self.mounted.get(&hash).copied().unwrap_or_else(|| {
+                self.report.distinct += 1;
+                self.inspect(point, &fates)
+            });
+            self.mounted.insert(hash, found);
+            let verdict = verdicts.entry(found).or_insert_with(|| oracle.judge(&self.found[found]));
             match verdict {
                 Verdict::Sound => {}
                 Verdict::Known(name) => *self.report.known.entry(name).or_default() += 1,

@@ -11,8 +11,8 @@ use super::crashes::Stage;
 use super::known::{self, Known};
 use super::perform::{Done, perform};
 use super::tree::{Entry, Tree, walk};
-use super::volume::{Found, setup};
 use super::vocabulary::Op;
+use super::volume::{Found, setup};
 
 /// What is thought of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,15 +163,14 @@ fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
         return true;
     }
     for j in i + 1..stage.answered {
+        let commits = done[j].outcome.is_ok()
+            && done[j].file == done[i].file
+            && ops[i].is_committed_with_file();
         match ops[j] {
             // Whether it was lost nobody knows, and nothing that follows brings it back.
             Op::Restart => return false,
             Op::Settle | Op::Pause => return true,
-            Op::Commit(_) if done[j].outcome.is_ok() => {
-                if ops[i].is_committed_with_file() && done[i].file == done[j].file {
-                    return true;
-                }
-            }
+            Op::Commit(_) if commits => return true,
             _ => {}
         }
     }
@@ -211,11 +210,7 @@ impl Group {
     }
 }
 
-fn difference(
-    found: &Entry,
-    possible: &[&Entry],
-    part: fn(&Entry) -> Entry,
-) -> Option<String> {
+fn difference(found: &Entry, possible: &[&Entry], part: fn(&Entry) -> Entry) -> Option<String> {
     let (mine, theirs) = (part(found), part(possible[0]));
     if mine != theirs {
         return Some(format!("is {mine} instead of {theirs}"));

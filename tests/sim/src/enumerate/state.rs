@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::crashes::{Crashes, Fate, Point};
+use super::Violation;
+use super::crashes::{Crashes, Fate, Point, Stage};
 use super::first_mark;
 use super::oracle::{Oracle, Verdict};
 use super::vocabulary::Op;
 use super::volume::{self, SHAPES, Shape};
-use super::Violation;
 use crate::Planted;
 
 /// One workload, one moment, one choice of what is left.
@@ -52,24 +52,23 @@ impl State {
 
     /// Tells what is wrong.
     pub(super) fn violation(&self, why: &str, point: &Point) -> Violation {
-        let mut text = format!("{why}\n  workload: {}", self.ops_text());
-        let stage = &point.stage;
-        text += &format!(
-            "\n  crash {}: {} operations begun, {} answered{}; of the unflushed writes is left:",
-            self.point,
-            stage.begun,
-            stage.answered,
-            if stage.rested { ", all at rest" } else { "" },
-        );
-        for (write, fate) in point.unflushed.iter().zip(&self.fates) {
+        let Stage { begun, answered, rested } = point.stage;
+        let rest = if rested { ", all at rest" } else { "" };
+        let mut lines = vec![
+            why.to_owned(),
+            format!("  workload: {}", self.ops_text()),
+            format!("  crash {}: {begun} operations begun, {answered} answered{rest}", self.point),
+            "  left of the unflushed writes:".to_owned(),
+        ];
+        lines.extend(point.unflushed.iter().zip(&self.fates).map(|(write, fate)| {
             let (disk, offset, length) = (write.disk, write.offset, write.data.len());
-            text += &format!("\n    disk {disk}, bytes {offset}+{length}: {fate:?}");
-        }
-        text += &format!(
-            "\n  to look at this state again: STATE={self} cargo test -p sim --release \
+            format!("    disk {disk}, bytes {offset}+{length}: {fate:?}")
+        }));
+        lines.push(format!(
+            "  to look at this state again: STATE={self} cargo test -p sim --release \
              --test enumerate one_state -- --ignored --nocapture"
-        );
-        Violation { text, state: self.to_string() }
+        ));
+        Violation { text: lines.join("\n"), state: self.to_string() }
     }
 
     fn ops_text(&self) -> String {

@@ -119,10 +119,7 @@ async fn look(
 }
 
 /// The names of a directory in order, each looked up.
-async fn list(
-    ask: &impl Ask,
-    directory: Handle,
-) -> Result<BTreeMap<String, Attributes>, String> {
+async fn list(ask: &impl Ask, directory: Handle) -> Result<BTreeMap<String, Attributes>, String> {
     let call = ReadDirectory {
         who: Credentials::root(),
         directory,

@@ -70,7 +70,9 @@ impl Shape {
         };
         let least = stripes_min(&layout(1).geometry());
         let mut sizes = (least..2 * least).map(layout);
-        sizes.find(|layout| smallest_share(&layout.geometry()) >= least).unwrap_or(layout(2 * least))
+        sizes
+            .find(|layout| smallest_share(&layout.geometry()) >= least)
+            .unwrap_or(layout(2 * least))
     }
 }
 
@@ -283,7 +285,10 @@ fn flaws(audits: &[NodeAudit]) -> Vec<String> {
         if attributes.kind == (Kind::Directory {}) {
             let below = directories.get(&attributes.ino).copied().unwrap_or(0);
             if attributes.links != 2 + below {
-                flaws.push(format!("a directory counts {} links, has 2 + {below}", attributes.links));
+                flaws.push(format!(
+                    "a directory counts {} links, has 2 + {below}",
+                    attributes.links
+                ));
             }
             if names != u32::from(attributes.ino != 1) {
                 flaws.push(format!("a directory has {names} names"));
