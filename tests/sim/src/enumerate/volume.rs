@@ -119,7 +119,7 @@ pub(super) fn make(shape: Shape) -> Disks {
         .collect()
 }
 
-/// The reference model with the same content, and the numbers of its operations.
+/// The operations that make the volume, with their numbers: the reference model does them too.
 pub(super) fn setup() -> impl Iterator<Item = (u64, Op)> {
     (SETUP_NUMBER..).zip(SETUP.iter().copied())
 }
