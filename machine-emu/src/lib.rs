@@ -57,7 +57,8 @@ mod world;
 
 pub use crate::core::Shape;
 pub use disk::{
-    DiskControl, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE, Survival,
+    DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE,
+    Survival,
 };
 pub use network::{NetworkFaults, NetworkTiming};
 pub use trace::{Counters, Fault};

@@ -12,7 +12,7 @@ use runtime::net::{Address, Stream};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
 use crate::core::{Core, Shape, rng_for};
-use crate::disk::DiskControl;
+use crate::disk::{DiskControl, DiskEvent};
 use crate::network::{NetworkFaults, NetworkTiming};
 use crate::trace::{Counters, Fault};
 
@@ -263,6 +263,22 @@ impl World {
     /// The paths of all disks.
     pub fn disks(&self) -> Vec<String> {
         self.core().disks.borrow().paths()
+    }
+
+    /// From now on all writes and flushes of all disks are recorded, as they were asked for; a flush
+    /// that a fault lets the disk ignore has no writes. Of other faults the record does not tell.
+    pub fn record_disks(&self) {
+        self.core().disks.borrow_mut().start_record();
+    }
+
+    /// Events recorded so far.
+    pub fn disk_events_count(&self) -> usize {
+        self.core().disks.borrow().events().len()
+    }
+
+    /// All that was recorded.
+    pub fn disk_events(&self) -> Vec<DiskEvent> {
+        self.core().disks.borrow().events().to_vec()
     }
 
     /// A stream from outside to whoever listens at `address`.

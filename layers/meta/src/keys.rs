@@ -18,6 +18,28 @@ mod table {
     pub(super) const COUNT: u8 = 6;
 }
 
+/// What a key is the key of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    Inode,
+    Chunk,
+    Name,
+    Intent,
+    Count,
+}
+
+/// The table of a key.
+pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
+    Some(match *key.first()? {
+        table::INODE => Table::Inode,
+        table::CHUNK => Table::Chunk,
+        table::NAME => Table::Name,
+        table::INTENT => Table::Intent,
+        table::COUNT => Table::Count,
+        _ => return None,
+    })
+}
+
 /// Bits of a name's position. With the 12 bits of a node before them they make a cookie that is
 /// positive as a signed number too, as some clients want it.
 pub const POSITION_BITS: u32 = 51;
@@ -112,7 +134,8 @@ fn key(table: u8, numbers: &[u64]) -> Vec<u8> {
     key
 }
 
-fn number(key: &[u8], at: usize) -> Option<u64> {
+/// The number at byte `at` of a key.
+pub(crate) fn number(key: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?))
 }
 

@@ -36,4 +36,4 @@ pub mod protocol;
 mod server;
 pub mod store;
 
-pub use server::MetaServer;
+pub use server::{MetaServer, NodeAudit};

@@ -1,6 +1,7 @@
 //! The metadata actor of one node: its store, the inodes in use, and one `match`.
 
 mod allocate;
+mod audit;
 mod directories;
 mod files;
 mod inodes;
@@ -18,6 +19,8 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
 use runtime::{Caller, Context, NodeKind, Server};
+
+pub use self::audit::NodeAudit;
 
 use self::allocate::Space;
 use self::directories::Directories;

@@ -32,6 +32,18 @@ impl DiskSnapshot {
     pub fn unflushed(&self) -> Vec<(u64, u64)> {
         self.platter.cached().collect()
     }
+
+    /// What reads of the copy see.
+    pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
+        assert!(self.platter.has(offset, length as u64), "the disk ends before that");
+        self.platter.read(offset, length)
+    }
+
+    /// Changes the copy, durably; the disk stays as it is.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        assert!(self.platter.has(offset, data.len() as u64), "the disk ends before that");
+        self.platter.write_through(offset, data);
+    }
 }
 
 impl DiskControl {

@@ -3,6 +3,7 @@
 
 mod control;
 mod platter;
+mod record;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,6 +26,8 @@ use crate::trace::{Fault, What};
 pub use control::{DiskControl, DiskSnapshot};
 pub(crate) use platter::Platter;
 pub use platter::{SECTOR_SIZE, Survival};
+pub use record::DiskEvent;
+use record::Record;
 
 /// How long a disk takes. Operations share its bandwidth, their latencies overlap.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +162,8 @@ struct Operation {
     disk: u32,
     power_cycle: u32,
     asked: Asked,
+    /// Where the write is in the record.
+    recorded: Option<usize>,
 }
 
 /// All disks of a world.
@@ -167,6 +172,7 @@ pub(crate) struct Disks {
     by_path: BTreeMap<String, u32>,
     states: Vec<DiskState>,
     operations: Slab<Operation>,
+    record: Option<Record>,
 }
 
 impl Disks {
@@ -199,6 +205,14 @@ impl Disks {
 
     pub(crate) fn paths(&self) -> Vec<String> {
         self.by_path.keys().cloned().collect()
+    }
+
+    pub(crate) fn start_record(&mut self) {
+        self.record = Some(Record::default());
+    }
+
+    pub(crate) fn events(&self) -> &[DiskEvent] {
+        self.record.as_ref().map_or(&[], |record| &record.events)
     }
 }
 
@@ -428,19 +442,28 @@ impl Core {
     fn begin_disk_operation(&self, disk: u32, asked: Asked) {
         self.note(disk, What::DiskStart, asked.digest());
         let mut disks = self.disks.borrow_mut();
+        let disks = &mut *disks;
+        let recorded = match (&mut disks.record, &asked) {
+            (Some(record), Asked::Write { offset, data, .. }) => {
+                Some(record.write(disk, *offset, data))
+            }
+            _ => None,
+        };
         let state = disks.get_mut(disk);
         let done_ns = state.done_ns(&asked, self.now_ns.get());
         let power_cycle = state.power_cycle;
-        let operation = disks.operations.insert(Operation { disk, power_cycle, asked });
+        let operation = Operation { disk, power_cycle, asked, recorded };
+        let operation = disks.operations.insert(operation);
         self.events.borrow_mut().push(done_ns, Event::Disk(operation));
     }
 
     /// The time has come at which a disk has done what it was asked.
     pub(crate) fn finish_disk_operation(&self, operation: Key) {
         let mut disks = self.disks.borrow_mut();
+        let disks = &mut *disks;
         let Some(operation) = disks.operations.remove(operation) else { return };
         let disk = operation.disk;
-        let state = disks.get_mut(disk);
+        let state = &mut disks.states[disk as usize];
         if state.power_cycle != operation.power_cycle {
             return operation.asked.abort();
         }
@@ -448,8 +471,23 @@ impl Core {
         let hit = |fault| self.fault(disk, fault);
         match operation.asked {
             Asked::Read { offset, buffer, done } => done.keep(state.read(offset, buffer, &hit)),
-            Asked::Write { offset, data, done } => done.keep(state.write(offset, data, &hit)),
-            Asked::Sync { up_to, done } => done.keep(state.sync(up_to, &hit)),
+            Asked::Write { offset, data, done } => {
+                let before = state.platter.last_write();
+                done.keep(state.write(offset, data, &hit));
+                let sequence = state.platter.last_write();
+                if let (Some(record), Some(index)) = (&mut disks.record, operation.recorded)
+                    && sequence > before
+                {
+                    record.cached(disk, sequence, index);
+                }
+            }
+            Asked::Sync { up_to, done } => {
+                let result = state.sync(up_to, &hit);
+                if let (Some(record), Ok(())) = (&mut disks.record, &result) {
+                    record.flushed(disk, state.platter.flushed_up_to());
+                }
+                done.keep(result);
+            }
         }
     }
 

@@ -154,6 +154,11 @@ impl Platter {
         self.sequence
     }
 
+    /// The number of the last write before those in the volatile cache.
+    pub(crate) fn flushed_up_to(&self) -> u64 {
+        self.cached.front().map_or(self.sequence, |write| write.sequence - 1)
+    }
+
     /// Makes the writes up to this number durable, and no other: who writes during a flush has no
     /// right to more.
     pub(crate) fn flush(&mut self, up_to: u64) {
@@ -198,6 +203,12 @@ impl Platter {
             }
             at = end;
         }
+    }
+
+    /// Writes past the cache: durable at once.
+    pub(crate) fn write_through(&mut self, offset: u64, data: &[u8]) {
+        self.durable.write(offset, data);
+        self.visible.write(offset, data);
     }
 
     /// Changes bits at rest.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{DiskFaults, DiskOperation, Shape, Survival, World};
+use machine_emu::{DiskEvent, DiskFaults, DiskOperation, Shape, Survival, World};
 use runtime::NodeId;
 use runtime::disk::Disk;
 use runtime::seed::with_seed;
@@ -240,6 +240,63 @@ fn every_subset_of_unflushed_writes_can_be_looked_at() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), 8);
+}
+
+/// What is durable on `disk` by its record.
+fn replay(disk: &mut machine_emu::DiskSnapshot, events: &[DiskEvent]) {
+    for event in events {
+        let DiskEvent::Flushed { writes, .. } = event else { continue };
+        for &write in writes {
+            let DiskEvent::Write { offset, data, .. } = &events[write] else { panic!("no write") };
+            disk.write(*offset, data);
+        }
+    }
+}
+
+#[test]
+fn the_record_of_a_disk_tells_what_is_durable_on_it() {
+    with_seed(|rng| {
+        let world = world(rng.bits());
+        let mut replayed = world.disk("disk").snapshot();
+        world.record_disks();
+        world.run(async {
+            let disk = open(&world).await;
+            for value in 1..100 {
+                let offset = rng.below(100) * 4096;
+                let writing = disk.write(offset, page(value));
+                match rng.below(4) {
+                    0 => drop(writing),
+                    1 => drop((writing, disk.sync())),
+                    2 => writing.await.unwrap(),
+                    _ => {
+                        writing.await.unwrap();
+                        disk.sync().await.unwrap();
+                    }
+                }
+            }
+        });
+        let events = world.disk_events();
+        assert_eq!(events.len(), world.disk_events_count());
+        let written = events.iter().filter(|event| matches!(event, DiskEvent::Write { .. }));
+        assert_eq!(written.count(), 99);
+        world.disk("disk").cut_power(|_, _| Survival::Lost);
+        replay(&mut replayed, &events);
+        let length = LENGTH as usize;
+        assert!(replayed.read(0, length) == world.disk("disk").peek(0, length));
+    });
+}
+
+#[test]
+fn a_flush_that_a_disk_ignores_is_recorded_without_writes() {
+    let world = world(3);
+    world.disk("disk").set_faults(DiskFaults { ignored_sync_ppm: 1_000_000, ..Default::default() });
+    world.record_disks();
+    world.run(async {
+        let disk = open(&world).await;
+        disk.write(0, page(1)).await.unwrap();
+        disk.sync().await.unwrap();
+    });
+    assert_eq!(world.disk_events()[1], DiskEvent::Flushed { disk: 0, writes: vec![] });
 }
 
 #[test]

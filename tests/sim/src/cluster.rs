@@ -1,6 +1,6 @@
 //! A whole cluster on the emulated machine, brought up by the product's own code.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use fileio::stack::{StackError, node};
 use futures::channel::oneshot;
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
+use meta::MetaServer;
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
 use runtime::{Context, Epoch, NodeId, VolumeId};
@@ -74,6 +75,8 @@ pub(super) struct Cluster {
     geometry: Geometry,
     cache_bytes: usize,
     epoch: Cell<u64>,
+    /// The metadata of the nodes that are mounted, to check it.
+    mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -97,7 +100,26 @@ impl Cluster {
                 world.create_used_disk(&path_of(node, disk), geometry.disk_length());
             }
         }
-        Self { world, geometry, cache_bytes, epoch: Cell::new(1) }
+        Self { world, geometry, cache_bytes, epoch: Cell::new(1), mounted: Rc::default() }
+    }
+
+    /// The same, so that the next [`restart`](Self::restart) is in `epoch`.
+    pub(super) fn before_epoch(seed: u64, layout: Layout, epoch: u64) -> Self {
+        let cluster = Self::new(seed, layout);
+        cluster.epoch.set(epoch - 1);
+        cluster
+    }
+
+    /// The metadata of all nodes, as mounted last.
+    pub(super) fn mounted(&self) -> Vec<Rc<MetaServer>> {
+        self.mounted.borrow().clone()
+    }
+
+    /// The paths of all disks, in the order in which they were created.
+    pub(super) fn disk_paths(&self) -> Vec<String> {
+        let Geometry { disk_nodes, disks_per_node, .. } = self.geometry;
+        let paths = |node| (0..disks_per_node).map(move |disk| path_of(node, disk));
+        (0..disk_nodes).flat_map(paths).collect()
     }
 
     /// The machine.
@@ -151,6 +173,7 @@ impl Cluster {
 
     /// Kills whatever lives and starts all nodes again, in a new epoch. Nothing is served yet.
     pub(super) fn restart(&self) {
+        self.mounted.borrow_mut().clear();
         self.epoch.set(self.epoch.get() + 1);
         let epoch = Epoch(self.epoch.get());
         self.world.set_epoch(epoch);
@@ -172,7 +195,16 @@ impl Cluster {
         })
         .await?;
         if phases == Phases::All {
-            self.on_fs_nodes(move |context| node::serve_files(context, geometry)).await?;
+            let mounted = self.mounted.clone();
+            self.on_fs_nodes(move |context| {
+                let mounted = mounted.clone();
+                async move {
+                    let meta = node::serve_files(context, geometry).await?;
+                    mounted.borrow_mut().push(meta);
+                    Ok(())
+                }
+            })
+            .await?;
         }
         Ok(())
     }

@@ -26,11 +26,13 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `burst.rs` | workload: checkpoints |
+//! | `enumerate/` | every crash of every small workload, one after the other |
 
 mod burst;
 mod cluster;
 mod content;
 mod entries;
+pub mod enumerate;
 mod files;
 mod names;
 mod nemesis;

@@ -75,5 +75,7 @@ pub(super) fn boot_nodes(
         node::serve_cache(&context, shape, cache_bytes);
         Ok(())
     })?;
-    on_each(machine, fs_nodes(geometry), move |context| node::serve_files(context, shape))
+    on_each(machine, fs_nodes(geometry), move |context| async move {
+        node::serve_files(context, shape).await.map(drop)
+    })
 }

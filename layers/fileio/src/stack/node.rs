@@ -86,13 +86,17 @@ pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
     context.serve::<cache::protocol::Cache>(server);
 }
 
-/// Phase 3, at each file-system node: mounts its metadata; serves that and files.
-pub async fn serve_files(context: Context, geometry: Geometry) -> Result<(), StackError> {
+/// Phase 3, at each file-system node: mounts its metadata; serves that and files. Returns the
+/// metadata's server, for checks.
+pub async fn serve_files(
+    context: Context,
+    geometry: Geometry,
+) -> Result<Rc<MetaServer>, StackError> {
     let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let stripes: Rc<dyn Stripes> = Rc::new(CacheClient::new(context.clone(), geometry, below));
     let mounted = MetaServer::mount(context.clone(), stripes.clone()).await;
     let meta = mounted.map_err(|error| StackError::Metadata { node: context.node(), error })?;
-    context.serve::<meta::protocol::Meta>(meta);
+    context.serve::<meta::protocol::Meta>(meta.clone());
     context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
-    Ok(())
+    Ok(meta)
 }

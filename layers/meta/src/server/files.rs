@@ -191,13 +191,12 @@ impl MetaServer {
         let mut last = position;
         if shrinks {
             last = self.trim_chunks(ino, first_gone(size, self)).await?;
-            self.recount(ino).await?;
         }
         self.settle_record(last, durable).await?;
         self.with(ino, |active| Ok(active.inode.attributes))
     }
 
-    /// Records the new size, together with the chunk at the cut.
+    /// Records the new size, together with the chunk at the cut and the count of what is left.
     async fn cut(
         &self,
         ino: u64,
@@ -205,13 +204,19 @@ impl MetaServer {
         time: crate::attributes::Time,
         boundary: Option<(u64, u32)>,
     ) -> Result<Position, Error> {
+        let mut left_blocks = match boundary {
+            Some((index, _)) => Some(self.count_blocks(ino, index).await?),
+            None => None,
+        };
         let mut cut_chunk = None;
         if let Some((index, kept_blocks)) = boundary.filter(|(_, kept)| *kept > 0) {
             let mut chunk = self.stored_chunk(ino, index).await?;
             chunk.seal();
             let freed = chunk.cut(kept_blocks);
+            left_blocks = left_blocks.map(|blocks| blocks + chunk.count());
             cut_chunk = Some((index, chunk, freed)).filter(|(_, _, freed)| !freed.is_empty());
         }
+        let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
         let (position, ()) = self
             .record(|| {
                 self.with(ino, |active| {
@@ -220,6 +225,8 @@ impl MetaServer {
                     stored.attributes.size = size;
                     stored.attributes.mtime = time;
                     stored.attributes.ctime = time;
+                    let used = &mut stored.attributes.used_bytes;
+                    *used = used_bytes.unwrap_or(*used);
                     batch.put(keys::inode(ino), to_bytes(&stored));
                     if let Some((index, chunk, freed)) = &cut_chunk {
                         put_chunk(&mut batch, ino, *index, chunk);
@@ -237,6 +244,8 @@ impl MetaServer {
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;
             active.inode.attributes.ctime = time;
+            let used = &mut active.inode.attributes.used_bytes;
+            *used = used_bytes.unwrap_or(*used);
             if let Some((index, chunk, _)) = cut_chunk {
                 active.remember(index, chunk);
             }
@@ -244,22 +253,19 @@ impl MetaServer {
         })
     }
 
-    /// Counts the blocks of a file that was cut.
-    async fn recount(&self, ino: u64) -> Result<(), Error> {
+    /// Counts the blocks of a file in its chunks before `end_chunk`.
+    async fn count_blocks(&self, ino: u64, end_chunk: u64) -> Result<u64, Error> {
         let mut from = Bound::Included(keys::chunk(ino, 0));
+        let end = keys::chunk(ino, end_chunk);
         let mut blocks = 0;
         loop {
-            let end = keys::chunks_end(ino);
             let found = self.store.scan(from.as_ref().map(Vec::as_slice), &end, 256).await?;
-            let Some((last, _)) = found.last() else { break };
+            let Some((last, _)) = found.last() else { return Ok(blocks) };
             from = Bound::Excluded(last.to_vec());
             for (_, value) in &found {
                 blocks += decode::<Chunk>(value)?.count();
             }
         }
-        self.with_dirty(ino, |active| {
-            active.inode.attributes.used_bytes = blocks * blockio::BLOCK_SIZE as u64;
-        })
     }
 
     /// Frees what is left of an inode that is gone.

@@ -1,0 +1,299 @@
+//! What may be found after a crash, by the reference model: each operation that was answered and
+//! durable is there; each other one wholly or not at all; of a write each block by itself.
+
+use std::collections::BTreeMap;
+
+use blockio::BLOCK_SIZE;
+use fileio::model::Model;
+use futures::executor::block_on;
+
+use super::crashes::Stage;
+use super::known::{self, Known};
+use super::perform::{Done, perform};
+use super::tree::{Entry, Tree, walk};
+use super::vocabulary::Op;
+use super::volume::{Found, setup};
+
+/// What is thought of a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Sound,
+    /// As it should not be, but as it is known to be.
+    Known(&'static str),
+    Wrong(String),
+}
+
+/// Trees that differ only in which writes they have: of these any mixture may be found.
+#[derive(Default)]
+struct Group {
+    trees: Vec<Tree>,
+}
+
+/// Groups by the operations that they have, writes that may be lost left out.
+type Groups = BTreeMap<Vec<usize>, Group>;
+
+/// All that may be found at one stage of a workload.
+pub(super) struct Oracle {
+    sound: Groups,
+    /// What may be found beyond that, as is known.
+    known: Option<(&'static Known, Vec<Group>)>,
+}
+
+/// A workload that was run.
+#[derive(Clone, Copy)]
+struct Story<'a> {
+    ops: &'a [Op],
+    done: &'a [Done],
+    stage: Stage,
+}
+
+impl Oracle {
+    /// For a workload that ran as told by `done`, at `stage`.
+    pub(super) fn new(fs_nodes: u32, ops: &[Op], done: &[Done], stage: Stage) -> Self {
+        let story = Story { ops, done, stage };
+        let all: Vec<usize> = (0..stage.begun).filter(|&i| story.changes(i)).collect();
+        let sound = story.groups(&all);
+        let under_way = (stage.begun > stage.answered).then(|| stage.begun - 1);
+        let known = under_way.filter(|&i| story.changes(i)).and_then(|i| {
+            let known = known::of(fs_nodes, ops[i])?;
+            let others: Vec<usize> = all.iter().copied().filter(|&other| other != i).collect();
+            Some((known, story.half_done(known, &others, i)))
+        });
+        Self { sound, known }
+    }
+
+    /// What to think of what was found.
+    pub(super) fn judge(&self, found: &Result<Found, String>) -> Verdict {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return Verdict::Wrong(error.clone()),
+        };
+        let differences: Vec<Option<String>> =
+            self.sound.values().map(|group| group.difference(&found.tree, exact)).collect();
+        if differences.iter().any(Option::is_none) && found.flaws.is_empty() {
+            return Verdict::Sound;
+        }
+        if let Some((known, groups)) = &self.known
+            && known.explains(&found.flaws)
+            && groups.iter().any(|group| group.difference(&found.tree, loose).is_none())
+        {
+            return Verdict::Known(known.name);
+        }
+        let mut why: Vec<String> = differences.into_iter().flatten().collect();
+        why.extend(found.flaws.iter().cloned());
+        Verdict::Wrong(why.join("; "))
+    }
+}
+
+impl Story<'_> {
+    /// Operation `i` succeeded, and changes what is seen.
+    fn changes(&self, i: usize) -> bool {
+        !self.ops[i].is_silent() && self.done[i].outcome.is_ok()
+    }
+
+    /// What may be found if of the operations `possible` those that are not certain are there or
+    /// not.
+    fn groups(&self, possible: &[usize]) -> Groups {
+        let Self { ops, done, stage } = *self;
+        let open: Vec<usize> =
+            possible.iter().copied().filter(|&i| !is_certain(ops, done, stage, i)).collect();
+        let mut groups = Groups::new();
+        for subset in 0_usize..1 << open.len() {
+            let lost: Vec<usize> = open
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| subset >> at & 1 == 0)
+                .map(|(_, &i)| i)
+                .collect();
+            let chosen: Vec<usize> =
+                possible.iter().copied().filter(|i| !lost.contains(i)).collect();
+            if let Some(tree) = replay(ops, &chosen) {
+                let is_mixed = |i: &usize| open.contains(i) && matches!(ops[*i], Op::Write(..));
+                let structure = chosen.into_iter().filter(|i| !is_mixed(i)).collect();
+                groups.entry(structure).or_default().trees.push(tree);
+            }
+        }
+        groups
+    }
+
+    /// Trees without operation `i`, with it, and, if it is one that may leave both names, with the
+    /// entries of both.
+    fn half_done(&self, known: &Known, others: &[usize], i: usize) -> Vec<Group> {
+        let mut half_done = Vec::new();
+        for (_, before) in self.groups(others) {
+            half_done.push(before);
+        }
+        let mut all = others.to_vec();
+        all.push(i);
+        for (mut structure, after) in self.groups(&all) {
+            if structure.last() == Some(&i) && known.both_names {
+                structure.pop();
+                if let Some(before) = self.groups(others).remove(&structure) {
+                    let pairs = before.trees.iter().zip(&after.trees);
+                    let trees = pairs.map(|(before, after)| {
+                        let mut both = before.clone();
+                        both.extend(after.clone());
+                        both
+                    });
+                    half_done.push(Group { trees: trees.collect() });
+                }
+            }
+            half_done.push(after);
+        }
+        half_done
+    }
+}
+
+/// What must be as it is in one of the trees, besides size and content.
+fn exact(entry: &Entry) -> Entry {
+    Entry { size: 0, content: Vec::new(), ..entry.clone() }
+}
+
+/// The same of a half-done operation: links and what is above are told as flaws.
+fn loose(entry: &Entry) -> Entry {
+    Entry { links: 0, first_path: String::new(), knows_parent: true, ..exact(entry) }
+}
+
+/// Operation `i`, if it was answered, survives a crash at `stage`.
+fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
+    if i >= stage.answered {
+        return false;
+    }
+    if ops[i].is_durable() {
+        return true;
+    }
+    for j in i + 1..stage.answered {
+        let commits = done[j].outcome.is_ok()
+            && done[j].file == done[i].file
+            && ops[i].is_committed_with_file();
+        match ops[j] {
+            // Whether it was lost nobody knows, and nothing that follows brings it back.
+            Op::Restart => return false,
+            Op::Settle | Op::Pause => return true,
+            Op::Commit(_) if commits => return true,
+            _ => {}
+        }
+    }
+    stage.rested
+}
+
+/// The tree after the chosen operations; `None` if one of them cannot be without one left out.
+fn replay(ops: &[Op], chosen: &[usize]) -> Option<Tree> {
+    let model = Model::default();
+    for (number, op) in setup() {
+        block_on(perform(&model, op, number)).outcome.ok()?;
+    }
+    for &i in chosen {
+        block_on(perform(&model, ops[i], i as u64)).outcome.ok()?;
+    }
+    Some(block_on(walk(&model)).unwrap_or_else(|error| panic!("the model: {error}")))
+}
+
+impl Group {
+    /// How `found` differs from all mixtures of these trees, in what `part` keeps of an entry.
+    fn difference(&self, found: &Tree, part: fn(&Entry) -> Entry) -> Option<String> {
+        let first = self.trees.first()?;
+        if let Some(path) = first.keys().find(|path| !found.contains_key(*path)) {
+            return Some(format!("/{path} is missing"));
+        }
+        for (path, entry) in found {
+            let possible: Vec<&Entry> =
+                self.trees.iter().filter_map(|tree| tree.get(path)).collect();
+            if possible.is_empty() {
+                return Some(format!("/{path} should not be there"));
+            }
+            if let Some(difference) = difference(entry, &possible, part) {
+                return Some(format!("/{path} {difference}"));
+            }
+        }
+        None
+    }
+}
+
+fn difference(found: &Entry, possible: &[&Entry], part: fn(&Entry) -> Entry) -> Option<String> {
+    let (mine, theirs) = (part(found), part(possible[0]));
+    if mine != theirs {
+        return Some(format!("is {mine} instead of {theirs}"));
+    }
+    if !possible.iter().any(|entry| entry.size == found.size) {
+        let sizes: Vec<u64> = possible.iter().map(|entry| entry.size).collect();
+        return Some(format!("has {} bytes instead of {sizes:?}", found.size));
+    }
+    for (number, block) in found.content.chunks(BLOCK_SIZE).enumerate() {
+        let is_that = |entry: &&Entry| {
+            let from = (number * BLOCK_SIZE).min(entry.content.len());
+            let to = (from + block.len()).min(entry.content.len());
+            let stored = &entry.content[from..to];
+            block.starts_with(stored) && block[stored.len()..].iter().all(|&byte| byte == 0)
+        };
+        if !possible.iter().any(is_that) {
+            return Some(format!("has block {number} as nobody wrote it"));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use fileio::protocol::Handle;
+
+    use super::super::perform::Durable::{Acknowledged, Later};
+    use super::*;
+
+    const LATE: Op = Op::Write("f", 0, 10_000, Later);
+
+    /// The verdict on the tree after `survived`, if `ops` were answered.
+    fn judge(ops: &[Op], survived: &[usize], change: impl FnOnce(&mut Tree)) -> Verdict {
+        let file = Some(Handle { ino: 7, generation: 1 });
+        let done: Vec<Done> = ops.iter().map(|_| Done { outcome: Ok(()), file }).collect();
+        let stage = Stage { begun: ops.len(), answered: ops.len(), rested: false };
+        let mut tree = replay(ops, survived).expect("a workload that can be");
+        change(&mut tree);
+        Oracle::new(1, ops, &done, stage).judge(&Ok(Found { tree, flaws: vec![] }))
+    }
+
+    fn is_wrong(verdict: &Verdict) -> bool {
+        matches!(verdict, Verdict::Wrong(_))
+    }
+
+    #[test]
+    fn what_was_durable_must_be_there_and_all_else_may() {
+        let made = [Op::Create("n", Acknowledged)];
+        assert_eq!(judge(&made, &[0], |_| {}), Verdict::Sound);
+        assert!(is_wrong(&judge(&made, &[], |_| {})));
+        let late = [Op::Create("n", Later)];
+        assert_eq!(judge(&late, &[], |_| {}), Verdict::Sound);
+        assert!(is_wrong(&judge(&[late[0], Op::Commit("n")], &[], |_| {})));
+        assert!(is_wrong(&judge(&[late[0], Op::Pause], &[], |_| {})));
+        assert_eq!(judge(&[late[0], Op::Restart], &[], |_| {}), Verdict::Sound);
+    }
+
+    #[test]
+    fn of_a_write_that_was_not_committed_any_block_may_be_there_and_nothing_else() {
+        let old = replay(&[], &[]).expect("nothing");
+        let block = |tree: &mut Tree, number: usize, with: &Tree| {
+            let range = number * BLOCK_SIZE..(number + 1) * BLOCK_SIZE;
+            let content = &mut tree.get_mut("f").expect("it was made").content;
+            content[range.clone()].copy_from_slice(&with["f"].content[range]);
+        };
+        assert_eq!(judge(&[LATE], &[0], |tree| block(tree, 1, &old)), Verdict::Sound);
+        let half = |tree: &mut Tree| {
+            let content = &mut tree.get_mut("f").expect("it was made").content;
+            content[..512].copy_from_slice(&old["f"].content[..512]);
+        };
+        assert!(is_wrong(&judge(&[LATE], &[0], half)), "a torn block");
+        let committed = [LATE, Op::Commit("f")];
+        assert!(is_wrong(&judge(&committed, &[0], |tree| block(tree, 1, &old))));
+    }
+
+    #[test]
+    fn a_name_too_many_and_a_link_too_many_are_wrong() {
+        let again = |tree: &mut Tree| {
+            let entry = tree["f"].clone();
+            tree.insert("m".to_owned(), entry);
+        };
+        assert!(is_wrong(&judge(&[], &[], again)));
+        let links = |tree: &mut Tree| tree.get_mut("f").expect("it was made").links += 1;
+        assert!(is_wrong(&judge(&[], &[], links)));
+    }
+}

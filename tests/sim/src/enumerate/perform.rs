@@ -1,0 +1,186 @@
+//! Doing an operation: of the volume, and in the same way of the reference model.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use fileio::model::Model;
+use fileio::protocol::{
+    Attributes, CallId, Change, Commit, Create, Credentials, Error, Existing, FileIo, Handle, Link,
+    Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename, SetAttributes, Write,
+};
+use runtime::{Call, Context};
+
+use super::vocabulary::{Op, Outcome};
+
+/// When a change is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durable {
+    /// When it is answered.
+    Acknowledged,
+    /// Some time after it.
+    Later,
+}
+
+/// Who answers requests.
+pub(super) trait Ask {
+    /// Asks until there is an answer.
+    fn ask<C>(&self, call: C) -> impl Future<Output = Result<C::Reply, Error>>
+    where
+        C: Call<Protocol = FileIo> + Clone;
+}
+
+impl Ask for Context {
+    async fn ask<C: Call<Protocol = FileIo> + Clone>(&self, call: C) -> Result<C::Reply, Error> {
+        fileio::client::ask(self, call).await
+    }
+}
+
+impl Ask for Model {
+    async fn ask<C: Call<Protocol = FileIo> + Clone>(&self, call: C) -> Result<C::Reply, Error> {
+        Model::ask(self, call)
+    }
+}
+
+/// An operation that was answered.
+#[derive(Clone, Debug)]
+pub(super) struct Done {
+    pub(super) outcome: Outcome,
+    /// The file that it found or made.
+    pub(super) file: Option<Handle>,
+}
+
+/// A valid name.
+pub(super) fn name(text: &str) -> Name {
+    Name::new(text.as_bytes().to_vec()).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// The handle in attributes.
+pub(super) fn handle(attributes: &Attributes) -> Handle {
+    Handle { ino: attributes.ino, generation: attributes.generation }
+}
+
+/// What operation `number` of a workload writes: no two operations write the same.
+pub(super) fn data(number: u64, length: usize) -> Bytes {
+    let mut data = vec![0; length];
+    runtime::seed::Rng::new(number ^ 0x0DA7_A000).fill(&mut data);
+    data.into()
+}
+
+/// Does `op` as operation `number`. Those that concern nodes and not files are not done here.
+pub(super) async fn perform(ask: &impl Ask, op: Op, number: u64) -> Done {
+    match act(ask, op, number).await {
+        Ok(file) => Done { outcome: Ok(()), file },
+        Err(error) => Done { outcome: Err(error), file: None },
+    }
+}
+
+async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Error> {
+    let who = Credentials::root();
+    let call = CallId { client: 7, number };
+    match op {
+        Op::Create(path, durable) => {
+            let (directory, name) = place(ask, path).await?;
+            let change = Change { size: Some(0), ..Change::default() };
+            let (existing, durable) = (Existing::Use {}, is(durable));
+            let create = Create { who, call, directory, name, existing, change, durable };
+            Ok(Some(handle(&ask.ask(create).await?.attributes)))
+        }
+        Op::Write(path, offset, length, durable) => {
+            let file = find(ask, path).await?;
+            let data = vec![data(number, length)];
+            ask.ask(Write { who, file, offset, data, durable: is(durable) }).await?;
+            Ok(Some(file))
+        }
+        Op::Size(path, size, durable) => {
+            let change = Change { size: Some(size), ..Change::default() };
+            change_file(ask, path, change, durable).await
+        }
+        Op::Mode(path, mode, durable) => {
+            let change = Change { mode: Some(mode), ..Change::default() };
+            change_file(ask, path, change, durable).await
+        }
+        Op::Owner(path, uid, durable) => {
+            let change = Change { uid: Some(uid), ..Change::default() };
+            change_file(ask, path, change, durable).await
+        }
+        Op::Commit(path) => {
+            let file = find(ask, path).await?;
+            ask.ask(Commit { file }).await?;
+            Ok(Some(file))
+        }
+        Op::MakeDirectory(path) => make(ask, call, path, NewNode::Directory {}).await,
+        Op::Symlink(path) => {
+            make(ask, call, path, NewNode::Symlink { target: b"d/x".to_vec() }).await
+        }
+        Op::Fifo(path) => make(ask, call, path, NewNode::Fifo {}).await,
+        Op::Remove(path, durable) => {
+            let (directory, name) = place(ask, path).await?;
+            ask.ask(Remove { who, call, directory, name, durable: is(durable) }).await?;
+            Ok(None)
+        }
+        Op::RemoveDirectory(path) => {
+            let (directory, name) = place(ask, path).await?;
+            ask.ask(RemoveDirectory { who, call, directory, name }).await?;
+            Ok(None)
+        }
+        Op::Rename(from, to) => {
+            let (from_directory, from_name) = place(ask, from).await?;
+            let (to_directory, to_name) = place(ask, to).await?;
+            let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+            ask.ask(rename).await?;
+            Ok(None)
+        }
+        Op::Link(from, to) => {
+            let file = find(ask, from).await?;
+            let (directory, name) = place(ask, to).await?;
+            ask.ask(Link { who, call, file, directory, name }).await?;
+            Ok(Some(file))
+        }
+        Op::Settle | Op::Restart | Op::Pause => Ok(None),
+    }
+}
+
+fn is(durable: Durable) -> bool {
+    durable == Durable::Acknowledged
+}
+
+async fn change_file(
+    ask: &impl Ask,
+    path: &str,
+    change: Change,
+    durable: Durable,
+) -> Result<Option<Handle>, Error> {
+    let file = find(ask, path).await?;
+    let (who, durable) = (Credentials::root(), is(durable));
+    ask.ask(SetAttributes { who, file, change, only_if_ctime: None, durable }).await?;
+    Ok(Some(file))
+}
+
+async fn make(
+    ask: &impl Ask,
+    call: CallId,
+    path: &str,
+    node: NewNode,
+) -> Result<Option<Handle>, Error> {
+    let (directory, name) = place(ask, path).await?;
+    let (who, change) = (Credentials::root(), Change::default());
+    let made = ask.ask(MakeNode { who, call, directory, name, node, change }).await?;
+    Ok(Some(handle(&made)))
+}
+
+/// The directory of a path, and the last name in it.
+async fn place(ask: &impl Ask, path: &str) -> Result<(Handle, Name), Error> {
+    match path.rsplit_once('/') {
+        None => Ok((ROOT, name(path))),
+        Some((above, last)) => Ok((find(ask, above).await?, name(last))),
+    }
+}
+
+async fn find(ask: &impl Ask, path: &str) -> Result<Handle, Error> {
+    let mut found = ROOT;
+    for part in path.split('/') {
+        let (who, name) = (Credentials::root(), name(part));
+        found = handle(&ask.ask(Lookup { who, directory: found, name }).await?);
+    }
+    Ok(found)
+}

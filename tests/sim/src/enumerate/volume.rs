@@ -1,0 +1,311 @@
+//! The volume under test: made once, run through each workload while its disks are recorded, and
+//! mounted again from what a crash left.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use fileio::protocol::{
+    Change, Commit, Create, Credentials, Existing, Handle, Kind, Read, Settle, Write,
+};
+use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
+use meta::NodeAudit;
+use meta::store::{StoreError, smallest_share, stripes_min};
+use runtime::{Context, NodeId};
+
+use super::perform::{Ask as _, Done, data, handle, name, perform};
+use super::tree::{Tree, walk};
+use super::vocabulary::{Op, SETUP};
+use crate::Planted;
+use crate::cluster::{Cluster, Layout, Phases};
+
+/// The seed of every world: only what is on the disks decides.
+const SEED: u64 = 0x0B3;
+/// The epoch in which workloads run. Each restart adds one.
+const EPOCH_OF_WORK: u64 = 10;
+/// The epoch in which the volume is mounted after a crash.
+const EPOCH_OF_CHECK: u64 = 100;
+/// Everything ends in this virtual time.
+const LIVELY_WITHIN: Duration = Duration::from_mins(2);
+/// What was answered is durable after this, asked for or not.
+const DURABLE_WITHIN: Duration = Duration::from_secs(5);
+/// Tries of an audit that a checkpoint disturbs.
+const AUDIT_TRIES_MAX: usize = 20;
+const AUDIT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Numbers of operations that make the volume start here.
+const SETUP_NUMBER: u64 = 1_000;
+
+/// The shape of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) name: &'static str,
+    fs_nodes: u32,
+    disk_nodes: u32,
+    disks_per_node: u32,
+}
+
+/// One node with two disks; two nodes with a disk each.
+pub(super) const SHAPES: [Shape; 2] = [
+    Shape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2 },
+    Shape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1 },
+];
+
+impl Shape {
+    /// File-system nodes.
+    pub(super) fn fs_nodes(self) -> u32 {
+        self.fs_nodes
+    }
+
+    fn layout(self) -> Layout {
+        let Self { fs_nodes, disk_nodes, disks_per_node, .. } = self;
+        let stripe_size = 16 << 10;
+        let layout = |stripes_per_node| Layout {
+            fs_nodes,
+            disk_nodes,
+            disks_per_node,
+            stripe_size,
+            stripes_per_node,
+            cache_bytes: 64 * stripe_size as usize,
+        };
+        let least = stripes_min(&layout(1).geometry());
+        let mut sizes = (least..2 * least).map(layout);
+        sizes
+            .find(|layout| smallest_share(&layout.geometry()) >= least)
+            .unwrap_or(layout(2 * least))
+    }
+}
+
+/// A volume at rest.
+pub(super) type Disks = Vec<DiskSnapshot>;
+
+/// When something happened, as a count of recorded events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// The volume is mounted.
+    Mounted,
+    Begun,
+    Answered,
+    /// Nothing was asked for some time.
+    Rested,
+}
+
+/// A workload that was run.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    pub(super) events: Vec<DiskEvent>,
+    pub(super) marks: Vec<(usize, Mark)>,
+    pub(super) done: Vec<Done>,
+}
+
+/// Makes the volume on which all workloads begin.
+pub(super) fn make(shape: Shape) -> Disks {
+    let cluster = Cluster::new(SEED, shape.layout());
+    let world = cluster.world().clone();
+    world.run(async {
+        cluster.format(Phases::All).await.expect("a fresh volume can be made");
+        for (number, &op) in (SETUP_NUMBER..).zip(SETUP) {
+            let done = act(&cluster, op, number).await;
+            assert!(done.outcome.is_ok(), "{op:?} failed: {done:?}");
+        }
+        cluster.application(0).sleep(DURABLE_WITHIN).await;
+    });
+    let disks = cluster.disk_paths().into_iter().map(|path| world.disk(&path));
+    disks
+        .map(|disk| {
+            disk.cut_power(|_, _| Survival::Whole);
+            disk.snapshot()
+        })
+        .collect()
+}
+
+/// The operations that make the volume, with their numbers: the reference model does them too.
+pub(super) fn setup() -> impl Iterator<Item = (u64, Op)> {
+    (SETUP_NUMBER..).zip(SETUP.iter().copied())
+}
+
+fn open(shape: Shape, disks: &Disks, epoch: u64) -> Cluster {
+    let cluster = Cluster::before_epoch(SEED, shape.layout(), epoch);
+    for (path, disk) in cluster.disk_paths().iter().zip(disks) {
+        cluster.world().disk(path).restore(disk);
+    }
+    cluster.restart();
+    cluster
+}
+
+/// Runs a workload on a volume.
+pub(super) fn record(
+    shape: Shape,
+    disks: &Disks,
+    ops: &[Op],
+    planted: Option<Planted>,
+) -> Recorded {
+    let cluster = open(shape, disks, EPOCH_OF_WORK);
+    let world = cluster.world().clone();
+    if planted == Some(Planted::LyingDisks) {
+        let faults = DiskFaults { ignored_sync_ppm: 1_000_000, ..DiskFaults::default() };
+        world.disks().iter().for_each(|path| world.disk(path).set_faults(faults));
+    }
+    world.record_disks();
+    let (mut marks, mut done) = (Vec::new(), Vec::new());
+    world.run(async {
+        let mut mark = |what| marks.push((world.disk_events_count(), what));
+        cluster.mount(Phases::All).await.expect("a sound volume can be mounted");
+        mark(Mark::Mounted);
+        for (number, &op) in (0..).zip(ops) {
+            mark(Mark::Begun);
+            done.push(act(&cluster, op, number).await);
+            mark(Mark::Answered);
+        }
+        cluster.application(0).sleep(DURABLE_WITHIN).await;
+        mark(Mark::Rested);
+    });
+    Recorded { events: world.disk_events(), marks, done }
+}
+
+async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
+    let context = cluster.application(0);
+    match op {
+        Op::Settle => {
+            let nodes = (0..cluster.geometry().fs_nodes).map(NodeId::fs);
+            let mut outcome = Ok(());
+            for node in nodes {
+                outcome = outcome.and(context.spawn(node, Settle {}).await);
+            }
+            Done { outcome, file: None }
+        }
+        Op::Restart => {
+            cluster.restart();
+            cluster.mount(Phases::All).await.expect("a volume can be mounted again");
+            Done { outcome: Ok(()), file: None }
+        }
+        Op::Pause => {
+            context.sleep(DURABLE_WITHIN).await;
+            Done { outcome: Ok(()), file: None }
+        }
+        op => perform(&context, op, number).await,
+    }
+}
+
+/// What is found on a volume after a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) tree: Tree,
+    /// What metadata says that no walk sees: space, and inodes without a name.
+    pub(super) flaws: Vec<String>,
+}
+
+/// Mounts a volume and looks at everything; in words what cannot be mounted, read or written.
+pub(super) fn inspect(shape: Shape, disks: &Disks) -> Result<Found, String> {
+    let looked = catch_unwind(AssertUnwindSafe(|| {
+        let cluster = open(shape, disks, EPOCH_OF_CHECK);
+        let world = cluster.world().clone();
+        let looked = world.run_within(LIVELY_WITHIN, look(&cluster));
+        looked.unwrap_or_else(|| Err(format!("not done within {LIVELY_WITHIN:?}")))
+    }));
+    looked.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("a panic: {}", text.unwrap_or_default()))
+    })
+}
+
+async fn look(cluster: &Cluster) -> Result<Found, String> {
+    cluster.mount(Phases::All).await.map_err(|error| format!("it cannot be mounted: {error}"))?;
+    let context = cluster.application(0);
+    let audits = audit(cluster, &context).await?;
+    let tree = walk(&context).await?;
+    try_out(&context).await.map_err(|error| format!("the volume is of no use: {error}"))?;
+    Ok(Found { tree, flaws: flaws(&audits) })
+}
+
+/// A new file can be made, written, committed and read.
+async fn try_out(context: &Context) -> Result<(), fileio::protocol::Error> {
+    const LENGTH: usize = 5_000;
+    let who = Credentials::root();
+    let create = Create {
+        who: who.clone(),
+        call: fileio::protocol::CallId { client: 8, number: 1 },
+        directory: fileio::protocol::ROOT,
+        name: name("tried"),
+        existing: Existing::Refuse {},
+        change: Change::default(),
+        durable: true,
+    };
+    let file = handle(&context.ask(create).await?.attributes);
+    let written = data(u64::MAX, LENGTH);
+    let write =
+        Write { who: who.clone(), file, offset: 0, data: vec![written.clone()], durable: false };
+    context.ask(write).await?;
+    context.ask(Commit { file }).await?;
+    let read = context.ask(Read { who, file, offset: 0, length: LENGTH as u32 + 1 }).await?;
+    assert!(read.data.concat() == written, "a new file reads back otherwise than written");
+    Ok(())
+}
+
+async fn audit(cluster: &Cluster, context: &Context) -> Result<Vec<NodeAudit>, String> {
+    let mut audits = Vec::new();
+    for meta in cluster.mounted() {
+        let mut tries = 0;
+        let audit = loop {
+            match meta.audit().await {
+                Err(StoreError::Busy) if tries < AUDIT_TRIES_MAX => {
+                    tries += 1;
+                    context.sleep(AUDIT_PAUSE).await;
+                }
+                audit => break audit,
+            }
+        };
+        audits.push(audit.map_err(|error| format!("the audit failed: {error}"))?);
+    }
+    Ok(audits)
+}
+
+/// What the metadata of all nodes together says that cannot be.
+fn flaws(audits: &[NodeAudit]) -> Vec<String> {
+    let mut flaws: Vec<String> = audits.iter().flat_map(|audit| audit.flaws.clone()).collect();
+    let mut names: BTreeMap<Handle, u32> = BTreeMap::new();
+    let mut directories: BTreeMap<u64, u32> = BTreeMap::new();
+    for (above, _, dentry) in audits.iter().flat_map(|audit| &audit.names) {
+        *names.entry(Handle { ino: dentry.ino, generation: dentry.generation }).or_default() += 1;
+        if dentry.kind == (Kind::Directory {}) {
+            *directories.entry(*above).or_default() += 1;
+        }
+    }
+    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
+    for audit in audits {
+        blocks.extend(audit.blocks.iter().map(|(&ino, &count)| (ino, count)));
+        if audit.intents > 0 {
+            flaws.push("something is still to be done".to_owned());
+        }
+    }
+    for inode in audits.iter().flat_map(|audit| &audit.inodes) {
+        let attributes = &inode.attributes;
+        let names = names.remove(&handle(attributes)).unwrap_or(0);
+        if attributes.kind == (Kind::Directory {}) {
+            let below = directories.get(&attributes.ino).copied().unwrap_or(0);
+            if attributes.links != 2 + below {
+                flaws.push(format!(
+                    "a directory counts {} links, has 2 + {below}",
+                    attributes.links
+                ));
+            }
+            if names != u32::from(attributes.ino != 1) {
+                flaws.push(format!("a directory has {names} names"));
+            }
+        } else if names == 0 {
+            flaws.push("a file has no name".to_owned());
+        } else if names != attributes.links {
+            flaws.push(format!("a file counts {} links, has {names} names", attributes.links));
+        }
+        let counted = blocks.remove(&attributes.ino).unwrap_or(0) * blockio::BLOCK_SIZE as u64;
+        if attributes.kind == (Kind::File {}) && attributes.used_bytes != counted {
+            let used = attributes.used_bytes;
+            flaws.push(format!("a file says {used} bytes used, has {counted}"));
+        }
+    }
+    flaws.extend(names.keys().map(|_| "a name names nothing".to_owned()));
+    flaws.extend(blocks.keys().map(|_| "blocks belong to no file".to_owned()));
+    flaws.sort_unstable();
+    flaws
+}

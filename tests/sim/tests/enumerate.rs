@@ -1,0 +1,81 @@
+//! The crash enumerator: a bounded part of it in each run of the tests, all of it on request.
+
+use std::time::Instant;
+
+use sim::Planted;
+use sim::enumerate::{Options, Report, replay, run, workloads};
+
+fn tell(report: &Report) {
+    println!(
+        "{} workloads, {} crash points, {} states, {} of them distinct; known {:?}; wrong {}",
+        report.workloads, report.points, report.states, report.distinct, report.known, report.wrong
+    );
+}
+
+fn check(options: &Options) -> Report {
+    #[allow(clippy::disallowed_methods, reason = "a test measures the real clock")]
+    let start = Instant::now();
+    let report = run(options, tell);
+    println!("of {} workloads in {:?}:", workloads(options.operations), start.elapsed());
+    tell(&report);
+    report
+}
+
+fn assert_sound(report: &Report) {
+    for violation in &report.violations {
+        println!("\n{}", violation.text);
+    }
+    assert!(report.wrong == 0, "{} states are wrong", report.wrong);
+}
+
+/// All workloads of one operation.
+#[test]
+fn what_was_durable_survives_every_crash_of_one_operation() {
+    let report = check(&Options { operations: 1, ..Options::default() });
+    assert_sound(&report);
+}
+
+/// The canary: disks that forget what they have flushed must be found out, or nothing is looked at.
+#[test]
+fn disks_that_lie_about_flushes_are_found_out() {
+    let planted = Some(Planted::LyingDisks);
+    let options = Options { operations: 1, states_max: 500, planted, ..Options::default() };
+    let report = run(&options, |_| {});
+    assert!(report.wrong > 0, "nothing was found: {report:?}");
+    let told = &report.violations[0].text;
+    assert!(told.contains("STATE=") && told.contains("workload:"), "{told}");
+    let again = replay(&report.violations[0].state).expect("it is a state");
+    assert!(again.starts_with(told), "{again}");
+}
+
+#[test]
+fn the_same_options_find_the_same_on_any_number_of_threads() {
+    let options = |threads| Options { states_max: 300, threads, ..Options::default() };
+    let [one, three] = [1, 3].map(|threads| run(&options(threads), |_| {}));
+    assert_eq!(
+        (one.workloads, one.points, one.states, one.distinct, one.known, one.wrong),
+        (three.workloads, three.points, three.states, three.distinct, three.known, three.wrong)
+    );
+}
+
+/// `STATES=500000 cargo test -p sim --release --test enumerate two -- --ignored --nocapture`
+#[test]
+#[ignore = "takes minutes"]
+fn what_was_durable_survives_every_crash_of_two_operations() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let report = check(&Options {
+        operations: number("OPERATIONS").unwrap_or(2) as usize,
+        states_max: number("STATES").unwrap_or(u64::MAX),
+        seed: number("SEED").unwrap_or(1),
+        ..Options::default()
+    });
+    assert_sound(&report);
+}
+
+/// `STATE=... cargo test -p sim --release --test enumerate one_state -- --ignored --nocapture`
+#[test]
+#[ignore = "looks at one state again"]
+fn one_state() {
+    let state = std::env::var("STATE").expect("STATE names a state, as in a violation");
+    println!("{}", replay(&state).expect("there is such a state"));
+}
