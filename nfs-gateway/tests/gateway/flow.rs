@@ -16,7 +16,7 @@ use runtime::{Epoch, NodeId};
 use crate::kit::{Act, Stage, VOLUME, at, encode, mode, status};
 
 fn config() -> Config {
-    Config::new(VOLUME, Epoch(1))
+    Config::new(VOLUME)
 }
 
 #[test]
