@@ -12,7 +12,7 @@ use nfs_gateway::{Config, Gateway, limits};
 use peak_alloc::PeakAlloc;
 use runtime::net::Address;
 use runtime::seed::with_seed;
-use runtime::{Epoch, NodeId, VolumeId};
+use runtime::{NodeId, VolumeId};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;

@@ -1,14 +1,12 @@
 //! READ, WRITE, COMMIT.
 
 use fileio::protocol::Request;
-use nfs_gateway::Config;
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::nfsstat3::*;
 use nfs3_types::nfs3::*;
-use runtime::Epoch;
 use runtime::seed::with_seed;
 
-use crate::kit::{Stage, VOLUME, Verdict, encode, status, write_arguments};
+use crate::kit::{Stage, Verdict, encode, status, write_arguments};
 
 const UNSTABLE: stable_how = stable_how::UNSTABLE;
 const FILE_SYNC: stable_how = stable_how::FILE_SYNC;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use nfs_gateway::{Config, limits};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::*;
-use runtime::Epoch;
 use runtime::net::{Address, Listener, Stream};
 use runtime::seed::{Rng, with_seed};
 

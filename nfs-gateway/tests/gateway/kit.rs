@@ -17,7 +17,7 @@ use nfs3_types::rpc::{RPC_VERSION_2, auth_unix, call_body, msg_body, opaque_auth
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use runtime::net::{Address, Reader, Stream, Writer};
 use runtime::seed::Rng;
-use runtime::{Caller, Context, Epoch, NodeId, Server, VolumeId};
+use runtime::{Caller, Context, NodeId, Server, VolumeId};
 
 /// File-system nodes of the world.
 const NODES: u32 = 4;

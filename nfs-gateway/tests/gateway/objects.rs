@@ -7,7 +7,7 @@ use nfs3_types::nfs3::nfsstat3::*;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Void};
 use runtime::seed::with_seed;
-use runtime::{Epoch, Undelivered, VolumeId};
+use runtime::{Undelivered, VolumeId};
 
 use crate::kit::{Act, Stage, Verdict, at, mode, status};
 

@@ -5,6 +5,7 @@
 //! disk node is over: whoever wrote in it is told so when he syncs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use blockio::Life;
 use blockio::protocol::{Error, Unsynced};
@@ -17,8 +18,8 @@ use crate::line::Line;
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     by_disk_node: BTreeMap<NodeId, Lived>,
-    /// Lives of disk nodes that were new when they were heard of.
-    changes: u64,
+    /// Restarts of disk nodes that were heard of.
+    restarts: u64,
 }
 
 #[derive(Debug)]
@@ -66,27 +67,24 @@ impl Server {
     }
 
     /// The disk node of `stripe` has answered in this life.
-    pub(super) fn note_life_below(&self, stripe: u64, life: Life) {
+    pub(super) fn note_life_below(self: &Rc<Self>, stripe: u64, life: Life) {
         let own = self.context.random();
-        let before = self.with_lived(stripe, |lived| {
-            let before = lived.below.replace(life);
-            let restarted = before.is_some_and(|before| before != life);
+        let restarted = self.with_lived(stripe, |lived| {
+            let restarted = lived.below.replace(life).is_some_and(|before| before != life);
             if restarted && std::mem::take(&mut lived.dropped) {
                 lived.own = own;
             }
-            before
+            restarted
         });
-        if before != Some(life) {
-            self.lives.borrow_mut().changes += 1;
-        }
-        if before.is_some_and(|before| before != life) {
+        if restarted {
+            self.lives.borrow_mut().restarts += 1;
             self.give_again(self.geometry.disk_node(stripe));
         }
     }
 
-    /// How often a disk node was heard of in a life that was new.
-    pub(super) fn life_changes(&self) -> u64 {
-        self.lives.borrow().changes
+    /// Restarts of disk nodes that were heard of.
+    pub(super) fn restarts_below(&self) -> u64 {
+        self.lives.borrow().restarts
     }
 
     /// Bytes of `stripe` that the disk was given are dropped here.
@@ -95,7 +93,7 @@ impl Server {
     }
 
     /// Makes everything dirty again that a disk node was given.
-    fn give_again(&self, disk_node: NodeId) {
+    fn give_again(self: &Rc<Self>, disk_node: NodeId) {
         let now = self.context.now();
         let mut lines = self.lines.borrow_mut();
         let given = lines.given().filter(|&stripe| self.geometry.disk_node(stripe) == disk_node);
@@ -104,5 +102,7 @@ impl Server {
         for stripe in given {
             lines.change(stripe, |line: &mut Line| line.give_again(now));
         }
+        drop(lines);
+        self.note_dirty();
     }
 }

@@ -44,11 +44,11 @@ impl Server {
         let stripes: BTreeSet<u64> = written.iter().map(|unsynced| unsynced.stripe).collect();
         for _ in 0..RESTARTS_MAX {
             self.check_lives(&written)?;
-            let before = self.life_changes();
+            let before = self.restarts_below();
             self.write_back_lines(stripes.iter().copied().collect()).await?;
             self.check_lives(&written)?;
             // Else some of the stripes may be dirty again.
-            if before == self.life_changes() {
+            if before == self.restarts_below() {
                 return Ok(self.lives_below(&stripes));
             }
         }
@@ -90,7 +90,12 @@ impl Server {
         first_error.get().map_or(Ok(()), Err)
     }
 
-    async fn write_piece(&self, stripe: u64, offset: u32, data: Bytes) -> Result<(), Error> {
+    async fn write_piece(
+        self: &Rc<Self>,
+        stripe: u64,
+        offset: u32,
+        data: Bytes,
+    ) -> Result<(), Error> {
         let range = offset..offset + data.len() as u32;
         count(&self.counters.write_backs);
         let life = self.below.write(stripe, offset, vec![data]).await?;

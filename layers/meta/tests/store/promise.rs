@@ -63,6 +63,8 @@ struct Workload {
     rng: Rng,
     keys: u64,
     value_max: u64,
+    /// Nodes on the way to the disks restart now and then.
+    restarts: bool,
 }
 
 impl Workload {
@@ -236,6 +238,7 @@ impl Workload {
                     });
                 }
                 1 => self.ctx.sleep(Duration::from_micros(self.rng.below(5000))).await,
+                2 if self.restarts && self.rng.chance(1, 4) => self.disk.restart(),
                 2..=5 => self.read().await,
                 _ => self.write().await,
             }
@@ -258,6 +261,7 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         rng: Rng::new(rng.bits()),
         keys: 40 + rng.below(400),
         value_max: 20 + rng.below(600),
+        restarts: rng.chance(1, 2),
     };
     let steps = 50 + rng.below(400);
     if rng.chance(2, 3) {
