@@ -195,7 +195,9 @@ impl<S: Spawn> File<S> {
             }
             Ok(_) => Err(FileIoError::LostWrites {}.into()),
             Err(cause) => {
-                before.into_iter().for_each(|before| self.unsynced.note_first(before));
+                if let Some(before) = before {
+                    self.unsynced.note_first(before);
+                }
                 Err(cause)
             }
         };

@@ -167,8 +167,8 @@ impl Server {
     async fn sync(&self) -> Result<Life, Error> {
         let flushes = (0..self.manager.disks()).map(|disk| self.manager.sync(disk));
         // All of them run to the end: one failed disk must not leave the others undone.
-        let flushed: Result<(), Error> = join_all(flushes).await.into_iter().collect();
-        flushed.map(|()| self.life)
+        let outcome: Result<(), Error> = join_all(flushes).await.into_iter().collect();
+        outcome.map(|()| self.life)
     }
 
     async fn read_slot(&self, request: &ReadSlot) -> Result<Bytes, Error> {

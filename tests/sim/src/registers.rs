@@ -110,9 +110,9 @@ impl Registers<'_> {
             let node = nodes[rng.index(nodes.len())];
             let world = cluster.world();
             if rng.chance(2, 3) {
-                world.crash(node)
+                world.crash(node);
             } else {
-                world.kill(node)
+                world.kill(node);
             }
             self.restarts.set(self.restarts.get() + 1);
             // A disk that was told to fail a read may be met by the start: once more, then.

@@ -23,6 +23,8 @@ const FAILED_ONCE: &[(Workload, u64)] = &[
     (Workload::Files, 5003),
     (Workload::Full, 5003),
     (Workload::Full, 6),
+    (Workload::Disks, 17),
+    (Workload::Cache, 5),
 ];
 
 /// What many runs did, in sum.

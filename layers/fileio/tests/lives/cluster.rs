@@ -196,9 +196,11 @@ impl Cluster {
     }
 
     /// Fills blocks from `first` on with these numbers; returns the write verifier.
-    pub(crate) async fn write(&self, file: Handle, first: u64, fills: &[u64]) -> u64 {
-        let data: Vec<u8> =
-            fills.iter().flat_map(|fill| fill.to_le_bytes().repeat(BLOCK as usize / 8)).collect();
+    pub(crate) async fn write(&self, file: Handle, first: u64, numbers: &[u64]) -> u64 {
+        let data: Vec<u8> = numbers
+            .iter()
+            .flat_map(|number| number.to_le_bytes().repeat(BLOCK as usize / 8))
+            .collect();
         let (who, offset, data) = (Credentials::root(), first * BLOCK, vec![Bytes::from(data)]);
         self.ask(Write { who, file, offset, data, durable: false }).await.write_verifier
     }
@@ -213,12 +215,12 @@ impl Cluster {
         let (who, offset, length) = (Credentials::root(), first * BLOCK, (count * BLOCK) as u32);
         let mut data = self.ask(Read { who, file, offset, length }).await.data.concat();
         data.resize(length as usize, 0);
-        let fill = |block: &[u8]| {
-            let fill = u64::from_le_bytes(std::array::from_fn(|i| block[i]));
-            assert!(block.chunks(8).all(|word| word == fill.to_le_bytes()), "a block is torn");
-            fill
+        let number = |block: &[u8]| {
+            let number = u64::from_le_bytes(std::array::from_fn(|i| block[i]));
+            assert!(block.chunks(8).all(|word| word == number.to_le_bytes()), "a block is torn");
+            number
         };
-        data.chunks(BLOCK as usize).map(fill).collect()
+        data.chunks(BLOCK as usize).map(number).collect()
     }
 
     /// The power of everything goes, and the volume is opened again.

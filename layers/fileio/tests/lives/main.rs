@@ -15,7 +15,7 @@ use runtime::seed::{Rng, with_seed};
 /// Blocks of each file: some stripes at each node.
 const BLOCKS: u64 = 40;
 
-fn fills(number: u64) -> Vec<u64> {
+fn numbers(number: u64) -> Vec<u64> {
     (1..=BLOCKS).map(|block| number << 32 | block).collect()
 }
 
@@ -26,11 +26,11 @@ fn a_disk_node_that_restarts_costs_nothing_while_the_caches_have_it_all() {
         let world = cluster.world.clone();
         world.run(async {
             let file = cluster.create(NodeId::fs(0)).await;
-            let verifier = cluster.write(file, 0, &fills(1)).await;
+            let verifier = cluster.write(file, 0, &numbers(1)).await;
             cluster.restart(NodeId::disk(index)).await;
             assert_eq!(cluster.commit(file).await, verifier);
             cluster.power_cut().await;
-            assert_eq!(cluster.read(file, 0, BLOCKS).await, fills(1));
+            assert_eq!(cluster.read(file, 0, BLOCKS).await, numbers(1));
         });
     }
 }
@@ -42,21 +42,21 @@ fn a_commit_after_a_file_system_node_has_restarted_claims_nothing() {
         let world = cluster.world.clone();
         world.run(async {
             let file = cluster.create(NodeId::fs(0)).await;
-            let first = cluster.write(file, 0, &fills(1)).await;
+            let first = cluster.write(file, 0, &numbers(1)).await;
             assert_eq!(cluster.commit(file).await, first);
-            let second = cluster.write(file, 0, &fills(2)).await;
+            let second = cluster.write(file, 0, &numbers(2)).await;
             assert_eq!(second, first);
             // With the cache of a third of the stripes, or with the inode itself.
             cluster.restart(NodeId::fs(index)).await;
             let told = cluster.commit(file).await;
             assert_ne!(told, second, "node {index} has lost the only copy of some of it");
-            assert_eq!(cluster.read(file, 0, BLOCKS).await, fills(1), "as last committed");
+            assert_eq!(cluster.read(file, 0, BLOCKS).await, numbers(1), "as last committed");
 
-            let third = cluster.write(file, 0, &fills(3)).await;
+            let third = cluster.write(file, 0, &numbers(3)).await;
             assert_eq!(third, told);
             assert_eq!(cluster.commit(file).await, third);
             cluster.power_cut().await;
-            assert_eq!(cluster.read(file, 0, BLOCKS).await, fills(3));
+            assert_eq!(cluster.read(file, 0, BLOCKS).await, numbers(3));
         });
     }
 }
@@ -67,11 +67,11 @@ fn a_lost_block_is_read_as_last_committed_before_anybody_commits() {
     let world = cluster.world.clone();
     world.run(async {
         let file = cluster.create(NodeId::fs(0)).await;
-        cluster.write(file, 0, &fills(1)).await;
+        cluster.write(file, 0, &numbers(1)).await;
         cluster.commit(file).await;
-        let verifier = cluster.write(file, 0, &fills(2)).await;
+        let verifier = cluster.write(file, 0, &numbers(2)).await;
         cluster.restart(NodeId::fs(1)).await;
-        assert_eq!(cluster.read(file, 0, BLOCKS).await, fills(1));
+        assert_eq!(cluster.read(file, 0, BLOCKS).await, numbers(1));
         // A part of a block, which needs the rest of it.
         assert_ne!(cluster.write(file, 0, &[7]).await, verifier);
     });
@@ -118,14 +118,14 @@ async fn work(cluster: &Cluster, files: &RefCell<Vec<File>>, over: &Cell<bool>, 
         let count = 1 + rng.below((BLOCKS - first).min(12));
         match rng.below(8) {
             0..=3 => {
-                let fills: Vec<u64> = (0..count).map(|_| rng.bits() | 1).collect();
+                let values: Vec<u64> = (0..count).map(|_| rng.bits() | 1).collect();
                 let mut issued = Vec::new();
-                for (block, &fill) in (first as usize..).zip(&fills) {
-                    let values = &mut files.borrow_mut()[index].blocks[block].values;
-                    values.push(fill);
-                    issued.push((block, values.len() - 1));
+                for (block, &value) in (first as usize..).zip(&values) {
+                    let known = &mut files.borrow_mut()[index].blocks[block].values;
+                    known.push(value);
+                    issued.push((block, known.len() - 1));
                 }
-                let verifier = cluster.write(handle, first, &fills).await;
+                let verifier = cluster.write(handle, first, &values).await;
                 let pending = issued.into_iter().map(|(block, number)| (block, number, verifier));
                 files.borrow_mut()[index].pending.extend(pending);
             }
@@ -168,7 +168,7 @@ fn one_life_after_the_other(rng: &mut Rng) {
         join(work(&cluster, &files, &over, worker), restart_nodes(&cluster, &over, restarter))
             .await;
         cluster.power_cut().await;
-        for file in files.borrow().iter() {
+        for file in files.take() {
             file.check(0, &cluster.read(file.handle, 0, BLOCKS).await);
         }
     });
