@@ -16,7 +16,8 @@ use crate::protocol::{
 };
 use crate::stripes::{Answer, Life, Stripes};
 
-/// The first pause after `Busy`, or while a node is away, in microseconds; each further one is twice as long.
+/// The first pause after `Busy`, or while a node is away, in microseconds; each further one is twice
+/// as long.
 pub const BUSY_PAUSE_US: u64 = 1_000;
 /// The longest pause after `Busy`, in microseconds.
 pub const BUSY_PAUSE_MAX_US: u64 = 64_000;

@@ -505,11 +505,6 @@ runtime::choice! {
 }
 
 impl Error {
-    /// Nothing was done and a later try may succeed.
-    pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Undelivered { why: Undelivered::Busy })
-    }
-
     /// Nothing was done, the node may answer later.
     pub fn is_undone(&self) -> bool {
         matches!(self, Self::Undelivered { why } if why.is_undone())

@@ -63,8 +63,6 @@ struct Workload {
     rng: Rng,
     keys: u64,
     value_max: u64,
-    /// Nodes on the way to the disks restart now and then.
-    restarts: bool,
 }
 
 impl Workload {
@@ -238,11 +236,18 @@ impl Workload {
                     });
                 }
                 1 => self.ctx.sleep(Duration::from_micros(self.rng.below(5000))).await,
-                2 if self.restarts && self.rng.chance(1, 4) => self.disk.restart(),
                 2..=5 => self.read().await,
                 _ => self.write().await,
             }
         }
+    }
+}
+
+/// Nodes on the way to the disks restart now and then.
+async fn restarts(ctx: runtime::Context, disk: MemoryDisk, mut rng: Rng) {
+    for _ in 0..rng.below(40) {
+        ctx.sleep(Duration::from_micros(rng.below(20_000))).await;
+        disk.restart();
     }
 }
 
@@ -261,8 +266,11 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         rng: Rng::new(rng.bits()),
         keys: 40 + rng.below(400),
         value_max: 20 + rng.below(600),
-        restarts: rng.chance(1, 2),
     };
+    if rng.chance(1, 2) {
+        let (ctx, disk) = (bench.world.ctx.clone(), bench.disk.clone());
+        bench.world.ctx.task(restarts(ctx, disk, Rng::new(rng.bits())));
+    }
     let steps = 50 + rng.below(400);
     if rng.chance(2, 3) {
         bench.disk.power_fails_after(Some(rng.below(600)));
