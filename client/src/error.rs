@@ -76,6 +76,7 @@ impl Cause {
                 E::Stale {} => "open it again by its path",
                 E::Damaged {} => "restore it from a copy, and look at the server's log",
                 E::Changed {} => "look at it again and decide anew",
+                E::LostWrites {} => "write it again from the last sync on",
                 E::BadCookie {} => "list the directory again from its start",
             },
             Self::Name(_) | Self::EmptyPath => "correct the path",
@@ -95,7 +96,7 @@ impl Cause {
         match self {
             Self::FileIo(error) => match error {
                 E::Undelivered { why: Undelivered::Busy } | E::Changed {} => libc::EAGAIN,
-                E::Undelivered { .. } | E::Damaged {} => libc::EIO,
+                E::Undelivered { .. } | E::Damaged {} | E::LostWrites {} => libc::EIO,
                 E::NotFound {} => libc::ENOENT,
                 E::Exists {} => libc::EEXIST,
                 E::NotDirectory {} => libc::ENOTDIR,

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fileio::protocol::{
@@ -20,14 +21,16 @@ use crate::{Attributes, Change};
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
 
-/// An open file. Keeps nothing but its handle, so clones and other clients see each other's writes
-/// at once, and there is nothing to close.
+/// An open file. Keeps no bytes, so clones and other clients see each other's writes at once, and
+/// there is nothing to close; only what is written and not yet synced may be lost, of which
+/// [`sync`](Self::sync) tells.
 #[derive(Clone, Debug)]
 pub struct File<S> {
     system: FileSystem<S>,
     path: Arc<[u8]>,
     handle: Handle,
     options: OpenOptions,
+    unsynced: Arc<Unsynced>,
 }
 
 impl<S: Spawn> File<S> {
@@ -37,7 +40,13 @@ impl<S: Spawn> File<S> {
         attributes: &Attributes,
         options: OpenOptions,
     ) -> Self {
-        Self { system, path: path.into(), handle: handle_of(attributes), options }
+        Self {
+            system,
+            path: path.into(),
+            handle: handle_of(attributes),
+            options,
+            unsynced: Arc::default(),
+        }
     }
 
     /// The path by which it was opened.
@@ -167,13 +176,32 @@ impl<S: Spawn> File<S> {
     async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
         let (who, data) = (self.system.who(), vec![piece]);
         let write = Write { who, file: self.handle, offset, data, durable: false };
-        self.system.ask(write).await.map(drop)
+        let written = self.system.ask(write).await?;
+        self.unsynced.note(written.write_verifier);
+        Ok(())
     }
 
     /// Makes all that was written to the file durable, by whomever.
+    ///
+    /// Tells once if something that was written through this opening of the file, or a clone of it,
+    /// since the last call is lost, because a node of the file system has restarted: then all of it
+    /// has to be written again.
     pub async fn sync(&self) -> Result<(), Error> {
+        let before = self.unsynced.take();
         let committed = self.system.ask(Commit { file: self.handle }).await;
-        committed.map(drop).map_err(Error::of("sync", &self.path))
+        let outcome = match committed {
+            Ok(committed) if before.is_none_or(|before| before == committed.write_verifier) => {
+                Ok(())
+            }
+            Ok(_) => Err(FileIoError::LostWrites {}.into()),
+            Err(cause) => {
+                if let Some(before) = before {
+                    self.unsynced.note_first(before);
+                }
+                Err(cause)
+            }
+        };
+        outcome.map_err(Error::of("sync", &self.path))
     }
 
     /// Cuts the file, or lengthens it by a hole.
@@ -193,6 +221,28 @@ impl<S: Spawn> File<S> {
     pub async fn metadata(&self) -> Result<Attributes, Error> {
         let attributes = self.system.ask(GetAttributes { file: self.handle }).await;
         attributes.map_err(Error::of("look up", &self.path))
+    }
+}
+
+/// The write verifier with which the first write since the last sync was answered. If that write is
+/// there, so are all later ones that are not told to be lost; 0 if there is none.
+#[derive(Debug, Default)]
+struct Unsynced(AtomicU64);
+
+impl Unsynced {
+    fn note(&self, write_verifier: u64) {
+        // Two verifiers since the last sync: one of them is wrong, and the first stays.
+        let _ = self.0.compare_exchange(0, write_verifier, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A sync has failed: what it should have covered is still to be synced.
+    fn note_first(&self, write_verifier: u64) {
+        self.0.store(write_verifier, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Option<u64> {
+        let first = self.0.swap(0, Ordering::Relaxed);
+        (first != 0).then_some(first)
     }
 }
 

@@ -28,6 +28,8 @@ struct Seen {
     running_max: AtomicUsize,
     longest: AtomicUsize,
     address: AtomicUsize,
+    /// Times that what was written and not committed was lost.
+    losses: AtomicU64,
 }
 
 struct Watcher {
@@ -46,7 +48,11 @@ impl Server<FileIo> for Watcher {
                 yield_many().await;
                 self.seen.running.fetch_sub(1, SeqCst);
             }
-            self.model.answer(&request)
+            let mut reply = self.model.answer(&request);
+            if let Reply::Write(Ok(verified)) | Reply::Commit(Ok(verified)) = &mut reply {
+                verified.write_verifier += self.seen.losses.load(SeqCst);
+            }
+            reply
         }
         .boxed_local()
     }
@@ -177,4 +183,26 @@ fn nodes_call_the_file_system_through_their_own_context() {
     });
     assert_eq!(futures::executor::block_on(listed).unwrap(), ["b"]);
     assert_ne!(node, NodeId::fs(0));
+}
+
+#[test]
+fn a_sync_tells_once_that_writes_before_it_were_lost() {
+    let (volume, seen) = watched();
+    let file = volume.open("/file", BOTH).unwrap();
+    let is_lost = |synced: Result<(), client::Error>| {
+        synced.is_err_and(|error| error.cause == Cause::FileIo(FileIoError::LostWrites {}))
+    };
+    file.write_at(0, &b"first"[..]).unwrap();
+    file.sync().unwrap();
+    seen.losses.fetch_add(1, SeqCst);
+    file.sync().expect("all of it was committed before");
+
+    file.write_at(0, &b"second"[..]).unwrap();
+    seen.losses.fetch_add(1, SeqCst);
+    file.write_at(10, &b"third"[..]).unwrap();
+    assert!(is_lost(file.clone().sync()), "the second write, though the third is there");
+    file.sync().expect("told once");
+
+    file.write_at(0, &b"again"[..]).unwrap();
+    file.sync().unwrap();
 }

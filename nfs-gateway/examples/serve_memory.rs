@@ -19,12 +19,11 @@ use runtime::{Epoch, NodeId, VolumeId};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".into());
-    let epoch = Epoch(1);
     let machine = Embedded::start(embedded::Config {
         threads: 1,
         fs_nodes: 1,
         disk_nodes: 0,
-        epoch,
+        epoch: Epoch(1),
         pool_bytes: 256 << 20,
     })?;
     let served = machine.on_node(NodeId::fs(0), async |ctx| {
@@ -32,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     block_on(served)?;
     let started = machine.on_node(machine.application(), move |ctx| async move {
-        let config = Config::new(VolumeId(1), epoch);
+        let config = Config::new(VolumeId(1));
         let gateway = Gateway::start(ctx, &Address::Tcp(address), config).await;
         gateway.map(|gateway| gateway.address().to_string()).map_err(|error| error.to_string())
     });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::{Epoch, VolumeId};
+use runtime::VolumeId;
 
 /// The limits that a new [`Config`] has.
 pub mod limits {
@@ -33,9 +33,6 @@ pub mod limits {
 pub struct Config {
     /// The volume: file handles name it.
     pub volume: VolumeId,
-    /// Its epoch, another one each time the volume is opened: clients send unstable writes again
-    /// when it has changed (RFC 1813 section 3.3.21).
-    pub epoch: Epoch,
     /// Bytes in one RPC record, at most ([`limits::RECORD_BYTES`]).
     pub record_bytes_max: usize,
     /// Fragments in one RPC record, at most ([`limits::FRAGMENTS`]).
@@ -58,11 +55,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// The gateway of `volume` in its incarnation `epoch`, with the usual limits.
-    pub fn new(volume: VolumeId, epoch: Epoch) -> Self {
+    /// The gateway of `volume`, with the usual limits.
+    pub fn new(volume: VolumeId) -> Self {
         Self {
             volume,
-            epoch,
             record_bytes_max: limits::RECORD_BYTES,
             fragments_max: limits::FRAGMENTS,
             connections_max: limits::CONNECTIONS,

@@ -49,7 +49,7 @@ pub(crate) struct Programs {
 impl Programs {
     /// The programs that serve the volume of `config`.
     pub(crate) fn new(ctx: Context, config: &Config) -> Self {
-        let volume = Rc::new(Volume::new(ctx, config.volume, config.epoch));
+        let volume = Rc::new(Volume::new(ctx, config.volume));
         Self { volume, mounts: Mounts::default() }
     }
 

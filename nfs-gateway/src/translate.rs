@@ -44,6 +44,8 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::Stale {} => nfsstat3::NFS3ERR_STALE,
         Error::Damaged {} => nfsstat3::NFS3ERR_IO,
         Error::Changed {} => nfsstat3::NFS3ERR_NOT_SYNC,
+        // A stable write, which the client asks again: nothing of it is left.
+        Error::LostWrites {} => nfsstat3::NFS3ERR_JUKEBOX,
         Error::BadCookie {} => nfsstat3::NFS3ERR_BAD_COOKIE,
     }
 }

@@ -86,6 +86,20 @@ pub enum Undelivered {
     Fenced,
 }
 
+impl Undelivered {
+    /// Nothing was done: the node is full or away, or the epoch went on while the request was on
+    /// its way.
+    pub fn is_undone(self) -> bool {
+        matches!(self, Self::Busy | Self::Unreachable | Self::Fenced)
+    }
+
+    /// The same request may be answered later, if it does no harm to ask twice: the node is full or
+    /// starts anew, the reply was lost, or the epoch went on while the request was on its way.
+    pub fn is_passing(self) -> bool {
+        self != Self::Garbled
+    }
+}
+
 crate::choice! {
     /// [`Undelivered`] on the wire.
     #[derive(Copy)]

@@ -78,7 +78,7 @@ struct Served {
 
 impl Served {
     fn start(running: &Running, address: SocketAddr) -> Result<Self, ServeError> {
-        let config = Config::new(running.geometry().volume, running.epoch());
+        let config = Config::new(running.geometry().volume);
         let wanted = Address::Tcp(address.to_string());
         let (stop, told) = oneshot::channel::<()>();
         let (started, listening) = oneshot::channel();

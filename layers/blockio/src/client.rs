@@ -1,6 +1,6 @@
 //! How the layers above ask: routes by geometry, keeps no state about past requests.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,14 +11,17 @@ use runtime::{Context, NodeId};
 
 use crate::checksum::first_mismatch;
 use crate::geometry::{BLOCK_SIZE, Geometry};
-use crate::protocol::{BlockIo, Error, Read, ReadSlot, SLOT_SIZE, Sync, Write, WriteSlot};
-use crate::stripes::{Answer, Stripes};
+use crate::protocol::{
+    BlockIo, Error, Read, ReadSlot, SLOT_SIZE, Sync, Unsynced, Write, WriteSlot,
+};
+use crate::stripes::{Answer, Life, Stripes};
 
-/// The first pause after `Busy`, in microseconds; each further one is twice as long.
+/// The first pause after `Busy`, or while a node is away, in microseconds; each further one is twice
+/// as long.
 pub const BUSY_PAUSE_US: u64 = 1_000;
 /// The longest pause after `Busy`, in microseconds.
 pub const BUSY_PAUSE_MAX_US: u64 = 64_000;
-/// Times that a busy disk node is asked in all, over about two seconds.
+/// Times that a disk node that is busy or away is asked in all, over about two seconds.
 pub const BUSY_TRIES: u32 = 32;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -36,7 +39,7 @@ impl BlockClient {
         Self { context, geometry }
     }
 
-    /// Asks until the node is not busy, or for [`BUSY_TRIES`] times.
+    /// Asks until the node is neither busy nor away, or for [`BUSY_TRIES`] times.
     async fn ask<C>(self, node: NodeId, call: C) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = BlockIo> + Clone,
@@ -44,7 +47,7 @@ impl BlockClient {
         let mut pause_us = BUSY_PAUSE_US;
         for _ in 1..BUSY_TRIES {
             match self.context.spawn(node, call.clone()).await {
-                Err(error) if error.is_busy() => {}
+                Err(error) if error.is_passing() => {}
                 answer => return answer,
             }
             // Half to one and a half, so that those who were refused together do not come back
@@ -54,6 +57,13 @@ impl BlockClient {
             pause_us = (2 * pause_us).min(BUSY_PAUSE_MAX_US);
         }
         self.context.spawn(node, call).await
+    }
+
+    /// Makes what was written at `node` durable, if it still lives as it did then.
+    async fn flush(self, node: NodeId, written: Vec<Unsynced>) -> Result<(), Error> {
+        let life = self.ask(node, Sync {}).await?;
+        let lost = written.iter().find(|unsynced| unsynced.life != life);
+        lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, life }))
     }
 
     async fn read_once(self, call: Read) -> Result<Bytes, Error> {
@@ -115,7 +125,7 @@ impl Stripes for BlockClient {
         self.clone().read_checked(Read { stripe, offset, length }, expect).boxed_local()
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         let length = data.iter().map(|piece| piece.len() as u64).sum();
         if let Err(error) = self.check(stripe, offset, length) {
             return refuse(error);
@@ -124,7 +134,7 @@ impl Stripes for BlockClient {
         self.clone().ask(node, Write { stripe, offset, data }).boxed_local()
     }
 
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {
         if let Err(error) = self.check(stripe, offset, u64::from(length)) {
             return refuse(error);
         }
@@ -136,17 +146,18 @@ impl Stripes for BlockClient {
         self.write(stripe, offset, data)
     }
 
-    fn sync(&self, stripes: Vec<u64>) -> Answer<()> {
-        if let Some(error) = stripes.iter().find_map(|&stripe| self.check(stripe, 0, 0).err()) {
-            return refuse(error);
+    /// Waits for all nodes even if one fails, and returns the first failure.
+    fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
+        let mut nodes: BTreeMap<NodeId, Vec<Unsynced>> = BTreeMap::new();
+        for unsynced in written {
+            if let Err(error) = self.check(unsynced.stripe, 0, 0) {
+                return refuse(error);
+            }
+            nodes.entry(self.geometry.disk_node(unsynced.stripe)).or_default().push(unsynced);
         }
-        let nodes: BTreeSet<NodeId> = if stripes.is_empty() {
-            (0..self.geometry.disk_nodes).map(NodeId::disk).collect()
-        } else {
-            stripes.into_iter().map(|stripe| self.geometry.disk_node(stripe)).collect()
-        };
         let client = self.clone();
-        let flushes = nodes.into_iter().map(move |node| client.clone().ask(node, Sync {}));
+        let flushes =
+            nodes.into_iter().map(move |(node, written)| client.clone().flush(node, written));
         join_all(flushes).map(|answers| answers.into_iter().collect()).boxed_local()
     }
 

@@ -4,8 +4,9 @@
 //! # Promise
 //!
 //! - A byte reads back as last written; a byte never written is undefined.
-//! - A write is durable once a [`Sync`](protocol::Sync) that was asked after its answer is answered.
-//!   Before that a crash may keep it, drop it or tear it, but never touches other bytes.
+//! - A write is durable once a [`Sync`](protocol::Sync) that was asked after its answer is answered
+//!   in the same life of the disk node; in another life it may be gone, and whoever syncs it is told
+//!   so ([`Error::LostWrites`](protocol::Error::LostWrites)). Before that a crash may keep it, drop it or tear it, but never touches other bytes.
 //! - Requests for one disk start in the order in which they came. Requests in flight at the same
 //!   time have no order, so whoever needs one awaits the first answer.
 //! - Every request stands alone, and asking twice does no harm.
@@ -51,5 +52,5 @@ pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
 pub use open::{DiskError, Expected, identify, open_disk};
 pub use range::{read_range, write_range};
 pub use server::{Config, OpenError, Server};
-pub use stripes::{Answer, Stripes};
+pub use stripes::{Answer, Life, Stripes};
 pub use superblock::Superblock;

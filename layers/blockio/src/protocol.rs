@@ -20,7 +20,8 @@ runtime::protocol! {
         length: u32,
     } -> Bytes;
 
-    /// Replace bytes within one stripe. Durable after the next answered [`Sync`].
+    /// Replace bytes within one stripe. Returns the life of the disk node: durable after the next
+    /// [`Sync`] that is answered in the same one.
     2 Bulk Write {
         /// The logical stripe.
         stripe: u64,
@@ -28,11 +29,11 @@ runtime::protocol! {
         offset: u32,
         /// The new content, in one or more pieces.
         data: Vec<Bytes>,
-    } -> ();
+    } -> u64;
 
-    /// Make every write of this disk node that was answered before durable. Disks without such
-    /// writes are left alone.
-    3 Bulk Sync {} -> ();
+    /// Make every write of this disk node that was answered before in this life durable, and return
+    /// the life. Disks without such writes are left alone.
+    3 Bulk Sync {} -> u64;
 
     /// Read one root slot of one disk of this node.
     4 Control ReadSlot {
@@ -54,6 +55,17 @@ runtime::protocol! {
 
     /// What this node's disks are and have done.
     6 Control Describe {} -> Vec<DiskStatus>;
+}
+
+runtime::record! {
+    /// A stripe with writes that nobody has synced yet, and the life in which they were answered.
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct Unsynced {
+        /// The stripe.
+        stripe: u64,
+        /// The life of the server that answered.
+        life: u64,
+    }
 }
 
 runtime::record! {
@@ -132,6 +144,18 @@ runtime::choice! {
             /// Bytes of the slot in the request.
             length: u64,
         },
+        /// The server that took the writes has restarted since: what no flush covered may be gone.
+        /// Write it again.
+        #[error(
+            "the node that took writes of stripe {stripe} has restarted since; \
+             what was written and not flushed may be gone: write it again"
+        )]
+        7 LostWrites {
+            /// A stripe written before.
+            stripe: u64,
+            /// The life of the server now.
+            life: u64,
+        },
     }
 }
 
@@ -139,5 +163,11 @@ impl Error {
     /// The server was full: nothing was done, ask again later.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    }
+
+    /// The same request may succeed later. All requests of this layer and of the cache may be asked
+    /// twice, also if nobody knows whether the first was done.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.is_passing())
     }
 }

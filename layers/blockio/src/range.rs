@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::geometry::Geometry;
-use crate::protocol::Error;
+use crate::protocol::{Error, Unsynced};
 use crate::stripes::Stripes;
 
 /// Stripes of one range that are asked for at once, at most.
@@ -60,12 +60,13 @@ pub async fn read_range(
         .await
 }
 
-/// Replaces a range of the logical disk. After an error any part of it may have been written.
+/// Replaces a range of the logical disk; returns what has to be synced. After an error any part of
+/// it may have been written.
 pub async fn write_range(
     stripes: &dyn Stripes,
     offset: u64,
     data: Vec<Bytes>,
-) -> Result<(), Error> {
+) -> Result<Vec<Unsynced>, Error> {
     let length = data.iter().map(|piece| piece.len() as u64).sum();
     let spans = spans(&stripes.geometry(), offset, length)?;
     let mut rest = data.into_iter();
@@ -75,7 +76,10 @@ pub async fn write_range(
         .map(|span| (span, take_bytes(span.length as usize, &mut piece, &mut rest)))
         .collect();
     stream::iter(parts)
-        .map(|(span, data)| stripes.write(span.stripe, span.offset, data))
+        .map(|(Span { stripe, offset, .. }, data)| {
+            let writing = stripes.write(stripe, offset, data);
+            async move { Ok(Unsynced { stripe, life: writing.await? }) }
+        })
         .buffer_unordered(STRIPES_AT_ONCE)
         .try_collect()
         .await

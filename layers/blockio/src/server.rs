@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, try_join_all};
+use futures::future::{LocalBoxFuture, join_all, try_join_all};
 use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 use runtime::{Caller, Context, NodeKind};
@@ -16,6 +16,7 @@ use crate::open::{DiskError, Expected, check_disk};
 use crate::protocol::{
     BlockIo, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Write, WriteSlot,
 };
+use crate::stripes::Life;
 
 /// Requests in flight at each disk: enough to hide its latency, few enough to be fair.
 pub const DEPTH_PER_DISK: usize = 4;
@@ -76,6 +77,8 @@ pub enum OpenError {
 pub struct Server {
     geometry: Geometry,
     disk_node: u32,
+    /// This life: what an earlier one answered and did not flush may be gone.
+    life: Life,
     manager: Rc<Manager>,
     write_buffer_bytes: usize,
     /// Of these, held by writes.
@@ -122,6 +125,7 @@ impl Server {
         Ok(Rc::new(Self {
             geometry,
             disk_node,
+            life: context.random(),
             manager: Manager::new(context.clone(), disks, depth_per_disk, queue_length_max),
             write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
             held_bytes: Cell::new(0),
@@ -148,21 +152,23 @@ impl Server {
         self.manager.read(disk, at, length as usize).await
     }
 
-    async fn write(&self, request: Write) -> Result<(), Error> {
+    async fn write(&self, request: Write) -> Result<Life, Error> {
         let Write { stripe, offset, data } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
         let (disk, at) = self.locate(stripe, offset, length as u64)?;
         if length == 0 {
-            return Ok(());
+            return Ok(self.life);
         }
         let _held = self.hold(length)?;
-        self.manager.write(disk, at, data).await
+        self.manager.write(disk, at, data).await?;
+        Ok(self.life)
     }
 
-    async fn sync(&self) -> Result<(), Error> {
+    async fn sync(&self) -> Result<Life, Error> {
         let flushes = (0..self.manager.disks()).map(|disk| self.manager.sync(disk));
         // All of them run to the end: one failed disk must not leave the others undone.
-        futures::future::join_all(flushes).await.into_iter().collect()
+        let outcome: Result<(), Error> = join_all(flushes).await.into_iter().collect();
+        outcome.map(|()| self.life)
     }
 
     async fn read_slot(&self, request: &ReadSlot) -> Result<Bytes, Error> {

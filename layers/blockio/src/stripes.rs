@@ -5,10 +5,14 @@ use bytes::Bytes;
 use futures::future::LocalBoxFuture;
 
 use crate::geometry::Geometry;
-use crate::protocol::Error;
+use crate::protocol::{Error, Unsynced};
 
 /// The future answer of a [`Stripes`] call.
 pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
+
+/// One life of a server: a random number drawn when it starts. What it was told in one life and has
+/// not made durable may be gone in the next.
+pub type Life = u64;
 
 /// One logical disk. Every call stays within one stripe; calls run concurrently.
 pub trait Stripes {
@@ -22,14 +26,17 @@ pub trait Stripes {
     /// a second read does not heal is [`Error::Corrupt`].
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes>;
 
-    /// Replaces bytes of a stripe. Durable after [`sync`](Self::sync).
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()>;
+    /// Replaces bytes of a stripe; returns the life of the server that has them. Durable after
+    /// a [`sync`](Self::sync) of the stripe with this life.
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life>;
 
     /// Replaces bytes of a stripe by zeros, without sending them.
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<()>;
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life>;
 
-    /// Makes everything that was written to these stripes before the call durable.
-    fn sync(&self, stripes: Vec<u64>) -> Answer<()>;
+    /// Makes everything that was written to these stripes in these lives before the call durable.
+    /// A stripe that was written in several lives is named with each. [`Error::LostWrites`] if one
+    /// of them is over: what was written in it and not synced yet must be written again.
+    fn sync(&self, written: Vec<Unsynced>) -> Answer<()>;
 
     /// Says that nobody will read these bytes again: their space was freed. What is dirty may be
     /// dropped without being written.

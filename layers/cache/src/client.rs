@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{Answer, Geometry, Stripes};
+use blockio::{Answer, Geometry, Life, Stripes};
 use bytes::Bytes;
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
@@ -13,10 +13,10 @@ use runtime::{Call, Context, NodeId};
 use crate::hash;
 use crate::pauses::Pauses;
 use crate::protocol::{
-    Cache, CacheStatus, Error, Forget, Read, Status, Write, WriteBack, WriteZeros,
+    Cache, CacheStatus, Error, Forget, Read, Status, Unsynced, Write, WriteBack, WriteZeros,
 };
 
-/// The first pause after `Busy`.
+/// The first pause after `Busy`, or while a node is away.
 const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
 
 /// Pauses before `Busy` goes to the caller: one second in all.
@@ -25,13 +25,16 @@ const BUSY_PAUSES_MAX: u32 = 10;
 /// Requests of one call that wait for their answers at the same time.
 const REQUESTS_AT_ONCE_MAX: usize = 256;
 
+/// Flushes of one call that find a disk node restarted, at most.
+const RESTARTS_MAX: u32 = 8;
+
 /// Stripes named by one write-back request.
 const STRIPES_PER_REQUEST_MAX: usize = 4096;
 
 /// The logical disk as seen through the cache. Cheap to clone.
 ///
-/// A full node's `Busy` is retried with doubling pauses, a bounded number of times; every other
-/// error, also of the layer below, goes to the caller.
+/// A node that is full or away is asked again with doubling pauses, a bounded number of times; every
+/// other error, also of the layer below, goes to the caller.
 #[derive(Clone)]
 pub struct CacheClient {
     context: Context,
@@ -69,22 +72,36 @@ impl CacheClient {
         ask(self.context.clone(), hash::owner(&self.geometry, stripe), call)
     }
 
-    /// The requests that write `stripes` back: the fewest that name each of them at its node; for
-    /// no stripes, one that says "all" to each node.
-    fn write_backs(&self, stripes: &[u64]) -> Vec<(NodeId, WriteBack)> {
-        if stripes.is_empty() {
-            let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
-            return nodes.map(|node| (node, WriteBack { stripes: Vec::new() })).collect();
+    /// The requests that write these stripes back: the fewest that name each of them at its node.
+    fn write_backs(
+        &self,
+        written: &[Unsynced],
+        restarted: Option<Unsynced>,
+    ) -> Vec<(NodeId, WriteBack)> {
+        let mut by_node: BTreeMap<NodeId, Vec<Unsynced>> = BTreeMap::new();
+        for &unsynced in written {
+            let owner = hash::owner(&self.geometry, unsynced.stripe);
+            by_node.entry(owner).or_default().push(unsynced);
         }
-        let mut by_node: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
-        for &stripe in stripes {
-            by_node.entry(hash::owner(&self.geometry, stripe)).or_default().push(stripe);
-        }
-        let batches = by_node.iter().flat_map(|(&node, stripes)| {
-            let batches = stripes.chunks(STRIPES_PER_REQUEST_MAX);
-            batches.map(move |batch| (node, WriteBack { stripes: batch.to_vec() }))
+        let batches = by_node.iter().flat_map(|(&node, written)| {
+            let batches = written.chunks(STRIPES_PER_REQUEST_MAX);
+            batches.map(move |batch| (node, WriteBack { written: batch.to_vec(), restarted }))
         });
         batches.collect()
+    }
+
+    /// Has the caches write these stripes back; returns what has to be synced below. Waits for all
+    /// nodes even if one fails, and returns the first failure.
+    async fn write_back(
+        &self,
+        written: &[Unsynced],
+        restarted: Option<Unsynced>,
+    ) -> Result<Vec<Unsynced>, Error> {
+        let requests = self.write_backs(written, restarted).into_iter();
+        let requests = requests.map(|(node, call)| ask(self.context.clone(), node, call));
+        let answers: Vec<Result<Vec<Unsynced>, Error>> =
+            stream::iter(requests).buffered(REQUESTS_AT_ONCE_MAX).collect().await;
+        Ok(answers.into_iter().collect::<Result<Vec<_>, Error>>()?.concat())
     }
 }
 
@@ -97,25 +114,31 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, Read { stripe, offset, length, expect })
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         self.ask_owner(stripe, Write { stripe, offset, data })
     }
 
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {
         self.ask_owner(stripe, WriteZeros { stripe, offset, length })
     }
 
-    /// Waits for all nodes even if one fails, and returns the first failure; nothing is made
-    /// durable then that was not before.
-    fn sync(&self, stripes: Vec<u64>) -> Answer<()> {
+    /// A disk node that has restarted since the write-back may have lost what it was given: the
+    /// caches that have it still are told, and write it back once more.
+    fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
         let this = self.clone();
         async move {
-            let requests = this.write_backs(&stripes).into_iter();
-            let requests = requests.map(|(node, call)| ask(this.context.clone(), node, call));
-            let answers: Vec<Result<(), Error>> =
-                stream::iter(requests).buffered(REQUESTS_AT_ONCE_MAX).collect().await;
-            answers.into_iter().collect::<Result<(), Error>>()?;
-            this.below.sync(stripes).await
+            let mut restarted = None;
+            for _ in 1..RESTARTS_MAX {
+                let below = this.write_back(&written, restarted).await?;
+                match this.below.sync(below).await {
+                    Err(Error::LostWrites { stripe, life }) => {
+                        restarted = Some(Unsynced { stripe, life });
+                    }
+                    answer => return answer,
+                }
+            }
+            let below = this.write_back(&written, restarted).await?;
+            this.below.sync(below).await
         }
         .boxed_local()
     }
@@ -133,7 +156,7 @@ impl Stripes for CacheClient {
     }
 }
 
-/// Sends `call` to `node`, again after a pause while it is busy.
+/// Sends `call` to `node`, again after a pause while it is busy or away.
 fn ask<C>(
     context: Context,
     node: NodeId,
@@ -146,8 +169,8 @@ where
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSES_MAX);
         loop {
             let answer = context.spawn(node, call.clone()).await;
-            let is_busy = answer.as_ref().is_err_and(Error::is_busy);
-            if !is_busy || !pauses.pause(&context).await {
+            let is_passing = answer.as_ref().is_err_and(Error::is_passing);
+            if !is_passing || !pauses.pause(&context).await {
                 return answer;
             }
         }

@@ -8,7 +8,9 @@
 //! - A byte reads back as last written through the cache; a byte that was forgotten is undefined.
 //! - A write never reads the disk; rewriting a line any number of times costs one write below.
 //! - What was written before a `sync` is durable when the sync is answered well. Bytes whose
-//!   write-back failed stay dirty, and whoever syncs them is told.
+//!   write-back failed stay dirty, and whoever syncs them is told; so is he whose bytes were lost
+//!   because a cache or a disk node has restarted
+//!   ([`Error::LostWrites`](protocol::Error::LostWrites)).
 //! - Bytes from a disk are compared with the checksum that the reader expects, once; damage that
 //!   does not heal at a second read is [`Error::Corrupt`](protocol::Error::Corrupt), never data.
 //! - Memory is bounded by a budget per node; past it a request waits for half a second and is then
@@ -29,6 +31,7 @@
 //! | `client.rs` | how the layers above ask |
 //! | `server.rs` | the cache of one node: one `match`, the work in `server/` |
 //! | `server/lines.rs` | the node's lines: look-up, order of use, victims |
+//! | `server/lives.rs` | who has restarted, and what that has cost |
 //! | `server/room.rs` | eviction, the hold on a line in use |
 //! | `server/flusher.rs` | write-back without being asked |
 //! | `line.rs` | one stripe: bytes, and which are valid, dirty, unchecked |

@@ -30,6 +30,8 @@ pub(crate) struct Line {
     dirty: Extents,
     /// Sent to the disk, not answered yet.
     writing: Extents,
+    /// Taken by the disk in its present life; if it restarts it may have lost them.
+    given: Extents,
     unchecked: Extents,
     /// When the line was last clean.
     dirty_since: Option<Duration>,
@@ -45,6 +47,7 @@ impl Line {
             valid: Extents::default(),
             dirty: Extents::default(),
             writing: Extents::default(),
+            given: Extents::default(),
             unchecked: Extents::default(),
             dirty_since: None,
             pins: 0,
@@ -61,6 +64,11 @@ impl Line {
         self.dirty_since.is_some_and(|since| since <= time)
     }
 
+    /// The disk has bytes of the line that it may lose.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.given.is_empty()
+    }
+
     /// Some operation relies on the line.
     pub(crate) fn is_pinned(&self) -> bool {
         self.pins > 0
@@ -73,7 +81,8 @@ impl Line {
 
     /// The line consists of too many pieces.
     pub(crate) fn is_fragmented(&self) -> bool {
-        self.valid.count().max(self.dirty.count()).max(self.unchecked.count()) >= RANGES_MAX
+        let counts = [&self.valid, &self.dirty, &self.given, &self.unchecked].map(Extents::count);
+        counts.into_iter().any(|count| count >= RANGES_MAX)
     }
 
     /// The line must stay until [`unpin`](Self::unpin).
@@ -135,6 +144,7 @@ impl Line {
         self.dirty_since.get_or_insert(now);
         self.unchecked.remove(&range);
         self.valid.insert(range.clone());
+        self.given.remove(&range);
         self.dirty.insert(range);
     }
 
@@ -184,7 +194,8 @@ impl Line {
 
     /// Drops what is known of `range`, written back or not.
     pub(crate) fn forget(&mut self, range: &Range<u32>) {
-        for set in [&mut self.valid, &mut self.dirty, &mut self.writing, &mut self.unchecked] {
+        let Self { valid, dirty, writing, given, unchecked, .. } = self;
+        for set in [valid, dirty, writing, given, unchecked] {
             set.remove(range);
         }
         if self.dirty.is_empty() {
@@ -196,6 +207,7 @@ impl Line {
     pub(crate) fn forget_clean(&mut self) {
         self.valid = self.dirty.clone();
         self.valid.insert_all(&self.writing);
+        self.given = Extents::default();
         self.unchecked = Extents::default();
     }
 
@@ -208,9 +220,24 @@ impl Line {
     }
 
     /// One piece of a write-back was answered: its bytes are clean, but for those that were
-    /// written again meanwhile.
+    /// written again or forgotten meanwhile.
     pub(crate) fn written_back(&mut self, range: &Range<u32>) {
+        let mut given = self.writing.intersection(range);
         self.writing.remove(range);
+        for dirty in self.dirty.intersection(range).iter() {
+            given.remove(&dirty);
+        }
+        self.given.insert_all(&given);
+    }
+
+    /// The disk has restarted: what it was given in its last life has to be given again.
+    pub(crate) fn give_again(&mut self, now: Duration) {
+        if self.given.is_empty() {
+            return;
+        }
+        self.dirty_since.get_or_insert(now);
+        let given = std::mem::take(&mut self.given);
+        self.dirty.insert_all(&given);
     }
 
     /// Ends a write-back that began with a line dirty since `dirty_since`: the pieces that were

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-pub use blockio::protocol::Error;
+pub use blockio::protocol::{Error, Unsynced};
 
 runtime::protocol! {
     /// The distributed stripe cache (thesis section 2.4): the node of a stripe is
@@ -22,7 +22,8 @@ runtime::protocol! {
         expect: Vec<u32>,
     } -> Bytes;
 
-    /// Replace bytes within one stripe, in the cache only. Never reads the disk.
+    /// Replace bytes within one stripe, in the cache only. Never reads the disk. Returns the life
+    /// of the cache for the stripe's disk node: it changes when the cache has lost something of it.
     2 Bulk Write {
         /// The logical stripe.
         stripe: u64,
@@ -30,7 +31,7 @@ runtime::protocol! {
         offset: u32,
         /// The new content, in one or more pieces.
         data: Vec<Bytes>,
-    } -> ();
+    } -> u64;
 
     /// Replace bytes by zeros, in the cache only.
     3 Bulk WriteZeros {
@@ -40,14 +41,18 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-    } -> ();
+    } -> u64;
 
     /// Write the dirty bytes of these stripes back to their disks. The disks' own caches are
-    /// flushed by the asker, once for all nodes.
+    /// flushed by the asker, once for all nodes: returns a stripe of each disk node concerned, with
+    /// the life in which the disk node has to answer that.
     4 Bulk WriteBack {
-        /// Stripes of this node; empty for all.
-        stripes: Vec<u64>,
-    } -> ();
+        /// Stripes of this node, with the lives in which they were written.
+        written: Vec<Unsynced>,
+        /// What the asker was told by a disk node that has restarted: a stripe of it, and its new
+        /// life.
+        restarted: Option<Unsynced>,
+    } -> Vec<Unsynced>;
 
     /// These bytes were freed: drop them, written or not.
     5 Control Forget {

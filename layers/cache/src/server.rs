@@ -2,6 +2,7 @@
 
 mod flusher;
 mod lines;
+mod lives;
 mod read;
 mod room;
 mod write;
@@ -20,6 +21,7 @@ use runtime::{Caller, Context};
 use crate::hash;
 use crate::protocol::{Cache, CacheStatus, Error, Reply, Request};
 use lines::Lines;
+use lives::Lives;
 
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
 
@@ -49,6 +51,7 @@ pub struct Server {
     geometry: Geometry,
     below: Rc<dyn Stripes>,
     lines: RefCell<Lines>,
+    lives: RefCell<Lives>,
     /// Held while a line's missing bytes are read: readers of the same line share one read.
     filling: KeyedLock<u64>,
     /// Held while a line is written back, so that an older state never overtakes a newer one.
@@ -94,6 +97,7 @@ impl Server {
             geometry,
             below,
             lines: RefCell::new(Lines::new(stripe_size, lines_max)),
+            lives: RefCell::default(),
             filling: KeyedLock::default(),
             writing_back: KeyedLock::default(),
             ticking: Cell::default(),

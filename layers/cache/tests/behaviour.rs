@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use blockio::{BLOCK_SIZE, Stripes as _};
 use bytes::Bytes;
-use cache::protocol::{Error, Forget, Read};
+use cache::protocol::{Error, Forget, Read, Unsynced};
 use cache::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
 use futures::future::{join, join_all};
 use runtime::hash::crc32c;
 use runtime::{NodeId, Undelivered};
-use support::{FAILURE, Setup, World, geometry, old_byte};
+use support::{FAILURE, Setup, World, geometry, old_byte, sync};
 
 const SIZE: u32 = 16384;
 const BUSY: Error = Error::Undelivered { why: Undelivered::Busy };
@@ -112,7 +112,7 @@ fn a_line_rewritten_many_times_is_written_below_once() {
             let bytes = Bytes::from(vec![round as u8; 512]);
             client.write(2, round % 32 * 512, vec![bytes]).await.unwrap();
         }
-        client.sync(vec![2]).await.unwrap();
+        sync(&client, vec![2]).await.unwrap();
     });
     assert_eq!((world.disk.writes.get(), world.disk.reads.get()), (1, 0));
     assert_eq!(world.disk.content(2)[31 * 512..], [991u32 as u8; 512]);
@@ -129,7 +129,7 @@ fn only_dirty_bytes_are_written_and_neighbours_go_together() {
         client.write(2, 104, data(b"ef")).await.unwrap();
         client.write(2, 102, data(b"cd")).await.unwrap();
         client.write_zeros(2, 5000, 10).await.unwrap();
-        client.sync(vec![2, 2]).await.unwrap();
+        sync(&client, vec![2, 2]).await.unwrap();
     });
     assert_eq!((world.disk.writes.get(), world.disk.written_bytes.get()), (2, 16));
     assert_eq!(
@@ -149,10 +149,10 @@ fn a_write_during_write_back_is_written_by_the_next_one() {
             context.sleep(Duration::from_millis(100)).await;
             client.write(2, 1, data(b"IR")).await.unwrap();
         };
-        join(client.sync(vec![2]), rewrite).await.0.unwrap();
+        join(sync(&client, vec![2]), rewrite).await.0.unwrap();
         assert_eq!(disk.content(2)[..5], *b"first");
         assert_eq!(client.status().await.unwrap().dirty_lines, 1);
-        client.sync(vec![2]).await.unwrap();
+        sync(&client, vec![2]).await.unwrap();
         assert_eq!(disk.content(2)[..5], *b"fIRst");
         assert_eq!(disk.written_bytes.get(), 5 + 2);
     });
@@ -168,16 +168,16 @@ fn a_second_write_back_waits_for_the_first_and_writes_what_is_still_dirty() {
         let second = async {
             context.sleep(Duration::from_millis(100)).await;
             client.write(2, 9, data(b"second")).await.unwrap();
-            client.sync(Vec::new()).await.unwrap();
+            sync(&client, vec![2]).await.unwrap();
             assert_eq!(disk.content(2)[..5], *b"first");
             assert_eq!(disk.content(2)[9..15], *b"second");
         };
         let third = async {
             context.sleep(Duration::from_millis(200)).await;
-            client.sync(vec![2]).await.unwrap();
+            sync(&client, vec![2]).await.unwrap();
             assert_eq!(disk.content(2)[9..15], *b"second", "was dirty when the sync was asked for");
         };
-        join(client.sync(vec![2]), join(second, third)).await.0.unwrap();
+        join(sync(&client, vec![2]), join(second, third)).await.0.unwrap();
         assert_eq!(disk.writes.get(), 2);
     });
 }
@@ -189,13 +189,13 @@ fn bytes_whose_write_back_failed_stay_dirty_and_the_disks_are_not_synced() {
     world.run(async move {
         client.write(2, 0, data(b"precious")).await.unwrap();
         disk.failing_percent.set(100);
-        assert_eq!(client.sync(vec![2]).await, Err(FAILURE));
-        assert_eq!(client.sync(Vec::new()).await, Err(FAILURE));
+        assert_eq!(sync(&client, vec![2]).await, Err(FAILURE));
+        assert_eq!(sync(&client, vec![2, 4]).await, Err(FAILURE));
         assert_eq!(client.read(4, 0, 1, Vec::new()).await, Err(FAILURE));
         assert!(disk.syncs.borrow().is_empty());
         assert_eq!(&client.read(2, 0, 8, Vec::new()).await.unwrap()[..], b"precious");
         disk.failing_percent.set(0);
-        client.sync(vec![2]).await.unwrap();
+        sync(&client, vec![2]).await.unwrap();
         assert_eq!(disk.content(2)[..8], *b"precious");
     });
 }
@@ -210,7 +210,7 @@ fn forgotten_bytes_are_not_written() {
         client.forget(2, 2, 4).await.unwrap();
         client.forget(5, 0, SIZE).await.unwrap();
         client.forget(8, 0, SIZE).await.unwrap();
-        client.sync(Vec::new()).await.unwrap();
+        sync(&client, vec![2, 5, 8]).await.unwrap();
         assert_eq!(client.status().await.unwrap().lines, 1);
     });
     assert_eq!(world.disk.written_bytes.get(), 4);
@@ -354,7 +354,7 @@ fn a_cache_full_of_unwritable_bytes_is_busy_and_recovers() {
         client.write(0, 4, data(b"still")).await.expect("a line that is here takes bytes");
         disk.failing_percent.set(0);
         client.write(6, 0, data(b"six")).await.unwrap();
-        client.sync(Vec::new()).await.unwrap();
+        sync(&client, vec![0, 3, 6]).await.unwrap();
         assert_eq!(disk.content(0)[..9], *b"zerostill");
         assert_eq!(disk.content(3)[..5], *b"three");
         assert_eq!(disk.content(6)[..3], *b"six");
@@ -394,7 +394,7 @@ fn scattered_writes_have_bounded_books_and_lose_nothing() {
         }
         assert!(disk.writes.get() > 0, "a line of a thousand pieces is written back early");
         assert_eq!(disk.reads.get(), 0);
-        client.sync(vec![2]).await.unwrap();
+        sync(&client, vec![2]).await.unwrap();
         let content = disk.content(2);
         assert!(content.iter().step_by(16).all(|&byte| byte == b'x'));
         assert_eq!(content[17], old_byte(2, 17));
@@ -416,7 +416,10 @@ fn what_does_not_exist_or_is_not_cached_here_is_out_of_range() {
         assert_eq!(write, Err(out_of_range(0, SIZE - 1, 2)));
         let zeros = client.write_zeros(0, 1, SIZE).await;
         assert_eq!(zeros, Err(out_of_range(0, 1, SIZE)));
-        assert_eq!(client.sync(vec![last]).await, Err(out_of_range(last, 0, 0)));
+        assert_eq!(
+            client.sync(vec![Unsynced { stripe: last, life: 0 }]).await,
+            Err(out_of_range(last, 0, 0))
+        );
         let half_a_block = client.read(0, 0, 100, vec![1]).await;
         assert_eq!(half_a_block, Err(out_of_range(0, 0, 100)));
         let elsewhere = Forget { stripe: 1, offset: 0, length: 1 };

@@ -1,12 +1,16 @@
 //! The bytes of the protocol: once released they change only with the table's version.
 
 use bytes::Bytes;
-use cache::protocol::{Read, Request, Write};
-use runtime::wire::{Encoder, Wire as _};
+use cache::protocol::{Read, Reply, Request, Unsynced, Write, WriteBack};
+use runtime::wire::{Encoder, Wire};
 
 fn encode(request: impl Into<Request>) -> (Vec<u8>, Vec<u8>) {
+    form(&request.into())
+}
+
+fn form(value: &impl Wire) -> (Vec<u8>, Vec<u8>) {
     let mut out = Encoder::new();
-    request.into().put(&mut out);
+    value.put(&mut out);
     let (head, bulk) = out.finish();
     (head, bulk.concat())
 }
@@ -38,4 +42,22 @@ fn a_write_has_these_bytes_and_its_data_beside_them() {
     ];
     let write = Write { stripe: 9, offset: 3, data };
     assert_eq!(encode(write), (head.concat(), b"checkpoint".to_vec()));
+}
+
+#[test]
+fn a_write_back_names_lives_and_is_answered_with_lives() {
+    let unsynced = |stripe, life| Unsynced { stripe, life };
+    let write_back =
+        WriteBack { written: vec![unsynced(9, 0x0102)], restarted: Some(unsynced(7, 3)) };
+    let head = [
+        &[4][..],                  // tag
+        &[1, 0, 0, 0],             // one stripe
+        &[9, 0, 0, 0, 0, 0, 0, 0], // it
+        &[2, 1, 0, 0, 0, 0, 0, 0], // the life in which it was written
+        &[1, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    assert_eq!(encode(write_back), (head.concat(), Vec::new()));
+    let reply = [&[4, 1][..], &[1, 0, 0, 0], &[9, 0, 0, 0, 0, 0, 0, 0], &[5, 0, 0, 0, 0, 0, 0, 0]];
+    assert_eq!(form(&Reply::WriteBack(Ok(vec![unsynced(9, 5)]))), (reply.concat(), Vec::new()));
+    assert_eq!(form(&Reply::Write(Ok(5))).0, [2, 1, 5, 0, 0, 0, 0, 0, 0, 0]);
 }

@@ -16,7 +16,7 @@ use futures::future::join_all;
 use runtime::Context;
 use runtime::hash::crc32c;
 use runtime::seed::{Rng, with_seed};
-use support::{FAILURE, MemoryDisk, Setup, World, geometry, old_byte};
+use support::{FAILURE, MemoryDisk, Setup, World, geometry, old_byte, sync};
 
 const WORKERS: u64 = 6;
 const STRIPES_PER_WORKER: u64 = 2;
@@ -145,7 +145,7 @@ impl Worker {
     }
 
     async fn sync(&mut self, model: &Model) {
-        if self.accept(self.client.sync(vec![model.stripe]).await).is_some() {
+        if self.accept(sync(&self.client, vec![model.stripe]).await).is_some() {
             model.assert_holds(0, &self.disk.content(model.stripe), "disk after sync");
         }
     }
@@ -191,7 +191,8 @@ fn run(trial: &Trial, rng: &mut Rng) -> u64 {
     world.disk.failing_percent.set(0);
     world.disk.damaging_percent.set(0);
     let client = world.client.clone();
-    world.run(async move { client.sync(Vec::new()).await }).expect("no disk fails any more");
+    let stripes = models.iter().map(|model| model.stripe).collect();
+    world.run(async move { sync(&client, stripes).await }).expect("no disk fails any more");
     for model in &models {
         model.assert_holds(0, &world.disk.content(model.stripe), "disk at the end");
     }

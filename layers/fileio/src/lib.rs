@@ -3,8 +3,10 @@
 //! # Promise
 //!
 //! - Requests stand alone: any of them can be asked of its node at any time, and several at once.
-//! - A write is seen by every later read; it is durable after the next answered
-//!   [`Commit`](protocol::Commit) of the file, or about two seconds later.
+//! - A write is seen by every later read; it is durable after the next
+//!   [`Commit`](protocol::Commit) of the file that is answered with the same write verifier. Another
+//!   one says that a node has restarted and that the write is lost: then the file is as last
+//!   committed. Without a `Commit` it is durable about two seconds later.
 //! - Names are changed one at a time; a request that says `durable` is durable when answered.
 //! - Permissions are POSIX', as the [`model`] spells them out.
 //!

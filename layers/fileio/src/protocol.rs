@@ -8,7 +8,7 @@ use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
     Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
-    access,
+    Verified, access,
 };
 
 /// The root directory of every volume.
@@ -340,13 +340,14 @@ runtime::protocol! {
         data: Vec<Bytes>,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Verified;
 
-    /// Make all that was written to the file durable.
+    /// Make all that was written to the file durable, as far as it was answered with the write
+    /// verifier that comes back: what was answered with another one is lost.
     15 Bulk Commit {
         /// The file.
         file: Handle,
-    } -> Attributes;
+    } -> Verified;
 
     /// Space of the whole volume. Asked of any node.
     16 Control GetSpace {} -> Space;
@@ -423,6 +424,10 @@ runtime::choice! {
         /// A directory cursor that this volume never gave out.
         #[error("unknown directory cookie")]
         16 BadCookie {},
+        /// EIO: what was written and not committed is gone, because a node has restarted. Write it
+        /// again.
+        #[error("what was written was lost before it was durable: a node has restarted")]
+        17 LostWrites {},
     }
 }
 
@@ -430,5 +435,10 @@ impl Error {
     /// Nothing was done and a later try may succeed.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    }
+
+    /// Nothing was done, the node may answer later.
+    pub fn is_undone(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.is_undone())
     }
 }

@@ -29,6 +29,9 @@ const COMMIT_AGE_MS: u64 = 2_000;
 /// Commits of one node that run at a time without being asked for.
 const COMMITS_MAX: usize = 16;
 
+/// One request may meet so many losses of what was written to a file.
+const LOSSES_MAX: u32 = 8;
+
 /// An operation on a name that others change at the same time is tried again so often.
 const RACES_MAX: usize = 64;
 
@@ -178,6 +181,7 @@ impl From<meta::protocol::Error> for Error {
             Meta::NoSpace {} => Self::NoSpace {},
             Meta::Damaged {} => Self::Damaged {},
             Meta::TooLarge {} => Self::Invalid {},
+            Meta::LostWrites {} => Self::LostWrites {},
         }
     }
 }
@@ -186,6 +190,7 @@ impl From<blockio::protocol::Error> for Error {
     fn from(error: blockio::protocol::Error) -> Self {
         match error {
             blockio::protocol::Error::Undelivered { why } => why.into(),
+            blockio::protocol::Error::LostWrites { .. } => Self::LostWrites {},
             other => {
                 tracing::error!(error = %other, "file data cannot be read or written");
                 Self::Damaged {}

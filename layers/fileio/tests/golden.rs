@@ -4,8 +4,10 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    CallId, Commit, Credentials, Error, Handle, Name, Read, Remove, Reply, Request, Write,
+    Attributes, CallId, Commit, Credentials, Error, Handle, Name, Read, Remove, Reply, Request,
+    Verified, Write,
 };
+use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
 
 /// The head in hexadecimal digits, and the payload.
@@ -51,6 +53,12 @@ fn requests_have_the_agreed_bytes() {
 fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Remove(Ok(()))).0, "0701");
     assert_eq!(form(&Reply::Remove(Err(Error::NoSpace {}))).0, "07000b");
+    assert_eq!(form(&Reply::Write(Err(Error::LostWrites {}))).0, "0e0011");
+    let attributes = Attributes::sample(&mut Rng::new(1));
+    let verified = Verified { attributes, write_verifier: 0x0102 };
+    let expected = format!("{}0201000000000000", form(&attributes).0);
+    assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
+    assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
     let busy = Reply::Undelivered(runtime::Undelivered::Busy);
     assert_eq!(form(&busy).0, "0001");
 }

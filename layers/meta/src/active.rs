@@ -1,8 +1,10 @@
 //! The file information cache of one node (thesis section 2.5.2): the inodes in use, with what of
 //! them is not in the store yet, and the chunks round the last accesses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use blockio::protocol::Unsynced;
 
 use crate::chunks::{difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
@@ -19,6 +21,8 @@ pub(crate) struct Uncommitted {
     pub(crate) taken: Vec<Run>,
     /// Blocks that the record will free.
     pub(crate) freed: Vec<Run>,
+    /// Where the content is, and the lives in which it was put there.
+    pub(crate) written: BTreeSet<Unsynced>,
 }
 
 /// One inode in use.
@@ -36,6 +40,9 @@ pub(crate) struct Active {
     pub(crate) committing: BTreeMap<u64, Uncommitted>,
     /// When the first of the uncommitted changes was made.
     pub(crate) dirty_since: Option<Duration>,
+    /// Some of the uncommitted content is lost: nothing is committed until a
+    /// [`roll_back`](Self::roll_back).
+    pub(crate) lost: bool,
     recent: BTreeMap<u64, Chunk>,
 }
 
@@ -49,6 +56,7 @@ impl Active {
             sealed: BTreeMap::new(),
             committing: BTreeMap::new(),
             dirty_since: None,
+            lost: false,
             recent: BTreeMap::new(),
         }
     }
@@ -95,6 +103,7 @@ impl Active {
         pending.taken.extend(change.taken);
         pending.freed.extend(change.freed);
         pending.chunk = update.chunk;
+        pending.written.extend(update.written);
         change.released
     }
 
@@ -119,6 +128,17 @@ impl Active {
         if let Some(change) = self.committing.remove(&index) {
             self.remember(index, change.chunk);
         }
+    }
+
+    /// After a loss: the inode and its chunks are as the store has them. Returns blocks that no
+    /// record named; `None` if nothing was lost.
+    pub(crate) fn roll_back(&mut self) -> Option<Vec<Run>> {
+        if !std::mem::take(&mut self.lost) {
+            return None;
+        }
+        self.inode = self.stored.clone();
+        self.dirty_since = None;
+        Some(self.forget_chunks(0))
     }
 
     /// Forgets all that is known of chunks from `first` on; returns blocks that no record named.
@@ -146,6 +166,7 @@ fn merge_into(
         let still_taken = subtract(&before.taken, &change.freed, blocks);
         let still_freed = subtract(&change.freed, &before.taken, blocks);
         dropped.extend(subtract(&before.taken, &still_taken, blocks));
+        change.written.extend(before.written);
         change.taken.splice(0..0, still_taken);
         change.freed = before.freed.into_iter().chain(still_freed).collect();
         older.insert(index, change);
@@ -163,11 +184,13 @@ mod tests {
             chunk: Chunk::default(),
             taken: vec![Run { start: taken, count: 1 }],
             freed: vec![Run { start: freed, count: 1 }],
+            written: BTreeSet::from([Unsynced { stripe: 0, life: taken }]),
         };
         let mut older = BTreeMap::from([(0, change(7, 3))]);
         let dropped = merge_into(&mut older, BTreeMap::from([(0, change(9, 7))]), 16);
         assert_eq!(dropped, [Run { start: 7, count: 1 }]);
         assert_eq!(older[&0].taken, [Run { start: 9, count: 1 }]);
         assert_eq!(older[&0].freed, [Run { start: 3, count: 1 }]);
+        assert_eq!(older[&0].written.len(), 2, "both have to be synced");
     }
 }

@@ -165,6 +165,18 @@ runtime::choice! {
 }
 
 runtime::record! {
+    /// A file after a write or a commit.
+    #[derive(Copy)]
+    pub struct Verified {
+        /// What is known of it.
+        attributes: Attributes,
+        /// Changes whenever something that was written to the file and not committed is lost. What
+        /// was answered with another one must be written again.
+        write_verifier: u64,
+    }
+}
+
+runtime::record! {
     /// New values for some attributes.
     #[derive(Default)]
     pub struct Change {

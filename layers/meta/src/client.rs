@@ -1,4 +1,4 @@
-//! How the layer above asks. A busy node is asked again after a pause.
+//! How the layer above asks. A node that is busy or away is asked again after a pause.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use runtime::{Call, Context, NodeId};
 
 use crate::protocol::{Error, Meta};
 
-/// A busy node is asked so many times before the caller hears of it.
+/// A node that is busy or away is asked so many times before the caller hears of it.
 const BUSY_TRIES_MAX: u32 = 10;
 /// The first pause before asking a busy node again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
@@ -19,7 +19,7 @@ where
     let mut pause = BUSY_PAUSE;
     for _ in 1..BUSY_TRIES_MAX {
         match context.spawn(node, call.clone()).await {
-            Err(error) if error.is_busy() => context.sleep(pause).await,
+            Err(error) if error.is_undone() => context.sleep(pause).await,
             answer => return answer,
         }
         pause *= 2;

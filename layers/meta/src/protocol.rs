@@ -4,8 +4,9 @@
 
 use runtime::protocol::Undelivered;
 
-pub use crate::attributes::{Attributes, Kind, Name, Time};
+pub use crate::attributes::{Attributes, Kind, Name, Time, Verified};
 pub use blockio::geometry::Run;
+pub use blockio::protocol::Unsynced;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
 pub const SCAN_MAX: u32 = 4096;
@@ -165,6 +166,8 @@ runtime::record! {
         index: u64,
         /// Its blocks now.
         chunk: Chunk,
+        /// The stripes that have the new content, and the lives in which they took it.
+        written: Vec<Unsynced>,
     }
 }
 
@@ -367,7 +370,7 @@ runtime::protocol! {
         time: Time,
         /// Take setuid and setgid away: somebody else than root wrote.
         drop_setid: bool,
-    } -> Attributes;
+    } -> Verified;
 
     /// Nothing installed so far will be rewritten in place any more. Nobody may be writing.
     20 Control Seal {
@@ -375,11 +378,12 @@ runtime::protocol! {
         ino: u64,
     } -> ();
 
-    /// Make all that was sealed durable: data first, then the record that names it.
+    /// Make all that was sealed durable: data first, then the record that names it. If some of it is
+    /// lost nothing is committed until [`RollBack`].
     21 Bulk Commit {
         /// The file.
         ino: u64,
-    } -> Attributes;
+    } -> Verified;
 
     /// Set the size; cuts whole blocks off (the rest of the last one has been zeroed before).
     /// Nobody may be reading or writing.
@@ -447,6 +451,19 @@ runtime::protocol! {
         /// The name.
         name: Name,
     } -> ();
+
+    /// After [`Error::LostWrites`]: the file is as last committed, and its write verifier is another
+    /// one. Nothing changes if nothing was lost. Nobody may be reading or writing.
+    32 Control RollBack {
+        /// The file.
+        ino: u64,
+    } -> ();
+
+    /// The write verifier of a file.
+    33 Control GetVerifier {
+        /// The file.
+        ino: u64,
+    } -> u64;
 }
 
 runtime::choice! {
@@ -481,12 +498,15 @@ runtime::choice! {
         /// A value too large to be stored.
         #[error("too large to be stored")]
         8 TooLarge {},
+        /// Content that was not committed yet is lost: a node that had it has restarted.
+        #[error("a node restarted: what was written and not committed is lost, write it again")]
+        9 LostWrites {},
     }
 }
 
 impl Error {
-    /// Nothing was done and a later try may succeed.
-    pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Undelivered { why: Undelivered::Busy })
+    /// Nothing was done, the node may answer later.
+    pub fn is_undone(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.is_undone())
     }
 }

@@ -6,6 +6,7 @@ mod directories;
 mod files;
 mod inodes;
 mod names;
+mod verifiers;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::Stripes;
+use blockio::protocol::Error as DiskError;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::protocol::Undelivered;
@@ -24,6 +26,7 @@ pub use self::audit::NodeAudit;
 
 use self::allocate::Space;
 use self::directories::Directories;
+use self::verifiers::Verifiers;
 use crate::active::Active;
 use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
 use crate::store::{Batch, Position, Store, StoreError};
@@ -54,6 +57,7 @@ pub struct MetaServer {
     commits: KeyedLock<u64>,
     directories: Directories,
     space: Space,
+    verifiers: Verifiers,
     /// Inodes of this node.
     inode_count: Cell<u64>,
 }
@@ -93,6 +97,7 @@ impl MetaServer {
         let store = Store::mount(context.clone(), stripes.clone(), node).await?;
         let count = store.get(&crate::keys::inode_count()).await?;
         let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
+        let verifiers = Verifiers::new(context.clone());
         let server = Rc::new(Self {
             context,
             node,
@@ -105,6 +110,7 @@ impl MetaServer {
             commits: KeyedLock::default(),
             directories: Directories::default(),
             space: Space::default(),
+            verifiers,
             inode_count: Cell::new(count),
         });
         server.finish_trims().await?;
@@ -152,6 +158,8 @@ impl MetaServer {
                 self.directories.unlock_tree();
                 Reply::UnlockTree(Ok(()))
             }
+            Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
+            Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
         }
     }
@@ -204,6 +212,8 @@ impl From<StoreError> for Error {
             StoreError::NoSpace => Self::NoSpace {},
             StoreError::Busy => Undelivered::Busy.into(),
             StoreError::TooLarge { .. } => Self::TooLarge {},
+            StoreError::Disk(DiskError::Undelivered { why }) => why.into(),
+            StoreError::Disk(DiskError::LostWrites { .. }) => Self::LostWrites {},
             other => {
                 tracing::error!(error = %other, "the metadata store failed");
                 Self::Damaged {}

@@ -7,10 +7,10 @@ use fileio::client;
 use fileio::protocol::{Attributes, CallId, Credentials, FileIo, GetAttributes, Handle, Name};
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3,
-    wcc_data, writeverf3,
+    wcc_data,
 };
 use nfs3_types::xdr_codec::Pack;
-use runtime::{Call, Context, Epoch, VolumeId};
+use runtime::{Call, Context, VolumeId};
 
 use crate::xdr::{Arguments, Body, Fault};
 use crate::{handle, translate};
@@ -20,19 +20,16 @@ use crate::{handle, translate};
 pub(crate) struct Volume {
     ctx: Context,
     id: VolumeId,
-    write_verifier: writeverf3,
     cookie_verifier: cookieverf3,
 }
 
 impl Volume {
-    /// The volume `id` in its incarnation `epoch`.
-    pub(crate) fn new(ctx: Context, id: VolumeId, epoch: Epoch) -> Self {
+    /// The volume `id`.
+    pub(crate) fn new(ctx: Context, id: VolumeId) -> Self {
         let id_bytes = id.0.to_le_bytes();
-        let opened = [&id_bytes[..], &epoch.0.to_le_bytes()].concat();
         Self {
             ctx,
             id,
-            write_verifier: writeverf3(runtime::hash::xxh3(&opened).to_be_bytes()),
             // Cookies stay valid for ever, so their verifier does too.
             cookie_verifier: cookieverf3(runtime::hash::xxh3(&id_bytes).to_be_bytes()),
         }
@@ -46,11 +43,6 @@ impl Volume {
     /// The handle by which clients know `file`.
     pub(crate) fn handle(&self, file: Handle) -> nfs_fh3 {
         handle::encode(self.id, file)
-    }
-
-    /// Changes whenever unstable writes may have been lost.
-    pub(super) fn write_verifier(&self) -> writeverf3 {
-        self.write_verifier
     }
 
     /// Comes with every directory cookie.

@@ -1,9 +1,9 @@
 //! WRITE and COMMIT.
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, Commit, FILE_SIZE_MAX, Write};
+use fileio::protocol::{Commit, FILE_SIZE_MAX, Verified, Write};
 use nfs3_types::nfs3::{
-    COMMIT3resfail, COMMIT3resok, WRITE3resfail, WRITE3resok, nfsstat3, stable_how,
+    COMMIT3resfail, COMMIT3resok, WRITE3resfail, WRITE3resok, nfsstat3, stable_how, writeverf3,
 };
 
 use super::asker::{Asker, pack, take_handle, wcc};
@@ -26,11 +26,11 @@ pub(super) async fn write(asker: &Asker, mut arguments: Arguments) -> Result<Bod
 
     let durable = stable != stable_how::UNSTABLE;
     pack(match write_bytes(asker, &file, offset, data, durable).await {
-        Ok(attributes) => Ok(WRITE3resok {
+        Ok(Verified { attributes, write_verifier }) => Ok(WRITE3resok {
             file_wcc: wcc(asker.told(&attributes)),
             count,
             committed: if durable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },
-            verf: asker.volume().write_verifier(),
+            verf: verifier(write_verifier),
         }),
         Err(status) => Err((status, WRITE3resfail { file_wcc: asker.wcc(&file).await })),
     })
@@ -42,7 +42,7 @@ async fn write_bytes(
     offset: u64,
     data: Vec<Bytes>,
     durable: bool,
-) -> Result<Attributes, nfsstat3> {
+) -> Result<Verified, nfsstat3> {
     let file = asker.file(file)?;
     let length = data.iter().map(Bytes::len).sum::<usize>() as u64;
     if offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
@@ -63,10 +63,16 @@ pub(super) async fn commit(asker: &Asker, mut arguments: Arguments) -> Result<Bo
         Err(status) => Err(status),
     };
     pack(match committed {
-        Ok(attributes) => Ok(COMMIT3resok {
+        Ok(Verified { attributes, write_verifier }) => Ok(COMMIT3resok {
             file_wcc: wcc(asker.told(&attributes)),
-            verf: asker.volume().write_verifier(),
+            verf: verifier(write_verifier),
         }),
         Err(status) => Err((status, COMMIT3resfail { file_wcc: asker.wcc(&file).await })),
     })
+}
+
+//= rfc1813 3.3.7: the client compares it with those of its unstable writes, and sends again what has
+//= another one; here each file has its own
+fn verifier(write_verifier: u64) -> writeverf3 {
+    writeverf3(write_verifier.to_be_bytes())
 }

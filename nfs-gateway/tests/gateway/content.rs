@@ -1,14 +1,12 @@
 //! READ, WRITE, COMMIT.
 
 use fileio::protocol::Request;
-use nfs_gateway::Config;
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::nfsstat3::*;
 use nfs3_types::nfs3::*;
-use runtime::Epoch;
 use runtime::seed::with_seed;
 
-use crate::kit::{Stage, VOLUME, Verdict, encode, status, write_arguments};
+use crate::kit::{Stage, Verdict, encode, status, write_arguments};
 
 const UNSTABLE: stable_how = stable_how::UNSTABLE;
 const FILE_SYNC: stable_how = stable_how::FILE_SYNC;
@@ -112,24 +110,26 @@ fn only_an_unstable_write_may_be_lost() {
 }
 
 #[test]
-fn the_verifier_is_the_same_until_the_volume_is_opened_again() {
+fn the_verifier_of_a_file_is_that_of_its_node_and_changes_with_it() {
     with_seed(|rng| {
-        let mut verifiers = Vec::new();
-        for epoch in [1, 1, 2] {
-            let stage = Stage::with(rng, Config::new(VOLUME, Epoch(epoch)));
-            verifiers.push(stage.run(async |mut client, root| {
-                let file = client.file(&root, "file").await;
-                let written = client.write(&file, 0, b"x", UNSTABLE).await.unwrap();
-                let commit = COMMIT3args { file, offset: 0, count: 0 };
-                let committed: COMMIT3res = client.nfs(NFSPROC3_COMMIT, &commit).await;
-                let committed = committed.unwrap();
-                assert_eq!(committed.verf, written.verf);
-                assert_eq!(committed.file_wcc.after.unwrap().size, 1);
-                written.verf
-            }));
-        }
-        assert_eq!(verifiers[0], verifiers[1]);
-        assert_ne!(verifiers[1], verifiers[2]);
+        let stage = Stage::new(rng);
+        let service = stage.service.clone();
+        stage.run(async |mut client, root| {
+            let file = client.file(&root, "file").await;
+            let written = client.write(&file, 0, b"x", UNSTABLE).await.unwrap();
+            let commit = COMMIT3args { file: file.clone(), offset: 0, count: 0 };
+            let committed: COMMIT3res = client.nfs(NFSPROC3_COMMIT, &commit).await;
+            let committed = committed.unwrap();
+            assert_eq!(committed.verf, written.verf);
+            assert_eq!(committed.file_wcc.after.unwrap().size, 1);
+
+            service.loses_writes();
+            let committed: COMMIT3res = client.nfs(NFSPROC3_COMMIT, &commit).await;
+            let committed = committed.unwrap();
+            assert_ne!(committed.verf, written.verf, "the client has to send its writes again");
+            let written = client.write(&file, 0, b"x", UNSTABLE).await.unwrap();
+            assert_eq!(committed.verf, written.verf);
+        });
     });
 }
 

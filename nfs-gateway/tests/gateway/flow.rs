@@ -9,14 +9,14 @@ use fileio::protocol::{CallId, Request};
 use nfs_gateway::{Config, Error, Gateway, limits};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::*;
+use runtime::NodeId;
 use runtime::net::Address;
 use runtime::seed::{Rng, with_seed};
-use runtime::{Epoch, NodeId};
 
 use crate::kit::{Act, Stage, VOLUME, at, encode, mode, status};
 
 fn config() -> Config {
-    Config::new(VOLUME, Epoch(1))
+    Config::new(VOLUME)
 }
 
 #[test]

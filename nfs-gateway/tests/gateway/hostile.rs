@@ -5,7 +5,6 @@ use std::time::Duration;
 use nfs_gateway::{Config, limits};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::*;
-use runtime::Epoch;
 use runtime::net::{Address, Listener, Stream};
 use runtime::seed::{Rng, with_seed};
 
@@ -254,7 +253,7 @@ fn calls_with_a_damaged_head_are_answered_too() {
 #[test]
 fn a_connection_too_many_is_closed_at_once() {
     with_seed(|rng| {
-        let config = Config { connections_max: 3, ..Config::new(VOLUME, Epoch(1)) };
+        let config = Config { connections_max: 3, ..Config::new(VOLUME) };
         let stage = Stage::with(rng, config);
         let mut clients: Vec<Client> = (0..3).map(|_| stage.client()).collect();
         let mut refused = stage.client();
@@ -296,7 +295,7 @@ fn one_host_cannot_take_all_connections() {
         let ctx = stage.world.context(runtime::NodeId::application(1));
         let address = Address::Tcp("gateway:2050".into());
         let listener = stage.world.run(ctx.listen(&address)).unwrap();
-        let config = Config { connections_per_peer_max: 2, ..Config::new(VOLUME, Epoch(1)) };
+        let config = Config { connections_per_peer_max: 2, ..Config::new(VOLUME) };
         let gateway = nfs_gateway::Gateway::serve(&ctx, Box::new(OneHost(listener, 0)), config);
         stage.gateway = gateway.into();
         let mut clients: Vec<Client> = (0..3).map(|_| stage.client()).collect();

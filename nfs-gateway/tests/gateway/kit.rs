@@ -1,6 +1,6 @@
 //! A world with a gateway in it, and a client that speaks NFS.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use nfs3_types::rpc::{RPC_VERSION_2, auth_unix, call_body, msg_body, opaque_auth
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use runtime::net::{Address, Reader, Stream, Writer};
 use runtime::seed::Rng;
-use runtime::{Caller, Context, Epoch, NodeId, Server, VolumeId};
+use runtime::{Caller, Context, NodeId, Server, VolumeId};
 
 /// File-system nodes of the world.
 const NODES: u32 = 4;
@@ -43,6 +43,7 @@ type Rule = Box<dyn FnMut(&Request) -> Act>;
 pub(crate) struct Service {
     model: Model,
     rule: RefCell<Rule>,
+    losses: Cell<u64>,
     asked: RefCell<Vec<Request>>,
 }
 
@@ -50,6 +51,11 @@ impl Service {
     /// From now on `rule` decides.
     pub(crate) fn rule(&self, rule: impl FnMut(&Request) -> Act + 'static) {
         *self.rule.borrow_mut() = Box::new(rule);
+    }
+
+    /// What was written and not committed is lost, as far as a write verifier tells.
+    pub(crate) fn loses_writes(&self) {
+        self.losses.set(self.losses.get() + 1);
     }
 
     /// All requests since the last time.
@@ -73,7 +79,11 @@ impl Server<FileIo> for AtNode {
                 Act::After(duration) => ctx.sleep(duration).await,
                 Act::Hang => futures::future::pending().await,
             }
-            service.model.answer(&request)
+            let mut reply = service.model.answer(&request);
+            if let Reply::Write(Ok(verified)) | Reply::Commit(Ok(verified)) = &mut reply {
+                verified.write_verifier += service.losses.get();
+            }
+            reply
         }
         .boxed_local()
     }
@@ -89,7 +99,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// With the usual limits.
     pub(crate) fn new(rng: &mut Rng) -> Self {
-        Self::with(rng, Config::new(VOLUME, Epoch(1)))
+        Self::with(rng, Config::new(VOLUME))
     }
 
     /// With these settings.
@@ -98,6 +108,7 @@ impl Stage {
         let service = Rc::new(Service {
             model: Model::default(),
             rule: RefCell::new(Box::new(|_| Act::Answer)),
+            losses: Cell::new(0),
             asked: RefCell::default(),
         });
         for index in 0..NODES {

@@ -7,7 +7,7 @@ use nfs3_types::nfs3::nfsstat3::*;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Void};
 use runtime::seed::with_seed;
-use runtime::{Epoch, Undelivered, VolumeId};
+use runtime::{Undelivered, VolumeId};
 
 use crate::kit::{Act, Stage, Verdict, at, mode, status};
 
@@ -73,7 +73,7 @@ fn a_handle_that_was_never_given_out_is_bad() {
 #[test]
 fn a_handle_of_what_is_gone_or_elsewhere_is_stale() {
     with_seed(|rng| {
-        let other = Stage::with(rng, Config::new(VolumeId(7), Epoch(1)));
+        let other = Stage::with(rng, Config::new(VolumeId(7)));
         let foreign = other.run(async |_, root| root);
         Stage::new(rng).run(async |mut client, root| {
             assert_eq!(status(&client.getattr(&foreign).await), NFS3ERR_STALE);

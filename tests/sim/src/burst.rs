@@ -2,7 +2,7 @@
 //! wrote, and remove what is old.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fileio::protocol::{
@@ -100,15 +100,17 @@ impl Burst<'_> {
         let file = handle_of(&made.attributes);
         let data = content(key, self.bytes);
         let mut offset = 0;
+        let mut verifiers = BTreeSet::new();
         while offset < data.len() {
             let length = (1 + rng.index(512 << 10)).min(data.len() - offset);
             let pieces = vec![data.slice(offset..offset + length)];
             let (who, at) = (Credentials::root(), offset as u64);
             let write = Write { who, file, offset: at, data: pieces, durable: false };
-            self.scene.ask(client, write).await?;
+            verifiers.insert(self.scene.ask(client, write).await?.write_verifier);
             offset += length;
         }
-        self.scene.ask(client, Commit { file }).await?;
+        verifiers.insert(self.scene.ask(client, Commit { file }).await?.write_verifier);
+        assert_eq!(verifiers.len(), 1, "something is told to be lost, and no node has restarted");
         self.set(key, State::Committed(file));
 
         let neighbour = (generation.saturating_sub(1), (client + 1) % self.clients);

@@ -14,7 +14,7 @@ use machine_emu::{Shape, World};
 use meta::MetaServer;
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
-use runtime::{Context, Epoch, NodeId, VolumeId};
+use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 
 /// Application nodes.
 const APPLICATIONS: u32 = 8;
@@ -183,6 +183,32 @@ impl Cluster {
         for node in self.nodes() {
             self.world.restart(node);
         }
+    }
+
+    /// Starts `node` again, which may be dead or alive, while all others live on. In a new epoch, so
+    /// that nothing which was on its way to or from its last life is done any more.
+    pub(super) async fn restart_one(&self, node: NodeId, phases: Phases) -> Result<(), StackError> {
+        self.epoch.set(self.epoch.get() + 1);
+        let epoch = Epoch(self.epoch.get());
+        self.world.set_epoch(epoch);
+        self.world.restart(node);
+        let applications = (0..APPLICATIONS).map(NodeId::application);
+        for other in self.nodes().into_iter().chain(applications) {
+            self.world.tell_epoch(other, epoch);
+        }
+        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        if let NodeKind::Disk(index) = node.kind() {
+            let paths = self.paths().swap_remove(index as usize);
+            return self.on(node, move |context| node::serve_disks(context, geometry, paths)).await;
+        }
+        self.on(node, move |context| async move {
+            node::serve_cache(&context, geometry, cache_bytes);
+            if phases == Phases::All {
+                node::serve_files(context, geometry).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Brings up the layers, in the phases of the product.

@@ -177,9 +177,9 @@ impl Files<'_> {
         let who = Credentials::root();
         let call = Write { who, file: *handle, offset, data: pieces, durable };
         match self.scene.ask(client, call).await {
-            Ok(attributes) => {
+            Ok(written) => {
                 assert!(
-                    attributes.size >= offset + length,
+                    written.attributes.size >= offset + length,
                     "the file ends before what was written"
                 );
                 let content = &mut *content.borrow_mut();

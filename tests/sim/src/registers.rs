@@ -1,17 +1,20 @@
-//! Clients write, read and sync sectors of the logical disk, with or without the cache.
+//! Clients write, read and sync sectors of the logical disk, with or without the cache, while single
+//! nodes restart.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use blockio::Stripes;
-use blockio::protocol::Error;
+use blockio::protocol::{Error, Unsynced};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use machine_emu::SECTOR_SIZE;
-use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
+use runtime::{NodeId, NodeKind};
 
+use super::cluster::Phases;
 use super::scene::{End, Scene};
 use super::versions::Versions;
 
@@ -19,6 +22,10 @@ use super::versions::Versions;
 const RETRY_MS: u64 = 10;
 /// Stripes that each client uses.
 const STRIPES: u64 = 6;
+/// Starts of one node until it comes back, at most.
+const STARTS_MAX: u32 = 10;
+/// A node that restarts is away for so long, at most.
+const AWAY_MS_MAX: u64 = 200;
 
 /// One sector is full of one number; 0 stands for whatever was there at first.
 type Sectors = BTreeMap<(u64, u64), Versions<u64>>;
@@ -29,20 +36,42 @@ struct Registers<'a> {
     sectors: RefCell<Sectors>,
     /// Sectors of one stripe.
     per_stripe: u64,
+    /// The last acknowledged write of each sector that no sync has covered: its number and the life
+    /// in which it was answered.
+    unsynced: RefCell<BTreeMap<(u64, u64), (usize, u64)>>,
+    /// Single nodes that have restarted so far: only then may something be lost.
+    restarts: Cell<u64>,
 }
 
-/// The power went.
-struct PowerCut;
+/// Why a client goes no further.
+enum Stop {
+    /// The power went.
+    PowerCut,
+    /// What it wrote and did not sync is lost.
+    Lost,
+}
 
 /// Runs the workload to its end: clients of `cached` or bare stripes, each with some of its own.
 pub(super) async fn run(scene: &Scene, cached: bool, clients: u32, rounds: u32, round_ms: u64) {
     scene.set_up().await;
     let per_stripe = u64::from(scene.cluster.geometry().stripe_size) / SECTOR_SIZE;
-    let workload = Registers { scene, cached, sectors: RefCell::default(), per_stripe };
+    let workload = Registers {
+        scene,
+        cached,
+        sectors: RefCell::default(),
+        per_stripe,
+        unsynced: RefCell::default(),
+        restarts: Cell::new(0),
+    };
+    let mut rng = scene.fork_rng();
     for _ in 0..rounds {
-        let working =
-            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        let end = scene.round(working.collect(), round_ms).await;
+        let mut working: Vec<_> = (0..clients)
+            .map(|client| workload.client(client, scene.fork_rng()).boxed_local())
+            .collect();
+        if rng.chance(1, 2) {
+            working.push(workload.restart_nodes(scene.fork_rng(), round_ms).boxed_local());
+        }
+        let end = scene.round(working, round_ms).await;
         if end == End::PowerCut {
             scene.come_back().await;
         }
@@ -61,8 +90,42 @@ impl Registers<'_> {
                 5..8 => self.read(client, stripe, first, count).await,
                 _ => self.sync(client, rng.chance(1, 3).then_some(stripe)).await,
             };
-            if let Err(PowerCut) = done {
+            if let Err(Stop::PowerCut) = done {
                 return;
+            }
+        }
+    }
+
+    /// One node after the other dies, with or without the power of its disks, and comes back.
+    async fn restart_nodes(&self, mut rng: Rng, round_ms: u64) {
+        let cluster = &self.scene.cluster;
+        let mut nodes: Vec<NodeId> = cluster.nodes();
+        nodes.retain(|node| self.cached || matches!(node.kind(), NodeKind::Disk(_)));
+        let pause_ms_max = 1 + round_ms / (1 << rng.below(5));
+        loop {
+            self.scene.pass(Duration::from_millis(1 + rng.below(pause_ms_max))).await;
+            if self.scene.is_over() {
+                return;
+            }
+            let node = nodes[rng.index(nodes.len())];
+            let world = cluster.world();
+            if rng.chance(2, 3) {
+                world.crash(node);
+            } else {
+                world.kill(node);
+            }
+            self.restarts.set(self.restarts.get() + 1);
+            // A disk that was told to fail a read may be met by the start: once more, then.
+            for tries in 1.. {
+                self.scene.pass(Duration::from_millis(rng.below(AWAY_MS_MAX))).await;
+                let started = cluster.restart_one(node, Phases::Stripes).await;
+                if self.scene.answered() {
+                    return;
+                }
+                match started {
+                    Ok(()) => break,
+                    Err(error) => assert!(tries < STARTS_MAX, "{node} cannot come back: {error}"),
+                }
             }
         }
     }
@@ -72,23 +135,22 @@ impl Registers<'_> {
         &self,
         client: u32,
         mut call: impl FnMut(&dyn Stripes) -> blockio::Answer<T>,
-    ) -> Result<T, PowerCut> {
+    ) -> Result<T, Stop> {
         let stripes: Rc<dyn Stripes> = self.scene.cluster.stripes(client, self.cached);
         loop {
             let answer = call(&*stripes).await;
             if self.scene.answered() {
-                return Err(PowerCut);
+                return Err(Stop::PowerCut);
             }
             match answer {
                 Ok(value) => return Ok(value),
-                Err(_) if self.scene.is_hopeless() => return Err(PowerCut),
-                Err(
-                    Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }
-                    | Error::Unreadable { .. },
-                ) => {}
+                Err(Error::LostWrites { .. }) => return Err(Stop::Lost),
+                Err(_) if self.scene.is_hopeless() => return Err(Stop::PowerCut),
+                Err(Error::Unreadable { .. }) => {}
+                Err(error) if error.is_passing() => {}
                 Err(error) => panic!("a stripe cannot be used: {error}"),
             }
-            self.scene.pass(std::time::Duration::from_millis(RETRY_MS)).await;
+            self.scene.pass(Duration::from_millis(RETRY_MS)).await;
         }
     }
 
@@ -99,7 +161,7 @@ impl Registers<'_> {
         first: u64,
         count: u64,
         rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    ) -> Result<(), Stop> {
         let mut data = Vec::new();
         let mut issued = Vec::new();
         for sector in first..first + count {
@@ -111,23 +173,19 @@ impl Registers<'_> {
         }
         let data = Bytes::from(data);
         let offset = (first * SECTOR_SIZE) as u32;
-        self.ask(client, |stripes| stripes.write(stripe, offset, vec![data.clone()])).await?;
+        let life =
+            self.ask(client, |stripes| stripes.write(stripe, offset, vec![data.clone()])).await?;
         let mut sectors = self.sectors.borrow_mut();
         for (sector, number) in issued {
             if let Some(versions) = sectors.get_mut(&(stripe, sector)) {
                 versions.acknowledge(number);
             }
+            self.unsynced.borrow_mut().insert((stripe, sector), (number, life));
         }
         Ok(())
     }
 
-    async fn fetch(
-        &self,
-        client: u32,
-        stripe: u64,
-        first: u64,
-        count: u64,
-    ) -> Result<Bytes, PowerCut> {
+    async fn fetch(&self, client: u32, stripe: u64, first: u64, count: u64) -> Result<Bytes, Stop> {
         let (offset, length) = ((first * SECTOR_SIZE) as u32, (count * SECTOR_SIZE) as u32);
         let data =
             self.ask(client, |stripes| stripes.read(stripe, offset, length, Vec::new())).await?;
@@ -135,11 +193,19 @@ impl Registers<'_> {
         Ok(data)
     }
 
-    /// Reads sectors that only this client writes: each is as acknowledged last.
-    async fn read(&self, client: u32, stripe: u64, first: u64, count: u64) -> Result<(), PowerCut> {
+    /// Reads sectors that only this client writes: each is as acknowledged last, or, if a node has
+    /// restarted, at least as synced last.
+    async fn read(&self, client: u32, stripe: u64, first: u64, count: u64) -> Result<(), Stop> {
         let data = self.fetch(client, stripe, first, count).await?;
-        self.check(stripe, first, &data, |versions| versions.visible(versions.acknowledged()));
+        self.check(stripe, first, &data, |versions| self.visible(versions));
         Ok(())
+    }
+
+    fn visible<'v>(&self, versions: &'v Versions<u64>) -> &'v [u64] {
+        match self.restarts.get() {
+            0 => versions.visible(versions.acknowledged()),
+            _ => versions.after_crash(),
+        }
     }
 
     fn check(
@@ -160,24 +226,42 @@ impl Registers<'_> {
         }
     }
 
-    async fn sync(&self, client: u32, stripe: Option<u64>) -> Result<(), PowerCut> {
-        let covered: Vec<((u64, u64), usize)> = {
-            let sectors = self.sectors.borrow();
-            let named =
-                sectors.iter().filter(|((at, _), _)| stripe.is_none_or(|stripe| stripe == *at));
-            named.map(|(&key, versions)| (key, versions.acknowledged())).collect()
+    /// Syncs what the client has written. After a loss that is as after a crash: any version since
+    /// the last sync may be there, until the sector is written again.
+    async fn sync(&self, client: u32, stripe: Option<u64>) -> Result<(), Stop> {
+        let own = u64::from(client) * STRIPES..u64::from(client + 1) * STRIPES;
+        let stripes = stripe.map_or(own, |stripe| stripe..stripe + 1);
+        let covered: Vec<((u64, u64), (usize, u64))> = {
+            let unsynced = self.unsynced.borrow();
+            unsynced
+                .range((stripes.start, 0)..(stripes.end, 0))
+                .map(|(&at, &to)| (at, to))
+                .collect()
         };
-        self.ask(client, |stripes| stripes.sync(stripe.into_iter().collect())).await?;
+        let written: BTreeSet<Unsynced> =
+            covered.iter().map(|&((stripe, _), (_, life))| Unsynced { stripe, life }).collect();
+        let written: Vec<Unsynced> = written.into_iter().collect();
+        let synced = self.ask(client, |stripes| stripes.sync(written.clone())).await;
+        if let Err(Stop::PowerCut) = synced {
+            return synced;
+        }
         let mut sectors = self.sectors.borrow_mut();
-        for (key, number) in covered {
-            if let Some(versions) = sectors.get_mut(&key) {
+        for (key, (number, _)) in covered {
+            self.unsynced.borrow_mut().remove(&key);
+            if let (Ok(()), Some(versions)) = (&synced, sectors.get_mut(&key)) {
                 versions.durable(number);
             }
         }
-        Ok(())
+        let told_in_vain = synced.is_err() && self.restarts.get() == 0;
+        assert!(!told_in_vain, "something is told to be lost, and no node has restarted");
+        synced
     }
 
     async fn check_all(&self, crashed: bool) {
+        if crashed {
+            self.unsynced.borrow_mut().clear();
+            self.restarts.set(0);
+        }
         let keys: Vec<(u64, u64)> = self.sectors.borrow().keys().copied().collect();
         for (stripe, sector) in keys {
             let Ok(data) = self.fetch(0, stripe, sector, 1).await else {
@@ -191,9 +275,7 @@ impl Registers<'_> {
                     versions.settle(if unknown { 0 } else { seen });
                 }
             } else {
-                self.check(stripe, sector, &data, |versions| {
-                    versions.visible(versions.acknowledged())
-                });
+                self.check(stripe, sector, &data, |versions| self.visible(versions));
             }
         }
     }

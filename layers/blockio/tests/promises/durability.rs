@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::support::Volume;
+use crate::support::{Volume, sync_all};
 use blockio::{BlockClient, Config, Stripes as _};
 use bytes::Bytes;
 use futures::future::{join_all, select};
@@ -37,7 +37,7 @@ fn flushed_writes_survive_any_crash() {
             model.borrow_mut().insert(sector, vec![0]);
             volume.ask(async move |client| write(&client, sector, 0).await);
         }
-        volume.ask(async |client| client.sync(Vec::new()).await).expect("the disks are good");
+        volume.ask(async |client| sync_all(&client).await).expect("the disks are good");
         for life in 0..LIVES {
             let (context, model_now) = (volume.context(), model.clone());
             let (power_ms, seed) = (rng.below(200), rng.bits());
@@ -62,7 +62,7 @@ async fn work(worker: u64, client: BlockClient, context: Context, model: Model, 
     let mine: Vec<u64> = (worker..SECTORS).step_by(WORKERS as usize).collect();
     for step in 0..STEPS {
         if rng.chance(1, 3) {
-            client.sync(Vec::new()).await.expect("the disks are good");
+            sync_all(&client).await.expect("the disks are good");
             for sector in &mine {
                 model.borrow_mut().entry(*sector).and_modify(forget_all_but_newest);
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::volume::STRIPE;
-use crate::support::{Kind, Volume};
+use crate::support::{Kind, Volume, sync_all};
 use blockio::protocol::{Describe, Error};
 use blockio::{Config, Stripes as _, checksum};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ fn a_disk_that_fails_to_write_or_flush_is_never_used_again() {
         volume.disks[0].set_failing(&[kind]);
         let hurt = volume.ask(async |client| {
             client.write(0, 0, vec!["x".into()]).await?;
-            client.sync(Vec::new()).await
+            sync_all(&client).await
         });
         assert_eq!(hurt, Err(FAILED));
 
@@ -30,7 +30,7 @@ fn a_disk_that_fails_to_write_or_flush_is_never_used_again() {
         volume.ask(async move |client| {
             assert_eq!(client.write(0, 0, vec!["x".into()]).await, Err(FAILED));
             assert_eq!(client.read(0, 0, 1, Vec::new()).await, Err(FAILED));
-            assert_eq!(client.sync(Vec::new()).await, Err(FAILED));
+            assert_eq!(sync_all(&client).await, Err(FAILED));
             assert_eq!(client.read_slot(0, 0).await, Err(FAILED));
             assert_eq!(client.write_slot(0, 0, vec![0; 4096].into()).await, Err(FAILED));
             client.write(1, 0, vec!["x".into()]).await.expect("the other disk goes on");
@@ -58,8 +58,7 @@ fn those_who_share_a_failed_flush_are_all_told() {
     let volume = Volume::start(1, 1, 1, Config::default());
     volume.set_latency(Duration::from_millis(1));
     volume.disks[0].set_failing(&[Kind::Sync]);
-    let answers =
-        volume.ask(async |client| join_all((0..5).map(|_| client.sync(Vec::new()))).await);
+    let answers = volume.ask(async |client| join_all((0..5).map(|_| sync_all(&client))).await);
     assert_eq!(answers, [Err(FAILED); 5]);
     assert_eq!(volume.started().len(), 1, "a failed flush is not tried again");
 }

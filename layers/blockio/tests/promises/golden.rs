@@ -67,8 +67,9 @@ fn requests_have_the_agreed_bytes() {
 fn replies_have_the_agreed_bytes() {
     let bytes = |reply: Reply| hex(&to_bytes(&reply));
     assert_eq!(bytes(Undelivered::Busy.into()), "00 01");
+    assert_eq!(bytes(Reply::Sync(Ok(0x0102))), "03 01 02 01 00 00 00 00 00 00");
     assert_eq!(bytes(Reply::Read(Ok("a".into()))), "01 01 01 00 00 00 61");
-    assert_eq!(bytes(Reply::Write(Ok(()))), "02 01");
+    assert_eq!(bytes(Reply::Write(Ok(0x0102))), "02 01 02 01 00 00 00 00 00 00");
     let status = DiskStatus {
         stripes: 1,
         queued: 2,
@@ -107,6 +108,10 @@ fn errors_have_the_agreed_bytes() {
     assert_eq!(
         bytes(Error::NoSuchSlot { disk: 1, slot: 2, length: 3 }),
         "06 01 00 00 00 02 00 00 00 03 00 00 00 00 00 00 00"
+    );
+    assert_eq!(
+        bytes(Error::LostWrites { stripe: 1, life: 2 }),
+        "07 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"
     );
 }
 

@@ -5,6 +5,7 @@ mod failure;
 mod golden;
 mod identity;
 mod limits;
+mod lives;
 mod scheduling;
 mod striping;
 mod support;

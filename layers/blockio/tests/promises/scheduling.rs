@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Kind, Volume};
+use crate::support::{Kind, Volume, sync, sync_all};
 use blockio::protocol::{Describe, DiskStatus};
 use blockio::server::DEPTH_PER_DISK;
 use blockio::{BlockClient, Config, Stripes as _};
@@ -83,7 +83,7 @@ fn syncs_that_come_while_a_flush_runs_share_the_next_one() {
                 client.write(0, pause_ms * 8, vec!["x".into()]).await.expect("exists");
                 // The writes are done at 10 ms.
                 context.sleep(Duration::from_millis(u64::from(pause_ms))).await;
-                client.sync(Vec::new()).await.expect("the disk is good");
+                sync_all(&client).await.expect("the disk is good");
                 context.now().saturating_sub(began).as_millis()
             }
         });
@@ -99,7 +99,7 @@ fn syncs_that_come_while_a_flush_runs_share_the_next_one() {
 fn a_disk_without_new_writes_is_not_flushed_again() {
     let volume = slow_volume(1, DEPTH_PER_DISK);
     let flushes = || {
-        volume.ask(async |client| client.sync(Vec::new()).await).expect("the disk is good");
+        volume.ask(async |client| sync_all(&client).await).expect("the disk is good");
         volume.started_ms(Kind::Sync).len()
     };
     assert_eq!(flushes(), 1, "an earlier process may have left unflushed writes");
@@ -116,7 +116,7 @@ fn a_write_that_ends_during_a_flush_is_not_taken_for_flushed() {
     volume.ask(async move |client| {
         let early = async {
             client.write(0, 0, vec!["x".into()]).await.expect("exists");
-            client.sync(Vec::new()).await.expect("the disk is good");
+            sync_all(&client).await.expect("the disk is good");
         };
         // Runs from 5 to 15 ms, the flush from 10 to 20.
         let late = async {
@@ -124,7 +124,7 @@ fn a_write_that_ends_during_a_flush_is_not_taken_for_flushed() {
             client.write(0, 8, vec!["y".into()]).await.expect("exists");
         };
         futures::future::join(early, late).await;
-        client.sync(Vec::new()).await.expect("the disk is good");
+        sync_all(&client).await.expect("the disk is good");
     });
     assert_eq!(volume.started_ms(Kind::Sync).len(), 2);
 }
@@ -136,7 +136,7 @@ fn a_node_tells_what_its_disks_did() {
     let status = volume.ask(async move |client| {
         client.write(0, 0, vec!["check".into(), "point".into()]).await.expect("exists");
         client.read(1, 0, 4096, Vec::new()).await.expect("exists");
-        client.sync(vec![0]).await.expect("the disk is good");
+        sync(&client, vec![0]).await.expect("the disk is good");
         context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there")
     });
     let idle = DiskStatus {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::volume::STRIPE;
-use crate::support::{Kind, Volume};
+use crate::support::{Kind, Volume, sync, sync_all};
 use blockio::{Config, Stripes as _, read_range, write_range};
 use bytes::Bytes;
 use runtime::seed::with_seed;
@@ -109,12 +109,12 @@ fn a_sync_flushes_only_the_disk_nodes_of_its_stripes() {
         write(stripe).expect("the stripe exists");
     }
     volume.started();
-    volume.ask(async |client| client.sync(vec![1, 4]).await).expect("the disks are good");
+    volume.ask(async |client| sync(&client, vec![1, 4]).await).expect("the disks are good");
     let started = volume.started();
     assert_eq!(started.len(), 1, "two stripes of one node: one flush");
     assert_eq!((started[0].kind, started[0].disk), (Kind::Sync, 1));
 
-    volume.ask(async |client| client.sync(Vec::new()).await).expect("the disks are good");
+    volume.ask(async |client| sync_all(&client).await).expect("the disks are good");
     let disks: Vec<_> = volume.started().iter().map(|event| event.disk).collect();
     assert_eq!(disks, [0, 2], "no stripe named: all nodes, but disk 1 holds nothing unflushed");
 }

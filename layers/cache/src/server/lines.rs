@@ -69,6 +69,11 @@ impl Lines {
         self.by_stripe.iter().filter(|(_, line)| line.is_dirty())
     }
 
+    /// The stripes of which the disk has bytes that it may lose.
+    pub(super) fn given(&self) -> impl Iterator<Item = u64> {
+        self.by_stripe.iter().filter(|(_, line)| line.is_given()).map(|(stripe, _)| stripe)
+    }
+
     /// Reads from the line of `stripe`, if it has all of `range`.
     pub(super) fn read(&mut self, stripe: u64, range: &Range<u32>, expect: &[u32]) -> Found {
         let Some(line) = self.by_stripe.touch(stripe).filter(|line| line.has(range)) else {
@@ -120,10 +125,12 @@ impl Lines {
         Some(clean.map_or(Victim::Dirty(oldest), |(stripe, _)| Victim::Clean(stripe)))
     }
 
-    /// Drops a line that [`victim`](Self::victim) called clean.
-    pub(super) fn evict(&mut self, stripe: u64) {
+    /// Drops a line that [`victim`](Self::victim) called clean; true if the disk was given bytes
+    /// of it.
+    pub(super) fn evict(&mut self, stripe: u64) -> bool {
         let line = self.by_stripe.remove(stripe);
-        assert!(line.is_some_and(|line| !line.is_dirty()), "only clean lines are dropped");
+        assert!(line.as_ref().is_some_and(|line| !line.is_dirty()), "only clean lines are dropped");
+        line.is_some_and(|line| line.is_given())
     }
 
     /// Lets a line be the last victim: it could not be written back now.

@@ -42,7 +42,9 @@ impl Server {
         let victim = self.lines.borrow().victim();
         match victim {
             Some(Victim::Clean(stripe)) if patience.evictions < EVICTIONS_MAX => {
-                self.lines.borrow_mut().evict(stripe);
+                if self.lines.borrow_mut().evict(stripe) {
+                    self.note_dropped(stripe);
+                }
                 count(&self.counters.evictions);
                 patience.evictions += 1;
                 return Ok(());

@@ -4,16 +4,18 @@ use std::rc::Rc;
 
 use super::Server;
 use super::room::Patience;
+use blockio::Life;
+
 use crate::line::{Line, OutOfMemory};
 use crate::protocol::{Error, Forget, Write, WriteZeros};
 
 impl Server {
     /// Answers [`Write`].
-    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<(), Error> {
+    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Life, Error> {
         let Write { stripe, offset, data } = request;
         let length = data.iter().map(|piece| piece.len() as u64).sum();
         if self.range(stripe, offset, length)?.is_empty() {
-            return Ok(());
+            return Ok(self.life(stripe));
         }
         let change =
             |line: &mut Line| line.write(offset, &data, self.context.pool(), self.context.now());
@@ -21,11 +23,11 @@ impl Server {
     }
 
     /// Answers [`WriteZeros`].
-    pub(super) async fn write_zeros(self: &Rc<Self>, request: WriteZeros) -> Result<(), Error> {
+    pub(super) async fn write_zeros(self: &Rc<Self>, request: WriteZeros) -> Result<Life, Error> {
         let WriteZeros { stripe, offset, length } = request;
         let range = self.range(stripe, offset, u64::from(length))?;
         if range.is_empty() {
-            return Ok(());
+            return Ok(self.life(stripe));
         }
         let change = |line: &mut Line| line.write_zeros(range.clone(), self.context.now());
         self.change(stripe, change).await
@@ -38,22 +40,25 @@ impl Server {
         Ok(())
     }
 
-    /// Applies `change` to the line of `stripe`, which is made if there is none.
+    /// Applies `change` to the line of `stripe`, which is made if there is none; returns the life
+    /// in which that happened.
     async fn change(
         self: &Rc<Self>,
         stripe: u64,
         change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
-    ) -> Result<(), Error> {
+    ) -> Result<Life, Error> {
         if self.lines.borrow().get(stripe).is_some_and(Line::is_fragmented) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
+            self.note_dropped(stripe);
         }
         let mut patience = Patience::new();
         while !self.try_change(stripe, &change) {
             self.make_room(&mut patience).await?;
         }
         self.note_dirty();
-        Ok(())
+        // No await since: it is the life of this very change.
+        Ok(self.life(stripe))
     }
 
     fn try_change(

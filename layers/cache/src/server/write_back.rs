@@ -7,29 +7,52 @@ use std::rc::Rc;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
+use runtime::Undelivered;
 
 use super::{Server, count};
 use crate::line::Line;
-use crate::protocol::{Error, WriteBack};
+use crate::protocol::{Error, Unsynced, WriteBack};
 
 /// Lines that one request or task writes back at a time.
 const LINES_AT_ONCE_MAX: usize = 16;
+
+/// Restarts of disk nodes that one request may meet.
+const RESTARTS_MAX: u32 = 8;
 
 /// Pieces of one line that are written at a time.
 const PIECES_AT_ONCE_MAX: usize = 4;
 
 impl Server {
     /// Answers [`WriteBack`].
-    pub(super) async fn write_back(self: &Rc<Self>, request: WriteBack) -> Result<(), Error> {
-        if request.stripes.is_empty() {
-            let dirty = self.lines.borrow().dirty().map(|(stripe, _)| stripe).collect();
-            return self.write_back_lines(dirty).await;
+    ///
+    /// When it returns well every stripe was given whole to the disk nodes in the lives that it
+    /// returns: a disk node that turns out to have restarted meanwhile is given everything again.
+    pub(super) async fn write_back(
+        self: &Rc<Self>,
+        request: WriteBack,
+    ) -> Result<Vec<Unsynced>, Error> {
+        let WriteBack { written, restarted } = request;
+        for unsynced in &written {
+            self.range(unsynced.stripe, 0, 0)?;
         }
-        for &stripe in &request.stripes {
-            self.range(stripe, 0, 0)?;
+        if let Some(Unsynced { stripe, life }) = restarted {
+            if stripe >= self.geometry.stripes() {
+                return Err(Error::OutOfRange { stripe, offset: 0, length: 0 });
+            }
+            self.note_life_below(stripe, life);
         }
-        let stripes: BTreeSet<u64> = request.stripes.into_iter().collect();
-        self.write_back_lines(stripes.into_iter().collect()).await
+        let stripes: BTreeSet<u64> = written.iter().map(|unsynced| unsynced.stripe).collect();
+        for _ in 0..RESTARTS_MAX {
+            self.check_lives(&written)?;
+            let before = self.restarts_below();
+            self.write_back_lines(stripes.iter().copied().collect()).await?;
+            self.check_lives(&written)?;
+            // Else some of the stripes may be dirty again.
+            if before == self.restarts_below() {
+                return Ok(self.lives_below(&stripes));
+            }
+        }
+        Err(Undelivered::Busy.into())
     }
 
     /// Writes the dirty bytes of these stripes back, several lines at a time. Goes on after an
@@ -67,10 +90,16 @@ impl Server {
         first_error.get().map_or(Ok(()), Err)
     }
 
-    async fn write_piece(&self, stripe: u64, offset: u32, data: Bytes) -> Result<(), Error> {
+    async fn write_piece(
+        self: &Rc<Self>,
+        stripe: u64,
+        offset: u32,
+        data: Bytes,
+    ) -> Result<(), Error> {
         let range = offset..offset + data.len() as u32;
         count(&self.counters.write_backs);
-        self.below.write(stripe, offset, vec![data]).await?;
+        let life = self.below.write(stripe, offset, vec![data]).await?;
+        self.note_life_below(stripe, life);
         self.lines.borrow_mut().change(stripe, |line| line.written_back(&range));
         Ok(())
     }

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{Answer, Geometry, Stripes};
+use blockio::{Answer, Geometry, Life, Stripes};
 use bytes::Bytes;
-use cache::protocol::{Cache, Error};
+use cache::protocol::{Cache, Error, Unsynced};
 use cache::{CacheClient, Config, Server};
 use futures::FutureExt as _;
 use futures::future::ready;
@@ -29,6 +29,16 @@ pub(crate) fn geometry() -> Geometry {
         disks_per_node: 1,
         stripes_per_disk: 1000,
     }
+}
+
+/// Syncs what was written to these stripes in the present lives of their caches.
+pub(crate) async fn sync(client: &CacheClient, stripes: Vec<u64>) -> Result<(), Error> {
+    let mut written = Vec::new();
+    for stripe in stripes {
+        // Writing nothing tells the life.
+        written.push(Unsynced { stripe, life: client.write(stripe, 0, Vec::new()).await? });
+    }
+    client.sync(written).await
 }
 
 /// What a world is made of.
@@ -49,6 +59,7 @@ impl Default for Setup {
 pub(crate) struct World {
     machine: machine_emu::World,
     geometry: Geometry,
+    config: Config,
     pub(crate) disk: Rc<MemoryDisk>,
     /// Asks from an application node.
     pub(crate) client: CacheClient,
@@ -65,14 +76,19 @@ impl World {
         let below: Rc<dyn Stripes> = Rc::new(Below(disk.clone()));
         let stripe_size = geometry.stripe_size as usize;
         let config = Config { node_budget_bytes: setup.lines_per_node * stripe_size };
-        for node in (0..geometry.fs_nodes).map(NodeId::fs) {
-            // A fresh incarnation has a pool with the limit that was set above.
-            let context = machine.restart(node);
-            let server = Server::new(context.clone(), geometry, config, below.clone());
-            context.serve::<Cache>(server);
-        }
         let client = CacheClient::new(asker, geometry, below);
-        Self { machine, geometry, disk, client }
+        let world = Self { machine, geometry, config, disk, client };
+        // A fresh incarnation has a pool with the limit that was set above.
+        (0..geometry.fs_nodes).for_each(|index| world.restart(index));
+        world
+    }
+
+    /// A file-system node begins a new life, with nothing in its cache.
+    pub(crate) fn restart(&self, index: u32) {
+        let context = self.machine.restart(NodeId::fs(index));
+        let below = Rc::new(Below(self.disk.clone()));
+        let server = Server::new(context.clone(), self.geometry, self.config, below);
+        context.serve::<Cache>(server);
     }
 
     /// The context of an application node.
@@ -112,6 +128,9 @@ pub(crate) struct MemoryDisk {
     context: Context,
     geometry: Geometry,
     content: RefCell<BTreeMap<u64, Vec<u8>>>,
+    /// What of it survives a restart of the disk node.
+    flushed: RefCell<BTreeMap<u64, Vec<u8>>>,
+    life: Cell<Life>,
     /// Writes under way: two must never overlap.
     writing: RefCell<Vec<(u64, Range<u32>)>>,
     pub(crate) reads: Cell<u64>,
@@ -137,6 +156,8 @@ impl MemoryDisk {
             context,
             geometry,
             content: RefCell::default(),
+            flushed: RefCell::default(),
+            life: Cell::new(100),
             writing: RefCell::default(),
             reads: Cell::default(),
             writes: Cell::default(),
@@ -153,6 +174,12 @@ impl MemoryDisk {
         let known = self.content.borrow().get(&stripe).cloned();
         let size = self.geometry.stripe_size as usize;
         known.unwrap_or_else(|| (0..size).map(|offset| old_byte(stripe, offset)).collect())
+    }
+
+    /// The disk node restarts, and what was not flushed is gone.
+    pub(crate) fn restart(&self) {
+        *self.content.borrow_mut() = self.flushed.borrow().clone();
+        self.life.set(self.life.get() + 1);
     }
 
     fn happens(&self, percent: &Cell<u64>) -> bool {
@@ -179,7 +206,7 @@ impl MemoryDisk {
         Ok(bytes.into())
     }
 
-    async fn do_write(self: Rc<Self>, stripe: u64, at: u32, data: Bytes) -> Result<(), Error> {
+    async fn do_write(self: Rc<Self>, stripe: u64, at: u32, data: Bytes) -> Result<Life, Error> {
         self.writes.set(self.writes.get() + 1);
         self.written_bytes.set(self.written_bytes.get() + data.len() as u64);
         let range = at..at + data.len() as u32;
@@ -197,7 +224,7 @@ impl MemoryDisk {
             content[range.start as usize..range.end as usize].copy_from_slice(&data);
             self.content.borrow_mut().insert(stripe, content);
         }
-        if fails { Err(FAILURE) } else { Ok(()) }
+        if fails { Err(FAILURE) } else { Ok(self.life.get()) }
     }
 }
 
@@ -212,15 +239,21 @@ impl Stripes for Below {
         assert!(expect.is_empty(), "the cache compares checksums itself");
         self.0.clone().do_read(stripe, offset as usize..(offset + length) as usize).boxed_local()
     }
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         self.0.clone().do_write(stripe, offset, data.concat().into()).boxed_local()
     }
-    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<()> {
+    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<Life> {
         unreachable!("the cache keeps zeros as bytes")
     }
-    fn sync(&self, stripes: Vec<u64>) -> Answer<()> {
-        self.0.syncs.borrow_mut().push(stripes);
-        ready(Ok(())).boxed_local()
+    fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
+        let disk = &self.0;
+        disk.syncs.borrow_mut().push(written.iter().map(|unsynced| unsynced.stripe).collect());
+        *disk.flushed.borrow_mut() = disk.content.borrow().clone();
+        let life = disk.life.get();
+        let lost = written.into_iter().find(|unsynced| unsynced.life != life);
+        let synced =
+            lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, life }));
+        ready(synced).boxed_local()
     }
     fn forget(&self, _: u64, _: u32, _: u32) -> Answer<()> {
         unreachable!("a disk has nothing to forget")

@@ -5,9 +5,13 @@ use meta::attributes::access;
 
 use super::state::{Body, State, permit};
 use crate::protocol::{
-    Attributes, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX, GetAttributes,
-    Handle, Read, ReadData, ReadDirectory, ReadLink, SetAttributes, TRANSFER_MAX, Time, Write,
+    Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX,
+    GetAttributes, Handle, Read, ReadData, ReadDirectory, ReadLink, SetAttributes, TRANSFER_MAX,
+    Time, Verified, Write,
 };
+
+/// The write verifier of all files.
+const WRITE_VERIFIER: u64 = 0x7E57;
 
 impl State {
     pub(super) fn get_attributes(&self, r: &GetAttributes) -> Result<Attributes, Error> {
@@ -90,7 +94,7 @@ impl State {
         Ok(ReadData { data, end, attributes: inode.attributes() })
     }
 
-    pub(super) fn write(&mut self, r: &Write, now: Time) -> Result<Attributes, Error> {
+    pub(super) fn write(&mut self, r: &Write, now: Time) -> Result<Verified, Error> {
         let free_bytes = self.free_bytes();
         let inode = self.inode_mut(&r.file)?;
         inode.content()?;
@@ -100,7 +104,7 @@ impl State {
             return Err(Error::Invalid {});
         }
         if length == 0 {
-            return Ok(inode.attributes());
+            return Ok(verified(inode.attributes()));
         }
         if r.offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Error::FileTooLarge {});
@@ -112,6 +116,15 @@ impl State {
         content.write(r.offset, &r.data.concat());
         inode.modified(now);
         inode.drop_setid(&r.who);
-        Ok(inode.attributes())
+        Ok(verified(inode.attributes()))
     }
+
+    pub(super) fn commit(&self, r: &Commit) -> Result<Verified, Error> {
+        self.attributes(&r.file).map(verified)
+    }
+}
+
+/// The model never loses anything.
+fn verified(attributes: Attributes) -> Verified {
+    Verified { attributes, write_verifier: WRITE_VERIFIER }
 }

@@ -138,7 +138,7 @@ impl Model {
             Request::ReadLink(r) => Reply::ReadLink(state.read_link(r, now)),
             Request::Read(r) => Reply::Read(state.read(r, now)),
             Request::Write(r) => Reply::Write(state.write(r, now)),
-            Request::Commit(r) => Reply::Commit(state.attributes(&r.file)),
+            Request::Commit(r) => Reply::Commit(state.commit(r)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
             // Only nodes say this to each other; the model is one.

@@ -98,7 +98,8 @@ impl User<'_> {
 
     fn write(&self, file: Handle, offset: u64, data: &[u8]) -> Result<Attributes, Error> {
         let data = vec![Bytes::copy_from_slice(data)];
-        self.model.ask(Write { who: self.who.clone(), file, offset, data, durable: false })
+        let write = Write { who: self.who.clone(), file, offset, data, durable: false };
+        self.model.ask(write).map(|written| written.attributes)
     }
 
     fn read(&self, file: Handle, offset: u64, length: u32) -> Result<(Vec<u8>, bool), Error> {

@@ -1,8 +1,8 @@
 //! Attributes, links and parents.
 
-use meta::protocol::{ChangeInode, GetInode, InodeChange, Truncate};
+use meta::protocol::{ChangeInode, GetInode, InodeChange, RollBack, Truncate};
 
-use super::FileServer;
+use super::{FileServer, LOSSES_MAX};
 use crate::protocol::{
     Attributes, Credentials, Error, GetAttributes, Handle, Kind, Parent, ReadLink, SetAttributes,
     Time,
@@ -84,8 +84,27 @@ impl FileServer {
         time: Time,
         durable: bool,
     ) -> Result<Attributes, Error> {
-        let Handle { ino, generation } = file;
+        let ino = file.ino;
         let _alone = self.files.exclusive(ino).await;
+        for _ in 0..LOSSES_MAX {
+            match self.set_size_once(file, size, time, durable).await {
+                // With it perhaps the zeros beyond the cut: once more from what is committed.
+                Err(Error::LostWrites {}) => self.meta_here(RollBack { ino }).await?,
+                outcome => return outcome,
+            }
+        }
+        Err(Error::LostWrites {})
+    }
+
+    /// The caller holds the file alone.
+    async fn set_size_once(
+        &self,
+        file: Handle,
+        size: u64,
+        time: Time,
+        durable: bool,
+    ) -> Result<Attributes, Error> {
+        let Handle { ino, generation } = file;
         let before = self.inode(file).await?.attributes;
         let tail = size.next_multiple_of(blockio::BLOCK_SIZE as u64).min(before.size);
         if size < tail && self.is_stored(file, size).await? {

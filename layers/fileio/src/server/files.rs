@@ -3,25 +3,44 @@
 use std::rc::Rc;
 
 use futures::StreamExt as _;
-use meta::protocol::{self as metadata, GetDirty, Seal, Trim};
+use meta::protocol::{self as metadata, GetDirty, RollBack, Seal, Trim};
 
-use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer};
-use crate::protocol::{Attributes, DropLink, Error, Handle};
+use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, LOSSES_MAX};
+use crate::protocol::{DropLink, Error, Handle, Verified};
 
 impl FileServer {
     /// Makes all that was written to a file durable.
-    pub(super) async fn commit(&self, file: &Handle) -> Result<Attributes, Error> {
+    pub(super) async fn commit(&self, file: &Handle) -> Result<Verified, Error> {
         self.inode(*file).await?;
         self.commit_ino(file.ino).await
     }
 
-    async fn commit_ino(&self, ino: u64) -> Result<Attributes, Error> {
-        {
-            // Writes under way are let in first; later ones go to new blocks.
-            let _alone = self.files.exclusive(ino).await;
-            self.meta_here(Seal { ino }).await?;
+    /// After a loss the file is as last committed, and the write verifier tells everybody who wrote
+    /// since.
+    async fn commit_ino(&self, ino: u64) -> Result<Verified, Error> {
+        for _ in 0..LOSSES_MAX {
+            {
+                // Writes under way are let in first; later ones go to new blocks.
+                let _alone = self.files.exclusive(ino).await;
+                self.meta_here(Seal { ino }).await?;
+            }
+            match self.meta_here(metadata::Commit { ino }).await {
+                Err(Error::LostWrites {}) => {
+                    let _alone = self.files.exclusive(ino).await;
+                    self.meta_here(RollBack { ino }).await?;
+                }
+                outcome => return outcome,
+            }
         }
-        self.meta_here(metadata::Commit { ino }).await
+        Err(Error::LostWrites {})
+    }
+
+    /// A block could not be read. If it was never committed it may be lost, which a commit finds
+    /// out; then the file has its committed content again.
+    pub(super) async fn look_for_loss(&self, file: Handle) {
+        if let Err(error) = self.commit(&file).await {
+            tracing::warn!(%error, ino = file.ino, "a damaged file could not be committed");
+        }
     }
 
     /// Commits what has waited for long, for as long as the node lives.

@@ -17,13 +17,23 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 impl FileServer {
     pub(super) async fn read(&self, request: Read) -> Result<ReadData, Error> {
-        let Read { who, file, offset, length } = request;
+        match self.read_once(&request).await {
+            Err(Error::Damaged {}) => {
+                self.look_for_loss(request.file).await;
+                self.read_once(&request).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn read_once(&self, request: &Read) -> Result<ReadData, Error> {
+        let &Read { ref who, file, offset, length } = request;
         if length > TRANSFER_MAX {
             return Err(Error::Invalid {});
         }
         let _reading = self.files.shared(file.ino).await;
         let before = self.inode(file).await?.attributes;
-        rules::check_transfer(&who, &before, access::READ)?;
+        rules::check_transfer(who, &before, access::READ)?;
         let end = before.size.min(offset.saturating_add(u64::from(length))).max(offset);
         let mut data = Vec::new();
         if end > offset {

@@ -5,15 +5,17 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use meta::attributes::access;
 use meta::chunks::Slot;
-use meta::protocol::{Allocate, Chunk, ChunkUpdate, Install, Release, Run};
+use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Release, Run, Unsynced};
 use runtime::hash::Crc32c;
 
 use super::FileServer;
 use crate::pieces::Pieces;
-use crate::protocol::{Attributes, Credentials, Error, FILE_SIZE_MAX, Handle, TRANSFER_MAX, Write};
+use crate::protocol::{
+    Attributes, Credentials, Error, FILE_SIZE_MAX, Handle, TRANSFER_MAX, Verified, Write,
+};
 use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
@@ -29,25 +31,39 @@ struct Written {
 }
 
 impl FileServer {
-    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Attributes, Error> {
-        let Write { who, file, offset, data, durable } = request;
+    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Verified, Error> {
+        let Write { file, durable, .. } = request;
+        let mut written = self.write_once(&request).await;
+        if written == Err(Error::Damaged {}) {
+            self.look_for_loss(file).await;
+            written = self.write_once(&request).await;
+        }
+        let written = written?;
+        if !durable {
+            return Ok(written);
+        }
+        let committed = self.commit(&file).await?;
+        let is_there = committed.write_verifier == written.write_verifier;
+        if is_there { Ok(committed) } else { Err(Error::LostWrites {}) }
+    }
+
+    async fn write_once(&self, request: &Write) -> Result<Verified, Error> {
+        let &Write { ref who, file, offset, ref data, durable: _ } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
         if length > TRANSFER_MAX as usize {
             return Err(Error::Invalid {});
         }
-        let attributes = {
-            let _writing = self.files.shared(file.ino).await;
-            let before = self.inode(file).await?.attributes;
-            rules::check_transfer(&who, &before, access::WRITE)?;
-            if offset.checked_add(length as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
-                return Err(Error::FileTooLarge {});
-            }
-            if length == 0 {
-                return Ok(before);
-            }
-            self.write_locked(&who, &before, offset, data).await?
-        };
-        if durable { self.commit(&file).await } else { Ok(attributes) }
+        let _writing = self.files.shared(file.ino).await;
+        let before = self.inode(file).await?.attributes;
+        rules::check_transfer(who, &before, access::WRITE)?;
+        if offset.checked_add(length as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Error::FileTooLarge {});
+        }
+        if length == 0 {
+            let write_verifier = self.meta_here(GetVerifier { ino: file.ino }).await?;
+            return Ok(Verified { attributes: before, write_verifier });
+        }
+        self.write_locked(who, &before, offset, data.clone()).await
     }
 
     /// Writes at least one byte. The caller holds the file.
@@ -57,7 +73,7 @@ impl FileServer {
         file: &Attributes,
         offset: u64,
         data: Vec<Bytes>,
-    ) -> Result<Attributes, Error> {
+    ) -> Result<Verified, Error> {
         let data = Pieces::new(data);
         let end = offset + data.length() as u64;
         let chunk_size = u64::from(self.geometry.stripe_size);
@@ -90,7 +106,7 @@ impl FileServer {
             drop_setid: rules::without_setid(who, file) != file.mode,
         };
         match self.meta_here(call).await {
-            Ok(attributes) => failure.map_or(Ok(attributes), Err),
+            Ok(written) => failure.map_or(Ok(written), Err),
             Err(error) => {
                 self.give_back(reserved).await;
                 Err(error)
@@ -162,23 +178,41 @@ impl FileServer {
             *slot = Some(Slot { block, checksum: checksum.finish(), sealed: false });
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
-        if let Err(error) = self.fill(&chunk, first, end, &whole).await {
-            self.give_back(reserved).await;
-            self.learn_content(file, index, &old, first..end).await;
-            return Err(error);
-        }
+        let written = match self.fill(&chunk, first, end, &whole).await {
+            Ok(written) => written,
+            Err(error) => {
+                self.give_back(reserved).await;
+                self.learn_content(file, index, (&old, &slots), first..end).await;
+                return Err(error);
+            }
+        };
         let end = index * u64::from(self.geometry.stripe_size) + to as u64;
-        Ok(Written { update: ChunkUpdate { index, chunk }, reserved, end, in_place })
+        let update = ChunkUpdate { index, chunk, written };
+        Ok(Written { update, reserved, end, in_place })
     }
 
-    /// After a write that failed half-way: blocks that it rewrote in place may be old or new, so their
-    /// checksums are taken from what is there now.
-    async fn learn_content(&self, file: Handle, index: u64, old: &Chunk, touched: Range<usize>) {
+    /// After a write that failed half-way: blocks that it rewrote in place may be old or new. The map
+    /// gets the checksums of those that are new; what is neither is lost, and stays damaged until
+    /// a commit finds that out.
+    async fn learn_content(
+        &self,
+        file: Handle,
+        index: u64,
+        (old, new): (&Chunk, &[Option<Slot>]),
+        touched: Range<usize>,
+    ) {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
-        for slot in slots[touched].iter_mut().flatten().filter(|slot| !slot.sealed) {
+        let pairs = slots[touched.clone()].iter_mut().zip(&new[touched]);
+        for (slot, new) in pairs.filter_map(|(slot, new)| slot.as_mut().zip(new.as_ref())) {
+            if slot.sealed {
+                continue;
+            }
             let (stripe, offset) = self.geometry.block(slot.block);
             match self.stripes.read(stripe, offset, BLOCK as u32, Vec::new()).await {
-                Ok(content) => slot.checksum = runtime::hash::crc32c(&content),
+                Ok(content) if runtime::hash::crc32c(&content) == new.checksum => {
+                    slot.checksum = new.checksum;
+                }
+                Ok(_) => {}
                 // Then the block stays damaged, and a reader is told so.
                 Err(error) => tracing::warn!(%error, "a block is unknown after a failed write"),
             }
@@ -186,7 +220,8 @@ impl FileServer {
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
         let call = Install {
             ino: file.ino,
-            updates: vec![ChunkUpdate { index, chunk }],
+            // The lives in which its blocks were first written are known already.
+            updates: vec![ChunkUpdate { index, chunk, written: Vec::new() }],
             size_min: 0,
             time: self.now(),
             drop_setid: false,
@@ -213,24 +248,26 @@ impl FileServer {
         Ok(Pieces::join([Pieces::new(before), data, Pieces::new(after)]))
     }
 
-    /// Puts blocks `first..end` of a chunk into the cache; `whole` is their content.
+    /// Puts blocks `first..end` of a chunk into the cache; `whole` is their content. Returns what has
+    /// to be synced.
     async fn fill(
         &self,
         chunk: &Chunk,
         first: usize,
         end: usize,
         whole: &Pieces,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<Unsynced>, Error> {
         let writes = chunk.runs.iter().filter_map(|run| {
             let (lo, hi) = (first.max(usize::from(run.at)), end.min(run.end() as usize));
             (lo < hi).then(|| {
                 let block = run.start + (lo - usize::from(run.at)) as u64;
                 let (stripe, offset) = self.geometry.block(block);
                 let part = whole.slice((lo - first) * BLOCK, (hi - first) * BLOCK);
-                self.stripes.write(stripe, offset, part.into_vec())
+                let writing = self.stripes.write(stripe, offset, part.into_vec());
+                async move { Ok(Unsynced { stripe, life: writing.await? }) }
             })
         });
-        try_join_all(writes).await?;
-        Ok(())
+        // All of them run to their ends: after a failure nothing may be on its way any more.
+        join_all(writes).await.into_iter().collect()
     }
 }

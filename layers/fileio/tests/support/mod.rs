@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use blockio::protocol::Error;
-use blockio::{Answer, Geometry, Stripes};
+use blockio::protocol::{Error, Unsynced};
+use blockio::{Answer, Geometry, Life, Stripes};
 use bytes::Bytes;
 use fileio::FileServer;
 use futures::FutureExt as _;
@@ -13,6 +13,9 @@ use futures::executor::block_on;
 use meta::MetaServer;
 use runtime::embedded::{Config, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
+
+/// Memory lives once.
+const LIFE: Life = 1;
 
 /// One logical disk in memory. What was never written reads as nonsense, as on a real disk.
 struct MemoryStripes {
@@ -56,18 +59,22 @@ impl Stripes for MemoryStripes {
         .boxed_local()
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         self.with(stripe, |bytes| {
             let data = data.concat();
             bytes[offset as usize..][..data.len()].copy_from_slice(&data);
+            LIFE
         })
     }
 
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
-        self.with(stripe, |bytes| bytes[offset as usize..][..length as usize].fill(0))
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {
+        self.with(stripe, |bytes| {
+            bytes[offset as usize..][..length as usize].fill(0);
+            LIFE
+        })
     }
 
-    fn sync(&self, _: Vec<u64>) -> Answer<()> {
+    fn sync(&self, _: Vec<Unsynced>) -> Answer<()> {
         futures::future::ready(Ok(())).boxed_local()
     }
 

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
+use blockio::protocol::Unsynced;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use runtime::wire::to_bytes;
 
 use super::{MetaServer, decode};
 use crate::active::Uncommitted;
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Verified};
 use crate::keys;
 use crate::protocol::{Chunk, Error, Inode, Install, Map, Run, Seal, Truncate};
 use crate::store::{Batch, Position, StoreError};
@@ -62,7 +63,7 @@ impl MetaServer {
         if chunk.is_valid(blocks) { Ok(chunk) } else { Err(Error::Damaged {}) }
     }
 
-    pub(super) async fn install(&self, request: Install) -> Result<Attributes, Error> {
+    pub(super) async fn install(&self, request: Install) -> Result<Verified, Error> {
         let Install { ino, updates, size_min, time, drop_setid } = request;
         self.load(ino, 0).await?;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
@@ -84,8 +85,9 @@ impl MetaServer {
             }
             active.inode.attributes
         })?;
+        let verified = Verified { attributes, write_verifier: self.verifiers.get(ino) };
         self.forget_and_release(released).await?;
-        Ok(attributes)
+        Ok(verified)
     }
 
     pub(super) async fn seal(&self, request: &Seal) -> Result<(), Error> {
@@ -94,18 +96,36 @@ impl MetaServer {
         self.forget_and_release(dropped).await
     }
 
-    pub(super) async fn commit(&self, ino: u64) -> Result<Attributes, Error> {
+    pub(super) async fn commit(&self, ino: u64) -> Result<Verified, Error> {
         let _alone = self.commits.exclusive(ino).await;
         self.load(ino, 0).await?;
         let position = self.commit_locked(ino).await?;
+        // A later loss is of what was written later.
+        let write_verifier = self.verifiers.get(ino);
         self.store.durable(position).await?;
-        self.with(ino, |active| Ok(active.inode.attributes))
+        self.with(ino, |active| {
+            Ok(Verified { attributes: active.inode.attributes, write_verifier })
+        })
+    }
+
+    pub(super) async fn roll_back(&self, ino: u64) -> Result<(), Error> {
+        let _alone = self.commits.exclusive(ino).await;
+        self.load(ino, 0).await?;
+        let Some(unnamed) = self.with(ino, |active| Ok(active.roll_back()))? else {
+            return Ok(());
+        };
+        tracing::warn!(ino, "writes to a file were lost before they were committed");
+        self.dirty.borrow_mut().remove(&ino);
+        self.verifiers.change(ino);
+        self.forget_and_release(unnamed).await
     }
 
     /// Commits what is sealed; returns the position after which it is durable.
     async fn commit_locked(&self, ino: u64) -> Result<Position, Error> {
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
-        let dropped = self.with(ino, |active| Ok(active.begin_commit(blocks)))?;
+        let dropped = self.with(ino, |active| {
+            if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
+        })?;
         self.forget_and_release(dropped).await?;
         let (snapshot, changes) = self.with(ino, |active| {
             // What was written since the seal waits for the next commit.
@@ -118,9 +138,10 @@ impl MetaServer {
             Ok((active.inode.clone(), changes))
         })?;
         let outcome = self.record_changes(ino, snapshot, changes).await;
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
-            let _ = self.with_dirty(ino, |_| ());
+            let lost = *error == Error::LostWrites {};
+            let _ = self.with_dirty(ino, |active| active.lost |= lost);
         }
         outcome
     }
@@ -131,11 +152,10 @@ impl MetaServer {
         snapshot: Inode,
         changes: Vec<(u64, Uncommitted)>,
     ) -> Result<Position, Error> {
-        let per_stripe = u64::from(self.stripes.geometry().blocks_per_stripe());
-        let taken = changes.iter().flat_map(|(_, change)| &change.taken);
-        let stripes: BTreeSet<u64> = taken.map(|run| run.start / per_stripe).collect();
-        if !stripes.is_empty() {
-            let synced = self.stripes.sync(stripes.into_iter().collect()).await;
+        let written = changes.iter().flat_map(|(_, change)| &change.written);
+        let written: BTreeSet<Unsynced> = written.copied().collect();
+        if !written.is_empty() {
+            let synced = self.stripes.sync(written.into_iter().collect()).await;
             synced.map_err(StoreError::from)?;
         }
         for part in changes.chunks(self.chunks_per_record()) {

@@ -4,9 +4,9 @@
 //! leaves one of the two. Reads and commits go on meanwhile.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use blockio::protocol::{Error as DiskError, Unsynced};
 use futures::future::try_join_all;
 
 use super::error::StoreError;
@@ -19,7 +19,7 @@ use super::rewrite::{Allocate, Rewrite};
 use super::root::Root;
 use super::space::Kept;
 use super::state::State;
-use super::{Position, Store};
+use super::{LOSSES_MAX, Position, Store};
 
 /// The state at the moment of the freeze.
 struct Frozen {
@@ -36,6 +36,7 @@ struct Written {
     tree_pages: Vec<Run>,
     dropped: Vec<PageRef>,
     map_pages: Vec<PageRef>,
+    unsynced: Vec<Unsynced>,
 }
 
 struct PageSpace<'a>(&'a RefCell<State>);
@@ -109,7 +110,14 @@ impl Store {
     /// stays out of use until the next mount: writes to it may still be on their way.
     pub(super) async fn write_checkpoint(&self) -> Result<(), StoreError> {
         let frozen = self.state.borrow_mut().freeze();
-        match self.write_frozen(&frozen).await {
+        let mut outcome = self.write_frozen(&frozen).await;
+        for _ in 0..LOSSES_MAX {
+            if !matches!(outcome, Err(StoreError::Disk(DiskError::LostWrites { .. }))) {
+                break;
+            }
+            outcome = self.write_frozen(&frozen).await;
+        }
+        match outcome {
             Ok((root, written)) => {
                 self.state.borrow_mut().finish(root, &written);
                 written.dropped.iter().for_each(|page| self.pages.drop_page(page));
@@ -134,12 +142,20 @@ impl Store {
             tree_pages: std::mem::take(&mut rewrite.written),
             dropped: std::mem::take(&mut rewrite.dropped),
             map_pages: Vec::new(),
+            unsynced: std::mem::take(&mut rewrite.unsynced),
         };
-        written.map_pages = self.write_map(frozen, &written, generation).await?;
+        self.write_map(frozen, &mut written, generation).await?;
         // The header of the segment where the log goes on may be on its way with the records that
         // were pending at the freeze.
         self.durable(Position(frozen.position)).await?;
-        self.sync_pages(&written).await?;
+        match self.pages.device().sync(&written.unsynced).await {
+            Err(lost @ DiskError::LostWrites { .. }) => {
+                // All writes were answered: nothing is on its way to the pages any more.
+                self.state.borrow_mut().give_back(&written);
+                return Err(lost.into());
+            }
+            synced => synced.map_err(StoreError::Failed)?,
+        }
         let root = Root {
             generation,
             log: self.state.borrow().log.id(),
@@ -156,9 +172,9 @@ impl Store {
     async fn write_map(
         &self,
         frozen: &Frozen,
-        written: &Written,
+        written: &mut Written,
         generation: u64,
-    ) -> Result<Vec<PageRef>, StoreError> {
+    ) -> Result<(), StoreError> {
         let map = map::encode(&frozen.kept_after(written, &self.state.borrow()));
         let space = PageSpace(&self.state);
         let mut blocks = Vec::new();
@@ -168,17 +184,9 @@ impl Store {
         let pages = map::pages(&map, &blocks, self.pages.owner(), generation);
         let device = self.pages.device();
         let writes = pages.iter().map(|(raw, place)| device.write(place.block, raw.clone()));
-        try_join_all(writes).await.map_err(StoreError::Failed)?;
-        Ok(pages.into_iter().map(|(_, place)| place).collect())
-    }
-
-    async fn sync_pages(&self, written: &Written) -> Result<(), StoreError> {
-        let per_stripe = u64::from(self.pages.device().geometry().blocks_per_stripe());
-        let tree = written.tree_pages.iter().map(|run| run.start);
-        let map = written.map_pages.iter().map(|page| page.block);
-        let stripes: BTreeSet<u64> = tree.chain(map).map(|block| block / per_stripe).collect();
-        let stripes: Vec<u64> = stripes.into_iter().collect();
-        self.pages.device().sync(&stripes).await.map_err(StoreError::Failed)
+        written.unsynced.extend(try_join_all(writes).await.map_err(StoreError::Failed)?);
+        written.map_pages = pages.into_iter().map(|(_, place)| place).collect();
+        Ok(())
     }
 }
 
@@ -231,6 +239,14 @@ impl State {
             pair.stripes().into_iter().for_each(|stripe| self.free_stripe(stripe));
         }
         self.settle();
+    }
+
+    /// Pages that were written in vain are free again.
+    fn give_back(&mut self, written: &Written) {
+        let map = written.map_pages.iter().map(PageRef::run);
+        for run in written.tree_pages.iter().copied().chain(map) {
+            self.space.set_busy(run.blocks(), false);
+        }
     }
 
     /// The checkpoint was not to be: its changes are changes like all others again.

@@ -1,9 +1,10 @@
-//! The logical disk as the store uses it: by block number, and patient with a busy server.
+//! The logical disk as the store uses it: by block number, and patient with a server that is busy or
+//! away.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::protocol::{Error as DiskError, SLOT_SIZE};
+use blockio::protocol::{Error as DiskError, SLOT_SIZE, Unsynced};
 use blockio::stripes::Answer;
 use blockio::{BLOCK_SIZE, Geometry, Stripes};
 use bytes::Bytes;
@@ -11,9 +12,8 @@ use runtime::{Context, Undelivered};
 
 use super::groups::Run;
 
-/// How often a busy disk is asked again before the store gives up; with the delays below this is
-/// about a minute.
-const TRIES_MAX: u32 = 1000;
+/// How long a disk that is busy or away is asked again before the store gives up.
+const PATIENCE: Duration = Duration::from_mins(1);
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 const DELAY_LAST: Duration = Duration::from_millis(64);
 
@@ -57,16 +57,16 @@ impl Device {
         exactly(bytes, length as usize)
     }
 
-    /// Writes whole blocks from block `start` on, within its stripe.
-    pub(crate) async fn write(&self, start: u64, data: Bytes) -> Result<(), DiskError> {
+    /// Writes whole blocks from block `start` on, within its stripe; returns what to sync.
+    pub(crate) async fn write(&self, start: u64, data: Bytes) -> Result<Unsynced, DiskError> {
         let (stripe, offset) = self.geometry.block(start);
-        self.patiently(|| self.stripes.write(stripe, offset, vec![data.clone()])).await
+        let write = || self.stripes.write(stripe, offset, vec![data.clone()]);
+        Ok(Unsynced { stripe, life: self.patiently(write).await? })
     }
 
-    /// Makes what was written to these stripes durable. Asked again only if nothing was done: after
-    /// any other error nobody knows what is on the disk.
-    pub(crate) async fn sync(&self, stripes: &[u64]) -> Result<(), DiskError> {
-        self.patiently(|| self.stripes.sync(stripes.to_vec())).await
+    /// Makes what was written durable, or tells that it was lost and must be written again.
+    pub(crate) async fn sync(&self, written: &[Unsynced]) -> Result<(), DiskError> {
+        self.patiently(|| self.stripes.sync(written.to_vec())).await
     }
 
     pub(crate) async fn read_slot(&self, disk: u32, slot: u32) -> Result<Bytes, DiskError> {
@@ -85,14 +85,16 @@ impl Device {
 
     async fn patiently<T>(&self, ask: impl Fn() -> Answer<T>) -> Result<T, DiskError> {
         let mut delay = DELAY_FIRST;
-        for _ in 1..TRIES_MAX {
+        let end = self.ctx.now() + PATIENCE;
+        loop {
             match ask().await {
-                Err(error) if error.is_busy() => self.ctx.sleep(delay).await,
+                Err(error) if error.is_passing() && self.ctx.now() < end => {
+                    self.ctx.sleep(delay).await;
+                }
                 answer => return answer,
             }
             delay = (delay * 2).min(DELAY_LAST);
         }
-        ask().await
     }
 }
 

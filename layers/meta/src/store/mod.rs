@@ -92,6 +92,9 @@ use self::tree::Pages;
 /// A batch that nobody asked to be durable is written after this time.
 pub const LOG_DELAY: Duration = Duration::from_secs(1);
 
+/// What was written and lost before it was durable is written again so often.
+const LOSSES_MAX: u32 = 16;
+
 /// Tree pages that one store keeps in memory, in bytes.
 pub const PAGE_CACHE_BYTES: usize = 2 << 20;
 

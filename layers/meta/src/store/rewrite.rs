@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use blockio::protocol::Unsynced;
 use bytes::Bytes;
 use futures::future::{FutureExt as _, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -35,9 +36,11 @@ pub(crate) struct Rewrite<'a> {
     pages: &'a Pages,
     space: &'a dyn Allocate,
     generation: u64,
-    writes: FuturesUnordered<LocalBoxFuture<'a, Result<(), StoreError>>>,
+    writes: FuturesUnordered<LocalBoxFuture<'a, Result<Unsynced, StoreError>>>,
     /// Pages written.
     pub(crate) written: Vec<Run>,
+    /// What has to be synced for them.
+    pub(crate) unsynced: Vec<Unsynced>,
     /// Pages of the old tree that the new one does not use.
     pub(crate) dropped: Vec<PageRef>,
     keys_added: u64,
@@ -52,6 +55,7 @@ impl<'a> Rewrite<'a> {
             generation,
             writes: FuturesUnordered::new(),
             written: Vec::new(),
+            unsynced: Vec::new(),
             dropped: Vec::new(),
             keys_added: 0,
             keys_removed: 0,
@@ -268,7 +272,10 @@ impl<'a> Rewrite<'a> {
     }
 
     async fn one_write(&mut self) -> Result<(), StoreError> {
-        self.writes.next().await.unwrap_or(Ok(()))
+        if let Some(written) = self.writes.next().await {
+            self.unsynced.push(written?);
+        }
+        Ok(())
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use blockio::protocol::Error as DiskError;
 use futures::future::join;
 
 use super::error::StoreError;
 use super::log::Round;
-use super::{LOG_DELAY, Position, Store};
+use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
 
 impl Store {
     /// Resolves once everything up to `position` survives a crash. Whoever asks while a group
@@ -104,11 +105,20 @@ impl Store {
         let device = self.pages.device();
         let blocks = u64::from(device.geometry().blocks_per_stripe());
         let write = |stripe: u64| device.write(stripe * blocks + round.block, round.data.clone());
-        let (a, b) = join(write(round.pair.a), write(round.pair.b)).await;
-        a.and(b).map_err(StoreError::Failed)?;
-        device.sync(&round.pair.stripes()).await.map_err(StoreError::Failed)?;
-        self.state.borrow_mut().log.finished(round);
-        Ok(())
+        let mut losses = 0;
+        loop {
+            let (a, b) = join(write(round.pair.a), write(round.pair.b)).await;
+            let written = [a.map_err(StoreError::Failed)?, b.map_err(StoreError::Failed)?];
+            match device.sync(&written).await {
+                // A node on the way has restarted: the same bytes once more.
+                Err(DiskError::LostWrites { .. }) if losses < LOSSES_MAX => losses += 1,
+                synced => {
+                    synced.map_err(StoreError::Failed)?;
+                    self.state.borrow_mut().log.finished(round);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Takes nothing any more.

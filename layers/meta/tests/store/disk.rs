@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::protocol::{Error, SLOT_SIZE};
-use blockio::stripes::Answer;
+use blockio::protocol::{Error, SLOT_SIZE, Unsynced};
+use blockio::stripes::{Answer, Life};
 use blockio::{BLOCK_SIZE, Geometry, Stripes};
 use bytes::Bytes;
-use futures::FutureExt as _;
+use futures::{FutureExt as _, TryFutureExt as _};
 use meta::store::Run;
 use runtime::Undelivered;
 use runtime::hash::crc32c;
@@ -36,6 +36,7 @@ struct Inner {
     /// Slots that are being written.
     slot_writes: BTreeMap<(u32, u32), Vec<u8>>,
     versions: u64,
+    life: Life,
     rng: Rng,
     /// Writes, syncs and slot writes until the power fails.
     power_calls: Option<u64>,
@@ -111,6 +112,7 @@ impl MemoryDisk {
             slots: BTreeMap::new(),
             slot_writes: BTreeMap::new(),
             versions: 0,
+            life: 1,
             rng: Rng::new(clock.random()),
             power_calls: None,
             failing_calls: None,
@@ -163,6 +165,26 @@ impl MemoryDisk {
     /// The power fails: of what was not synced each block keeps its old content, or a newer one, or
     /// a mixture of sectors.
     pub(crate) fn crash(&self) {
+        self.lose_cached();
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        for (place, new) in std::mem::take(&mut inner.slot_writes) {
+            let old = inner.slots.get(&place).cloned().unwrap_or(vec![0; SLOT_SIZE]);
+            let after = mixture(&[old, new], &mut inner.rng);
+            inner.slots.insert(place, after);
+        }
+        inner.power_calls = None;
+        inner.failing_calls = None;
+    }
+
+    /// A node on the way restarts while the store lives: what was not synced is lost as in a crash.
+    /// Slots are written in one life or again.
+    pub(crate) fn restart(&self) {
+        self.lose_cached();
+        self.inner.borrow_mut().life += 1;
+    }
+
+    fn lose_cached(&self) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
         for (block, versions) in std::mem::take(&mut inner.cached) {
@@ -172,13 +194,6 @@ impl MemoryDisk {
             let after = mixture(&choices, &mut inner.rng);
             inner.durable.insert(block, after);
         }
-        for (place, new) in std::mem::take(&mut inner.slot_writes) {
-            let old = inner.slots.get(&place).cloned().unwrap_or(vec![0; SLOT_SIZE]);
-            let after = mixture(&[old, new], &mut inner.rng);
-            inner.slots.insert(place, after);
-        }
-        inner.power_calls = None;
-        inner.failing_calls = None;
     }
 
     /// Changes one bit of each of these blocks.
@@ -199,8 +214,13 @@ impl MemoryDisk {
             .for_each(|block| block[..content.len()].copy_from_slice(content));
         let (stripe, offset) = self.geometry().block(run.start);
         let data = Bytes::from(data);
-        while self.write(stripe, offset, vec![data.clone()]).await.is_err() {}
-        while self.sync(vec![stripe]).await.is_err() {}
+        loop {
+            let Ok(life) = self.write(stripe, offset, vec![data.clone()]).await else { continue };
+            match self.sync(vec![Unsynced { stripe, life }]).await {
+                Ok(()) => break,
+                Err(error) => assert!(error.is_busy() || matches!(error, Error::LostWrites { .. })),
+            }
+        }
     }
 
     /// Panics unless each block of `run` starts with `content`.
@@ -348,8 +368,9 @@ impl Stripes for MemoryDisk {
         .boxed_local()
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<()> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         let data = data.concat();
+        let life = self.inner.borrow().life;
         self.change(
             move |inner| {
                 let first = inner.first_block(stripe, offset, data.len());
@@ -366,15 +387,18 @@ impl Stripes for MemoryDisk {
                 versions.filter(|it| it.number == number).for_each(|it| it.answered = true);
             },
         )
+        .map_ok(move |()| life)
+        .boxed_local()
     }
 
-    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<()> {
+    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<Life> {
         panic!("a store writes no zeros");
     }
 
-    fn sync(&self, stripes: Vec<u64>) -> Answer<()> {
-        let stripes: BTreeSet<u64> = stripes.into_iter().collect();
-        self.change(
+    fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
+        let stripes: BTreeSet<u64> = written.iter().map(|unsynced| unsynced.stripe).collect();
+        let inner = self.inner.clone();
+        let flushing = self.change(
             move |inner| {
                 let per_stripe = u64::from(inner.geometry.blocks_per_stripe());
                 let mut answered = Vec::new();
@@ -399,7 +423,14 @@ impl Stripes for MemoryDisk {
                     }
                 }
             },
-        )
+        );
+        async move {
+            flushing.await?;
+            let life = inner.borrow().life;
+            let lost = written.iter().find(|unsynced| unsynced.life != life);
+            lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, life }))
+        }
+        .boxed_local()
     }
 
     fn forget(&self, _: u64, _: u32, _: u32) -> Answer<()> {

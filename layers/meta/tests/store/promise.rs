@@ -243,6 +243,14 @@ impl Workload {
     }
 }
 
+/// Nodes on the way to the disks restart now and then.
+async fn restarts(ctx: runtime::Context, disk: MemoryDisk, mut rng: Rng) {
+    for _ in 0..rng.below(40) {
+        ctx.sleep(Duration::from_micros(rng.below(20_000))).await;
+        disk.restart();
+    }
+}
+
 fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
     let store = bench.mount();
     let found = bench.content(&store);
@@ -259,6 +267,10 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         keys: 40 + rng.below(400),
         value_max: 20 + rng.below(600),
     };
+    if rng.chance(1, 2) {
+        let (ctx, disk) = (bench.world.ctx.clone(), bench.disk.clone());
+        bench.world.ctx.task(restarts(ctx, disk, Rng::new(rng.bits())));
+    }
     let steps = 50 + rng.below(400);
     if rng.chance(2, 3) {
         bench.disk.power_fails_after(Some(rng.below(600)));

@@ -6,4 +6,4 @@ pub(crate) mod volume;
 
 pub(crate) use disk::{Kind, MemoryDisk};
 pub(crate) use machine::World;
-pub(crate) use volume::Volume;
+pub(crate) use volume::{Volume, sync, sync_all};

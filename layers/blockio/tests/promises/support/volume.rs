@@ -4,8 +4,8 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::protocol::BlockIo;
-use blockio::{BlockClient, Config, Geometry, OpenError, Server, format_disk};
+use blockio::protocol::{BlockIo, Error, Unsynced};
+use blockio::{BlockClient, Config, Geometry, OpenError, Server, Stripes as _, format_disk};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -13,6 +13,21 @@ use super::disk::{Kind, Log, MemoryDisk, Started};
 use super::machine::World;
 
 pub(crate) const STRIPE: u32 = 16 << 10;
+
+/// Syncs what was written to these stripes in the present lives of their disk nodes.
+pub(crate) async fn sync(client: &BlockClient, stripes: Vec<u64>) -> Result<(), Error> {
+    let mut written = Vec::new();
+    for stripe in stripes {
+        // Writing nothing tells the life.
+        written.push(Unsynced { stripe, life: client.write(stripe, 0, Vec::new()).await? });
+    }
+    client.sync(written).await
+}
+
+/// Syncs all disk nodes.
+pub(crate) async fn sync_all(client: &BlockClient) -> Result<(), Error> {
+    sync(client, (0..u64::from(client.geometry().disk_nodes)).collect()).await
+}
 
 pub(crate) struct Volume {
     pub(crate) world: World,

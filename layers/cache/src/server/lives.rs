@@ -1,0 +1,108 @@
+//! Who has lost what: the lives of the disk nodes below, and what this cache tells of its own.
+//!
+//! A disk node that restarts may have lost what it was given and did not flush. As long as the cache
+//! has the bytes it gives them again; what it has dropped since is lost, and then its life for this
+//! disk node is over: whoever wrote in it is told so when he syncs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use blockio::Life;
+use blockio::protocol::{Error, Unsynced};
+use runtime::NodeId;
+
+use super::Server;
+use crate::line::Line;
+
+/// The lives of one cache and of the disk nodes below it.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    by_disk_node: BTreeMap<NodeId, Lived>,
+    /// Restarts of disk nodes that were heard of.
+    restarts: u64,
+}
+
+#[derive(Debug)]
+struct Lived {
+    /// The cache's life for stripes of this disk node.
+    own: Life,
+    /// The disk node's, once something was written back to it.
+    below: Option<Life>,
+    /// Bytes that it was given in this life are here no more.
+    dropped: bool,
+}
+
+impl Server {
+    fn with_lived<T>(&self, stripe: u64, look: impl FnOnce(&mut Lived) -> T) -> T {
+        let mut lives = self.lives.borrow_mut();
+        let fresh = || Lived { own: self.context.random(), below: None, dropped: false };
+        let disk_node = self.geometry.disk_node(stripe);
+        look(lives.by_disk_node.entry(disk_node).or_insert_with(fresh))
+    }
+
+    /// The life in which a write of `stripe` is answered now.
+    pub(super) fn life(&self, stripe: u64) -> Life {
+        self.with_lived(stripe, |lived| lived.own)
+    }
+
+    /// Fails unless the cache has, or has given to living disk nodes, all that was written in these
+    /// lives.
+    pub(super) fn check_lives(&self, written: &[Unsynced]) -> Result<(), Error> {
+        written.iter().try_for_each(|&Unsynced { stripe, life }| {
+            let own = self.life(stripe);
+            if own == life { Ok(()) } else { Err(Error::LostWrites { stripe, life: own }) }
+        })
+    }
+
+    /// A stripe of each disk node that these stripes were given to, and its life.
+    pub(super) fn lives_below(&self, stripes: &BTreeSet<u64>) -> Vec<Unsynced> {
+        let mut below = BTreeMap::new();
+        for &stripe in stripes {
+            if let Some(life) = self.with_lived(stripe, |lived| lived.below) {
+                let disk_node = self.geometry.disk_node(stripe);
+                below.entry(disk_node).or_insert(Unsynced { stripe, life });
+            }
+        }
+        below.into_values().collect()
+    }
+
+    /// The disk node of `stripe` has answered in this life.
+    pub(super) fn note_life_below(self: &Rc<Self>, stripe: u64, life: Life) {
+        let own = self.context.random();
+        let restarted = self.with_lived(stripe, |lived| {
+            let restarted = lived.below.replace(life).is_some_and(|before| before != life);
+            if restarted && std::mem::take(&mut lived.dropped) {
+                lived.own = own;
+            }
+            restarted
+        });
+        if restarted {
+            self.lives.borrow_mut().restarts += 1;
+            self.give_again(self.geometry.disk_node(stripe));
+        }
+    }
+
+    /// Restarts of disk nodes that were heard of.
+    pub(super) fn restarts_below(&self) -> u64 {
+        self.lives.borrow().restarts
+    }
+
+    /// Bytes of `stripe` that the disk was given are dropped here.
+    pub(super) fn note_dropped(&self, stripe: u64) {
+        self.with_lived(stripe, |lived| lived.dropped = true);
+    }
+
+    /// Makes everything dirty again that a disk node was given.
+    fn give_again(self: &Rc<Self>, disk_node: NodeId) {
+        let now = self.context.now();
+        let mut lines = self.lines.borrow_mut();
+        let given = lines.given().filter(|&stripe| self.geometry.disk_node(stripe) == disk_node);
+        let given: Vec<u64> = given.collect();
+        tracing::warn!(%disk_node, lines = given.len(), "a disk node has restarted");
+        for stripe in given {
+            lines.change(stripe, |line: &mut Line| line.give_again(now));
+        }
+        drop(lines);
+        self.note_dirty();
+    }
+}

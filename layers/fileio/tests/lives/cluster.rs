@@ -1,0 +1,247 @@
+//! A small cluster on the emulated machine, whose nodes can die one by one.
+
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fileio::protocol::*;
+use fileio::stack::{StackError, node};
+use futures::channel::oneshot;
+use machine_emu::{Shape, World};
+use runtime::protocol::{Call, Undelivered};
+use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
+
+pub(crate) const FS_NODES: u32 = 3;
+pub(crate) const DISK_NODES: u32 = 2;
+pub(crate) const BLOCK: u64 = 4096;
+/// Bytes that each file-system node may cache: all that a test writes.
+const CACHE_BYTES: usize = 8 << 20;
+/// A request is asked again so often while nodes restart.
+const TRIES_MAX: u32 = 2_000;
+
+pub(crate) struct Cluster {
+    pub(crate) world: World,
+    geometry: blockio::Geometry,
+    epoch: Cell<u64>,
+}
+
+impl Cluster {
+    /// A fresh volume, served.
+    pub(crate) fn new(seed: u64) -> Self {
+        let stripe_size = 16 << 10;
+        let geometry = blockio::Geometry {
+            volume: VolumeId(7),
+            stripe_size,
+            fs_nodes: FS_NODES,
+            disk_nodes: DISK_NODES,
+            disks_per_node: 1,
+            stripes_per_disk: u64::from(FS_NODES) * (12 << 20)
+                / u64::from(stripe_size * DISK_NODES),
+        };
+        let world = World::new(seed, Shape { fs_nodes: FS_NODES, disk_nodes: DISK_NODES });
+        (0..DISK_NODES)
+            .for_each(|node| world.create_used_disk(&path(node), geometry.disk_length()));
+        let cluster = Self { world, geometry, epoch: Cell::new(1) };
+        let world = cluster.world.clone();
+        world.run(cluster.format()).expect("an empty volume");
+        cluster
+    }
+
+    async fn format(&self) -> Result<(), StackError> {
+        let geometry = self.geometry;
+        let paths = (0..DISK_NODES).map(|node| vec![path(node).into()]).collect();
+        let format =
+            |context: Context| async move { node::format_disks(&context, &geometry, paths).await };
+        self.on(NodeId::disk(0), format).await?;
+        for node in disk_nodes() {
+            self.serve(node).await?;
+        }
+        for node in fs_nodes() {
+            self.on(node, move |context| node::format_node(context, geometry)).await?;
+        }
+        self.restart_all().await
+    }
+
+    /// Runs `work` as a task of `node`, so that it ends with the node.
+    async fn on<F: Future<Output = Result<(), StackError>> + 'static>(
+        &self,
+        node: NodeId,
+        work: impl FnOnce(Context) -> F,
+    ) -> Result<(), StackError> {
+        let context = self.world.context(node);
+        let (told, outcome) = oneshot::channel();
+        let work = work(context.clone());
+        context.task(async move {
+            let _ = told.send(work.await);
+        });
+        outcome.await.unwrap_or(Err(StackError::Node(Undelivered::Lost)))
+    }
+
+    /// Brings the layers of one node up, or those below its metadata.
+    async fn serve(&self, node: NodeId) -> Result<(), StackError> {
+        let geometry = self.geometry;
+        match node.kind() {
+            NodeKind::Disk(index) => {
+                let paths = vec![path(index).into()];
+                self.on(node, move |context| node::serve_disks(context, geometry, paths)).await
+            }
+            _ => {
+                self.on(node, move |context| async move {
+                    node::serve_cache(&context, geometry, CACHE_BYTES);
+                    Ok(())
+                })
+                .await
+            }
+        }
+    }
+
+    async fn serve_files(&self, node: NodeId) -> Result<(), StackError> {
+        let geometry = self.geometry;
+        self.on(node, move |context| node::serve_files(context, geometry)).await
+    }
+
+    fn next_epoch(&self) {
+        self.epoch.set(self.epoch.get() + 1);
+        self.world.set_epoch(Epoch(self.epoch.get()));
+    }
+
+    fn tell_epoch(&self) {
+        for node in nodes().chain([NodeId::application(0)]) {
+            self.world.tell_epoch(node, Epoch(self.epoch.get()));
+        }
+    }
+
+    /// Starts all nodes again.
+    pub(crate) async fn restart_all(&self) -> Result<(), StackError> {
+        self.next_epoch();
+        nodes().for_each(|node| drop(self.world.restart(node)));
+        self.tell_epoch();
+        for node in disk_nodes().chain(fs_nodes()) {
+            self.serve(node).await?;
+        }
+        for node in fs_nodes() {
+            self.serve_files(node).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts one node again while the others live on, after the power of its disks was cut. Asks
+    /// again if a node that it needs is away.
+    pub(crate) async fn restart(&self, node: NodeId) {
+        self.world.crash(node);
+        for _ in 0..TRIES_MAX {
+            self.next_epoch();
+            self.world.restart(node);
+            self.tell_epoch();
+            let served = match self.serve(node).await {
+                Ok(()) if matches!(node.kind(), NodeKind::Fs(_)) => self.serve_files(node).await,
+                served => served,
+            };
+            match served {
+                Ok(()) => return,
+                Err(error) => println!("{node} starts once more: {error}"),
+            }
+            self.pass(Duration::from_millis(10)).await;
+        }
+        panic!("{node} cannot be started");
+    }
+
+    pub(crate) async fn pass(&self, duration: Duration) {
+        self.application().sleep(duration).await;
+    }
+
+    fn application(&self) -> Context {
+        self.world.context(NodeId::application(0))
+    }
+
+    /// Asks until there is an answer.
+    pub(crate) async fn ask<C>(&self, call: C) -> C::Reply
+    where
+        C: Call<Protocol = FileIo> + Clone + Debug,
+    {
+        let mut last = None;
+        for _ in 0..TRIES_MAX {
+            match fileio::client::ask(&self.application(), call.clone()).await {
+                Ok(reply) => return reply,
+                // Damage is to be over once the nodes are there again and have looked.
+                Err(error @ (Error::Undelivered { .. } | Error::Damaged {})) => last = Some(error),
+                Err(error) => panic!("{error}"),
+            }
+            self.pass(Duration::from_millis(10)).await;
+        }
+        panic!("asked in vain: {last:?}");
+    }
+
+    /// A file whose inode is on the node `node`.
+    pub(crate) async fn create(&self, node: NodeId) -> Handle {
+        for number in 0.. {
+            let name = Name::new(format!("{node} {number}").into_bytes()).expect("a name");
+            let call = Create {
+                who: Credentials::root(),
+                call: CallId { client: 1, number },
+                directory: ROOT,
+                name,
+                existing: Existing::Refuse {},
+                change: Change::default(),
+                durable: true,
+            };
+            if fileio::hash::owner(&call.clone().into(), FS_NODES) == node {
+                let made = self.ask(call).await.attributes;
+                return Handle { ino: made.ino, generation: made.generation };
+            }
+        }
+        unreachable!("some name is on each node");
+    }
+
+    /// Fills blocks from `first` on with these numbers; returns the write verifier.
+    pub(crate) async fn write(&self, file: Handle, first: u64, numbers: &[u64]) -> u64 {
+        let data: Vec<u8> = numbers
+            .iter()
+            .flat_map(|number| number.to_le_bytes().repeat(BLOCK as usize / 8))
+            .collect();
+        let (who, offset, data) = (Credentials::root(), first * BLOCK, vec![Bytes::from(data)]);
+        self.ask(Write { who, file, offset, data, durable: false }).await.write_verifier
+    }
+
+    /// Commits; returns the write verifier.
+    pub(crate) async fn commit(&self, file: Handle) -> u64 {
+        self.ask(Commit { file }).await.write_verifier
+    }
+
+    /// The numbers of `count` blocks from `first` on; what is not there is 0.
+    pub(crate) async fn read(&self, file: Handle, first: u64, count: u64) -> Vec<u64> {
+        let (who, offset, length) = (Credentials::root(), first * BLOCK, (count * BLOCK) as u32);
+        let mut data = self.ask(Read { who, file, offset, length }).await.data.concat();
+        data.resize(length as usize, 0);
+        let number = |block: &[u8]| {
+            let number = u64::from_le_bytes(std::array::from_fn(|i| block[i]));
+            assert!(block.chunks(8).all(|word| word == number.to_le_bytes()), "a block is torn");
+            number
+        };
+        data.chunks(BLOCK as usize).map(number).collect()
+    }
+
+    /// The power of everything goes, and the volume is opened again.
+    pub(crate) async fn power_cut(&self) {
+        self.world.crash_everything();
+        self.restart_all().await.expect("the volume is whole");
+    }
+}
+
+fn path(node: u32) -> String {
+    format!("disk-{node}")
+}
+
+fn disk_nodes() -> impl Iterator<Item = NodeId> {
+    (0..DISK_NODES).map(NodeId::disk)
+}
+
+fn fs_nodes() -> impl Iterator<Item = NodeId> {
+    (0..FS_NODES).map(NodeId::fs)
+}
+
+pub(crate) fn nodes() -> impl Iterator<Item = NodeId> {
+    fs_nodes().chain(disk_nodes())
+}
