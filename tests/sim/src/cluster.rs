@@ -172,7 +172,14 @@ impl Cluster {
         })
         .await?;
         if phases == Phases::All {
-            self.on_fs_nodes(move |context| node::serve_files(context, geometry)).await?;
+            self.on_fs_nodes(move |context| node::serve_metadata(context, geometry)).await?;
+            self.on_fs_nodes(node::finish_intents).await?;
+            self.on_fs_nodes(node::end_recovery).await?;
+            self.on_fs_nodes(move |context| async move {
+                node::serve_files(&context, geometry);
+                Ok(())
+            })
+            .await?;
         }
         Ok(())
     }

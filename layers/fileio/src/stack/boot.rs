@@ -75,5 +75,11 @@ pub(super) fn boot_nodes(
         node::serve_cache(&context, shape, cache_bytes);
         Ok(())
     })?;
-    on_each(machine, fs_nodes(geometry), move |context| node::serve_files(context, shape))
+    on_each(machine, fs_nodes(geometry), move |context| node::serve_metadata(context, shape))?;
+    on_each(machine, fs_nodes(geometry), node::finish_intents)?;
+    on_each(machine, fs_nodes(geometry), node::end_recovery)?;
+    on_each(machine, fs_nodes(geometry), move |context| async move {
+        node::serve_files(&context, shape);
+        Ok(())
+    })
 }
