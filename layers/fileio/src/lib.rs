@@ -6,6 +6,8 @@
 //! - A write is seen by every later read; it is durable after the next answered
 //!   [`Commit`](protocol::Commit) of the file, or about two seconds later.
 //! - Names are changed one at a time; a request that says `durable` is durable when answered.
+//! - Create, link, remove, rename and the like are done whole or not at all, over any crash, and
+//!   nobody sees half of them.
 //! - Permissions are POSIX', as the [`model`] spells them out.
 //!
 //! # Asks below

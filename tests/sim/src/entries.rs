@@ -3,7 +3,7 @@
 //! not, and nothing else is left: the whole tree is walked and compared with what the nodes hold.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fileio::protocol::{

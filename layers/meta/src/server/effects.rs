@@ -127,7 +127,9 @@ impl MetaServer {
                 }
                 Effect::DropLink { ino, time, .. } => {
                     batch.relieve();
-                    match self.with_staged(&mut staged, *ino, held, |after| Ok(drop_link(after, *time))) {
+                    match self
+                        .with_staged(&mut staged, *ino, held, |after| Ok(drop_link(after, *time)))
+                    {
                         // Somebody else has removed the name.
                         Err(Error::Stale {}) => Err(Error::Changed {}),
                         outcome => outcome,

@@ -10,14 +10,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join_all, select};
 use futures::stream::{self, StreamExt as _};
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
-use runtime::sync::KeyedLock;
+use runtime::sync::{Event, KeyedLock};
 use runtime::wire::to_bytes;
 
 use super::effects::{Misfit, Staged};
@@ -25,15 +26,17 @@ use super::{MetaServer, decode};
 use crate::active::Active;
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{
-    Apply, Dentry, Effect, Error, Execute, Inode, IntentId, SettleApplied,
-};
+use crate::protocol::{Apply, Dentry, Effect, Error, Execute, Inode, IntentId, SettleApplied};
 use crate::store::{Batch, Position, StoreError};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
 const OPEN_MAX: usize = 4096;
 /// Intents are retired so often: later than their effects have become durable by themselves.
 const RETIRE_INTERVAL: Duration = Duration::from_secs(2);
+/// So many open ones let them be retired at once.
+const CROWD: usize = OPEN_MAX / 2;
+/// Rounds in which a mount tries to finish what a crash has left; each of them tries several times.
+const FINISH_ROUNDS_MAX: u32 = 10;
 /// Keys that one record deletes, at most.
 const DELETED_MAX: usize = 128;
 /// Intents that are finished at a time, at a mount or after a node was away.
@@ -77,6 +80,8 @@ pub(super) struct Intents {
     untold: RefCell<BTreeMap<u32, u64>>,
     /// The background task runs.
     retiring: Cell<bool>,
+    /// There are many: it shall not wait.
+    crowded: Event,
     /// One application of an intent at a time.
     applying: KeyedLock<IntentId>,
 }
@@ -108,7 +113,8 @@ impl Intents {
                 *last = (*last).max(*number);
             }
         }
-        while let Some(first) = open.first_entry().filter(|first| first.get().stage == Stage::Retired)
+        while let Some(first) =
+            open.first_entry().filter(|first| first.get().stage == Stage::Retired)
         {
             self.retired_below.set(first.key() + 1);
             first.remove();
@@ -183,6 +189,9 @@ impl MetaServer {
             return Ok(None);
         }
         let mut open = self.intents.open.borrow_mut();
+        if open.len() >= CROWD {
+            self.intents.crowded.tell();
+        }
         if open.len() >= OPEN_MAX {
             return Err(Undelivered::Busy.into());
         }
@@ -228,12 +237,7 @@ impl MetaServer {
         Ok((position, self.decided(addition, position, staged)))
     }
 
-    fn decided(
-        &self,
-        addition: Option<Addition>,
-        position: Position,
-        staged: Staged,
-    ) -> Vec<u64> {
+    fn decided(&self, addition: Option<Addition>, position: Position, staged: Staged) -> Vec<u64> {
         let gone = staged.gone();
         self.install_staged(staged);
         if let Some(Addition { made, .. }) = addition {
@@ -271,8 +275,10 @@ impl MetaServer {
     /// inode. Returns inodes that are gone.
     async fn send(&self, number: u64, durable: bool) -> Result<Vec<u64>, Error> {
         let effects = self.intents.open.borrow().get(&number).map(|open| open.effects.clone());
-        let (names, others): (Vec<_>, Vec<_>) =
-            effects.into_iter().flatten().partition(|(_, effects): &(u32, Vec<Effect>)| has_name(effects));
+        let (names, others): (Vec<_>, Vec<_>) = effects
+            .into_iter()
+            .flatten()
+            .partition(|(_, effects): &(u32, Vec<Effect>)| has_name(effects));
         let mut outcome = Ok(Vec::new());
         for part in [names, others] {
             let sent = part.into_iter().map(|(node, effects)| {
@@ -354,7 +360,7 @@ impl MetaServer {
         let me = self.clone();
         self.context.task(async move {
             while me.intents.has_work() {
-                me.context.sleep(RETIRE_INTERVAL).await;
+                select(me.context.sleep(RETIRE_INTERVAL), pin!(me.intents.crowded.next())).await;
                 if let Err(error) = me.retire().await {
                     tracing::debug!(%error, "intents stay open for now");
                 }
@@ -366,7 +372,9 @@ impl MetaServer {
     /// One round: finishes what was left, sees to it that effects are durable, deletes their intents
     /// and lets the marks of earlier ones be forgotten.
     async fn retire(&self) -> Result<(), Error> {
-        self.finish(self.intents.at_stage(Stage::Left), false).await;
+        if let Err(error) = self.finish(self.intents.at_stage(Stage::Left), false).await {
+            tracing::warn!(%error, "an intent cannot be finished yet");
+        }
         let mut applied = self.intents.at_stage(Stage::Applied);
         let mut nodes: BTreeSet<u32> = self.intents.untold.borrow().keys().copied().collect();
         nodes.extend(applied.iter().flat_map(|&number| self.intents.nodes_of(number)));
@@ -378,9 +386,8 @@ impl MetaServer {
         let told: BTreeSet<u32> = join_all(told).await.into_iter().flatten().collect();
         let is_told = |node: &u32, last: &u64| told.contains(node) && *last < below;
         self.intents.untold.borrow_mut().retain(|node, last| !is_told(node, last));
-        applied.retain(|&number| {
-            self.intents.nodes_of(number).iter().all(|node| told.contains(node))
-        });
+        applied
+            .retain(|&number| self.intents.nodes_of(number).iter().all(|node| told.contains(node)));
         if !applied.is_empty() {
             self.delete_promises(&applied).await?;
             self.intents.retired(&applied);
@@ -389,14 +396,14 @@ impl MetaServer {
     }
 
     /// Sends intents that no request sees to; those that fail stay as they are.
-    async fn finish(&self, numbers: Vec<u64>, durable: bool) {
+    async fn finish(&self, numbers: Vec<u64>, durable: bool) -> Result<(), Error> {
         let finished = numbers.into_iter().map(|number| self.send(number, durable));
         let mut finished = stream::iter(finished).buffer_unordered(FINISHED_AT_ONCE);
-        while let Some(outcome) = finished.next().await {
-            if let Err(error) = outcome {
-                tracing::warn!(%error, "an intent cannot be finished yet");
-            }
+        let mut outcome = Ok(());
+        while let Some(sent) = finished.next().await {
+            outcome = outcome.and(sent.map(|_| ()));
         }
+        outcome
     }
 
     /// All effects that came from `node` are durable; those of retired intents are forgotten.
@@ -433,12 +440,14 @@ impl MetaServer {
 
     /// Brings about, durably, what was promised before a crash.
     pub(super) async fn finish_intents(&self) -> Result<(), Error> {
-        loop {
-            let left = self.intents.at_stage(Stage::Left);
-            if left.is_empty() {
-                break;
+        for round in 1..=FINISH_ROUNDS_MAX {
+            match self.finish(self.intents.at_stage(Stage::Left), true).await {
+                Err(Error::Undelivered { .. }) if round < FINISH_ROUNDS_MAX => {}
+                outcome => {
+                    outcome?;
+                    break;
+                }
             }
-            self.finish(left, true).await;
         }
         let finished = self.intents.at_stage(Stage::Applied);
         self.delete_promises(&finished).await?;

@@ -8,8 +8,8 @@ use crate::attributes::{Attributes, Kind, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, ClaimName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode,
-    SCAN_MAX, ScanNames, UnclaimName,
+    AddFile, ClaimName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode, SCAN_MAX,
+    ScanNames, UnclaimName,
 };
 
 /// What a directory says of its size: names are in the store, not in blocks of its own.
