@@ -322,7 +322,8 @@ fn operations_that_build_on_one_another_are_not_mixed_up() {
     let setup = [Op::Create(&[("a", 0)]), Op::Create(&[("b", 1)])];
     let ops = [Op::Rename(&[("a", 0)], &[("c", 3)]), Op::Rename(&[("b", 1)], &[("c", 3)])];
     whole_or_not_at_all(&setup, &ops);
-    // The directory's inode is at a node that decides neither of its moves.
+    // The directory's inode is at a node that decides neither of its moves, of which a mount sends
+    // the second one sooner.
     let setup = [
         Op::MakeDirectory(&[("q", 1)]),
         Op::MakeDirectory(&[("x", 3)]),
@@ -330,7 +331,7 @@ fn operations_that_build_on_one_another_are_not_mixed_up() {
     ];
     let ops = [
         Op::Rename(&[("p", 2)], &[("q", 1), ("p", 0)]),
-        Op::Rename(&[("q", 1), ("p", 0)], &[("p", 1)]),
+        Op::Rename(&[("q", 1), ("p", 0)], &[("p", 0)]),
     ];
     whole_or_not_at_all(&setup, &ops);
 }
