@@ -165,14 +165,13 @@ impl MetaServer {
         if !held.present.contains(&ino) {
             return Err(Error::Stale {});
         }
-        let mut after = match staged.inodes.get(&ino) {
-            Some(after) => after.clone().ok_or(Error::Stale {})?,
-            None => {
-                let inodes = self.inodes.borrow();
-                // Pushed out of memory, or removed, while this waited: look again.
-                let active = inodes.get(&ino).ok_or(Undelivered::Busy)?;
-                After { seen: active.inode.clone(), stored: active.stored.clone() }
-            }
+        let mut after = if let Some(after) = staged.inodes.get(&ino) {
+            after.clone().ok_or(Error::Stale {})?
+        } else {
+            let inodes = self.inodes.borrow();
+            // Pushed out of memory, or removed, while this waited: look again.
+            let active = inodes.get(&ino).ok_or(Undelivered::Busy)?;
+            After { seen: active.inode.clone(), stored: active.stored.clone() }
         };
         let stays = change(&mut after)?;
         staged.inodes.insert(ino, stays.then_some(after));

@@ -253,7 +253,9 @@ impl MetaServer {
     }
 
     fn hide(&self, number: u64, keys: Vec<Vec<u8>>) {
-        keys.iter().for_each(|key| self.directories.hide(key));
+        for key in &keys {
+            self.directories.hide(key);
+        }
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.hidden = keys;
         }
@@ -481,7 +483,9 @@ impl MetaServer {
                 .record(|| {
                     let mut batch = Batch::new();
                     batch.relieve();
-                    part.iter().for_each(|key| batch.delete(key.clone()));
+                    for key in part {
+                        batch.delete(key.clone());
+                    }
                     Ok((batch, ()))
                 })
                 .await?;
