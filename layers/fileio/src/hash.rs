@@ -18,7 +18,6 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::Remove(r) => name(&r.directory, &r.name),
         Request::RemoveDirectory(r) => name(&r.directory, &r.name),
         Request::Rename(r) => name(&r.from_directory, &r.from_name),
-        Request::Link(r) => name(&r.directory, &r.name),
         Request::Parent(r) => file(&r.directory),
         Request::GetAttributes(r) => file(&r.file),
         Request::SetAttributes(r) => file(&r.file),
@@ -27,7 +26,8 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::Read(r) => file(&r.file),
         Request::Write(r) => file(&r.file),
         Request::Commit(r) => file(&r.file),
-        Request::DropLink(r) => file(&r.file),
+        Request::Link(r) => file(&r.file),
+        Request::Trim(r) => ino_node(r.ino, nodes),
         Request::GetSpace(_) | Request::Settle(_) => NodeId::fs(0),
     }
 }

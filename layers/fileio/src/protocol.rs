@@ -282,7 +282,7 @@ runtime::protocol! {
         to_name: Name,
     } -> ();
 
-    /// Give a file one more name; durable when answered. Asked of the new name's node.
+    /// Give a file one more name; durable when answered. Asked of the file's node.
     10 Bulk Link {
         /// Who asks.
         who: Credentials,
@@ -355,15 +355,11 @@ runtime::protocol! {
     /// Make everything of this node durable, and its log short: before a clean stop.
     17 Bulk Settle {} -> ();
 
-    /// Between nodes: one name of the file is gone; with the last one the file goes. Asked of the
-    /// file's node, where its readers are known.
-    18 Control DropLink {
-        /// The file, or a frozen directory.
-        file: Handle,
-        /// When it happened.
-        time: Time,
-        /// Durable when answered.
-        durable: bool,
+    /// Between nodes: the file is gone, with its last name; free its blocks once nobody reads it any
+    /// more. Asked of the file's node.
+    18 Control Trim {
+        /// Its inode number.
+        ino: u64,
     } -> ();
 }
 

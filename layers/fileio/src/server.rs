@@ -16,7 +16,8 @@ use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use meta::hash::ino_node;
-use meta::protocol::{Begin, DirectoryChange, End, GetInode, Inode};
+use meta::protocol::{Begin, Effect, End, Execute, GetInode, Inode, InodeChange};
+use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
@@ -54,10 +55,10 @@ impl std::fmt::Debug for FileServer {
 
 impl Server<FileIo> for FileServer {
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        // Only nodes tell each other that a name is gone; a client removes names.
+        // Only nodes tell each other that a file is gone; a client removes names.
         let from_client = matches!(caller.node.kind(), NodeKind::Application(_));
-        if from_client && matches!(request, Request::DropLink(_)) {
-            let refused = Reply::DropLink(Err(Error::NotPermitted {}));
+        if from_client && matches!(request, Request::Trim(_)) {
+            let refused = Reply::Trim(Err(Error::NotPermitted {}));
             return futures::future::ready(refused).boxed_local();
         }
         async move { self.answer(request).await }.boxed_local()
@@ -94,7 +95,10 @@ impl FileServer {
             Request::Commit(r) => Reply::Commit(self.commit(&r.file).await),
             Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
             Request::Settle(_) => Reply::Settle(self.settle().await),
-            Request::DropLink(r) => Reply::DropLink(self.drop_link(r).await),
+            Request::Trim(r) => {
+                self.trim(r.ino).await;
+                Reply::Trim(Ok(()))
+            }
         }
     }
 
@@ -129,11 +133,11 @@ impl FileServer {
     }
 
     /// Does `work`, which changes names of `directory` at this node, while the directory is kept
-    /// from being removed; then notes the change at the directory.
+    /// from being removed; then notes the time of the change at the directory.
     async fn changing<T>(
         &self,
         directory: Handle,
-        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<DirectoryChange>), Error>,
+        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         self.changing_at(directory, self.context.node(), work).await
     }
@@ -143,16 +147,37 @@ impl FileServer {
         &self,
         directory: Handle,
         names_at: NodeId,
-        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<DirectoryChange>), Error>,
+        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         let node = self.node_of(directory.ino);
         let Handle { ino, generation } = directory;
         let begin = Begin { directory: ino, generation, node: names_at.0 };
         let inode = self.meta(node, begin).await?;
         let outcome = work(&inode.attributes).await;
-        let change = outcome.as_ref().ok().and_then(|(_, change)| *change);
-        self.meta(node, End { directory: ino, change }).await?;
+        let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
+        self.meta(node, End { directory: ino, time }).await?;
         outcome.map(|(value, _)| value)
+    }
+
+    /// Does all `effects`, durably if one of them is at another node, or nothing; then lets go of
+    /// files that are gone.
+    async fn execute(
+        self: &Rc<Self>,
+        effects: Vec<Effect>,
+        claimed: bool,
+        durable: bool,
+    ) -> Result<(), Error> {
+        for ino in self.meta_here(Execute { effects, claimed, durable }).await? {
+            let node = self.node_of(ino);
+            if node == self.context.node() {
+                let server = self.clone();
+                self.context.task(async move { server.trim(ino).await });
+            } else {
+                // Should this be lost, the node finds the file by itself.
+                self.context.notify(node, crate::protocol::Trim { ino });
+            }
+        }
+        Ok(())
     }
 
     async fn get_space(&self) -> Result<Space, Error> {
@@ -167,6 +192,19 @@ impl FileServer {
         }
         Ok(space)
     }
+}
+
+/// Was it decided, or may it have been, though it could not be done to its end?
+fn is_in_doubt(error: Error) -> bool {
+    matches!(error, Error::Undelivered { why: Undelivered::Lost })
+}
+
+/// A directory has so many directories more (or fewer) in it.
+fn count_directories(directory: Handle, links: i64, time: Time) -> Effect {
+    let Handle { ino, generation } = directory;
+    let change =
+        InodeChange { mtime: Some(time), ctime: Some(time), links, ..InodeChange::default() };
+    Effect::ChangeParts { ino, generation, change }
 }
 
 impl From<meta::protocol::Error> for Error {

@@ -7,6 +7,7 @@ use std::ops::Bound;
 
 use crate::attributes::Name;
 use crate::hash::name_hash;
+use crate::protocol::IntentId;
 
 /// Table numbers. Never reused.
 mod table {
@@ -16,6 +17,7 @@ mod table {
     // 4 is kept for the stored replies of the metadata issue.
     pub(super) const INTENT: u8 = 5;
     pub(super) const COUNT: u8 = 6;
+    pub(super) const APPLIED: u8 = 7;
 }
 
 /// What a key is the key of.
@@ -95,6 +97,11 @@ pub(crate) fn names_after(directory: u64, after: Option<u64>) -> Bound<Vec<u8>> 
     Bound::Included(key(table::NAME, &[directory, from]))
 }
 
+/// Before the first name of `directory`.
+pub(crate) fn names_start(directory: u64) -> Vec<u8> {
+    key(table::NAME, &[directory])
+}
+
 /// Past the last name of `directory`.
 pub(crate) fn names_end(directory: u64) -> Vec<u8> {
     key(table::NAME, &[directory + 1])
@@ -102,23 +109,55 @@ pub(crate) fn names_end(directory: u64) -> Vec<u8> {
 
 /// The blocks of `ino` from some chunk on are to be freed.
 pub(crate) fn trim_intent(ino: u64) -> Vec<u8> {
-    key(table::INTENT, &[1, ino])
+    key(table::INTENT, &[TRIMS, ino])
 }
 
 /// `group` was given to another node, which has not confirmed it yet.
 pub(crate) fn grant_intent(group: u64) -> Vec<u8> {
-    key(table::INTENT, &[2, group])
+    key(table::INTENT, &[GRANTS, group])
 }
 
-/// The range of all trim intents, or of all grants.
-pub(crate) fn intents(kind: u64) -> (Bound<Vec<u8>>, Vec<u8>) {
-    (Bound::Included(key(table::INTENT, &[kind])), key(table::INTENT, &[kind + 1]))
+/// Effects at other nodes that this node has promised.
+pub(crate) fn promise(number: u64) -> Vec<u8> {
+    key(table::INTENT, &[PROMISES, number])
+}
+
+/// The range of all intents of one kind.
+pub(crate) fn intents(kind: u64) -> (Vec<u8>, Vec<u8>) {
+    (key(table::INTENT, &[kind]), key(table::INTENT, &[kind + 1]))
 }
 
 /// Kind of [`trim_intent`] for [`intents`].
 pub(crate) const TRIMS: u64 = 1;
 /// Kind of [`grant_intent`] for [`intents`].
 pub(crate) const GRANTS: u64 = 2;
+/// Kind of [`promise`] for [`intents`].
+pub(crate) const PROMISES: u64 = 3;
+
+/// The effects here that `intent` promised have been applied.
+pub(crate) fn applied(intent: IntentId) -> Vec<u8> {
+    key(table::APPLIED, &[u64::from(intent.node), intent.number])
+}
+
+/// The range of everything applied.
+pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
+    (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
+}
+
+/// The range of the keys of all inodes.
+pub(crate) fn all_inodes() -> (Vec<u8>, Vec<u8>) {
+    (key(table::INODE, &[]), key(table::INODE + 1, &[]))
+}
+
+/// The range of the keys of all names.
+pub(crate) fn all_names() -> (Vec<u8>, Vec<u8>) {
+    (key(table::NAME, &[]), key(table::NAME + 1, &[]))
+}
+
+/// The range that holds nothing but `key`.
+pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    (key.to_vec(), [key, &[0]].concat())
+}
 
 /// The number in an intent's key.
 pub(crate) fn intent_number(key: &[u8]) -> Option<u64> {

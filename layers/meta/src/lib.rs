@@ -6,7 +6,10 @@
 //! - What was answered to a request that says `durable`, or to a [`Commit`](protocol::Commit),
 //!   survives; anything else follows within about two seconds.
 //! - A block that a record names is never rewritten (design D6); the record holds its checksum.
-//! - Nodes do not wait for one another, except for space when one has run dry.
+//! - What touches names and inodes of several nodes is decided by one record of one node, and done
+//!   at all of them, once each ([`Execute`](protocol::Execute), ADR 7). The volume may be shown to
+//!   clients when all nodes have answered [`FinishIntents`](protocol::FinishIntents).
+//! - Nodes do not wait for one another, except for that, and for space when one has run dry.
 //!
 //! # Asks below
 //!

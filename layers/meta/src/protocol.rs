@@ -89,14 +89,69 @@ runtime::record! {
     }
 }
 
+runtime::choice! {
+    /// A change of one name or one inode, as a part of an operation that may touch several nodes.
+    pub enum Effect {
+        /// The name names something else from now on, or nothing.
+        1 SetName {
+            /// The directory.
+            directory: u64,
+            /// The name.
+            name: Name,
+            /// What it names until now.
+            expect: Option<Dentry>,
+            /// What it shall name.
+            set: Option<Dentry>,
+        },
+        /// One name of an inode is gone. With the last one, or if it is a directory, the inode is
+        /// gone too, and its blocks wait for [`Trim`].
+        2 DropLink {
+            /// The inode.
+            ino: u64,
+            /// Its incarnation.
+            generation: u64,
+            /// When.
+            time: Time,
+        },
+        /// Parts of an inode change.
+        3 ChangeParts {
+            /// The inode.
+            ino: u64,
+            /// Its incarnation.
+            generation: u64,
+            /// What changes.
+            change: InodeChange,
+        },
+    }
+}
+
 runtime::record! {
-    /// How a directory changed.
-    #[derive(Copy)]
-    pub struct DirectoryChange {
-        /// When.
-        time: Time,
-        /// Directories in it, more or fewer.
-        links: i64,
+    /// Effects that a durable record of one node promises to others.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct IntentId {
+        /// The node that promised.
+        node: u32,
+        /// Which of its intents: a number that it never gives twice.
+        number: u64,
+    }
+}
+
+runtime::record! {
+    /// What a node holds, counted by reading all of it.
+    #[derive(Copy, Default)]
+    pub struct Census {
+        /// Inodes.
+        inodes: u64,
+        /// Names.
+        names: u64,
+        /// Blocks of files.
+        data_blocks: u64,
+        /// Files whose blocks are being freed.
+        trims: u64,
+        /// Effects promised to other nodes, not yet known to be durable there.
+        intents: u64,
+        /// Effects of other nodes' intents that are remembered as applied.
+        applied: u64,
     }
 }
 
@@ -202,8 +257,8 @@ runtime::protocol! {
     2 Control End {
         /// The directory.
         directory: u64,
-        /// What changed.
-        change: Option<DirectoryChange>,
+        /// When names changed; `None` if none did, or the directory knows.
+        time: Option<Time>,
     } -> ();
 
     /// One inode.
@@ -248,7 +303,8 @@ runtime::protocol! {
         attributes: bool,
     } -> Vec<NameEntry>;
 
-    /// Make an inode and its first name, both at this node, in one record.
+    /// Make an inode and its first name, both at this node, and do what belongs to it, at any node:
+    /// all or nothing, as [`Execute`] does.
     7 Control AddFile {
         /// The directory.
         directory: u64,
@@ -256,40 +312,35 @@ runtime::protocol! {
         name: Name,
         /// The inode.
         inode: NewInode,
-        /// Durable when answered.
+        /// What else is to be done.
+        effects: Vec<Effect>,
+        /// Durable when answered; always if an effect is at another node.
         durable: bool,
     } -> Attributes;
 
-    /// Set or remove a name if it still names what the asker thinks.
-    8 Control ChangeName {
-        /// The directory.
-        directory: u64,
-        /// The name.
-        name: Name,
-        /// What it names now.
-        expect: Option<Dentry>,
-        /// What it shall name.
-        set: Option<Dentry>,
-        /// The asker has claimed the name; else a claimed one is busy.
+    /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node decides
+    /// it: it holds the effects here and promises the others. Names at other nodes must be claimed.
+    /// Returns inodes that are gone, at any node. After [`Undelivered::Lost`] it will be done, or
+    /// was not decided: the claims stay.
+    8 Control Execute {
+        /// What to do.
+        effects: Vec<Effect>,
+        /// The asker has claimed the names of this node too; they are given up when all is done.
         claimed: bool,
-        /// Durable when answered.
+        /// Durable when answered; always if an effect is at another node.
         durable: bool,
-    } -> ();
+    } -> Vec<u64>;
 
-    /// One name of an inode is gone. Returns what is left; with no link left the inode is gone, its
-    /// blocks wait for [`Trim`].
-    9 Control DropLink {
-        /// The inode.
-        ino: u64,
-        /// Its incarnation.
-        generation: u64,
-        /// When.
-        time: Time,
-        /// Also remove this name (of this node, naming this inode) in the same record.
-        name: Option<(u64, Name)>,
+    /// Do what another node's durable record has promised, once. Names are not claimed any more
+    /// afterwards. Returns inodes that are gone.
+    9 Bulk Apply {
+        /// The promise.
+        intent: IntentId,
+        /// All of its effects at this node.
+        effects: Vec<Effect>,
         /// Durable when answered.
         durable: bool,
-    } -> u32;
+    } -> Vec<u64>;
 
     /// Free the blocks of an inode that is gone. Nobody may be reading them.
     10 Control Trim {
@@ -311,7 +362,7 @@ runtime::protocol! {
         directory: u64,
     } -> ();
 
-    /// Are there names of this directory at this node?
+    /// Are there names of this directory at this node? If not, there are none after a crash either.
     13 Control HasNames {
         /// The directory.
         directory: u64,
@@ -435,32 +486,57 @@ runtime::protocol! {
     /// Make all records durable and the log short.
     29 Bulk Settle {} -> ();
 
-    /// Keep a name from being changed by anybody else, until [`UnclaimName`]: a rename changes two
-    /// names at two nodes. Returns what it names; busy if somebody has claimed it.
+    /// Keep a name from being changed by anybody else, until [`UnclaimName`] or the effect for which
+    /// it was claimed. Returns what it names, also after a crash; busy if it is claimed.
     30 Control ClaimName {
         /// The directory.
         directory: u64,
         /// The name.
         name: Name,
+        /// The node that claims it.
+        by: u32,
     } -> Option<Dentry>;
 
-    /// The change is done, or was not made.
+    /// The change was not made.
     31 Control UnclaimName {
         /// The directory.
         directory: u64,
         /// The name.
         name: Name,
+        /// The node that claimed it.
+        by: u32,
     } -> ();
+
+    /// Make all effects durable that `node` has sent. It will not send intents below a number again.
+    32 Control SettleApplied {
+        /// The node that promised them.
+        node: u32,
+        /// Its intents below this number are retired.
+        below: u64,
+    } -> ();
+
+    /// At a mount, after all nodes have replayed their logs: bring about what this node has promised.
+    33 Bulk FinishIntents {} -> ();
+
+    /// At a mount, after all nodes have finished their intents: forget what was applied for them, and
+    /// free what is gone.
+    34 Bulk EndRecovery {} -> ();
+
+    /// Inodes that are gone and wait for [`Trim`].
+    35 Control GetGone {} -> Vec<u64>;
+
+    /// Count what this node holds.
+    36 Bulk TakeCensus {} -> Census;
 
     /// After [`Error::LostWrites`]: the file is as last committed, and its write verifier is another
     /// one. Nothing changes if nothing was lost. Nobody may be reading or writing.
-    32 Control RollBack {
+    37 Control RollBack {
         /// The file.
         ino: u64,
     } -> ();
 
     /// The write verifier of a file.
-    33 Control GetVerifier {
+    38 Control GetVerifier {
         /// The file.
         ino: u64,
     } -> u64;

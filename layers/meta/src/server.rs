@@ -2,9 +2,12 @@
 
 mod allocate;
 mod audit;
+mod census;
 mod directories;
+mod effects;
 mod files;
 mod inodes;
+mod intents;
 mod names;
 mod verifiers;
 
@@ -26,6 +29,7 @@ pub use self::audit::NodeAudit;
 
 use self::allocate::Space;
 use self::directories::Directories;
+use self::intents::Intents;
 use self::verifiers::Verifiers;
 use crate::active::Active;
 use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
@@ -56,6 +60,7 @@ pub struct MetaServer {
     /// One commit or truncation per inode.
     commits: KeyedLock<u64>,
     directories: Directories,
+    intents: Intents,
     space: Space,
     verifiers: Verifiers,
     /// Inodes of this node.
@@ -91,7 +96,9 @@ impl MetaServer {
     }
 
     /// Brings up the metadata of the node of `context`: newest root, log tail, what was left half
-    /// done.
+    /// done here. What this node has promised to others follows when all of them are up
+    /// ([`FinishIntents`](crate::protocol::FinishIntents), then
+    /// [`EndRecovery`](crate::protocol::EndRecovery)); until then no client may be served.
     pub async fn mount(context: Context, stripes: Rc<dyn Stripes>) -> Result<Rc<Self>, StoreError> {
         let node = index(&context);
         let store = Store::mount(context.clone(), stripes.clone(), node).await?;
@@ -109,15 +116,17 @@ impl MetaServer {
             loading: KeyedLock::default(),
             commits: KeyedLock::default(),
             directories: Directories::default(),
+            intents: Intents::default(),
             space: Space::default(),
             verifiers,
             inode_count: Cell::new(count),
         });
         server.finish_trims().await?;
+        server.load_promises().await?;
         Ok(server)
     }
 
-    async fn answer(&self, request: Request) -> Reply {
+    async fn answer(self: Rc<Self>, request: Request) -> Reply {
         match request {
             Request::Begin(r) => Reply::Begin(self.begin(r).await),
             Request::End(r) => Reply::End(self.end(r).await),
@@ -126,13 +135,18 @@ impl MetaServer {
             Request::FindName(r) => Reply::FindName(self.find_name(r).await),
             Request::ScanNames(r) => Reply::ScanNames(self.scan_names(r).await),
             Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
-            Request::ChangeName(r) => Reply::ChangeName(self.change_name(r).await),
+            Request::Execute(r) => Reply::Execute(self.execute(r).await),
+            Request::Apply(r) => Reply::Apply(self.apply_intent(r).await),
+            Request::SettleApplied(r) => Reply::SettleApplied(self.settle_applied(r).await),
+            Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
+            Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
+            Request::GetGone(_) => Reply::GetGone(Ok(self.gone())),
+            Request::TakeCensus(_) => Reply::TakeCensus(self.take_census().await),
             Request::ClaimName(r) => Reply::ClaimName(self.claim_name(r).await),
             Request::UnclaimName(r) => {
                 self.unclaim_name(&r);
                 Reply::UnclaimName(Ok(()))
             }
-            Request::DropLink(r) => Reply::DropLink(self.drop_link(r).await),
             Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
             Request::Freeze(r) => Reply::Freeze(self.freeze(r).await),
             Request::Thaw(r) => {

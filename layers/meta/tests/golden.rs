@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use meta::attributes::{Attributes, Kind, Name, Time};
-use meta::protocol::{BlockRun, Chunk, Dentry, FindName, Inode, Request};
+use meta::protocol::{BlockRun, Chunk, Dentry, Effect, FindName, Inode, InodeChange, Request};
 use runtime::wire::{Wire, to_bytes};
 
 fn hex(value: &impl Wire) -> String {
@@ -62,6 +62,35 @@ fn a_chunk_and_a_name_have_the_agreed_bytes() {
     assert_eq!(hex(&Chunk { runs: vec![run] }), expected);
     let dentry = Dentry { ino: 1, generation: 2, kind: Kind::Directory {} };
     assert_eq!(hex(&dentry), "0100000000000000020000000000000002");
+}
+
+#[test]
+fn promised_effects_have_the_agreed_bytes() {
+    let dentry = Dentry { ino: 1, generation: 2, kind: Kind::File {} };
+    let name = Name::new(&b"ab"[..]).unwrap();
+    let change = InodeChange { links: -1, parent: Some(6), ..InodeChange::default() };
+    let effects = vec![
+        Effect::SetName { directory: 3, name, expect: None, set: Some(dentry) },
+        Effect::DropLink { ino: 4, generation: 5, time: Time { seconds: 10, nanos: 9 } },
+        Effect::ChangeParts { ino: 4, generation: 5, change },
+    ];
+    let expected = concat!(
+        "03000000",
+        "01",
+        "0300000000000000",
+        "026162",
+        "00",
+        "010100000000000000020000000000000001",
+        "02",
+        "04000000000000000500000000000000",
+        "0a0000000000000009000000",
+        "03",
+        "04000000000000000500000000000000",
+        "000000000000",
+        "ffffffffffffffff",
+        "010600000000000000",
+    );
+    assert_eq!(hex(&effects), expected);
 }
 
 #[test]

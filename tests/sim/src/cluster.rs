@@ -204,7 +204,10 @@ impl Cluster {
         self.on(node, move |context| async move {
             node::serve_cache(&context, geometry, cache_bytes);
             if phases == Phases::All {
-                node::serve_files(context, geometry).await?;
+                node::serve_metadata(context.clone(), geometry).await?;
+                // What was applied for the others stays known: they live, and may send it again.
+                node::finish_intents(context.clone()).await?;
+                node::serve_files(&context, geometry);
             }
             Ok(())
         })
@@ -225,10 +228,17 @@ impl Cluster {
             self.on_fs_nodes(move |context| {
                 let mounted = mounted.clone();
                 async move {
-                    let meta = node::serve_files(context, geometry).await?;
+                    let meta = node::serve_metadata(context, geometry).await?;
                     mounted.borrow_mut().push(meta);
                     Ok(())
                 }
+            })
+            .await?;
+            self.on_fs_nodes(node::finish_intents).await?;
+            self.on_fs_nodes(node::end_recovery).await?;
+            self.on_fs_nodes(move |context| async move {
+                node::serve_files(&context, geometry);
+                Ok(())
             })
             .await?;
         }

@@ -1,17 +1,23 @@
 //! Clients that change names of their own in shared directories, while the power goes again and
-//! again: what was answered as durable is there; a rename under way may be half done, but its file
-//! has a name. Directories are not renamed: one with two names cannot be told from a sound one
-//! until renames leave intents in the log.
+//! again. Afterwards what was answered as durable is there, a rename that was not answered was done or
+//! not, and nothing else is left: the whole tree is walked and compared with what the nodes hold.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use fileio::protocol::{
-    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Kind, Link,
-    Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
+    Attributes, Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace,
+    Handle, Kind, Link, Lookup, MakeNode, Name, NewNode, Parent, ROOT, Remove, RemoveDirectory,
+    Rename, Write,
 };
 use futures::FutureExt as _;
+use meta::hash::ino_node;
+use meta::protocol::{Census, Map, TakeCensus};
+use runtime::NodeId;
 use runtime::seed::Rng;
+
+use super::cluster::OBSERVER;
 
 use super::names::{handle_of, list, name};
 use super::scene::{End, Failure, Scene};
@@ -21,6 +27,10 @@ use super::versions::Versions;
 const DIRECTORIES: usize = 3;
 /// Names of each client in each directory.
 const NAMES: u64 = 4;
+/// Bytes of a file, at most.
+const FILE_BYTES_MAX: u64 = 200_000;
+/// More chunks than a file has.
+const CHUNKS_MAX: u32 = 64;
 
 /// What a name may name.
 type Named = Option<Handle>;
@@ -32,8 +42,11 @@ struct Half {
     from: Key,
     to: Key,
     moved: Handle,
+    replaced: Named,
     /// The old name was durable before: only then the file must have a name.
-    certain: bool,
+    from_certain: bool,
+    /// The new name was durably what was replaced.
+    to_certain: bool,
 }
 
 struct Entries<'a> {
@@ -41,8 +54,6 @@ struct Entries<'a> {
     directories: Vec<Handle>,
     named: RefCell<BTreeMap<Key, Versions<Named>>>,
     halves: RefCell<Vec<Half>>,
-    /// What is known to be a directory.
-    made: RefCell<BTreeSet<Handle>>,
     /// Made by a request that was not answered: its handle is not known.
     unknown: RefCell<Vec<Key>>,
 }
@@ -73,7 +84,6 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         directories,
         named: RefCell::default(),
         halves: RefCell::default(),
-        made: RefCell::default(),
         unknown: RefCell::default(),
     };
     for _ in 0..rounds {
@@ -103,7 +113,7 @@ impl Entries<'_> {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
             let durable = rng.chance(2, 3);
             let done = match (self.settled_at(&one), rng.below(4)) {
-                (None, 0..3) => self.create(client, one, durable).await,
+                (None, 0..3) => self.create(client, one, durable, &mut rng).await,
                 (None, _) => self.make_directory(client, one).await,
                 (Some(file), 0) => self.link(client, file, other).await,
                 (Some(file), 1) => self.remove(client, one, file, durable).await,
@@ -120,16 +130,10 @@ impl Entries<'_> {
     }
 
     /// A crash now would leave `key` as it is.
-    fn is_certain(&self, key: &Key, named: Handle) -> bool {
+    fn is_certain(&self, key: &Key, named: Named) -> bool {
         let entries = self.named.borrow();
-        let versions = entries.get(key);
-        versions.is_some_and(|versions| versions.after_crash().iter().all(|v| *v == Some(named)))
-    }
-
-    fn learn_kind(&self, attributes: &Attributes) {
-        if attributes.kind == (Kind::Directory {}) {
-            self.made.borrow_mut().insert(handle_of(attributes));
-        }
+        let Some(versions) = entries.get(key) else { return named.is_none() };
+        versions.after_crash().iter().all(|version| *version == named)
     }
 
     fn issue(&self, key: &Key, named: Named) -> usize {
@@ -155,7 +159,6 @@ impl Entries<'_> {
     ) -> Result<(), PowerCut> {
         match made {
             Ok(attributes) => {
-                self.learn_kind(&attributes);
                 let number = self.issue(key, Some(handle_of(&attributes)));
                 self.answered(key, number, durable);
                 Ok(())
@@ -167,7 +170,13 @@ impl Entries<'_> {
         }
     }
 
-    async fn create(&self, client: u32, key: Key, durable: bool) -> Result<(), PowerCut> {
+    async fn create(
+        &self,
+        client: u32,
+        key: Key,
+        durable: bool,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
         let create = Create {
             who: Credentials::root(),
             call: self.scene.call_id(),
@@ -178,7 +187,25 @@ impl Entries<'_> {
             durable,
         };
         let made = self.scene.ask(client, create).await;
-        self.made(&key, made.map(|created| created.attributes), durable)
+        let file = made.as_ref().ok().map(|created| handle_of(&created.attributes));
+        self.made(&key, made.map(|created| created.attributes), durable)?;
+        match file.filter(|_| rng.chance(1, 2)) {
+            Some(file) => self.write(client, file, rng).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What a file holds must go with it.
+    async fn write(&self, client: u32, file: Handle, rng: &mut Rng) -> Result<(), PowerCut> {
+        let length = 1 + rng.below(20_000);
+        let offset = rng.below(FILE_BYTES_MAX - length);
+        let data = vec![Bytes::from(vec![7; length as usize])];
+        let write = Write { who: Credentials::root(), file, offset, data, durable: false };
+        self.scene.ask(client, write).await.map(|_| ()).or_else(end)?;
+        if rng.chance(1, 2) {
+            self.scene.ask(client, Commit { file }).await.map(|_| ()).or_else(end)?;
+        }
+        Ok(())
     }
 
     async fn make_directory(&self, client: u32, key: Key) -> Result<(), PowerCut> {
@@ -249,8 +276,7 @@ impl Entries<'_> {
 
     async fn rename(&self, client: u32, from: Key, moved: Handle, to: Key) -> Result<(), PowerCut> {
         let replaced = self.settled_at(&to);
-        let is_directory = |file: &Handle| self.made.borrow().contains(file);
-        if from == to || replaced == Some(moved) || is_directory(&moved) {
+        if from == to || replaced == Some(moved) {
             return Ok(());
         }
         let rename = Rename {
@@ -261,7 +287,8 @@ impl Entries<'_> {
             to_directory: self.directories[to.0],
             to_name: to.1.clone(),
         };
-        let certain = self.is_certain(&from, moved);
+        let from_certain = self.is_certain(&from, Some(moved));
+        let to_certain = self.is_certain(&to, replaced);
         let numbers = [self.issue(&from, None), self.issue(&to, Some(moved))];
         match self.scene.ask(client, rename).await {
             Ok(()) => {
@@ -278,7 +305,8 @@ impl Entries<'_> {
                 Ok(())
             }
             Err(Failure::PowerCut) => {
-                self.halves.borrow_mut().push(Half { from, to, moved, certain });
+                let half = Half { from, to, moved, replaced, from_certain, to_certain };
+                self.halves.borrow_mut().push(half);
                 Err(PowerCut)
             }
             Err(failure) => end(failure),
@@ -297,10 +325,7 @@ impl Entries<'_> {
         let (directory, name) = (self.directories[key.0], key.1.clone());
         let lookup = Lookup { who: Credentials::root(), directory, name };
         match self.scene.ask(0, lookup).await {
-            Ok(attributes) => {
-                self.learn_kind(&attributes);
-                Some(handle_of(&attributes))
-            }
+            Ok(attributes) => Some(handle_of(&attributes)),
             Err(Failure::Refused(Error::NotFound {})) => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
         }
@@ -322,15 +347,96 @@ impl Entries<'_> {
             versions.settle(found);
         }
         for half in self.halves.take() {
-            let lost = self.look(&half.from).await != Some(half.moved)
-                && self.look(&half.to).await != Some(half.moved);
-            assert!(!(lost && half.certain), "{half:?} lost its file");
+            self.check_half(&half).await;
         }
         self.check_lists(&present).await;
-        for (key, file) in present {
-            let found = self.scene.ask(0, GetAttributes { file }).await;
-            assert!(found.is_ok(), "{key:?} names {file:?}, which is gone: {found:?}");
+        self.check_nothing_else_is_there().await;
+    }
+
+    /// A rename that was not answered was done or was not done.
+    async fn check_half(&self, half: &Half) {
+        let (from, to) = (self.look(&half.from).await, self.look(&half.to).await);
+        match (from == Some(half.moved), to == Some(half.moved)) {
+            (true, true) => panic!("{half:?} left two names"),
+            (false, false) => assert!(!half.from_certain, "{half:?} lost its file"),
+            (false, true) => assert_eq!(from, None, "{half:?} was done"),
+            (true, false) => {
+                assert!(!half.to_certain || to == half.replaced, "{half:?} took {to:?}");
+            }
         }
+    }
+
+    /// Walks the tree. Links are exact, directories know what is above them, and the nodes hold no
+    /// inode, no name and no block but those of the tree.
+    async fn check_nothing_else_is_there(&self) {
+        let mut tree = Tree::default();
+        let mut unseen = vec![ROOT];
+        while let Some(directory) = unseen.pop() {
+            let listed = list(self.scene, 0, directory, 100).await;
+            let listed = listed.unwrap_or_else(|error| panic!("{directory:?}: {error}"));
+            let mut directories = 0;
+            for (name, kind, handle) in listed {
+                tree.names += 1;
+                *tree.named.entry(handle).or_default() += 1;
+                if kind == (Kind::Directory {}) {
+                    directories += 1;
+                    assert_eq!(tree.named[&handle], 1, "{name:?} is one name of a directory");
+                    let asked = Parent { who: Credentials::root(), directory: handle };
+                    let above = self.scene.ask(0, asked).await.map(|above| handle_of(&above));
+                    assert_eq!(above, Ok(directory), "what is above {name:?}");
+                    unseen.push(handle);
+                }
+            }
+            let links = self.attributes(directory).await.links;
+            assert_eq!(links, 2 + directories, "links of {directory:?}");
+        }
+        for (&file, &names) in &tree.named {
+            let attributes = self.attributes(file).await;
+            if attributes.kind != (Kind::Directory {}) {
+                assert_eq!(attributes.links, names, "links of {file:?}");
+                tree.data_blocks += self.blocks(file).await;
+            }
+        }
+        self.check_census(&tree).await;
+    }
+
+    async fn attributes(&self, file: Handle) -> Attributes {
+        let found = self.scene.ask(0, GetAttributes { file }).await;
+        found.unwrap_or_else(|failure| panic!("{file:?} has a name, but {failure:?}"))
+    }
+
+    async fn blocks(&self, file: Handle) -> u64 {
+        let context = self.scene.cluster.application(OBSERVER);
+        let Handle { ino, generation } = file;
+        let call = Map { ino, generation, first: 0, count: CHUNKS_MAX };
+        let chunks = meta::client::ask(&context, ino_node(ino, context.fs_nodes()), call).await;
+        let chunks = chunks.unwrap_or_else(|error| panic!("the map of {file:?}: {error}"));
+        chunks.iter().map(meta::protocol::Chunk::count).sum()
+    }
+
+    async fn check_census(&self, tree: &Tree) {
+        let context = self.scene.cluster.application(OBSERVER);
+        let mut sum = Census::default();
+        for node in (0..context.fs_nodes()).map(NodeId::fs) {
+            let counted = meta::client::ask(&context, node, TakeCensus {}).await;
+            let counted = counted.unwrap_or_else(|error| panic!("the census of {node}: {error}"));
+            sum.inodes += counted.inodes;
+            sum.names += counted.names;
+            sum.data_blocks += counted.data_blocks;
+            sum.trims += counted.trims;
+            sum.intents += counted.intents;
+            sum.applied += counted.applied;
+        }
+        let inodes = tree.named.len() as u64 + 1;
+        let expected = Census {
+            inodes,
+            names: tree.names,
+            data_blocks: tree.data_blocks,
+            ..Census::default()
+        };
+        assert_eq!(sum, expected, "what the nodes hold, and what the tree needs");
+        let space = self.scene.ask(0, GetSpace {}).await;
+        assert_eq!(space.map(|space| space.inodes), Ok(inodes), "inodes as told to clients");
     }
 
     async fn check_lists(&self, present: &BTreeMap<Key, Handle>) {
@@ -348,6 +454,15 @@ impl Entries<'_> {
             }
         }
     }
+}
+
+/// What was found on a walk.
+#[derive(Default)]
+struct Tree {
+    names: u64,
+    /// All but the root, with the number of their names.
+    named: BTreeMap<Handle, u32>,
+    data_blocks: u64,
 }
 
 fn any_key(client: u32, rng: &mut Rng) -> Key {

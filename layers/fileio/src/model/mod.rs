@@ -142,7 +142,7 @@ impl Model {
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
             // Only nodes say this to each other; the model is one.
-            Request::DropLink(_) => Reply::DropLink(Err(Error::Invalid {})),
+            Request::Trim(_) => Reply::Trim(Err(Error::Invalid {})),
         }
     }
 }

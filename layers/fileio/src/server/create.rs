@@ -3,14 +3,16 @@
 use std::rc::Rc;
 
 use meta::protocol::{
-    AddFile, ChangeInode, ChangeName, Dentry, DirectoryChange, FindName, InodeChange, NewInode,
+    AddFile, ClaimName, Dentry, Effect, FindName, InodeChange, NewInode, UnclaimName,
 };
+use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
-use super::{FileServer, RACES_MAX};
+use super::{FileServer, RACES_MAX, count_directories, is_in_doubt};
+use crate::hash::name_node;
 use crate::protocol::{
     Attributes, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link, Lookup,
-    MakeNode, Name, NewNode, SetAttributes, TARGET_MAX,
+    MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
 };
 use crate::rules;
 
@@ -78,7 +80,7 @@ impl FileServer {
         &self,
         request: &Create,
         above: &Attributes,
-    ) -> Result<(Created, Option<DirectoryChange>), Error> {
+    ) -> Result<(Created, Option<Time>), Error> {
         let Create { who, directory, name, existing, change, durable, .. } = request;
         rules::check_search(who, above)?;
         if let Some(found) = self.find(*directory, name).await? {
@@ -132,14 +134,17 @@ impl FileServer {
         name: &Name,
         inode: NewInode,
         durable: bool,
-    ) -> Result<(Attributes, Option<DirectoryChange>), Error> {
-        let links = i64::from(inode.kind == (Kind::Directory {}));
-        let noted = DirectoryChange { time: inode.time, links };
-        let call = AddFile { directory: directory.ino, name: name.clone(), inode, durable };
+    ) -> Result<(Attributes, Option<Time>), Error> {
+        let is_directory = inode.kind == (Kind::Directory {});
+        let noted = (!is_directory).then_some(inode.time);
+        let counted = is_directory.then(|| count_directories(directory, 1, inode.time));
+        let (directory, name, effects) =
+            (directory.ino, name.clone(), counted.into_iter().collect());
+        let call = AddFile { directory, name, inode, effects, durable };
         match self.meta_here(call).await {
             // It was not there when we looked.
             Err(Error::Exists {}) => Err(Error::Changed {}),
-            added => Ok((added?, Some(noted))),
+            added => Ok((added?, noted)),
         }
     }
 
@@ -155,7 +160,7 @@ impl FileServer {
         &self,
         request: &MakeNode,
         above: &Attributes,
-    ) -> Result<(Attributes, Option<DirectoryChange>), Error> {
+    ) -> Result<(Attributes, Option<Time>), Error> {
         let MakeNode { who, directory, name, node, change, .. } = request;
         rules::check_search(who, above)?;
         if self.find(*directory, name).await?.is_some() {
@@ -183,27 +188,39 @@ impl FileServer {
         self.add(*directory, name, inode, true).await
     }
 
-    pub(super) async fn link(&self, request: Link) -> Result<Attributes, Error> {
-        self.inode(request.file).await?;
+    /// The file's node decides: a link is counted, durably, before a name can be seen that needs it.
+    pub(super) async fn link(self: &Rc<Self>, request: Link) -> Result<Attributes, Error> {
+        let Link { file, directory, name, .. } = &request;
+        self.inode(*file).await?;
+        let name_node = name_node(directory.ino, name, self.context.fs_nodes());
         self.racing(async || {
-            self.changing(request.directory, async |above| self.link_in(&request, above).await)
-                .await
+            self.changing_at(*directory, name_node, async |above| {
+                rules::check_search(&request.who, above)?;
+                let found = self.claim(name_node, *directory, name).await?;
+                let linked = self.link_claimed(&request, found, above).await;
+                if linked.as_ref().is_err_and(|error| !is_in_doubt(*error)) {
+                    self.unclaim(name_node, *directory, name).await?;
+                }
+                let (attributes, time) = linked?;
+                Ok((attributes, Some(time)))
+            })
+            .await
         })
         .await
     }
 
-    async fn link_in(
-        &self,
+    async fn link_claimed(
+        self: &Rc<Self>,
         request: &Link,
+        found: Option<Dentry>,
         above: &Attributes,
-    ) -> Result<(Attributes, Option<DirectoryChange>), Error> {
+    ) -> Result<(Attributes, Time), Error> {
         let Link { who, file, directory, name, .. } = request;
-        let linked = self.inode(*file).await?.attributes;
-        rules::check_search(who, above)?;
-        if self.find(*directory, name).await?.is_some() {
+        if found.is_some() {
             return Err(Error::Exists {});
         }
         rules::check_add(who, above)?;
+        let linked = self.inode(*file).await?.attributes;
         if linked.kind == (Kind::Directory {}) {
             return Err(Error::NotPermitted {});
         }
@@ -211,34 +228,46 @@ impl FileServer {
             return Err(Error::TooManyLinks {});
         }
         let now = self.now();
-        // The link is counted before the name can be seen: a file is never missing a link.
-        let attributes = self.count_link(*file, 1, now).await?;
-        let dentry = Dentry { ino: file.ino, generation: file.generation, kind: linked.kind };
-        let call = ChangeName {
-            directory: directory.ino,
-            name: name.clone(),
-            expect: None,
-            set: Some(dentry),
-            claimed: false,
-            durable: true,
+        let Handle { ino, generation } = *file;
+        let change = InodeChange { links: 1, ctime: Some(now), ..InodeChange::default() };
+        let effects = vec![
+            Effect::ChangeParts { ino, generation, change },
+            Effect::SetName {
+                directory: directory.ino,
+                name: name.clone(),
+                expect: None,
+                set: Some(Dentry { ino, generation, kind: linked.kind }),
+            },
+        ];
+        self.execute(effects, true, true).await?;
+        let attributes = match self.inode(*file).await {
+            // Removed again already.
+            Err(Error::Stale {}) => Attributes { links: linked.links + 1, ctime: now, ..linked },
+            inode => inode?.attributes,
         };
-        if let Err(error) = self.meta_here(call).await {
-            self.count_link(*file, -1, now).await?;
-            return Err(error);
-        }
-        Ok((attributes, Some(DirectoryChange { time: now, links: 0 })))
+        Ok((attributes, now))
     }
 
-    pub(super) async fn count_link(
+    /// Keeps everybody else from changing a name at `node`; what it names.
+    pub(super) async fn claim(
         &self,
-        file: Handle,
-        links: i64,
-        time: crate::protocol::Time,
-    ) -> Result<Attributes, Error> {
-        let Handle { ino, generation } = file;
-        let change = InodeChange { links, ctime: Some(time), ..InodeChange::default() };
-        let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: true };
-        self.meta(self.node_of(ino), call).await
+        node: NodeId,
+        directory: Handle,
+        name: &Name,
+    ) -> Result<Option<Dentry>, Error> {
+        let (directory, name, by) = (directory.ino, name.clone(), self.context.node().0);
+        self.meta(node, ClaimName { directory, name, by }).await
+    }
+
+    /// The name was not changed.
+    pub(super) async fn unclaim(
+        &self,
+        node: NodeId,
+        directory: Handle,
+        name: &Name,
+    ) -> Result<(), Error> {
+        let (directory, name, by) = (directory.ino, name.clone(), self.context.node().0);
+        self.meta(node, UnclaimName { directory, name, by }).await
     }
 }
 

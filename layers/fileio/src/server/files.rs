@@ -1,12 +1,10 @@
 //! Making changes durable, and letting go of files that are gone.
 
-use std::rc::Rc;
-
 use futures::StreamExt as _;
-use meta::protocol::{self as metadata, GetDirty, RollBack, Seal, Trim};
+use meta::protocol::{self as metadata, GetDirty, GetGone, RollBack, Seal, Trim};
 
 use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, LOSSES_MAX};
-use crate::protocol::{DropLink, Error, Handle, Verified};
+use crate::protocol::{Error, Handle, Verified};
 
 impl FileServer {
     /// Makes all that was written to a file durable.
@@ -43,10 +41,14 @@ impl FileServer {
         }
     }
 
-    /// Commits what has waited for long, for as long as the node lives.
+    /// Commits what has waited for long, and frees what nobody has told of, for as long as the node
+    /// lives.
     pub(super) async fn commit_now_and_then(&self) {
         loop {
             self.context.sleep(COMMIT_INTERVAL).await;
+            for ino in self.meta_here(GetGone {}).await.unwrap_or_default() {
+                self.trim(ino).await;
+            }
             if let Err(error) = self.commit_dirty(COMMIT_AGE_MS).await {
                 tracing::warn!(%error, "a commit in the background failed, it will be tried again");
             }
@@ -74,31 +76,8 @@ impl FileServer {
         self.meta_here(metadata::Settle {}).await
     }
 
-    /// One name of a file of this node is gone, at another node.
-    pub(super) async fn drop_link(self: &Rc<Self>, request: DropLink) -> Result<(), Error> {
-        let DropLink { file, time, durable } = request;
-        self.drop_link_here(file, None, time, durable).await
-    }
-
-    /// One name of a file of this node is gone; if it is `name` of this node, in the same record.
-    pub(super) async fn drop_link_here(
-        self: &Rc<Self>,
-        file: Handle,
-        name: Option<(u64, crate::protocol::Name)>,
-        time: crate::protocol::Time,
-        durable: bool,
-    ) -> Result<(), Error> {
-        let Handle { ino, generation } = file;
-        let call = metadata::DropLink { ino, generation, time, name, durable };
-        if self.meta_here(call).await? == 0 {
-            let server = self.clone();
-            self.context.task(async move { server.trim(ino).await });
-        }
-        Ok(())
-    }
-
     /// Frees the blocks of a file that is gone, once the last reader has finished.
-    async fn trim(&self, ino: u64) {
+    pub(super) async fn trim(&self, ino: u64) {
         let _alone = self.files.exclusive(ino).await;
         if let Err(error) = self.meta_here(Trim { ino }).await {
             // The intent stays in the store: the next start of the node goes on.

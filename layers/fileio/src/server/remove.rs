@@ -3,14 +3,12 @@
 use std::rc::Rc;
 
 use futures::future::try_join_all;
-use meta::protocol::{ChangeName, Dentry, DirectoryChange, Freeze, HasNames, Occupancy, Thaw};
+use meta::protocol::{Dentry, Effect, Freeze, HasNames, Occupancy, Thaw};
 use runtime::NodeId;
 
-use super::FileServer;
 use super::create::handle_of;
-use crate::protocol::{
-    Attributes, DropLink, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time,
-};
+use super::{FileServer, count_directories, is_in_doubt};
+use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
 
 impl FileServer {
@@ -26,18 +24,17 @@ impl FileServer {
         self: &Rc<Self>,
         request: &Remove,
         above: &Attributes,
-    ) -> Result<((), Option<DirectoryChange>), Error> {
+    ) -> Result<((), Option<Time>), Error> {
         let Remove { who, directory, name, durable, .. } = request;
         rules::check_search(who, above)?;
         let found = self.find(*directory, name).await?.ok_or(Error::NotFound {})?;
         let now = self.now();
-        let change = DirectoryChange { time: now, links: 0 };
         let file = match self.named(&found).await {
             Err(Error::Changed {}) if self.find(*directory, name).await? == Some(found) => {
                 // A name goes before its inode, so this is damage, which can be removed.
                 rules::check_add(who, above)?;
-                self.take_name(*directory, name, &found, false).await?;
-                return Ok(((), Some(change)));
+                self.execute(vec![take_name(*directory, name, &found)], false, true).await?;
+                return Ok(((), Some(now)));
             }
             file => file?,
         };
@@ -45,27 +42,9 @@ impl FileServer {
         if file.kind == (Kind::Directory {}) {
             return Err(Error::IsDirectory {});
         }
-        self.remove_name(*directory, name, &found, now, *durable).await?;
-        Ok(((), Some(change)))
-    }
-
-    /// Removes a name of this node, durably; `claimed` if the asker has claimed it.
-    pub(super) async fn take_name(
-        &self,
-        directory: Handle,
-        name: &Name,
-        found: &Dentry,
-        claimed: bool,
-    ) -> Result<(), Error> {
-        let call = ChangeName {
-            directory: directory.ino,
-            name: name.clone(),
-            expect: Some(*found),
-            set: None,
-            claimed,
-            durable: true,
-        };
-        self.meta_here(call).await
+        let effects = vec![take_name(*directory, name, &found), drop_link(&found, now)];
+        self.execute(effects, false, *durable).await?;
+        Ok(((), Some(now)))
     }
 
     /// The attributes of what a name names; `Changed` if it was removed just now.
@@ -74,35 +53,6 @@ impl FileServer {
             Err(Error::Stale {}) => Err(Error::Changed {}),
             inode => Ok(inode?.attributes),
         }
-    }
-
-    /// Removes a name of this node and drops the link: in one record if the inode is here too.
-    async fn remove_name(
-        self: &Rc<Self>,
-        directory: Handle,
-        name: &Name,
-        found: &Dentry,
-        time: Time,
-        durable: bool,
-    ) -> Result<(), Error> {
-        if self.node_of(found.ino) == self.context.node() {
-            let name = Some((directory.ino, name.clone()));
-            return self.drop_link_here(handle_of(found), name, time, durable).await;
-        }
-        // The inode's node has another log: were its record durable and this one not, a crash
-        // would leave a name of nothing.
-        self.take_name(directory, name, found, false).await?;
-        self.drop_link_at_its_node(found, time, durable).await
-    }
-
-    pub(super) async fn drop_link_at_its_node(
-        &self,
-        found: &Dentry,
-        time: Time,
-        durable: bool,
-    ) -> Result<(), Error> {
-        let call = DropLink { file: handle_of(found), time, durable };
-        self.context.spawn(self.node_of(found.ino), call).await
     }
 
     pub(super) async fn remove_directory(
@@ -122,7 +72,7 @@ impl FileServer {
         self: &Rc<Self>,
         request: &RemoveDirectory,
         above: &Attributes,
-    ) -> Result<((), Option<DirectoryChange>), Error> {
+    ) -> Result<((), Option<Time>), Error> {
         let RemoveDirectory { who, directory, name, .. } = request;
         rules::check_search(who, above)?;
         let found = self.find(*directory, name).await?.ok_or(Error::NotFound {})?;
@@ -133,12 +83,19 @@ impl FileServer {
         }
         let now = self.now();
         self.freeze_empty(&found).await?;
-        let gone = self.remove_name(*directory, name, &found, now, true).await;
-        if gone.is_err() {
-            self.thaw(&found).await?;
+        let effects = vec![
+            take_name(*directory, name, &found),
+            drop_link(&found, now),
+            count_directories(*directory, -1, now),
+        ];
+        let removed = self.execute(effects, false, true).await;
+        if let Err(error) = removed {
+            if !is_in_doubt(error) {
+                self.thaw(&found).await?;
+            }
+            return Err(error);
         }
-        gone?;
-        Ok(((), Some(DirectoryChange { time: now, links: -1 })))
+        Ok(((), None))
     }
 
     /// Stops changes in a directory that is empty; `NotEmpty` if it is not, and then lets changes
@@ -189,4 +146,15 @@ impl FileServer {
         });
         Ok(try_join_all(asked).await?.into_iter().flatten().collect())
     }
+}
+
+/// A name does not name what it names any more.
+pub(super) fn take_name(directory: Handle, name: &Name, found: &Dentry) -> Effect {
+    let (directory, name) = (directory.ino, name.clone());
+    Effect::SetName { directory, name, expect: Some(*found), set: None }
+}
+
+/// What was found has a name less.
+pub(super) fn drop_link(found: &Dentry, time: Time) -> Effect {
+    Effect::DropLink { ino: found.ino, generation: found.generation, time }
 }

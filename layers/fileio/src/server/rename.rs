@@ -1,18 +1,16 @@
-//! Renaming: the old name is claimed, so that nobody else changes it; the new name is set; then the
-//! old one goes. So the file always has a name, and never one that is not counted for long.
+//! Renaming: both names are claimed, so that nobody else changes them; one record of the old name's
+//! node decides. Whoever looks the old name up meanwhile waits, so a file never has two names or none.
 
 use std::rc::Rc;
 
-use meta::protocol::{
-    ChangeInode, ChangeName, ClaimName, Dentry, DirectoryChange, FindName, GetInode, InodeChange,
-    LockTree, UnclaimName, UnlockTree,
-};
+use meta::protocol::{Dentry, Effect, GetInode, InodeChange, LockTree, UnlockTree};
 use runtime::NodeId;
 
-use super::FileServer;
 use super::create::handle_of;
+use super::remove::{drop_link, take_name};
+use super::{FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
-use crate::protocol::{Attributes, Error, Handle, Kind, ROOT, Rename, Time};
+use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
 use crate::rules;
 
 /// Directories above one another, at most: a loop in a damaged tree must not be followed for ever.
@@ -26,9 +24,20 @@ struct Move {
     replaced: Option<Dentry>,
     /// A directory changes its place in the tree.
     moves_up: bool,
-    /// The node of the new name.
-    to_node: NodeId,
     time: Time,
+}
+
+/// A name.
+struct Place<'a> {
+    node: NodeId,
+    directory: Handle,
+    name: &'a Name,
+}
+
+/// The directories of a rename, before it.
+struct Above<'a> {
+    from: &'a Attributes,
+    to: &'a Attributes,
 }
 
 impl FileServer {
@@ -52,81 +61,126 @@ impl FileServer {
     async fn rename_once(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
         let Rename { from_directory, to_directory, to_name, .. } = request;
         let to_node = name_node(to_directory.ino, to_name, self.context.fs_nodes());
-        self.changing(*from_directory, async |from_above| {
-            let from_change = self
-                .changing_at(*to_directory, to_node, async |to_above| {
-                    rules::check_search(&request.who, to_above)?;
-                    rules::check_search(&request.who, from_above)?;
-                    self.rename_claimed(request, from_above, to_above, to_node).await
+        self.changing(*from_directory, async |from| {
+            let from_time = self
+                .changing_at(*to_directory, to_node, async |to| {
+                    rules::check_search(&request.who, to)?;
+                    rules::check_search(&request.who, from)?;
+                    let above = Above { from, to };
+                    self.rename_claimed(request, &above, to_node).await
                 })
                 .await?;
-            Ok(((), from_change))
+            Ok(((), from_time))
         })
         .await
     }
 
-    /// Claims the old name for as long as the rename takes. Returns the changes of both directories.
+    /// Claims both names for as long as the rename takes. Returns when the directories changed, for
+    /// each that does not know.
     async fn rename_claimed(
         self: &Rc<Self>,
         request: &Rename,
-        from_above: &Attributes,
-        to_above: &Attributes,
+        above: &Above<'_>,
         to_node: NodeId,
-    ) -> Result<(Option<DirectoryChange>, Option<DirectoryChange>), Error> {
-        let (directory, name) = (request.from_directory.ino, request.from_name.clone());
-        let claim = ClaimName { directory, name: name.clone() };
-        let moved = self.meta_here(claim).await?.ok_or(Error::NotFound {})?;
-        let outcome = self.rename_found(request, moved, from_above, to_above, to_node).await;
-        self.meta_here(UnclaimName { directory, name }).await?;
-        outcome
+    ) -> Result<(Option<Time>, Option<Time>), Error> {
+        let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
+        if (from_directory.ino, from_name) == (to_directory.ino, to_name) {
+            self.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
+            return Ok((None, None));
+        }
+        let old = Place { node: self.context.node(), directory: *from_directory, name: from_name };
+        let new = Place { node: to_node, directory: *to_directory, name: to_name };
+        let [moved, replaced] = self.claim_both(&old, &new).await?;
+        let plan = match self.prepare(request, moved, replaced, above).await {
+            Ok(Some(plan)) => plan,
+            nothing => {
+                self.unclaim_both(&old, &new).await?;
+                return nothing.map(|_| (None, None));
+            }
+        };
+        let done = self.execute(effects(request, &plan), true, true).await;
+        if let Err(error) = done {
+            if !is_in_doubt(error) {
+                self.thaw_replaced(&plan).await?;
+                self.unclaim_both(&old, &new).await?;
+            }
+            return Err(error);
+        }
+        let [from_links, to_links] = links(request, &plan);
+        let unless_counted = |links| (links == 0).then_some(plan.time);
+        Ok((unless_counted(from_links), unless_counted(to_links)))
     }
 
-    async fn rename_found(
-        self: &Rc<Self>,
+    /// Claims two names in an order that all follow, so that renames do not hinder one another for
+    /// ever; what they name.
+    async fn claim_both(
+        &self,
+        old: &Place<'_>,
+        new: &Place<'_>,
+    ) -> Result<[Option<Dentry>; 2], Error> {
+        let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
+        let (first, second) = if old_first { (old, new) } else { (new, old) };
+        let found = self.claim(first.node, first.directory, first.name).await?;
+        match self.claim(second.node, second.directory, second.name).await {
+            Ok(other) => Ok(if old_first { [found, other] } else { [other, found] }),
+            Err(error) => {
+                self.unclaim(first.node, first.directory, first.name).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn unclaim_both(&self, old: &Place<'_>, new: &Place<'_>) -> Result<(), Error> {
+        self.unclaim(new.node, new.directory, new.name).await?;
+        self.unclaim(old.node, old.directory, old.name).await
+    }
+
+    /// Looks everything up, checks the rules, and freezes a directory that is replaced; `None` if
+    /// there is nothing to do.
+    async fn prepare(
+        &self,
         request: &Rename,
-        moved: Dentry,
-        from_above: &Attributes,
-        to_above: &Attributes,
-        to_node: NodeId,
-    ) -> Result<(Option<DirectoryChange>, Option<DirectoryChange>), Error> {
-        let plan = self.plan_rename(request, moved, from_above, to_above, to_node).await?;
-        let Some(plan) = plan else { return Ok((None, None)) };
-        self.carry_out(request, &plan).await?;
-        let replaces_directory =
-            plan.replaced.is_some_and(|found| found.kind == (Kind::Directory {}));
-        let links = i64::from(plan.moves_up) - i64::from(replaces_directory);
-        let to_change = DirectoryChange { time: plan.time, links };
-        let from_links = -i64::from(plan.moves_up);
-        let from_change = DirectoryChange { time: plan.time, links: from_links };
-        Ok((Some(from_change), Some(to_change)))
+        moved: Option<Dentry>,
+        replaced: Option<Dentry>,
+        above: &Above<'_>,
+    ) -> Result<Option<Move>, Error> {
+        let moved = moved.ok_or(Error::NotFound {})?;
+        if replaced.is_some_and(|replaced| replaced.ino == moved.ino) {
+            return Ok(None);
+        }
+        let plan = self.plan_rename(request, moved, replaced, above).await?;
+        if let Some(replaced) = plan.replaced_directory() {
+            self.freeze_empty(&replaced).await?;
+        }
+        Ok(Some(plan))
     }
 
-    /// Looks everything up and checks the rules; `None` if there is nothing to do.
+    async fn thaw_replaced(&self, plan: &Move) -> Result<(), Error> {
+        match plan.replaced_directory() {
+            Some(replaced) => self.thaw(&replaced).await,
+            None => Ok(()),
+        }
+    }
+
     async fn plan_rename(
         &self,
         request: &Rename,
         moved: Dentry,
-        from_above: &Attributes,
-        to_above: &Attributes,
-        to_node: NodeId,
-    ) -> Result<Option<Move>, Error> {
-        let Rename { who, from_directory, to_directory, to_name, .. } = request;
-        let call = FindName { directory: to_directory.ino, name: to_name.clone() };
-        let replaced = self.meta(to_node, call).await?;
-        if replaced.is_some_and(|replaced| replaced.ino == moved.ino) {
-            return Ok(None);
-        }
+        replaced: Option<Dentry>,
+        above: &Above<'_>,
+    ) -> Result<Move, Error> {
+        let Rename { who, from_directory, to_directory, .. } = request;
         let moves_directory = moved.kind == (Kind::Directory {});
         if moves_directory && self.is_below(*to_directory, moved.ino).await? {
             return Err(Error::Invalid {});
         }
         let file = self.named(&moved).await?;
-        rules::check_take(who, from_above, file.uid)?;
+        rules::check_take(who, above.from, file.uid)?;
         match &replaced {
-            None => rules::check_add(who, to_above)?,
+            None => rules::check_add(who, above.to)?,
             Some(replaced) => {
                 let replaced = self.named(replaced).await?;
-                rules::check_take(who, to_above, replaced.uid)?;
+                rules::check_take(who, above.to, replaced.uid)?;
                 match (moves_directory, replaced.kind) {
                     (true, Kind::Directory {}) => {} // must be empty: seen when it is frozen
                     (true, _) => return Err(Error::NotDirectory {}),
@@ -148,7 +202,7 @@ impl FileServer {
             // would wait for each other.
             return Err(Error::NotEmpty {});
         }
-        Ok(Some(Move { moved, replaced, moves_up, to_node, time: self.now() }))
+        Ok(Move { moved, replaced, moves_up, time: self.now() })
     }
 
     /// Is `directory` the directory `above`, or in it at any depth?
@@ -165,74 +219,45 @@ impl FileServer {
         }
         Err(Error::Damaged {})
     }
+}
 
-    async fn carry_out(self: &Rc<Self>, request: &Rename, plan: &Move) -> Result<(), Error> {
-        let frozen = plan.replaced.filter(|replaced| replaced.kind == (Kind::Directory {}));
-        if let Some(replaced) = &frozen {
-            self.freeze_empty(replaced).await?;
-        }
-        if let Err(error) = self.exchange_counted(request, plan).await {
-            if let Some(replaced) = &frozen {
-                self.thaw(replaced).await?;
-            }
-            return Err(error);
-        }
-        if let Some(replaced) = &plan.replaced {
-            self.drop_link_at_its_node(replaced, plan.time, true).await?;
-        }
-        let change = InodeChange {
-            ctime: Some(plan.time),
-            parent: plan.moves_up.then_some(request.to_directory.ino),
-            links: -extra_link(plan),
-            ..InodeChange::default()
-        };
-        let Handle { ino, generation } = handle_of(&plan.moved);
-        let durable = plan.moves_up || extra_link(plan) > 0;
-        let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable };
-        match self.meta(self.node_of(ino), call).await {
-            // Removed by its new name already.
-            Ok(_) | Err(Error::Stale {}) => Ok(()),
-            Err(error) => Err(error),
-        }
+impl Move {
+    fn replaced_directory(&self) -> Option<Dentry> {
+        self.replaced.filter(|replaced| replaced.kind == (Kind::Directory {}))
     }
+}
 
-    /// A file has a link for each of its names also between the two steps, where a crash may leave
-    /// both of them: removing one must not take the file from the other.
-    async fn exchange_counted(&self, request: &Rename, plan: &Move) -> Result<(), Error> {
-        let (moved, extra) = (handle_of(&plan.moved), extra_link(plan));
-        if extra == 0 {
-            return self.exchange_names(request, plan).await;
-        }
-        match self.count_link(moved, extra, plan.time).await {
-            // What was looked up is gone: look again.
-            Err(Error::Stale {}) => return Err(Error::Changed {}),
-            counted => counted?,
-        };
-        let exchanged = self.exchange_names(request, plan).await;
-        if exchanged.is_err() {
-            self.count_link(moved, -extra, plan.time).await?;
-        }
-        exchanged
+/// Directories more (or fewer) in the directory of the old and in that of the new name.
+fn links(request: &Rename, plan: &Move) -> [i64; 2] {
+    let (moves, replaces) =
+        (i64::from(plan.moves_up), i64::from(plan.replaced_directory().is_some()));
+    if request.from_directory == request.to_directory {
+        return [0, -replaces];
     }
+    [-moves, moves - replaces]
+}
 
-    /// Sets the new name, then removes the old one, which nobody else can have changed.
-    async fn exchange_names(&self, request: &Rename, plan: &Move) -> Result<(), Error> {
-        let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
-        let set_new = ChangeName {
+/// Everything that changes.
+fn effects(request: &Rename, plan: &Move) -> Vec<Effect> {
+    let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
+    let Handle { ino, generation } = handle_of(&plan.moved);
+    let parent = plan.moves_up.then_some(to_directory.ino);
+    let change = InodeChange { ctime: Some(plan.time), parent, ..InodeChange::default() };
+    let mut effects = vec![
+        take_name(*from_directory, from_name, &plan.moved),
+        Effect::SetName {
             directory: to_directory.ino,
             name: to_name.clone(),
             expect: plan.replaced,
             set: Some(plan.moved),
-            claimed: false,
-            durable: true,
-        };
-        self.meta(plan.to_node, set_new).await?;
-        self.take_name(*from_directory, from_name, &plan.moved, true).await
+        },
+        Effect::ChangeParts { ino, generation, change },
+    ];
+    effects.extend(plan.replaced.map(|replaced| drop_link(&replaced, plan.time)));
+    for (directory, links) in [from_directory, to_directory].into_iter().zip(links(request, plan)) {
+        if links != 0 {
+            effects.push(count_directories(*directory, links, plan.time));
+        }
     }
-}
-
-/// Links that are counted for what moves while it may have both names. The links of a directory
-/// count something else.
-fn extra_link(plan: &Move) -> i64 {
-    i64::from(plan.moved.kind != (Kind::Directory {}))
+    effects
 }

@@ -76,6 +76,12 @@ pub(super) fn boot_nodes(
         Ok(())
     })?;
     on_each(machine, fs_nodes(geometry), move |context| async move {
-        node::serve_files(context, shape).await.map(drop)
+        node::serve_metadata(context, shape).await.map(drop)
+    })?;
+    on_each(machine, fs_nodes(geometry), node::finish_intents)?;
+    on_each(machine, fs_nodes(geometry), node::end_recovery)?;
+    on_each(machine, fs_nodes(geometry), move |context| async move {
+        node::serve_files(&context, shape);
+        Ok(())
     })
 }

@@ -139,6 +139,14 @@ pub enum StackError {
         /// Why.
         error: meta::store::StoreError,
     },
+    /// What a crash has left half done cannot be brought to its end.
+    #[error("recovery at {node}: {error}; nothing is lost, open the volume again")]
+    Recovery {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        error: meta::protocol::Error,
+    },
     /// The threads of the machine cannot run.
     #[error("cannot start the machine: {0}")]
     Machine(#[from] std::io::Error),

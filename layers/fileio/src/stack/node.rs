@@ -8,6 +8,7 @@ use blockio::{BlockClient, Geometry, OpenError, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
+use meta::protocol::{EndRecovery, FinishIntents};
 use runtime::Context;
 use runtime::disk::Disk;
 
@@ -86,17 +87,37 @@ pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
     context.serve::<cache::protocol::Cache>(server);
 }
 
-/// Phase 3, at each file-system node: mounts its metadata; serves that and files. Returns the
-/// metadata's server, for checks.
-pub async fn serve_files(
+/// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes. Returns
+/// the server, for checks.
+pub async fn serve_metadata(
     context: Context,
     geometry: Geometry,
 ) -> Result<Rc<MetaServer>, StackError> {
-    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
-    let stripes: Rc<dyn Stripes> = Rc::new(CacheClient::new(context.clone(), geometry, below));
-    let mounted = MetaServer::mount(context.clone(), stripes.clone()).await;
+    let mounted = MetaServer::mount(context.clone(), cached(&context, geometry)).await;
     let meta = mounted.map_err(|error| StackError::Metadata { node: context.node(), error })?;
     context.serve::<meta::protocol::Meta>(meta.clone());
-    context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
     Ok(meta)
+}
+
+/// Phase 4, at each file-system node: brings about at other nodes what was promised before a crash.
+pub async fn finish_intents(context: Context) -> Result<(), StackError> {
+    let finished = meta::client::ask(&context, context.node(), FinishIntents {}).await;
+    finished.map_err(|error| StackError::Recovery { node: context.node(), error })
+}
+
+/// Phase 5, at each file-system node: cleans up behind phase 4.
+pub async fn end_recovery(context: Context) -> Result<(), StackError> {
+    let ended = meta::client::ask(&context, context.node(), EndRecovery {}).await;
+    ended.map_err(|error| StackError::Recovery { node: context.node(), error })
+}
+
+/// Phase 6, at each file-system node: serves files. No client has seen anything before.
+pub fn serve_files(context: &Context, geometry: Geometry) {
+    let stripes = cached(context, geometry);
+    context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
+}
+
+fn cached(context: &Context, geometry: Geometry) -> Rc<dyn Stripes> {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    Rc::new(CacheClient::new(context.clone(), geometry, below))
 }

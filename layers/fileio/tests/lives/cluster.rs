@@ -97,9 +97,22 @@ impl Cluster {
         }
     }
 
+    async fn serve_metadata(&self, node: NodeId) -> Result<(), StackError> {
+        let geometry = self.geometry;
+        self.on(node, move |context| async move {
+            node::serve_metadata(context, geometry).await.map(drop)
+        })
+        .await
+    }
+
     async fn serve_files(&self, node: NodeId) -> Result<(), StackError> {
         let geometry = self.geometry;
-        self.on(node, move |context| node::serve_files(context, geometry)).await
+        self.on(node, move |context| async move {
+            node::finish_intents(context.clone()).await?;
+            node::serve_files(&context, geometry);
+            Ok(())
+        })
+        .await
     }
 
     fn next_epoch(&self) {
@@ -122,6 +135,9 @@ impl Cluster {
             self.serve(node).await?;
         }
         for node in fs_nodes() {
+            self.serve_metadata(node).await?;
+        }
+        for node in fs_nodes() {
             self.serve_files(node).await?;
         }
         Ok(())
@@ -136,7 +152,12 @@ impl Cluster {
             self.world.restart(node);
             self.tell_epoch();
             let served = match self.serve(node).await {
-                Ok(()) if matches!(node.kind(), NodeKind::Fs(_)) => self.serve_files(node).await,
+                Ok(()) if matches!(node.kind(), NodeKind::Fs(_)) => {
+                    match self.serve_metadata(node).await {
+                        Ok(()) => self.serve_files(node).await,
+                        failed => failed,
+                    }
+                }
                 served => served,
             };
             match served {

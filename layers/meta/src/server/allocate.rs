@@ -2,6 +2,7 @@
 //! free list, which was the bottleneck of the thesis' Fig. 4.5).
 
 use std::cell::Cell;
+use std::ops::Bound;
 use std::time::Duration;
 
 use runtime::NodeId;
@@ -151,7 +152,7 @@ impl MetaServer {
     async fn unconfirmed_grants(&self, to: u32) -> Result<Vec<u64>, Error> {
         let (from, end) = keys::intents(keys::GRANTS);
         let mut groups = Vec::new();
-        for (key, value) in self.store.scan(from.as_ref().map(Vec::as_slice), &end, 1024).await? {
+        for (key, value) in self.store.scan(Bound::Included(&from), &end, 1024).await? {
             if decode::<u32>(&value)? == to {
                 groups.push(keys::intent_number(&key).ok_or(Error::Damaged {})?);
             }

@@ -2,19 +2,25 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::time::Duration;
 
+use futures::future::{Either, select};
+use runtime::Context;
 use runtime::protocol::Undelivered;
 use runtime::sync::{Event, KeyGuard, KeyedLock, Limit};
 
 use super::MetaServer;
-use crate::attributes::Kind;
+use crate::attributes::{Kind, Time};
 use crate::protocol::{
-    Begin, ChangeInode, DirectoryChange, End, Error, Freeze, GetOccupancy, Inode, InodeChange,
-    LearnOccupancy, Occupancy, Thaw,
+    Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Thaw,
 };
+use crate::store::Position;
 
 /// Directories whose occupancy is kept, at most; for others all nodes are asked.
 const KNOWN_MAX: usize = 65_536;
+/// Whoever looks up a name that is on its way waits so long, at most.
+const HIDDEN_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Changes of the tree that wait for their turn, at most.
 const TREE_WAITING_MAX: usize = 1024;
 
@@ -24,13 +30,26 @@ pub(super) struct Directories {
     states: RefCell<BTreeMap<u64, State>>,
     changed: Event,
     names: KeyedLock<Vec<u8>>,
-    /// Names that a rename is about to take away.
-    claims: RefCell<BTreeSet<Vec<u8>>>,
+    /// Names that an operation on several nodes is about to change.
+    claims: RefCell<BTreeMap<Vec<u8>, Claim>>,
+    unclaimed: Event,
     tree: Limit,
+}
+
+/// Keeps a name from being changed by others.
+#[derive(Debug)]
+struct Claim {
+    /// The node that claimed it. Should that node be replaced, its claims are void once its intents
+    /// have been sent again.
+    by: u32,
+    /// It is decided that the name is gone, but its file does not have the new name yet.
+    hidden: bool,
 }
 
 #[derive(Default)]
 struct State {
+    /// The record that made it, if that was since the mount.
+    made: Position,
     /// Changes between `Begin` and `End`.
     changing: usize,
     /// No change may begin.
@@ -48,6 +67,7 @@ impl Default for Directories {
             changed: Event::default(),
             names: KeyedLock::default(),
             claims: RefCell::default(),
+            unclaimed: Event::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
         }
     }
@@ -62,25 +82,49 @@ impl Directories {
         claimed: bool,
     ) -> Result<KeyGuard<Vec<u8>>, Error> {
         let guard = self.names.exclusive(key.to_vec()).await;
-        if !claimed && self.claims.borrow().contains(key) {
+        if !claimed && self.claims.borrow().contains_key(key) {
             return Err(Undelivered::Busy.into());
         }
         Ok(guard)
     }
 
-    /// Claims a name; the caller holds its lock.
-    pub(super) fn claim(&self, key: Vec<u8>) {
-        self.claims.borrow_mut().insert(key);
+    /// Claims a name for the node `by`; the caller holds its lock.
+    pub(super) fn claim(&self, key: Vec<u8>, by: u32) {
+        self.claims.borrow_mut().insert(key, Claim { by, hidden: false });
     }
 
-    /// Gives a claim up.
-    pub(super) fn unclaim(&self, key: &[u8]) {
-        self.claims.borrow_mut().remove(key);
+    /// A claimed name cannot be looked up until it is given up.
+    pub(super) fn hide(&self, key: &[u8]) {
+        if let Some(claim) = self.claims.borrow_mut().get_mut(key) {
+            claim.hidden = true;
+        }
     }
 
-    /// A directory was made just now: it has no names anywhere.
-    pub(super) fn made(&self, ino: u64) {
-        let state = State { complete: true, ..State::default() };
+    /// Gives a claim of the node `by` up.
+    pub(super) fn unclaim(&self, key: &[u8], by: u32) {
+        let mut claims = self.claims.borrow_mut();
+        if claims.get(key).is_some_and(|claim| claim.by == by) {
+            claims.remove(key);
+            drop(claims);
+            self.unclaimed.tell();
+        }
+    }
+
+    /// Waits while `key` is hidden; busy if that takes long.
+    pub(super) async fn shown(&self, key: &[u8], context: &Context) -> Result<(), Error> {
+        let is_hidden = || self.claims.borrow().get(key).is_some_and(|claim| claim.hidden);
+        while is_hidden() {
+            let unclaimed = pin!(self.unclaimed.next());
+            if let Either::Right(_) = select(unclaimed, context.sleep(HIDDEN_WAIT_MAX)).await {
+                return Err(Undelivered::Busy.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory was made just now, by the record `made`: it has no names anywhere.
+    pub(super) fn made(&self, ino: u64, made: Position) {
+        let state = State { complete: true, made, ..State::default() };
         self.states.borrow_mut().insert(ino, state);
     }
 
@@ -127,6 +171,9 @@ impl MetaServer {
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
     pub(super) async fn begin(&self, request: Begin) -> Result<Inode, Error> {
+        // Its names may be durable at other nodes before its own record is.
+        let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
+        self.store.durable(made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
         let begun = self.directories.with(request.directory, |state| {
             if !state.frozen {
@@ -139,9 +186,9 @@ impl MetaServer {
     }
 
     pub(super) async fn end(&self, request: End) -> Result<(), Error> {
-        let End { directory, change } = request;
-        let noted = match change {
-            Some(change) => self.note(directory, change).await,
+        let End { directory, time } = request;
+        let noted = match time {
+            Some(time) => self.note(directory, time).await,
             None => Ok(()),
         };
         self.directories.with(directory, |state| {
@@ -151,23 +198,14 @@ impl MetaServer {
         noted
     }
 
-    /// Times go to the store with the next commit; links, which must be exact, at once.
-    async fn note(&self, directory: u64, change: DirectoryChange) -> Result<(), Error> {
-        let DirectoryChange { time, links } = change;
+    /// Times go to the store with the next commit.
+    async fn note(&self, directory: u64, time: Time) -> Result<(), Error> {
         self.load(directory, 0).await?;
-        if links == 0 {
-            return self.with_dirty(directory, |active| {
-                let attributes = &mut active.inode.attributes;
-                attributes.mtime = attributes.mtime.max(time);
-                attributes.ctime = attributes.ctime.max(time);
-            });
-        }
-        let generation = self.with(directory, |active| Ok(active.inode.attributes.generation))?;
-        let change =
-            InodeChange { mtime: Some(time), ctime: Some(time), links, ..InodeChange::default() };
-        let call =
-            ChangeInode { ino: directory, generation, change, only_if_ctime: None, durable: true };
-        self.change_inode(call).await.map(|_| ())
+        self.with_dirty(directory, |active| {
+            let attributes = &mut active.inode.attributes;
+            attributes.mtime = attributes.mtime.max(time);
+            attributes.ctime = attributes.ctime.max(time);
+        })
     }
 
     pub(super) async fn freeze(&self, request: Freeze) -> Result<Occupancy, Error> {

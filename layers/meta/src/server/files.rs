@@ -176,15 +176,22 @@ impl MetaServer {
             })?;
         }
         // The inode last: its size must not promise content that no record names.
-        let (position, ()) = self
+        let (position, stored) = self
             .record(|| {
-                let mut batch = Batch::new();
-                batch.put(keys::inode(ino), to_bytes(&snapshot));
-                Ok((batch, ()))
+                self.with(ino, |active| {
+                    // Links, owner and the like may have changed, in records of their own, while the
+                    // content became durable.
+                    let mut stored = active.inode.clone();
+                    stored.attributes.size = snapshot.attributes.size;
+                    stored.attributes.used_bytes = snapshot.attributes.used_bytes;
+                    let mut batch = Batch::new();
+                    batch.put(keys::inode(ino), to_bytes(&stored));
+                    Ok((batch, stored))
+                })
             })
             .await?;
         self.with(ino, |active| {
-            active.stored = snapshot;
+            active.stored = stored;
             Ok(position)
         })
     }
@@ -291,7 +298,8 @@ impl MetaServer {
     /// Frees what is left of an inode that is gone.
     pub(super) async fn trim(&self, ino: u64) -> Result<(), Error> {
         let unnamed = self.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
-        let outcome = self.trim_all(ino, unnamed.unwrap_or_default()).await;
+        let Some(unnamed) = unnamed else { return Ok(()) };
+        let outcome = self.trim_all(ino, unnamed).await;
         // Until now whoever needs space waits for this.
         self.dead.borrow_mut().remove(&ino);
         outcome
@@ -341,11 +349,15 @@ impl MetaServer {
         (RECORD_BYTES / (RECORD_BYTES_PER_BLOCK * blocks)).max(1)
     }
 
+    /// Inodes that are gone and not trimmed yet.
+    pub(super) fn gone(&self) -> Vec<u64> {
+        self.dead.borrow().keys().copied().collect()
+    }
+
     /// Finishes trims that a crash has interrupted. Nobody uses the files yet.
     pub(super) async fn finish_trims(&self) -> Result<(), StoreError> {
         let (from, end) = keys::intents(keys::TRIMS);
-        let from = from.as_ref().map(Vec::as_slice);
-        for (key, value) in self.store.scan(from, &end, usize::MAX).await? {
+        for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
             let first = decode(&value).map_err(|_| bad_intent())?;
             self.trim_chunks(ino, first).await.map_err(|_| bad_intent())?;

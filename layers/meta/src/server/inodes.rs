@@ -8,7 +8,7 @@ use crate::active::Active;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
 use crate::keys;
-use crate::protocol::{ChangeInode, DropLink, Error, GetInode, Inode, InodeChange};
+use crate::protocol::{ChangeInode, Error, GetInode, Inode, InodeChange};
 use crate::store::Batch;
 
 /// The number of the root directory.
@@ -129,66 +129,6 @@ impl MetaServer {
             })?;
         self.settle_record(position, durable).await?;
         Ok(attributes)
-    }
-
-    pub(super) async fn drop_link(&self, request: DropLink) -> Result<u32, Error> {
-        let DropLink { ino, generation, time, name, durable } = request;
-        // A commit under way would name blocks of a file that is gone.
-        let _no_commit = self.commits.exclusive(ino).await;
-        self.load(ino, generation).await?;
-        let name_key = name.as_ref().map(|(directory, name)| keys::name(*directory, name));
-        let mut _alone = None;
-        if let Some(key) = &name_key {
-            _alone = Some(self.directories.name_lock(key, false).await?);
-            let dentry = self.store.get(key).await?.ok_or(Error::Changed {})?;
-            if decode::<crate::protocol::Dentry>(&dentry)?.ino != ino {
-                return Err(Error::Changed {});
-            }
-        }
-        let (position, left) = self
-            .record(|| {
-                self.with(ino, |active| {
-                    let mut batch = Batch::new();
-                    batch.relieve();
-                    if let Some(key) = &name_key {
-                        batch.delete(key.clone());
-                    }
-                    let attributes = &active.inode.attributes;
-                    let is_directory = attributes.kind == (Kind::Directory {});
-                    let left = if is_directory { 0 } else { attributes.links.saturating_sub(1) };
-                    if left > 0 {
-                        let mut stored = active.stored.clone();
-                        stored.attributes.links = left;
-                        stored.attributes.ctime = time;
-                        batch.put(keys::inode(ino), to_bytes(&stored));
-                    } else {
-                        batch.delete(keys::inode(ino));
-                        batch.put(keys::trim_intent(ino), to_bytes(&0_u64));
-                        let count = self.inode_count.get().saturating_sub(1);
-                        batch.put(keys::inode_count(), to_bytes(&count));
-                    }
-                    Ok((batch, left))
-                })
-            })
-            .await?;
-        if left > 0 {
-            self.with(ino, |active| {
-                for inode in [&mut active.inode, &mut active.stored] {
-                    inode.attributes.links = left;
-                    inode.attributes.ctime = time;
-                }
-                Ok(())
-            })?;
-        } else {
-            self.inode_count.set(self.inode_count.get().saturating_sub(1));
-            self.dirty.borrow_mut().remove(&ino);
-            let gone = self.inodes.borrow_mut().remove(&ino);
-            let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
-            self.dead.borrow_mut().insert(ino, unnamed);
-            self.directories.removed(ino);
-        }
-        self.settle_record(position, durable).await?;
-        Ok(left)
     }
 }
 

@@ -1,17 +1,16 @@
 //! Names of directories, at the nodes of their hashes.
 
-use runtime::wire::to_bytes;
+use std::rc::Rc;
 
+use super::intents::Addition;
 use super::{MetaServer, decode};
-use crate::active::Active;
 use crate::attributes::{Attributes, Kind, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, ChangeName, ClaimName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode,
-    SCAN_MAX, ScanNames, UnclaimName,
+    AddFile, ClaimName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode, SCAN_MAX,
+    ScanNames, UnclaimName,
 };
-use crate::store::Batch;
 
 /// What a directory says of its size: names are in the store, not in blocks of its own.
 pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
@@ -21,7 +20,9 @@ const SAME_POSITION_MAX: usize = 64;
 
 impl MetaServer {
     pub(super) async fn find_name(&self, request: FindName) -> Result<Option<Dentry>, Error> {
-        let value = self.store.get(&keys::name(request.directory, &request.name)).await?;
+        let key = keys::name(request.directory, &request.name);
+        self.directories.shown(&key, &self.context).await?;
+        let value = self.store.get(&key).await?;
         value.map(|value| decode(&value)).transpose()
     }
 
@@ -70,76 +71,40 @@ impl MetaServer {
         let from = keys::names_after(request.directory, None);
         let end = keys::names_end(request.directory);
         let found = self.store.scan(from.as_ref().map(Vec::as_slice), &end, 1).await?;
+        if found.is_empty() {
+            // The directory may be removed now: what a crash brought back would be in no directory.
+            let from = keys::names_start(request.directory);
+            self.store.settled(&from, &end).await?;
+        }
         Ok(!found.is_empty())
     }
 
-    pub(super) async fn add_file(&self, request: AddFile) -> Result<Attributes, Error> {
-        let AddFile { directory, name, inode, durable } = request;
-        let name_key = keys::name(directory, &name);
-        let _alone = self.directories.name_lock(&name_key, false).await?;
-        if self.store.get(&name_key).await?.is_some() {
-            return Err(Error::Exists {});
-        }
-        let ino =
-            self.store.next_number() * u64::from(self.context.fs_nodes()) + u64::from(self.node);
+    pub(super) async fn add_file(self: &Rc<Self>, request: AddFile) -> Result<Attributes, Error> {
+        let AddFile { directory, name, inode, effects, durable } = request;
+        let nodes = u64::from(self.context.fs_nodes());
+        let ino = self.store.next_number() * nodes + u64::from(self.node);
         let generation = self.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
-        let dentry = Dentry { ino, generation, kind: made.attributes.kind };
-        let (position, ()) = self
-            .record(|| {
-                let mut batch = Batch::new();
-                batch.put(name_key.clone(), to_bytes(&dentry));
-                batch.put(keys::inode(ino), to_bytes(&made));
-                batch.put(keys::inode_count(), to_bytes(&(self.inode_count.get() + 1)));
-                Ok((batch, ()))
-            })
-            .await?;
-        self.inode_count.set(self.inode_count.get() + 1);
         let attributes = made.attributes;
-        if attributes.kind == (Kind::Directory {}) {
-            self.directories.made(ino);
-        }
-        self.make_room();
-        self.inodes.borrow_mut().insert(ino, Active::new(made));
-        self.settle_record(position, durable).await?;
+        let addition = Addition { key: keys::name(directory, &name), made };
+        self.carry_out(Some(addition), effects, false, durable).await?;
         Ok(attributes)
     }
 
     pub(super) async fn claim_name(&self, request: ClaimName) -> Result<Option<Dentry>, Error> {
-        let ClaimName { directory, name } = request;
+        let ClaimName { directory, name, by } = request;
         let key = keys::name(directory, &name);
         let _alone = self.directories.name_lock(&key, false).await?;
-        let found = self.find_name(FindName { directory, name }).await?;
-        if found.is_some() {
-            self.directories.claim(key);
-        }
-        Ok(found)
+        let value = self.store.get(&key).await?;
+        // What is decided elsewhere on the strength of this must find it so after a crash.
+        let (from, to) = keys::only(&key);
+        self.store.settled(&from, &to).await?;
+        self.directories.claim(key, by);
+        value.map(|value| decode(&value)).transpose()
     }
 
     pub(super) fn unclaim_name(&self, request: &UnclaimName) {
-        self.directories.unclaim(&keys::name(request.directory, &request.name));
-    }
-
-    pub(super) async fn change_name(&self, request: ChangeName) -> Result<(), Error> {
-        let ChangeName { directory, name, expect, set, claimed, durable } = request;
-        let key = keys::name(directory, &name);
-        let _alone = self.directories.name_lock(&key, claimed).await?;
-        let found = self.store.get(&key).await?;
-        let found: Option<Dentry> = found.map(|value| decode(&value)).transpose()?;
-        if found != expect {
-            return Err(Error::Changed {});
-        }
-        let (position, ()) = self
-            .record(|| {
-                let mut batch = Batch::new();
-                match &set {
-                    Some(dentry) => batch.put(key.clone(), to_bytes(dentry)),
-                    None => batch.delete(key.clone()),
-                }
-                Ok((batch, ()))
-            })
-            .await?;
-        self.settle_record(position, durable).await
+        self.directories.unclaim(&keys::name(request.directory, &request.name), request.by);
     }
 }
 

@@ -165,6 +165,13 @@ impl Store {
         }
     }
 
+    /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive a
+    /// crash. Changes that are made later do not matter. At once if nothing is on its way.
+    pub async fn settled(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
+        let position = self.state.borrow().last_change(from, to);
+        self.durable(Position(position)).await
+    }
+
     /// Up to `limit` keys after `from` and before `to`, with their values, in order.
     ///
     /// What is committed while the scan runs may be seen or not, but a batch never by halves within

@@ -7,23 +7,38 @@ use bytes::Bytes;
 
 use super::rewrite::Change;
 
-/// Changes by key; `None` is a deletion.
+/// A value, or `None` for a deletion, and the record that told of it.
+#[derive(Clone, Debug)]
+struct Entry {
+    value: Option<Bytes>,
+    position: u64,
+}
+
+/// Changes by key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
-    entries: BTreeMap<Bytes, Option<Bytes>>,
+    entries: BTreeMap<Bytes, Entry>,
     /// Bytes of all keys and values that were ever put: at least what is there now.
     bytes: u64,
 }
 
 impl Overlay {
-    pub(crate) fn set(&mut self, key: Bytes, value: Option<Bytes>) {
+    /// Notes the change of `key` by the record `position`.
+    pub(crate) fn set(&mut self, key: Bytes, value: Option<Bytes>, position: u64) {
         self.bytes += (key.len() + value.as_ref().map_or(0, Bytes::len)) as u64;
-        self.entries.insert(key, value);
+        self.entries.insert(key, Entry { value, position });
     }
 
     /// The change of `key`, if there is one.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Bytes>> {
-        self.entries.get(key)
+        self.entries.get(key).map(|entry| &entry.value)
+    }
+
+    /// The last record that changed a key from `from` on and before `to`; 0 if none did.
+    pub(crate) fn last_change(&self, from: &[u8], to: &[u8]) -> u64 {
+        let range = (Bound::Included(from), Bound::Excluded(to));
+        let entries = (from < to).then(|| self.entries.range::<[u8], _>(range));
+        entries.into_iter().flatten().map(|(_, entry)| entry.position).max().unwrap_or(0)
     }
 
     /// Changed keys.
@@ -42,7 +57,7 @@ impl Overlay {
 
     /// All changes, in order.
     pub(crate) fn changes(&self) -> Vec<Change> {
-        self.entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+        self.entries.iter().map(change).collect()
     }
 
     /// The changes after `from` and before `to`.
@@ -56,7 +71,7 @@ impl Overlay {
             Bound::Unbounded => to.is_empty(),
         };
         let entries = (!empty).then(|| self.entries.range::<[u8], _>((from, Bound::Excluded(to))));
-        entries.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone()))
+        entries.into_iter().flatten().map(change)
     }
 
     /// Puts the changes of `newer` over these.
@@ -64,6 +79,10 @@ impl Overlay {
         self.bytes += newer.bytes;
         self.entries.extend(newer.entries);
     }
+}
+
+fn change((key, entry): (&Bytes, &Entry)) -> Change {
+    (key.clone(), entry.value.clone())
 }
 
 /// Merges ordered lists of changes; where two have a key, the one of the earlier list counts.
@@ -108,8 +127,8 @@ mod tests {
 
     fn overlay(changes: &[(&'static str, Option<&'static str>)]) -> Overlay {
         let mut overlay = Overlay::default();
-        for (key, value) in changes {
-            overlay.set(Bytes::from(*key), value.map(Bytes::from));
+        for (position, (key, value)) in (1..).zip(changes) {
+            overlay.set(Bytes::from(*key), value.map(Bytes::from), position);
         }
         overlay
     }
@@ -126,5 +145,13 @@ mod tests {
         assert_eq!(frozen.range(Bound::Excluded(b"a"), b"d").count(), 1);
         assert_eq!(frozen.range(Bound::Included(b"x"), b"d").count(), 0);
         assert_eq!(frozen.range(Bound::Excluded(b"d"), b"d").count(), 0);
+    }
+
+    #[test]
+    fn deletions_count_when_the_last_change_of_a_range_is_asked_for() {
+        let mut overlay = overlay(&[("a", Some("1")), ("b", None), ("c", Some("2"))]);
+        assert_eq!([overlay.last_change(b"a", b"c"), overlay.last_change(b"d", b"z")], [2, 0]);
+        overlay.set("a".into(), None, 9);
+        assert_eq!([overlay.last_change(b"a", b"c"), overlay.last_change(b"c", b"a")], [9, 0]);
     }
 }

@@ -120,6 +120,13 @@ impl State {
         self.active.get(key).or_else(frozen)
     }
 
+    /// The last record that changed a key from `from` on and before `to`, as far as that is not in
+    /// the tree.
+    pub(crate) fn last_change(&self, from: &[u8], to: &[u8]) -> u64 {
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.last_change(from, to));
+        self.active.last_change(from, to).max(frozen)
+    }
+
     /// Is the log so long that a checkpoint should start?
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         !self.checkpointing && self.log_is_long() && self.root.position < self.log.last()
@@ -253,8 +260,8 @@ impl State {
 
     fn apply_op(&mut self, op: Op, position: u64) {
         match op {
-            Op::Put { key, value } => self.active.set(key, Some(value)),
-            Op::Delete { key } => self.active.set(key, None),
+            Op::Put { key, value } => self.active.set(key, Some(value), position),
+            Op::Delete { key } => self.active.set(key, None, position),
             Op::Allocated { run } => self.space.keep_loan(run),
             Op::Freed { run } => {
                 self.space.set_kept(run, false);

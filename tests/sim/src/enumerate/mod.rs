@@ -23,11 +23,9 @@
 //! | `tree.rs` | what a walk sees |
 //! | `crashes.rs` | from a record to its crash states |
 //! | `oracle.rs` | what may be found |
-//! | `known.rs` | what is known to be found otherwise today |
 //! | `state.rs` | the name of one state, to look at it again |
 
 mod crashes;
-mod known;
 mod oracle;
 mod perform;
 mod state;
@@ -97,8 +95,6 @@ pub struct Report {
     pub states: u64,
     /// Images among them that were mounted: no two of one group of workloads have the same bytes.
     pub distinct: u64,
-    /// States that are as they should not be, but as they are known to be, by name.
-    pub known: BTreeMap<&'static str, u64>,
     /// States that are wrong.
     pub wrong: u64,
     /// The first of them.
@@ -113,9 +109,6 @@ impl Report {
         self.distinct += other.distinct;
         self.wrong += other.wrong;
         self.violations.extend(other.violations);
-        for (name, count) in other.known {
-            *self.known.entry(name).or_default() += count;
-        }
     }
 }
 
@@ -262,9 +255,9 @@ impl<'a> Enumeration<'a> {
                 return;
             }
             self.report.points += 1;
-            let oracle = oracles.entry(point.stage).or_insert_with(|| {
-                Oracle::new(self.group.shape.fs_nodes(), ops, &recorded.done, point.stage)
-            });
+            let oracle = oracles
+                .entry(point.stage)
+                .or_insert_with(|| Oracle::new(ops, &recorded.done, point.stage));
             self.point(ops, number, &point, oracle);
         }
     }
@@ -286,7 +279,6 @@ impl<'a> Enumeration<'a> {
             let verdict = verdicts.entry(found).or_insert_with(|| oracle.judge(&self.found[found]));
             match verdict {
                 Verdict::Sound => {}
-                Verdict::Known(name) => *self.report.known.entry(name).or_default() += 1,
                 Verdict::Wrong(why) => {
                     self.report.wrong += 1;
                     if self.told.len() < TOLD_MAX && self.told.insert((ops.len(), why.clone())) {

@@ -8,7 +8,6 @@ use fileio::model::Model;
 use futures::executor::block_on;
 
 use super::crashes::Stage;
-use super::known::{self, Known};
 use super::perform::{Done, perform};
 use super::tree::{Entry, Tree, walk};
 use super::vocabulary::Op;
@@ -18,8 +17,6 @@ use super::volume::{Found, setup};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Sound,
-    /// As it should not be, but as it is known to be.
-    Known(&'static str),
     Wrong(String),
 }
 
@@ -35,8 +32,6 @@ type Groups = BTreeMap<Vec<usize>, Group>;
 /// All that may be found at one stage of a workload.
 pub(super) struct Oracle {
     sound: Groups,
-    /// What may be found beyond that, as is known.
-    known: Option<(&'static Known, Vec<Group>)>,
 }
 
 /// A workload that was run.
@@ -49,17 +44,11 @@ struct Story<'a> {
 
 impl Oracle {
     /// For a workload that ran as told by `done`, at `stage`.
-    pub(super) fn new(fs_nodes: u32, ops: &[Op], done: &[Done], stage: Stage) -> Self {
+    pub(super) fn new(ops: &[Op], done: &[Done], stage: Stage) -> Self {
         let story = Story { ops, done, stage };
         let all: Vec<usize> = (0..stage.begun).filter(|&i| story.changes(i)).collect();
         let sound = story.groups(&all);
-        let under_way = (stage.begun > stage.answered).then(|| stage.begun - 1);
-        let known = under_way.filter(|&i| story.changes(i)).and_then(|i| {
-            let known = known::of(fs_nodes, ops[i])?;
-            let others: Vec<usize> = all.iter().copied().filter(|&other| other != i).collect();
-            Some((known, story.half_done(known, &others, i)))
-        });
-        Self { sound, known }
+        Self { sound }
     }
 
     /// What to think of what was found.
@@ -69,15 +58,9 @@ impl Oracle {
             Err(error) => return Verdict::Wrong(error.clone()),
         };
         let differences: Vec<Option<String>> =
-            self.sound.values().map(|group| group.difference(&found.tree, exact)).collect();
+            self.sound.values().map(|group| group.difference(&found.tree)).collect();
         if differences.iter().any(Option::is_none) && found.flaws.is_empty() {
             return Verdict::Sound;
-        }
-        if let Some((known, groups)) = &self.known
-            && known.explains(&found.flaws)
-            && groups.iter().any(|group| group.difference(&found.tree, loose).is_none())
-        {
-            return Verdict::Known(known.name);
         }
         let mut why: Vec<String> = differences.into_iter().flatten().collect();
         why.extend(found.flaws.iter().cloned());
@@ -115,43 +98,11 @@ impl Story<'_> {
         }
         groups
     }
-
-    /// Trees without operation `i`, with it, and, if it is one that may leave both names, with the
-    /// entries of both.
-    fn half_done(&self, known: &Known, others: &[usize], i: usize) -> Vec<Group> {
-        let mut half_done = Vec::new();
-        for (_, before) in self.groups(others) {
-            half_done.push(before);
-        }
-        let mut all = others.to_vec();
-        all.push(i);
-        for (mut structure, after) in self.groups(&all) {
-            if structure.last() == Some(&i) && known.both_names {
-                structure.pop();
-                if let Some(before) = self.groups(others).remove(&structure) {
-                    let pairs = before.trees.iter().zip(&after.trees);
-                    let trees = pairs.map(|(before, after)| {
-                        let mut both = before.clone();
-                        both.extend(after.clone());
-                        both
-                    });
-                    half_done.push(Group { trees: trees.collect() });
-                }
-            }
-            half_done.push(after);
-        }
-        half_done
-    }
 }
 
 /// What must be as it is in one of the trees, besides size and content.
 fn exact(entry: &Entry) -> Entry {
     Entry { size: 0, content: Vec::new(), ..entry.clone() }
-}
-
-/// The same of a half-done operation: links and what is above are told as flaws.
-fn loose(entry: &Entry) -> Entry {
-    Entry { links: 0, first_path: String::new(), knows_parent: true, ..exact(entry) }
 }
 
 /// Operation `i`, if it was answered, survives a crash at `stage`.
@@ -190,8 +141,8 @@ fn replay(ops: &[Op], chosen: &[usize]) -> Option<Tree> {
 }
 
 impl Group {
-    /// How `found` differs from all mixtures of these trees, in what `part` keeps of an entry.
-    fn difference(&self, found: &Tree, part: fn(&Entry) -> Entry) -> Option<String> {
+    /// How `found` differs from all mixtures of these trees.
+    fn difference(&self, found: &Tree) -> Option<String> {
         let first = self.trees.first()?;
         if let Some(path) = first.keys().find(|path| !found.contains_key(*path)) {
             return Some(format!("/{path} is missing"));
@@ -202,7 +153,7 @@ impl Group {
             if possible.is_empty() {
                 return Some(format!("/{path} should not be there"));
             }
-            if let Some(difference) = difference(entry, &possible, part) {
+            if let Some(difference) = difference(entry, &possible) {
                 return Some(format!("/{path} {difference}"));
             }
         }
@@ -210,8 +161,8 @@ impl Group {
     }
 }
 
-fn difference(found: &Entry, possible: &[&Entry], part: fn(&Entry) -> Entry) -> Option<String> {
-    let (mine, theirs) = (part(found), part(possible[0]));
+fn difference(found: &Entry, possible: &[&Entry]) -> Option<String> {
+    let (mine, theirs) = (exact(found), exact(possible[0]));
     if mine != theirs {
         return Some(format!("is {mine} instead of {theirs}"));
     }
@@ -249,7 +200,7 @@ mod tests {
         let stage = Stage { begun: ops.len(), answered: ops.len(), rested: false };
         let mut tree = replay(ops, survived).expect("a workload that can be");
         change(&mut tree);
-        Oracle::new(1, ops, &done, stage).judge(&Ok(Found { tree, flaws: vec![] }))
+        Oracle::new(ops, &done, stage).judge(&Ok(Found { tree, flaws: vec![] }))
     }
 
     fn is_wrong(verdict: &Verdict) -> bool {

@@ -88,12 +88,10 @@ pub fn replay(state: &str) -> Option<String> {
     if point.unflushed.len() != state.fates.len() {
         return None;
     }
-    let fs_nodes = state.shape.fs_nodes();
-    let oracle = Oracle::new(fs_nodes, &state.ops, &recorded.done, point.stage);
+    let oracle = Oracle::new(&state.ops, &recorded.done, point.stage);
     let found = volume::inspect(state.shape, &point.image(&state.fates));
     let told = match oracle.judge(&found) {
         Verdict::Sound => "sound".to_owned(),
-        Verdict::Known(name) => format!("known: {name}"),
         Verdict::Wrong(why) => state.violation(&why, &point).text,
     };
     Some(format!("{told}\nanswers: {:?}\nfound: {found:#?}", recorded.done))

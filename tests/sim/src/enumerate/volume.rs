@@ -52,11 +52,6 @@ pub(super) const SHAPES: [Shape; 2] = [
 ];
 
 impl Shape {
-    /// File-system nodes.
-    pub(super) fn fs_nodes(self) -> u32 {
-        self.fs_nodes
-    }
-
     fn layout(self) -> Layout {
         let Self { fs_nodes, disk_nodes, disks_per_node, .. } = self;
         let stripe_size = 16 << 10;

@@ -1,0 +1,128 @@
+//! A small volume on the emulated machine, brought up by the product's own code.
+
+use std::cell::Cell;
+use std::future::Future;
+
+use fileio::client::ask;
+use fileio::protocol::{Error, FileIo};
+use fileio::stack::{Geometry, StackError, node};
+use futures::channel::oneshot;
+use futures::future::try_join_all;
+use machine_emu::World;
+use meta::protocol::{Census, TakeCensus};
+use runtime::{Call, Context, Epoch, NodeId, VolumeId};
+
+pub(crate) const FS_NODES: u32 = 4;
+const DISK: &str = "disk";
+
+/// The machine and what is on its one disk.
+pub(crate) struct Volume {
+    pub(crate) world: World,
+    geometry: Geometry,
+    epoch: Cell<u64>,
+}
+
+impl Volume {
+    /// A fresh volume, served.
+    pub(crate) async fn format(world: &World) -> Self {
+        let geometry = Geometry {
+            volume: VolumeId(0x51ED),
+            stripe_size: 16 << 10,
+            fs_nodes: FS_NODES,
+            disk_nodes: 1,
+            disks_per_node: 1,
+            stripes_per_disk: u64::from(FS_NODES) * 512,
+        };
+        world.create_disk(DISK, geometry.disk_length());
+        let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1) };
+        let disk = volume.on(NodeId::disk(0), move |context| async move {
+            node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
+            node::serve_disks(context, geometry, vec![DISK.into()]).await
+        });
+        disk.await.unwrap();
+        volume.on_all(move |context| node::format_node(context, geometry)).await;
+        volume.restart().await;
+        volume
+    }
+
+    /// Starts all nodes again and brings them up.
+    pub(crate) async fn restart(&self) {
+        self.epoch.set(self.epoch.get() + 1);
+        let epoch = Epoch(self.epoch.get());
+        self.world.set_epoch(epoch);
+        self.world.tell_epoch(NodeId::application(0), epoch);
+        self.world.restart(NodeId::disk(0));
+        (0..FS_NODES).map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
+        let geometry = self.geometry;
+        let disk = self.on(NodeId::disk(0), move |context| {
+            node::serve_disks(context, geometry, vec![DISK.into()])
+        });
+        disk.await.unwrap();
+        self.on_all(move |context| async move {
+            node::serve_cache(&context, geometry, 4 << 20);
+            Ok(())
+        })
+        .await;
+        self.on_all(move |context| async move {
+            node::serve_metadata(context, geometry).await.map(drop)
+        })
+        .await;
+        self.on_all(node::finish_intents).await;
+        self.on_all(node::end_recovery).await;
+        self.on_all(move |context| async move {
+            node::serve_files(&context, geometry);
+            Ok(())
+        })
+        .await;
+    }
+
+    async fn on_all<F: Future<Output = Result<(), StackError>> + 'static>(
+        &self,
+        work: impl Fn(Context) -> F,
+    ) {
+        let nodes = (0..FS_NODES).map(NodeId::fs);
+        try_join_all(nodes.map(|node| self.on(node, &work))).await.unwrap();
+    }
+
+    async fn on<F: Future<Output = Result<(), StackError>> + 'static>(
+        &self,
+        node: NodeId,
+        work: impl FnOnce(Context) -> F,
+    ) -> Result<(), StackError> {
+        let context = self.world.context(node);
+        let (told, outcome) = oneshot::channel();
+        let work = work(context.clone());
+        context.task(async move {
+            let _ = told.send(work.await);
+        });
+        outcome.await.unwrap()
+    }
+
+    /// Where the client is.
+    pub(crate) fn client(&self) -> Context {
+        self.world.context(NodeId::application(0))
+    }
+
+    /// Asks as a client.
+    pub(crate) async fn ask<C: Call<Protocol = FileIo> + Clone>(
+        &self,
+        call: C,
+    ) -> Result<C::Reply, Error> {
+        ask(&self.client(), call).await
+    }
+
+    /// What all nodes hold.
+    pub(crate) async fn census(&self) -> Census {
+        let mut sum = Census::default();
+        for node in (0..FS_NODES).map(NodeId::fs) {
+            let part = meta::client::ask(&self.client(), node, TakeCensus {}).await.unwrap();
+            sum.inodes += part.inodes;
+            sum.names += part.names;
+            sum.data_blocks += part.data_blocks;
+            sum.trims += part.trims;
+            sum.intents += part.intents;
+            sum.applied += part.applied;
+        }
+        sum
+    }
+}

@@ -1,0 +1,252 @@
+//! Changes of names and inodes of this node: several of them in one record, as a part of an
+//! operation that may touch other nodes too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use runtime::protocol::Undelivered;
+use runtime::sync::KeyGuard;
+use runtime::wire::to_bytes;
+
+use super::inodes::apply;
+use super::{MetaServer, decode};
+use crate::attributes::{Attributes, Kind, Time};
+use crate::hash::{ino_node, name_node};
+use crate::keys;
+use crate::protocol::{Dentry, Effect, Error, Inode};
+use crate::store::Batch;
+
+impl Effect {
+    /// The node of the name or inode, of `nodes` nodes.
+    pub(crate) fn node(&self, nodes: u32) -> u32 {
+        match self {
+            Self::SetName { directory, name, .. } => name_node(*directory, name, nodes).0,
+            Self::DropLink { ino, .. } | Self::ChangeParts { ino, .. } => ino_node(*ino, nodes).0,
+        }
+    }
+}
+
+/// What effects find that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Misfit {
+    /// Refuse all of them: nothing is decided yet.
+    Refuse,
+    /// Do what can be done: the rest has happened, or is about something that is gone.
+    Skip,
+}
+
+/// What effects are about, kept from being changed by others.
+pub(super) struct Held {
+    _locks: Vec<KeyGuard<u64>>,
+    _names: Vec<KeyGuard<Vec<u8>>>,
+    /// What the names name now.
+    found: BTreeMap<Vec<u8>, Option<Dentry>>,
+    /// The inodes that are there.
+    present: BTreeSet<u64>,
+}
+
+/// One inode after the effects: as clients see it, and as it is stored.
+#[derive(Clone)]
+struct After {
+    seen: Inode,
+    stored: Inode,
+}
+
+/// Inodes after the effects; `None` if they are gone.
+#[derive(Default)]
+pub(super) struct Staged {
+    inodes: BTreeMap<u64, Option<After>>,
+}
+
+impl Staged {
+    /// Inodes that are gone.
+    pub(super) fn gone(&self) -> Vec<u64> {
+        let gone = self.inodes.iter().filter(|(_, after)| after.is_none());
+        gone.map(|(&ino, _)| ino).collect()
+    }
+}
+
+impl MetaServer {
+    /// Waits for whoever else is at work on what `effects`, all of this node, are about. The names
+    /// are `claimed` by the asker, or else must not be claimed.
+    pub(super) async fn hold(&self, effects: &[Effect], claimed: bool) -> Result<Held, Error> {
+        let (mut dropped, mut wanted, mut keys) =
+            (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        for effect in effects {
+            match effect {
+                Effect::SetName { directory, name, .. } => {
+                    keys.insert(keys::name(*directory, name));
+                }
+                Effect::DropLink { ino, generation, .. } => {
+                    dropped.insert(*ino);
+                    wanted.insert(*ino, *generation);
+                }
+                Effect::ChangeParts { ino, generation, .. } => {
+                    wanted.insert(*ino, *generation);
+                }
+            }
+        }
+        // Everybody takes them in this order, so that no circle can close.
+        let mut locks = Vec::new();
+        for ino in dropped {
+            // A commit under way would name blocks of a file that is gone.
+            locks.push(self.commits.exclusive(ino).await);
+        }
+        let (mut names, mut found) = (Vec::new(), BTreeMap::new());
+        for key in keys {
+            names.push(self.directories.name_lock(&key, claimed).await?);
+            let value = self.store.get(&key).await?;
+            found.insert(key, value.map(|value| decode(&value)).transpose()?);
+        }
+        let mut present = BTreeSet::new();
+        for (ino, generation) in wanted {
+            match self.load(ino, generation).await {
+                Err(Error::Stale {}) => {}
+                loaded => {
+                    loaded?;
+                    present.insert(ino);
+                }
+            }
+        }
+        Ok(Held { _locks: locks, _names: names, found, present })
+    }
+
+    /// Puts `effects` into `batch`. Says how the inodes are once it is committed.
+    pub(super) fn stage(
+        &self,
+        effects: &[Effect],
+        held: &Held,
+        misfit: Misfit,
+        batch: &mut Batch,
+    ) -> Result<Staged, Error> {
+        let mut staged = Staged::default();
+        for effect in effects {
+            let outcome = match effect {
+                Effect::SetName { directory, name, expect, set } => {
+                    let key = keys::name(*directory, name);
+                    set_name(batch, key, held, (*expect, *set), misfit)
+                }
+                Effect::DropLink { ino, time, .. } => {
+                    batch.relieve();
+                    match self
+                        .with_staged(&mut staged, *ino, held, |after| Ok(drop_link(after, *time)))
+                    {
+                        // Somebody else has removed the name.
+                        Err(Error::Stale {}) => Err(Error::Changed {}),
+                        outcome => outcome,
+                    }
+                }
+                Effect::ChangeParts { ino, change, .. } => {
+                    self.with_staged(&mut staged, *ino, held, |after| {
+                        apply(change, &mut after.seen)?;
+                        apply(change, &mut after.stored)?;
+                        Ok(true)
+                    })
+                }
+            };
+            match outcome {
+                Err(Error::Changed {} | Error::Stale {}) if misfit == Misfit::Skip => {
+                    tracing::debug!(?effect, "nothing left to do");
+                }
+                outcome => outcome?,
+            }
+        }
+        self.put_staged(&staged, batch);
+        Ok(staged)
+    }
+
+    /// Changes an inode of `staged`; it is gone unless `change` says true.
+    fn with_staged(
+        &self,
+        staged: &mut Staged,
+        ino: u64,
+        held: &Held,
+        change: impl FnOnce(&mut After) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        if !held.present.contains(&ino) {
+            return Err(Error::Stale {});
+        }
+        let mut after = if let Some(after) = staged.inodes.get(&ino) {
+            after.clone().ok_or(Error::Stale {})?
+        } else {
+            let inodes = self.inodes.borrow();
+            // Pushed out of memory, or removed, while this waited: look again.
+            let active = inodes.get(&ino).ok_or(Undelivered::Busy)?;
+            After { seen: active.inode.clone(), stored: active.stored.clone() }
+        };
+        let stays = change(&mut after)?;
+        staged.inodes.insert(ino, stays.then_some(after));
+        Ok(())
+    }
+
+    fn put_staged(&self, staged: &Staged, batch: &mut Batch) {
+        let mut count = self.inode_count.get();
+        for (&ino, after) in &staged.inodes {
+            if let Some(after) = after {
+                batch.put(keys::inode(ino), to_bytes(&after.stored));
+            } else {
+                batch.delete(keys::inode(ino));
+                batch.put(keys::trim_intent(ino), to_bytes(&0_u64));
+                count = count.saturating_sub(1);
+            }
+        }
+        if count != self.inode_count.get() {
+            batch.put(keys::inode_count(), to_bytes(&count));
+        }
+    }
+
+    /// The batch of `staged` was committed just now.
+    pub(super) fn install_staged(&self, staged: Staged) {
+        for (ino, after) in staged.inodes {
+            let Some(after) = after else {
+                self.inode_is_gone(ino);
+                continue;
+            };
+            if let Some(active) = self.inodes.borrow_mut().get_mut(&ino) {
+                active.inode = after.seen;
+                active.stored = after.stored;
+            }
+        }
+    }
+
+    fn inode_is_gone(&self, ino: u64) {
+        self.inode_count.set(self.inode_count.get().saturating_sub(1));
+        self.dirty.borrow_mut().remove(&ino);
+        let gone = self.inodes.borrow_mut().remove(&ino);
+        let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
+        self.dead.borrow_mut().insert(ino, unnamed);
+        self.directories.removed(ino);
+    }
+}
+
+/// Takes one link away; false if the inode is gone then.
+fn drop_link(after: &mut After, time: Time) -> bool {
+    let Attributes { kind, links, .. } = after.seen.attributes;
+    let left = links.saturating_sub(1);
+    for inode in [&mut after.seen, &mut after.stored] {
+        inode.attributes.links = left;
+        inode.attributes.ctime = time;
+    }
+    left > 0 && kind != (Kind::Directory {})
+}
+
+fn set_name(
+    batch: &mut Batch,
+    key: Vec<u8>,
+    held: &Held,
+    (expect, set): (Option<Dentry>, Option<Dentry>),
+    misfit: Misfit,
+) -> Result<(), Error> {
+    let found = held.found.get(&key).copied().flatten();
+    if found != expect {
+        if misfit == Misfit::Skip && found != set {
+            // The claim on the name should have kept it.
+            tracing::error!(?found, ?expect, ?set, "a promised name is not what it should be");
+        }
+        return Err(Error::Changed {});
+    }
+    match set {
+        Some(dentry) => batch.put(key, to_bytes(&dentry)),
+        None => batch.delete(key),
+    }
+    Ok(())
+}
