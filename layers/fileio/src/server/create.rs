@@ -1,6 +1,7 @@
 //! Finding and making names. A new file's inode is made at the node of its name (ADR 4).
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use meta::protocol::{
     AddFile, ClaimName, Dentry, Effect, FindName, InodeChange, NewInode, UnclaimName,
@@ -16,24 +17,31 @@ use crate::protocol::{
 };
 use crate::rules;
 
+/// The first pause of a lookup that waits for the word of another node.
+const WORD_PAUSE: Duration = Duration::from_millis(1);
+/// So often the pause doubles: all together they take some two seconds.
+const WORD_PAUSE_DOUBLINGS: usize = 5;
+
 impl FileServer {
     pub(super) async fn lookup(&self, request: Lookup) -> Result<Attributes, Error> {
         let Lookup { who, directory, name } = request;
-        for _ in 0..RACES_MAX {
+        let mut names_nothing = false;
+        for race in 0..RACES_MAX {
             let above = self.inode(directory).await?.attributes;
             rules::check_search(&who, &above)?;
             let found = self.find(directory, &name).await?.ok_or(Error::NotFound {})?;
             match self.inode(handle_of(&found)).await {
-                // A name goes before its inode, so a name that is still there names nothing.
-                Err(Error::Stale {}) if self.find(directory, &name).await? == Some(found) => {
-                    return Err(Error::Damaged {});
-                }
                 // Removed between the two: look again.
                 Err(Error::Stale {}) => {}
                 inode => return Ok(inode?.attributes),
             }
+            names_nothing = self.find(directory, &name).await? == Some(found);
+            if names_nothing {
+                // A rename over it was decided where the inode was, and its word is on the way here.
+                self.context.sleep(WORD_PAUSE * (1 << race.min(WORD_PAUSE_DOUBLINGS))).await;
+            }
         }
-        Err(Undelivered::Busy.into())
+        Err(if names_nothing { Error::Damaged {} } else { Undelivered::Busy.into() })
     }
 
     /// What a name of this node names.

@@ -137,8 +137,8 @@ impl MetaServer {
                 }
                 Effect::ChangeParts { ino, change, .. } => {
                     self.with_staged(&mut staged, *ino, held, |after| {
-                        apply(change, &mut after.seen)?;
-                        apply(change, &mut after.stored)?;
+                        apply(change, &mut after.seen);
+                        apply(change, &mut after.stored);
                         Ok(true)
                     })
                 }

@@ -111,10 +111,10 @@ impl MetaServer {
                         return Err(Error::Changed {});
                     }
                     let mut after = active.inode.clone();
-                    apply(&change, &mut after)?;
+                    apply(&change, &mut after);
                     let mut batch = Batch::new();
                     let mut stored = active.stored.clone();
-                    apply(&change, &mut stored)?;
+                    apply(&change, &mut stored);
                     batch.put(keys::inode(ino), to_bytes(&stored));
                     Ok((batch, (after, stored)))
                 })
@@ -133,7 +133,7 @@ impl MetaServer {
 }
 
 /// Applies a change to an inode.
-pub(super) fn apply(change: &InodeChange, inode: &mut Inode) -> Result<(), Error> {
+pub(super) fn apply(change: &InodeChange, inode: &mut Inode) {
     let attributes = &mut inode.attributes;
     attributes.mode = change.mode.unwrap_or(attributes.mode);
     attributes.uid = change.uid.unwrap_or(attributes.uid);
@@ -141,8 +141,7 @@ pub(super) fn apply(change: &InodeChange, inode: &mut Inode) -> Result<(), Error
     attributes.atime = change.atime.unwrap_or(attributes.atime);
     attributes.mtime = change.mtime.unwrap_or(attributes.mtime);
     attributes.ctime = change.ctime.unwrap_or(attributes.ctime);
-    let links = i64::from(attributes.links) + change.links;
-    attributes.links = u32::try_from(links).map_err(|_| Error::Damaged {})?;
+    // Notes of several nodes about one directory may overtake each other: the sum is right in the end.
+    attributes.links = attributes.links.wrapping_add_signed(change.links as i32);
     inode.parent = change.parent.unwrap_or(inode.parent);
-    Ok(())
 }
