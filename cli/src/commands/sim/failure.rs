@@ -1,0 +1,228 @@
+//! Runs that failed: shortened, written down, told with the command that replays them.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sim::{Case, Schedule, Workload, shrink};
+
+use super::runner::{Outcome, Run};
+use crate::exit::Failure;
+use crate::progress::Progress;
+
+/// Runs in search of a shorter schedule, at most.
+const SHRINK_RUNS_MAX: u32 = 400;
+/// Failures that are told in full, at most.
+const TOLD_MAX: usize = 20;
+/// Lines of a schedule on the screen, at most; the file has all.
+const LINES_TOLD_MAX: usize = 12;
+
+/// All that failed.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    count: u64,
+    /// The first ones.
+    first: Vec<Failed>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Failed {
+    case: Case,
+    message: String,
+    layout: String,
+    /// Faults up to the failure; none if it is not about faults.
+    schedule: Option<Schedule>,
+    shrunk: Option<Shrunk>,
+    /// The command that repeats it.
+    command: String,
+}
+
+/// How it was shortened.
+#[derive(Clone, Copy, Debug)]
+struct Shrunk {
+    faults_before: usize,
+    runs: u32,
+}
+
+/// Where schedules are.
+pub(super) struct Shrinking<'a> {
+    /// Where the shortest one goes, if not to a name of its own.
+    pub(super) to: Option<&'a Path>,
+    /// Where the one that was given is.
+    pub(super) given: Option<&'a Path>,
+}
+
+/// One failure, for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct Record {
+    workload: &'static str,
+    seed: u64,
+    message: String,
+    layout: String,
+    schedule: Option<String>,
+    command: String,
+}
+
+impl Failures {
+    /// One more.
+    pub(super) fn add(&mut self, run: Run) {
+        self.count += 1;
+        if self.first.len() == TOLD_MAX {
+            return;
+        }
+        let message = run.outcome.message();
+        let (layout, schedule) = match run.outcome {
+            Outcome::Violation(violation) => (violation.layout, Some(violation.schedule)),
+            Outcome::Fine(_) | Outcome::Differs { .. } => (String::new(), None),
+        };
+        let command = run.case.command();
+        self.first.push(Failed {
+            case: run.case,
+            message,
+            layout,
+            schedule,
+            shrunk: None,
+            command,
+        });
+    }
+
+    /// Looks for the faults that are needed; of each workload for those of the first failure.
+    pub(super) fn shrink(&mut self) {
+        let mut workloads: Vec<Workload> = Vec::new();
+        for failed in &mut self.first {
+            if !workloads.contains(&failed.case.workload) {
+                workloads.push(failed.case.workload);
+                failed.shrink();
+            }
+        }
+    }
+
+    /// Writes the schedules that were shortened, or that nobody else has.
+    pub(super) fn write(&mut self, shrinking: &Shrinking<'_>) -> Result<(), Failure> {
+        self.first.iter_mut().try_for_each(|failed| failed.write(shrinking))
+    }
+
+    /// For programs.
+    pub(super) fn records(&self) -> Vec<Record> {
+        self.first.iter().map(Failed::record).collect()
+    }
+
+    /// Of `runs`: a failure if there is one.
+    pub(super) fn outcome(&self, runs: u64) -> Result<(), Failure> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let mut text = format!("{} of {runs} runs failed\n", self.count);
+        for failed in &self.first {
+            text += "\n";
+            text += &failed.tell();
+        }
+        let untold = self.count - self.first.len() as u64;
+        if untold > 0 {
+            text += &format!("\n{untold} more are not told here\n");
+        }
+        Err(Failure::Wrong(text.trim_end().to_owned()))
+    }
+}
+
+impl Failed {
+    fn shrink(&mut self) {
+        let Some(schedule) = self.schedule.take() else { return };
+        let faults_before = schedule.items.len();
+        let (message, layout) = (self.message.clone(), self.layout.clone());
+        let violation = sim::Violation { message, layout, schedule };
+        let progress = Progress::of_work(SHRINK_RUNS_MAX.into());
+        let mut tried = 0;
+        let shrunk = shrink(&self.case, violation, SHRINK_RUNS_MAX, |left| {
+            progress
+                .at(tried, format!("shrinking: {left} faults, {tried} of {SHRINK_RUNS_MAX} runs"));
+            tried += 1;
+        });
+        progress.finish();
+        self.message = shrunk.violation.message;
+        self.schedule = shrunk.case.schedule.clone();
+        self.shrunk = Some(Shrunk { faults_before, runs: shrunk.runs });
+        self.case = shrunk.case;
+    }
+
+    fn write(&mut self, shrinking: &Shrinking<'_>) -> Result<(), Failure> {
+        if self.case.schedule.is_none() {
+            return Ok(());
+        }
+        let name = || format!("sim-{}-{}.schedule", self.case.workload.name(), self.case.seed);
+        let file = match (self.shrunk, shrinking.given) {
+            (None, Some(given)) => given.to_owned(),
+            _ => shrinking.to.map_or_else(|| PathBuf::from(name()), Path::to_owned),
+        };
+        self.command = format!("{} --schedule {}", self.case.command(), quoted(&file));
+        if self.shrunk.is_none() && shrinking.given.is_some() {
+            return Ok(());
+        }
+        let text = self.schedule_text();
+        std::fs::write(&file, text).map_err(|error| Failure::local("write", &file, error))
+    }
+
+    /// What the file of the schedule holds.
+    fn schedule_text(&self) -> String {
+        let Self { case, message, layout, command, .. } = self;
+        let mut head = format!("{} {}: {message}\n{layout}\n", case.workload.name(), case.seed);
+        if let Some(line) = self.shrunk_line() {
+            head += &format!("{line}\n");
+        }
+        head += &format!("to repeat it: {command}\n");
+        let mut text = String::new();
+        for line in head.lines() {
+            // A String takes all that is written to it.
+            let _ = writeln!(text, "# {line}");
+        }
+        if let Some(schedule) = &case.schedule {
+            text += &schedule.to_string();
+        }
+        text
+    }
+
+    fn shrunk_line(&self) -> Option<String> {
+        let Shrunk { faults_before, runs } = self.shrunk?;
+        let left = self.schedule.as_ref().map_or(0, |schedule| schedule.items.len());
+        Some(format!(
+            "{left} of its {faults_before} lines of schedule are enough ({runs} runs tried)"
+        ))
+    }
+
+    fn tell(&self) -> String {
+        let Self { case, message, layout, command, .. } = self;
+        let mut text = format!("{} {}: {message}\n", case.workload.name(), case.seed);
+        if !layout.is_empty() {
+            text += &format!("   {layout}\n");
+        }
+        if let (Some(line), Some(schedule)) = (self.shrunk_line(), &case.schedule) {
+            text += &format!("   {line}\n");
+            for item in schedule.items.iter().take(LINES_TOLD_MAX) {
+                text += &format!("   | {item}\n");
+            }
+            if schedule.items.len() > LINES_TOLD_MAX {
+                text += "   | ...\n";
+            }
+        }
+        text + &format!("   to repeat it: {command}\n")
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            workload: self.case.workload.name(),
+            seed: self.case.seed,
+            message: self.message.clone(),
+            layout: self.layout.clone(),
+            schedule: self.schedule.as_ref().map(Schedule::to_string),
+            command: self.command.clone(),
+        }
+    }
+}
+
+/// A path as it is typed.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "-_=./,+".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
