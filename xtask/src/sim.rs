@@ -10,7 +10,7 @@ const RELEASE: &str = "cargo run --quiet --release --locked --package mdfs -- si
 const DEBUG: &str = "cargo run --quiet --locked --package mdfs -- sim";
 
 /// Fresh seeds in the test command: about a minute on two quiet cores.
-const SEEDS: &str = "--seeds 200";
+const SEEDS: &str = "--seeds 1500";
 /// Runs that are done in debug, too: their traces must be the same.
 const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
 

@@ -41,7 +41,7 @@ struct Failed {
 /// How it was shortened.
 #[derive(Clone, Copy, Debug)]
 struct Shrunk {
-    faults_before: usize,
+    lines_before: usize,
     runs: u32,
 }
 
@@ -113,7 +113,10 @@ impl Failures {
         if self.count == 0 {
             return Ok(());
         }
-        let mut text = format!("{} of {runs} runs failed\n", self.count);
+        let mut text = match runs {
+            1 => "the run failed\n".to_owned(),
+            _ => format!("{} of {runs} runs failed\n", self.count),
+        };
         for failed in &self.first {
             text += "\n";
             text += &failed.tell();
@@ -129,7 +132,7 @@ impl Failures {
 impl Failed {
     fn shrink(&mut self) {
         let Some(schedule) = self.schedule.take() else { return };
-        let faults_before = schedule.items.len();
+        let lines_before = schedule.items.len();
         let (message, layout) = (self.message.clone(), self.layout.clone());
         let violation = sim::Violation { message, layout, schedule };
         let progress = Progress::of_work(SHRINK_RUNS_MAX.into());
@@ -142,7 +145,7 @@ impl Failed {
         progress.finish();
         self.message = shrunk.violation.message;
         self.schedule = shrunk.case.schedule.clone();
-        self.shrunk = Some(Shrunk { faults_before, runs: shrunk.runs });
+        self.shrunk = Some(Shrunk { lines_before, runs: shrunk.runs });
         self.case = shrunk.case;
     }
 
@@ -183,11 +186,9 @@ impl Failed {
     }
 
     fn shrunk_line(&self) -> Option<String> {
-        let Shrunk { faults_before, runs } = self.shrunk?;
-        let left = self.schedule.as_ref().map_or(0, |schedule| schedule.items.len());
-        Some(format!(
-            "{left} of its {faults_before} lines of schedule are enough ({runs} runs tried)"
-        ))
+        let Shrunk { lines_before, runs } = self.shrunk?;
+        let lines = self.schedule.as_ref().map_or(0, |schedule| schedule.items.len());
+        Some(format!("schedule shortened from {lines_before} lines to {lines} in {runs} runs"))
     }
 
     fn tell(&self) -> String {
@@ -197,12 +198,12 @@ impl Failed {
             text += &format!("   {layout}\n");
         }
         if let (Some(line), Some(schedule)) = (self.shrunk_line(), &case.schedule) {
-            text += &format!("   {line}\n");
+            text += &format!("   {line}:\n");
             for item in schedule.items.iter().take(LINES_TOLD_MAX) {
                 text += &format!("   | {item}\n");
             }
             if schedule.items.len() > LINES_TOLD_MAX {
-                text += "   | ...\n";
+                text += "   | ... (the file has all)\n";
             }
         }
         text + &format!("   to repeat it: {command}\n")

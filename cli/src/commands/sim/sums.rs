@@ -18,7 +18,9 @@ pub(super) struct Sums {
     seed: Option<u64>,
     workloads: BTreeMap<Workload, Sum>,
     faults: BTreeMap<Fault, Hits>,
-    /// Faults that the schedules named.
+    /// Runs of which more is known than that they failed.
+    passed: u64,
+    /// Lines of their schedules.
     scheduled: u64,
     elapsed: Duration,
 }
@@ -72,27 +74,21 @@ impl Sums {
         Self { seed: plan.seed(), ..Self::default() }
     }
 
-    /// One more; of a run that failed nothing is known but that it was, and its faults.
+    /// One more; of a run that failed nothing is known but that it was.
     pub(super) fn add(&mut self, run: &Run) {
         let sum = self.workloads.entry(run.case.workload).or_default();
         sum.runs += 1;
         sum.real += run.elapsed;
-        match &run.outcome {
-            Outcome::Fine(report) => {
-                sum.operations += report.operations;
-                sum.events += report.counters.events;
-                sum.virtual_time += report.virtual_time;
-                self.scheduled += report.schedule.items.len() as u64;
-                for (&fault, &hits) in &report.counters.faults {
-                    let sum = self.faults.entry(fault).or_default();
-                    sum.hits += hits;
-                    sum.runs += u64::from(hits > 0);
-                }
-            }
-            Outcome::Violation(violation) => {
-                self.scheduled += violation.schedule.items.len() as u64;
-            }
-            Outcome::Differs { .. } => {}
+        let Outcome::Fine(report) = &run.outcome else { return };
+        sum.operations += report.operations;
+        sum.events += report.counters.events;
+        sum.virtual_time += report.virtual_time;
+        self.passed += 1;
+        self.scheduled += report.schedule.items.len() as u64;
+        for (&fault, &hits) in &report.counters.faults {
+            let sum = self.faults.entry(fault).or_default();
+            sum.hits += hits;
+            sum.runs += u64::from(hits > 0);
         }
     }
 
@@ -121,7 +117,7 @@ impl Sums {
     }
 
     fn per_run(&self, count: u64) -> f64 {
-        count as f64 / self.runs().max(1) as f64
+        count as f64 / self.passed.max(1) as f64
     }
 
     fn runs_per_second(&self) -> f64 {
@@ -137,18 +133,22 @@ impl Sums {
 
     /// For people.
     pub(super) fn tables(&self) -> Vec<u8> {
-        let rest = format!(
-            "\n{} runs in {:.1} s, {:.2} per second\n\
-             {:.0} faults hit a run on average; its schedule has {:.0} lines\n{}",
-            grouped(self.runs()),
-            self.elapsed.as_secs_f64(),
-            self.runs_per_second(),
-            self.per_run(self.faults()),
-            self.per_run(self.scheduled),
-            self.missed_line(),
-        );
-        [b"\n".to_vec(), self.workload_table(), b"\n".to_vec(), self.fault_table(), rest.into()]
-            .concat()
+        let mut text = [b"\n".to_vec(), self.workload_table()].concat();
+        // A run that failed tells nothing about its faults.
+        if self.passed > 0 {
+            text.extend([b"\n".to_vec(), self.fault_table()].concat());
+        }
+        let (runs, seconds) = (grouped(self.runs()), self.elapsed.as_secs_f64());
+        let line =
+            format!("\nruns: {runs} in {seconds:.1} s, {:.2} per second\n", self.runs_per_second());
+        text.extend(line.bytes());
+        if self.passed > 0 {
+            let (hits, lines) = (self.per_run(self.faults()), self.per_run(self.scheduled));
+            let line =
+                format!("a run on average: {hits:.0} faults hit, {lines:.0} lines of schedule\n");
+            text.extend([line, self.missed_line()].concat().bytes());
+        }
+        text
     }
 
     fn workload_table(&self) -> Vec<u8> {
