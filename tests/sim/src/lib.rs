@@ -250,19 +250,18 @@ impl Case {
     /// The command that repeats it. If a schedule was given, the caller adds `--schedule` and its
     /// file.
     pub fn command(&self) -> String {
-        let mut command =
-            format!("mdfs sim --workload {} --seed {}", self.workload.name(), self.seed);
+        let (name, seed) = (self.workload.name(), self.seed);
+        let mut words = vec![format!("mdfs sim --workload {name} --seed {seed}")];
         if self.schedule.is_none() {
-            command += " --seeds 1";
-            if let Some(words) = &self.faults {
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                command += &format!(" --faults {}", words.join(","));
-            }
+            words.push("--seeds 1".to_owned());
+            let faults = self.faults.iter().map(|faults| {
+                let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
+                format!("--faults {}", faults.join(","))
+            });
+            words.extend(faults);
         }
-        if let Some(planted) = self.planted {
-            command += &format!(" --plant {}", planted.name());
-        }
-        command
+        words.extend(self.planted.map(|planted| format!("--plant {}", planted.name())));
+        words.join(" ")
     }
 }
 

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_gate_lets_through_only_what_it_names() {
         let (path, words, _) = GATES[0];
-        let planted: String = words.iter().map(|word| format!("{word}\n")).collect();
+        let planted = words.join("\n");
         assert_eq!(told(path, &planted), []);
         assert_eq!(told(path, "Instant\n"), [1]);
     }

@@ -1,6 +1,5 @@
 //! Runs that failed: shortened, written down, told with the command that replays them.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -113,19 +112,15 @@ impl Failures {
         if self.count == 0 {
             return Ok(());
         }
-        let mut text = match runs {
-            1 => "the run failed\n".to_owned(),
-            _ => format!("{} of {runs} runs failed\n", self.count),
+        let head = match runs {
+            1 => "the run failed".to_owned(),
+            _ => format!("{} of {runs} runs failed", self.count),
         };
-        for failed in &self.first {
-            text += "\n";
-            text += &failed.tell();
-        }
         let untold = self.count - self.first.len() as u64;
-        if untold > 0 {
-            text += &format!("\n{untold} more are not told here\n");
-        }
-        Err(Failure::Wrong(text.trim_end().to_owned()))
+        let told = self.first.iter().map(|failed| failed.lines().join("\n"));
+        let rest = (untold > 0).then(|| format!("{untold} more are not told here"));
+        let parts: Vec<String> = std::iter::once(head).chain(told).chain(rest).collect();
+        Err(Failure::Wrong(parts.join("\n\n")))
     }
 }
 
@@ -168,21 +163,17 @@ impl Failed {
 
     /// What the file of the schedule holds.
     fn schedule_text(&self) -> String {
-        let Self { case, message, layout, command, .. } = self;
-        let mut head = format!("{} {}: {message}\n{layout}\n", case.workload.name(), case.seed);
-        if let Some(line) = self.shrunk_line() {
-            head += &format!("{line}\n");
-        }
-        head += &format!("to repeat it: {command}\n");
-        let mut text = String::new();
-        for line in head.lines() {
-            // A String takes all that is written to it.
-            let _ = writeln!(text, "# {line}");
-        }
-        if let Some(schedule) = &case.schedule {
-            text += &schedule.to_string();
-        }
-        text
+        let head = [self.headline(), self.layout.clone()];
+        let head = head.into_iter().chain(self.shrunk_line()).chain([self.command_line()]);
+        let head: Vec<String> = head.collect();
+        let head = head.join("\n").lines().map(|line| format!("# {line}")).collect::<Vec<_>>();
+        head.join("\n")
+            + "\n"
+            + &self.case.schedule.as_ref().map(Schedule::to_string).unwrap_or_default()
+    }
+
+    fn headline(&self) -> String {
+        format!("{} {}: {}", self.case.workload.name(), self.case.seed, self.message)
     }
 
     fn shrunk_line(&self) -> Option<String> {
@@ -191,22 +182,26 @@ impl Failed {
         Some(format!("schedule shortened from {lines_before} lines to {lines} in {runs} runs"))
     }
 
-    fn tell(&self) -> String {
-        let Self { case, message, layout, command, .. } = self;
-        let mut text = format!("{} {}: {message}\n", case.workload.name(), case.seed);
-        if !layout.is_empty() {
-            text += &format!("   {layout}\n");
+    fn command_line(&self) -> String {
+        format!("to repeat it: {}", self.command)
+    }
+
+    /// As people read it.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.headline()];
+        if !self.layout.is_empty() {
+            lines.push(format!("   {}", self.layout));
         }
-        if let (Some(line), Some(schedule)) = (self.shrunk_line(), &case.schedule) {
-            text += &format!("   {line}:\n");
-            for item in schedule.items.iter().take(LINES_TOLD_MAX) {
-                text += &format!("   | {item}\n");
-            }
-            if schedule.items.len() > LINES_TOLD_MAX {
-                text += "   | ... (the file has all)\n";
+        if let (Some(line), Some(schedule)) = (self.shrunk_line(), &self.case.schedule) {
+            lines.push(format!("   {line}:"));
+            let items = &schedule.items;
+            lines.extend(items.iter().take(LINES_TOLD_MAX).map(|item| format!("   | {item}")));
+            if items.len() > LINES_TOLD_MAX {
+                lines.push("   | ... (the file has all)".to_owned());
             }
         }
-        text + &format!("   to repeat it: {command}\n")
+        lines.push(format!("   {}", self.command_line()));
+        lines
     }
 
     fn record(&self) -> Record {

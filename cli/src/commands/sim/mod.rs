@@ -41,6 +41,7 @@ const TWICE_IN: u64 = 50;
 /// and machine. A run that breaks a promise of the file system is shortened to the faults that it
 /// needs; they go into a file, and the command that replays it is printed.
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(after_help = "Examples:
   mdfs sim                                  100 runs of all workloads, from a fresh seed
   mdfs sim --time 8h --keep-going           all night, whatever it finds

@@ -117,16 +117,16 @@ impl Sums {
     }
 
     fn per_run(&self, count: u64) -> f64 {
-        count as f64 / self.passed.max(1) as f64
+        per(count, per(self.passed, 1.0))
     }
 
     fn runs_per_second(&self) -> f64 {
-        self.runs() as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        per(self.runs(), self.elapsed.as_secs_f64())
     }
 
     /// In a few words, after `elapsed`.
     pub(super) fn line(&self, elapsed: Duration) -> String {
-        let per_second = self.runs() as f64 / elapsed.as_secs_f64().max(1e-9);
+        let per_second = per(self.runs(), elapsed.as_secs_f64());
         let (runs, faults) = (grouped(self.runs()), grouped(self.faults()));
         format!("{runs} runs, {per_second:.1}/s, {faults} faults")
     }
@@ -243,6 +243,12 @@ struct FaultRecord {
     fault: &'static str,
     hits: u64,
     runs: u64,
+}
+
+/// So many for each of `whole`, which may be nothing.
+#[allow(clippy::cast_precision_loss, reason = "people read three digits of it")]
+fn per(count: u64, whole: f64) -> f64 {
+    if whole > 0.0 { count as f64 / whole } else { 0.0 }
 }
 
 /// `1,234,567`.
