@@ -12,6 +12,7 @@ use sim::{Case, KEPT, Planted, Report, Workload, run, shrink};
 
 /// Fresh seeds of each workload in the gate.
 const SEEDS_PER_WORKLOAD: u64 = 4;
+
 /// What many runs did, in sum.
 #[derive(Default)]
 struct Sum {

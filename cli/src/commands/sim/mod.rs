@@ -86,7 +86,7 @@ pub(crate) struct Sim {
     /// Do not look for the faults that a failure needs
     #[arg(long)]
     no_shrink: bool,
-    /// Where these go [default: sim-WORKLOAD-SEED.schedule]; makes --schedule shrink, too
+    /// Where the shortened faults go [default: sim-WORKLOAD-SEED.schedule]; shrinks --schedule, too
     #[arg(long, value_name = "FILE", conflicts_with_all = ["no_shrink", "keep_going", "kept"])]
     shrunk: Option<PathBuf>,
     /// Print the faults of one run, as --schedule takes them
