@@ -16,15 +16,17 @@ pub struct Shrunk {
 }
 
 /// Looks for a shorter schedule of `case`, which failed with `violation`, in at most `runs_max` runs.
-/// Any violation counts. `progress` is called before each run with the number of faults left.
+/// Any violation counts. `go_on` is asked before each run, with the number of faults left; the search
+/// ends when it says no.
 pub fn shrink(
     case: &Case,
     violation: Violation,
     runs_max: u32,
-    progress: impl FnMut(usize),
+    go_on: impl FnMut(usize) -> bool,
 ) -> Shrunk {
     let case = given(case, &violation.schedule.items);
-    let mut search = Search { best: Shrunk { case, violation, runs: 0 }, runs_max, progress };
+    let best = Shrunk { case, violation, runs: 0 };
+    let mut search = Search { best, runs_max, over: false, go_on };
     search.take_out();
     search.soften();
     search.best
@@ -33,21 +35,26 @@ pub fn shrink(
 struct Search<P> {
     best: Shrunk,
     runs_max: u32,
-    progress: P,
+    /// Somebody does not want to wait any longer.
+    over: bool,
+    go_on: P,
 }
 
-impl<P: FnMut(usize)> Search<P> {
+impl<P: FnMut(usize) -> bool> Search<P> {
     fn items(&self) -> &[Item] {
         self.best.case.schedule.as_ref().map_or(&[], |schedule| &schedule.items)
     }
 
     fn may_run(&self) -> bool {
-        self.best.runs < self.runs_max
+        !self.over && self.best.runs < self.runs_max
     }
 
     fn fails(&mut self, candidate: &[Item]) -> bool {
         let left = self.items().len();
-        (self.progress)(left);
+        self.over = !(self.go_on)(left);
+        if self.over {
+            return false;
+        }
         self.best.runs += 1;
         let case = given(&self.best.case, candidate);
         match case.run() {

@@ -1,6 +1,7 @@
 //! Runs that failed: shortened, written down, told with the command that replays them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 use sim::{Case, Schedule, Workload, shrink};
@@ -8,9 +9,12 @@ use sim::{Case, Schedule, Workload, shrink};
 use super::runner::{Outcome, Run};
 use crate::exit::Failure;
 use crate::progress::Progress;
+use crate::time::now;
 
 /// Runs in search of a shorter schedule, at most.
 const SHRINK_RUNS_MAX: u32 = 400;
+/// The search ends after this time, with what it has.
+const SHRINK_TIME_MAX: Duration = Duration::from_mins(2);
 /// Failures that are told in full, at most.
 const TOLD_MAX: usize = 20;
 /// Lines of a schedule on the screen, at most; the file has all.
@@ -131,11 +135,13 @@ impl Failed {
         let (message, layout) = (self.message.clone(), self.layout.clone());
         let violation = sim::Violation { message, layout, schedule };
         let progress = Progress::of_work(SHRINK_RUNS_MAX.into());
+        let start = now();
         let mut tried = 0;
         let shrunk = shrink(&self.case, violation, SHRINK_RUNS_MAX, |left| {
-            progress
-                .at(tried, format!("shrinking: {left} faults, {tried} of {SHRINK_RUNS_MAX} runs"));
+            let message = format!("shrinking: {left} faults, {tried} of {SHRINK_RUNS_MAX} runs");
+            progress.at(tried, message);
             tried += 1;
+            start.elapsed() < SHRINK_TIME_MAX
         });
         progress.finish();
         self.message = shrunk.violation.message;

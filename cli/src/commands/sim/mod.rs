@@ -217,9 +217,8 @@ impl Sim {
             }
             Outcome::Differs { .. } => {}
         }
-        if self.keep_going {
-            progress.tell(&format!("{name}: {}", first_line(&run.outcome.message())));
-        }
+        // At once: the rest may take long, and shrinking takes minutes.
+        progress.tell(&format!("{name} failed: {}", first_line(&run.outcome.message())));
         failures.add(run);
         Ok(())
     }
