@@ -6,10 +6,10 @@
 //! | --- | --- |
 //! | `commands/` | one command each: its arguments, its help, what it does |
 //! | `volume_path.rs` | `VOL:/path` |
-//! | `size.rs` | sizes as people write and read them |
+//! | `size.rs`, `span.rs` | sizes and lengths of time as people write and read them |
 //! | `copy.rs`, `local.rs` | bytes and trees between a volume and this computer |
-//! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates |
-//! | `progress.rs` | bars for long transfers |
+//! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates, the clock |
+//! | `progress.rs` | bars for long work |
 //! | `session.rs` | the open volumes and the output of one run; `signals.rs` waiting for its end |
 //! | `exit.rs` | what can fail, and with which exit code |
 
@@ -22,6 +22,7 @@ mod progress;
 mod session;
 mod signals;
 mod size;
+mod span;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -36,10 +37,6 @@ use tracing_subscriber::EnvFilter;
 
 /// Does what the arguments (the program's name first) say, and tells how it went.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let log = EnvFilter::try_from_env("MDFS_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
-    // Set already if this is called twice, which changes nothing.
-    let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
     let program = match commands::Program::try_parse_from(arguments) {
         Ok(program) => program,
         Err(error) => {
@@ -48,6 +45,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return exit::of_usage(&error);
         }
     };
+    let log = EnvFilter::try_from_env("MDFS_LOG");
+    let log = log.unwrap_or_else(|_| EnvFilter::new(program.log_level()));
+    let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
+    // Set already if this is called twice, which changes nothing.
+    let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
     let mut session = session::Session::of_this_process();
     let done = program.run(&mut session);
     // What was done before a failure is kept, too.

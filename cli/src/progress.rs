@@ -1,5 +1,6 @@
-//! Bars for long transfers, on a terminal only.
+//! Bars for long work, on a terminal only.
 
+use std::borrow::Cow;
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,7 +11,7 @@ const BYTES_MIN: u64 = 64 << 20;
 /// or this many files.
 const FILES_MIN: u64 = 500;
 
-/// A bar on standard error; nothing is shown if nobody looks or the transfer is short.
+/// A bar on standard error; nothing is shown if nobody looks or a transfer is short.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -20,10 +21,25 @@ impl Progress {
     /// For a transfer of `bytes` in `files`.
     pub(crate) fn new(bytes: u64, files: u64) -> Self {
         let long = bytes >= BYTES_MIN || files >= FILES_MIN;
-        if !long || !std::io::stderr().is_terminal() {
+        Self::shown_if(long, bytes, TRANSFER)
+    }
+
+    /// For work of `total` steps, which are told in words.
+    pub(crate) fn of_work(total: u64) -> Self {
+        Self::shown_if(true, total, WORK)
+    }
+
+    fn shown_if(shown: bool, total: u64, template: &str) -> Self {
+        if !shown || !std::io::stderr().is_terminal() {
             return Self { bar: ProgressBar::hidden() };
         }
-        Self { bar: ProgressBar::new(bytes).with_style(style()) }
+        Self { bar: ProgressBar::new(total).with_style(style(template)) }
+    }
+
+    /// So many steps are done; `message` tells more.
+    pub(crate) fn at(&self, steps: u64, message: impl Into<Cow<'static, str>>) {
+        self.bar.set_position(steps);
+        self.bar.set_message(message);
     }
 
     /// So many bytes more were moved.
@@ -42,11 +58,13 @@ impl Progress {
     }
 }
 
-const TEMPLATE: &str =
+const TRANSFER: &str =
     "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
 
-fn style() -> ProgressStyle {
-    ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar())
+const WORK: &str = "{wide_bar} {msg} {eta}";
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]
@@ -54,7 +72,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_of_the_bar_is_understood() {
-        ProgressStyle::with_template(TEMPLATE).unwrap();
+    fn the_forms_of_the_bars_are_understood() {
+        for template in [TRANSFER, WORK] {
+            ProgressStyle::with_template(template).unwrap();
+        }
     }
 }

@@ -1,6 +1,14 @@
-//! Dates, in UTC.
+//! Dates, in UTC, and the time that passes.
+
+use std::time::Instant;
 
 use client::Time;
+
+/// The real clock, for measurements.
+#[allow(clippy::disallowed_methods, reason = "a program that measures reads the real clock")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
 
 /// `2026-01-31 23:59:58`, in UTC.
 pub(crate) fn date(time: Time) -> String {

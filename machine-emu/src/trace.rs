@@ -23,34 +23,54 @@ pub(crate) enum What {
     Fault,
 }
 
-/// The kinds of faults that a world can inject, for tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Fault {
-    MessageLost,
-    MessageDuplicated,
-    MessageReordered,
-    MessageDelayed,
-    MessageCorrupted,
-    MessageCut,
-    MessageToDeadNode,
-    NodeKilled,
-    NodeCrashed,
-    NodeFrozen,
-    NodeSlowed,
-    NodeClogged,
-    ClockJumped,
-    DiskReadError,
-    DiskWriteError,
-    DiskSyncError,
-    DiskWriteLost,
-    DiskWriteMisdirected,
-    DiskSyncIgnored,
-    DiskBitsRotten,
-    DiskSlowed,
-    DiskWriteDroppedByCrash,
-    DiskWriteTornByCrash,
-    DiskRestored,
+macro_rules! faults {
+    ($( $variant:ident $name:literal, )*) => {
+        /// The kinds of faults that a world can inject, for tables.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs, reason = "the names say it")]
+        pub enum Fault {
+            $( $variant, )*
+        }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &[Self] = &[ $( Self::$variant ),* ];
+
+            /// In words.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $( Self::$variant => $name, )*
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    MessageLost "message lost",
+    MessageDuplicated "message duplicated",
+    MessageReordered "message reordered",
+    MessageDelayed "message delayed",
+    MessageCorrupted "message corrupted",
+    MessageCut "message cut",
+    MessageToDeadNode "message to dead node",
+    NodeKilled "node killed",
+    NodeCrashed "node crashed",
+    NodeFrozen "node frozen",
+    NodeSlowed "node slowed",
+    NodeClogged "node clogged",
+    ClockJumped "clock jumped",
+    DiskReadError "disk read error",
+    DiskWriteError "disk write error",
+    DiskSyncError "disk sync error",
+    DiskWriteLost "disk write lost",
+    DiskWriteMisdirected "disk write misdirected",
+    DiskSyncIgnored "disk sync ignored",
+    DiskBitsRotten "disk bits rotten",
+    DiskSlowed "disk slowed",
+    DiskWriteDroppedByCrash "disk write dropped by crash",
+    DiskWriteTornByCrash "disk write torn by crash",
+    DiskRestored "disk restored",
 }
 
 /// What a world has done so far.

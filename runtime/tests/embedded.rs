@@ -109,6 +109,7 @@ fn a_request_travels_over_threads_and_its_payload_is_not_copied() {
 #[test]
 fn many_requests_of_many_threads_are_all_answered() {
     let machine = machine(2);
+    #[allow(clippy::disallowed_methods, reason = "the client side of the test")]
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

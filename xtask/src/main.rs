@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `demo.rs`, `test.rs`, `bench.rs`, `tidy/` | one command each |
+//! | `demo.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/` | one command each |
 //! | `steps.rs` | running a program as a named, timed step |
 //! | `needs.rs` | programs that must be on the machine, and how they get there |
 //!
@@ -11,6 +11,7 @@
 mod bench;
 mod demo;
 mod needs;
+mod sim;
 mod steps;
 mod test;
 mod tidy;
@@ -41,6 +42,11 @@ const COMMANDS: &[Command] = &[
         name: "tidy",
         summary: "what the compiler does not check; --write renews docs/protocol.md",
         run: tidy::run,
+    },
+    Command {
+        name: "sim",
+        summary: "run whole clusters under seeds, in release; arguments as of mdfs sim",
+        run: sim::run,
     },
     Command {
         name: "bench",

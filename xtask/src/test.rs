@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::steps::{Call, Steps};
-use crate::{USAGE, needs, tidy};
+use crate::{USAGE, needs, sim, tidy};
 
 /// What the checks need on the machine; the NFS client is for the whole-system tests.
 const NEEDS: &[needs::Need] =
@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let _ = steps.step("tidy", "cargo xtask tidy", tidy::check);
     let _ = steps.call("clippy", &Call::new(CLIPPY));
     let _ = steps.call("tests", &Call::new(TESTS));
+    let _ = sim::steps(&mut steps);
     match steps.failures() {
         0 => {
             println!("\nall checks passed\n{}", steps.summary().trim_end());

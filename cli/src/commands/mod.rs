@@ -11,6 +11,7 @@ mod mv;
 mod put;
 mod rm;
 mod serve;
+mod sim;
 mod stat;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +44,7 @@ enum Command {
     Mv(mv::Mv),
     Df(df::Df),
     Demo(demo::Demo),
+    Sim(Box<sim::Sim>),
 }
 
 impl Program {
@@ -61,6 +63,16 @@ impl Program {
             Command::Mv(mv) => mv.run(session),
             Command::Df(df) => df.run(session),
             Command::Demo(demo) => demo.run(session),
+            Command::Sim(sim) => sim.run(session),
+        }
+    }
+
+    /// What is logged if `MDFS_LOG` does not say.
+    pub(crate) fn log_level(&self) -> &'static str {
+        match self.command {
+            // The faults of a simulation are there to be warned of.
+            Command::Sim(_) => "off",
+            _ => "warn",
         }
     }
 }

@@ -19,6 +19,7 @@
 //! | `schedule/` | faults as data |
 //! | `nemesis.rs` | drawing faults, and doing them |
 //! | `shrink.rs` | shorter schedules of a failure |
+//! | `kept.rs` | cases that failed once |
 //! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
 //! | `registers.rs` | workload: sectors of the logical disk |
@@ -34,6 +35,7 @@ mod content;
 mod entries;
 pub mod enumerate;
 mod files;
+mod kept;
 mod names;
 mod nemesis;
 mod quiet;
@@ -57,7 +59,8 @@ use files::Habits;
 use nemesis::{Nemesis, Record, Source, Tolerance};
 use scene::Scene;
 
-pub use schedule::{Schedule, Strike};
+pub use kept::{KEPT, Kept};
+pub use schedule::{Schedule, ScheduleError, Strike};
 pub use shrink::{Shrunk, shrink};
 
 /// No run takes so much virtual time.
@@ -94,7 +97,7 @@ impl Workload {
         Self::Burst,
     ];
 
-    /// The name by which a test is told to run it.
+    /// The name by which it is chosen.
     pub fn name(self) -> &'static str {
         match self {
             Self::Disks => "disks",
@@ -133,6 +136,23 @@ impl Workload {
 pub enum Planted {
     /// Disks answer a flush and do nothing.
     LyingDisks,
+}
+
+impl Planted {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::LyingDisks];
+
+    /// The name by which it is switched on.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LyingDisks => "lying-disks",
+        }
+    }
+
+    /// The bug of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|planted| planted.name() == name)
+    }
 }
 
 /// What a run did.
@@ -229,14 +249,21 @@ impl Case {
         }
     }
 
-    /// The command that repeats it, but for a schedule that was given.
+    /// The command that repeats it. If a schedule was given, the caller adds `--schedule` and its
+    /// file.
     pub fn command(&self) -> String {
         let (name, seed) = (self.workload.name(), self.seed);
-        let faults = self.faults.as_ref().map(|words| {
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            format!(" --faults {}", words.join(","))
-        });
-        format!("mdfs sim --workload {name} --seed {seed}{}", faults.unwrap_or_default())
+        let mut words = vec![format!("mdfs sim --workload {name} --seed {seed}")];
+        if self.schedule.is_none() {
+            words.push("--seeds 1".to_owned());
+            let faults = self.faults.iter().map(|faults| {
+                let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
+                format!("--faults {}", faults.join(","))
+            });
+            words.extend(faults);
+        }
+        words.extend(self.planted.map(|planted| format!("--plant {}", planted.name())));
+        words.join(" ")
     }
 }
 

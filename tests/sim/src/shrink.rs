@@ -16,36 +16,91 @@ pub struct Shrunk {
 }
 
 /// Looks for a shorter schedule of `case`, which failed with `violation`, in at most `runs_max` runs.
-/// Any violation counts. `progress` is called before each run with the number of faults left.
+/// Any violation counts. `go_on` is asked before each run, with the number of faults left; the search
+/// ends when it says no.
 pub fn shrink(
     case: &Case,
     violation: Violation,
     runs_max: u32,
-    mut progress: impl FnMut(usize),
+    go_on: impl FnMut(usize) -> bool,
 ) -> Shrunk {
-    let mut best = Shrunk { case: given(case, &violation.schedule.items), violation, runs: 0 };
-    let mut piece = best.violation.schedule.items.len();
-    while piece > 0 && best.runs < runs_max {
-        let mut at = 0;
-        let mut shorter = false;
-        while at < items(&best).len() && best.runs < runs_max {
-            progress(items(&best).len());
-            let candidate = without(items(&best), at, piece);
-            if candidate.len() < items(&best).len() && fails(&mut best, &candidate) {
-                shorter = true;
-            } else {
-                at += piece;
-            }
-        }
-        // A whole pass at the finest without success: nothing can be taken out alone.
-        piece = if piece == 1 && shorter { 1 } else { piece / 2 };
-    }
-    soften(&mut best, runs_max);
-    best
+    let case = given(case, &violation.schedule.items);
+    let best = Shrunk { case, violation, runs: 0 };
+    let mut search = Search { best, runs_max, over: false, go_on };
+    search.take_out();
+    search.soften();
+    search.best
 }
 
-fn items(shrunk: &Shrunk) -> &[Item] {
-    shrunk.case.schedule.as_ref().map_or(&[], |schedule| &schedule.items)
+struct Search<P> {
+    best: Shrunk,
+    runs_max: u32,
+    /// Somebody does not want to wait any longer.
+    over: bool,
+    go_on: P,
+}
+
+impl<P: FnMut(usize) -> bool> Search<P> {
+    fn items(&self) -> &[Item] {
+        self.best.case.schedule.as_ref().map_or(&[], |schedule| &schedule.items)
+    }
+
+    fn may_run(&self) -> bool {
+        !self.over && self.best.runs < self.runs_max
+    }
+
+    fn fails(&mut self, candidate: &[Item]) -> bool {
+        let left = self.items().len();
+        self.over = !(self.go_on)(left);
+        if self.over {
+            return false;
+        }
+        self.best.runs += 1;
+        let case = given(&self.best.case, candidate);
+        match case.run() {
+            Ok(_) => false,
+            Err(violation) => {
+                self.best.case = case;
+                self.best.violation = violation;
+                true
+            }
+        }
+    }
+
+    fn take_out(&mut self) {
+        let mut piece = self.items().len();
+        while piece > 0 && self.may_run() {
+            let mut at = 0;
+            let mut shorter = false;
+            while at < self.items().len() && self.may_run() {
+                let candidate = without(self.items(), at, piece);
+                if candidate.len() < self.items().len() && self.fails(&candidate) {
+                    shorter = true;
+                } else {
+                    at += piece;
+                }
+            }
+            // A whole pass at the finest without success: nothing can be taken out alone.
+            piece = if piece == 1 && shorter { 1 } else { piece / 2 };
+        }
+    }
+
+    /// Power cuts become orderly ends, and faults of messages vanish, where that does not matter.
+    fn soften(&mut self) {
+        for index in 0..self.items().len() {
+            while self.may_run() {
+                let softer = softer(&self.items()[index].strike);
+                let found = softer.into_iter().any(|strike| {
+                    let mut candidate = self.items().to_vec();
+                    candidate[index].strike = strike;
+                    self.may_run() && self.fails(&candidate)
+                });
+                if !found {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 fn given(case: &Case, items: &[Item]) -> Case {
@@ -58,36 +113,6 @@ fn without(items: &[Item], at: usize, piece: usize) -> Vec<Item> {
         !(at..at + piece).contains(index) || item.strike.is_end() && item.is_in_round()
     });
     kept.map(|(_, item)| item.clone()).collect()
-}
-
-fn fails(best: &mut Shrunk, candidate: &[Item]) -> bool {
-    best.runs += 1;
-    let case = given(&best.case, candidate);
-    match case.run() {
-        Ok(_) => false,
-        Err(violation) => {
-            best.case = case;
-            best.violation = violation;
-            true
-        }
-    }
-}
-
-/// Power cuts become orderly ends, and faults of messages vanish, where that does not matter.
-fn soften(best: &mut Shrunk, runs_max: u32) {
-    for index in 0..items(best).len() {
-        while best.runs < runs_max {
-            let softer = softer(&items(best)[index].strike);
-            let found = softer.into_iter().any(|strike| {
-                let mut candidate = items(best).to_vec();
-                candidate[index].strike = strike;
-                fails(best, &candidate)
-            });
-            if !found {
-                break;
-            }
-        }
-    }
 }
 
 fn softer(strike: &Strike) -> Vec<Strike> {

@@ -68,13 +68,15 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// One line of a manifest that names another crate.
-struct Dependency<'a> {
-    line: usize,
-    name: &'a str,
-    only_for_tests: bool,
+pub(super) struct Dependency<'a> {
+    pub(super) line: usize,
+    /// The crate's own name.
+    pub(super) name: &'a str,
+    pub(super) only_for_tests: bool,
 }
 
-fn dependencies(manifest: &File) -> impl Iterator<Item = Dependency<'_>> {
+/// All of a manifest.
+pub(super) fn dependencies(manifest: &File) -> impl Iterator<Item = Dependency<'_>> {
     let mut section = "";
     manifest
         .lines()

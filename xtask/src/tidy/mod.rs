@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `tree.rs` | the files of the tree, and Rust code without its comments and literals |
 //! | `direction.rs` | who may use whom |
+//! | `fence.rs` | what the simulator runs asks the world for nothing |
 //! | `tables.rs`, `protocol_page.rs` | reading the message tables; docs/protocol.md shows them |
 //! | `map.rs` | README.md names every folder, links lead somewhere, crates share the lints |
 //! | `text.rs` | file lengths, left-overs, blanks, hosts |
@@ -12,6 +13,7 @@
 //! against a planted breach.
 
 mod direction;
+mod fence;
 mod map;
 mod protocol_page;
 mod tables;
@@ -48,6 +50,9 @@ type Rule = (&'static str, fn(&Tree) -> Vec<Breach>);
 const RULES: &[Rule] = &[
     ("direction", direction::crates_use_only_what_is_below),
     ("vocabulary", direction::tables_import_only_vocabulary),
+    ("fence", fence::layers_ask_the_context),
+    ("imports", fence::layers_import_what_is_known),
+    ("fence lints", fence::lints_are_on),
     ("protocol page", protocol_page::has_every_row),
     ("wire versions", protocol_page::changelog_has_every_version),
     ("map", map::readme_names_every_folder),

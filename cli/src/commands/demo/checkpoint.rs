@@ -58,6 +58,7 @@ impl Checkpoint {
     }
 
     /// Does `work` on all files, by `workers` threads that open the volume each for themselves.
+    #[allow(clippy::disallowed_methods, reason = "the demo is a program with threads")]
     fn by_many(
         &self,
         volume: &Path,

@@ -7,7 +7,7 @@ mod server;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fileio::stack::{self, FormatOptions};
 
@@ -17,6 +17,7 @@ use self::server::Server;
 use crate::exit::Failure;
 use crate::session::Session;
 use crate::size::{Size, human};
+use crate::time::now;
 
 /// Writers, as in the thesis' Fig. 4.5.
 const WRITERS: u64 = 8;
@@ -150,11 +151,6 @@ impl Demo {
 fn tell(session: &mut Session, line: &str) -> Result<(), Failure> {
     session.print(format!("{line}\n"))?;
     session.flush()
-}
-
-#[allow(clippy::disallowed_methods, reason = "the demo measures the real clock")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn timed(

@@ -213,4 +213,12 @@ mod tests {
         assert_eq!(wrong("freeze for_us=1"), "`node=` is missing");
         assert_eq!(wrong("freeze node=1 for_us=1"), "`node` cannot be `1`");
     }
+
+    #[test]
+    fn the_page_of_the_simulator_tells_of_every_fault() {
+        let page = include_str!("../../../../docs/simulation.md");
+        for word in Strike::WORDS {
+            assert!(page.contains(&format!("\n| `{word}` | ")), "no row for `{word}`");
+        }
+    }
 }

@@ -1,0 +1,41 @@
+//! Cases that failed once, so that they do not fail again.
+
+use crate::{Case, Schedule, ScheduleError, Workload};
+
+/// A case that fails without the fix of one bug; `docs/bugs.md` tells which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// What clients do.
+    pub workload: Workload,
+    /// Draws everything that is not given here.
+    pub seed: u64,
+    /// The text of the faults, if not those that the seed draws.
+    pub schedule: Option<&'static str>,
+    /// What was wrong, in a few words.
+    pub what: &'static str,
+}
+
+impl Kept {
+    /// As a run. The error is in the text of the schedule.
+    pub fn case(&self) -> Result<Case, ScheduleError> {
+        let schedule = self.schedule.map(str::parse::<Schedule>).transpose()?;
+        Ok(Case { schedule, ..Case::new(self.workload, self.seed) })
+    }
+}
+
+const fn kept(workload: Workload, seed: u64, what: &'static str) -> Kept {
+    Kept { workload, seed, schedule: None, what }
+}
+
+/// All of them.
+pub const KEPT: &[Kept] = &[
+    kept(Workload::Entries, 0, "a name outlived its inode over a crash"),
+    kept(Workload::Entries, 1, "half a rename: two names, one link"),
+    kept(Workload::Files, 5003, "a block taken and freed in one record"),
+    kept(Workload::Full, 5003, "a refused write left old checksums"),
+    kept(Workload::Full, 6, "a volume too small for one node"),
+    kept(Workload::Files, 20526, "what was written after a seal was not known as dirty"),
+    kept(Workload::Files, 40321, "what was written after a seal was not known as dirty"),
+    kept(Workload::Disks, 17, "a flush that did not notice a restart of the disk node"),
+    kept(Workload::Cache, 5, "a flush that did not notice a restart of the cache"),
+];
