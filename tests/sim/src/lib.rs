@@ -22,6 +22,7 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `burst.rs` | workload: checkpoints |
+//! | `programs/` | workload: programs that use the client |
 
 mod burst;
 mod cluster;
@@ -30,6 +31,7 @@ mod entries;
 mod files;
 mod names;
 mod nemesis;
+mod programs;
 mod registers;
 mod scene;
 mod versions;
@@ -66,11 +68,13 @@ pub enum Workload {
     Entries,
     /// Checkpoints.
     Burst,
+    /// Programs that use the client.
+    Client,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -78,6 +82,7 @@ impl Workload {
         Self::Names,
         Self::Entries,
         Self::Burst,
+        Self::Client,
     ];
 
     /// The name by which a test is told to run it.
@@ -90,6 +95,7 @@ impl Workload {
             Self::Names => "names",
             Self::Entries => "entries",
             Self::Burst => "burst",
+            Self::Client => "client",
         }
     }
 
@@ -101,7 +107,10 @@ impl Workload {
     fn tolerance(self) -> Tolerance {
         Tolerance {
             crashes: self != Self::Names,
-            read_errors: matches!(self, Self::Disks | Self::Cache | Self::Files | Self::Burst),
+            read_errors: matches!(
+                self,
+                Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client
+            ),
         }
     }
 
@@ -118,6 +127,8 @@ impl Workload {
 pub enum Planted {
     /// Disks answer a flush and do nothing.
     LyingDisks,
+    /// The file layer answers a commit and does nothing.
+    IdleCommits,
 }
 
 /// What a run did.
@@ -151,7 +162,7 @@ pub fn run_with(workload: Workload, seed: u64, planted: Option<Planted>) -> Repo
         plant_lying_disks(&scene);
     }
     let world = scene.cluster.world().clone();
-    let working = drive(workload, &scene, &mut rng);
+    let working = drive(workload, &scene, &mut rng, planted);
     let done = world.run_within(RUN_TIME_MAX, working);
     assert!(done.is_some(), "the world stands still, or never ends");
     std::mem::forget(told);
@@ -182,7 +193,12 @@ fn plant_lying_disks(scene: &Scene) {
     }
 }
 
-fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFuture<'a, ()> {
+fn drive<'a>(
+    workload: Workload,
+    scene: &'a Scene,
+    rng: &mut Rng,
+    planted: Option<Planted>,
+) -> LocalBoxFuture<'a, ()> {
     let clients = 1 + rng.below(4) as u32;
     let rounds = 1 + rng.below(3) as u32;
     let round_ms = 200 << rng.below(6);
@@ -212,6 +228,7 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
             let bytes = 1 + rng.index(512 << 10);
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
+        Workload::Client => programs::run(scene, habits, planted).boxed_local(),
     }
 }
 

@@ -1,0 +1,76 @@
+//! What a program's file system leads to: the cluster, or the reference.
+
+use std::any::{Any, TypeId};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fileio::model::Model;
+use fileio::protocol::{Commit, GetAttributes, Reply, Request};
+use runtime::protocol::ErrorOf;
+use runtime::{Call, Context, NodeId, Spawn};
+
+/// The cluster, seen from an application node.
+#[derive(Clone)]
+pub(super) struct Reach {
+    /// The application node.
+    pub(super) context: Context,
+    /// A planted bug: commits are answered and not done.
+    pub(super) commits_idly: bool,
+}
+
+impl Spawn for Reach {
+    fn spawn<C: Call>(
+        &self,
+        to: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
+        let Self { context, commits_idly } = self.clone();
+        async move {
+            if !commits_idly || TypeId::of::<C>() != TypeId::of::<Commit>() {
+                return context.spawn(to, call).await;
+            }
+            let Commit { file } = same(call);
+            let looked = context.spawn(to, GetAttributes { file }).await;
+            C::answer(same(Reply::Commit(looked)))
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
+        self.context.sleep(duration)
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        self.context.fs_nodes()
+    }
+}
+
+/// The reference, which answers at once.
+#[derive(Clone)]
+pub(super) struct Reference(pub(super) Rc<Model>);
+
+impl Spawn for Reference {
+    fn spawn<C: Call>(
+        &self,
+        _: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
+        let request: Request = same(call.into());
+        let reply = self.0.answer(&request);
+        futures::future::ready(C::answer(same(reply)))
+    }
+
+    fn sleep(&self, _: Duration) -> impl Future<Output = ()> + 'static {
+        futures::future::ready(())
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        1
+    }
+}
+
+/// `value`, which is a `T`: file systems ask the file layer only.
+fn same<T: Any>(value: impl Any) -> T {
+    let value: Box<dyn Any> = Box::new(value);
+    *value.downcast().expect("a request, or a reply, of the file layer")
+}
