@@ -28,6 +28,8 @@ pub(crate) struct Active {
     pub(crate) inode: Inode,
     /// As the store has it.
     pub(crate) stored: Inode,
+    /// As the store will have it after the commit under way.
+    pub(crate) snapshot: Option<Inode>,
     /// Installed chunks; their unsealed blocks may be rewritten in the cache.
     pub(crate) pending: BTreeMap<u64, Uncommitted>,
     /// Sealed chunks that wait for a commit.
@@ -45,6 +47,7 @@ impl Active {
         Self {
             inode: stored.clone(),
             stored,
+            snapshot: None,
             pending: BTreeMap::new(),
             sealed: BTreeMap::new(),
             committing: BTreeMap::new(),
@@ -55,7 +58,7 @@ impl Active {
 
     /// The store has all of it.
     pub(crate) fn is_clean(&self) -> bool {
-        self.dirty_since.is_none() && self.uncommitted() == 0
+        self.dirty_since.is_none() && self.snapshot.is_none() && self.uncommitted() == 0
     }
 
     /// Chunks with changes that no record names.

@@ -12,7 +12,7 @@ use super::{MetaServer, decode};
 use crate::active::Uncommitted;
 use crate::attributes::Attributes;
 use crate::keys;
-use crate::protocol::{Chunk, Error, Inode, Install, Map, Run, Seal, Truncate};
+use crate::protocol::{Chunk, Error, Install, Map, Run, Seal, Truncate};
 use crate::store::{Batch, Position, StoreError};
 
 /// Bytes that the chunks of one record may take, at most: well below the store's limit.
@@ -107,17 +107,16 @@ impl MetaServer {
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let dropped = self.with(ino, |active| Ok(active.begin_commit(blocks)))?;
         self.forget_and_release(dropped).await?;
-        let (snapshot, changes) = self.with(ino, |active| {
+        let changes: Vec<(u64, Uncommitted)> = self.with(ino, |active| {
             active.dirty_since = None;
-            self.dirty.borrow_mut().remove(&ino);
-            let changes: Vec<(u64, Uncommitted)> =
-                active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
-            Ok((active.inode.clone(), changes))
+            active.snapshot = Some(active.inode.clone());
+            let changes = active.committing.iter();
+            Ok(changes.map(|(&index, change)| (index, change.clone())).collect())
         })?;
-        let outcome = self.record_changes(ino, snapshot, changes).await;
+        let outcome = self.record_changes(ino, changes).await;
         if outcome.is_err() {
             // Still uncommitted: the next commit tries again, unless the file is gone.
-            let _ = self.with_dirty(ino, |_| ());
+            let _ = self.with_dirty(ino, |active| active.snapshot = None);
         }
         outcome
     }
@@ -125,7 +124,6 @@ impl MetaServer {
     async fn record_changes(
         &self,
         ino: u64,
-        snapshot: Inode,
         changes: Vec<(u64, Uncommitted)>,
     ) -> Result<Position, Error> {
         let per_stripe = u64::from(self.stripes.geometry().blocks_per_stripe());
@@ -153,15 +151,22 @@ impl MetaServer {
             })?;
         }
         // The inode last: its size must not promise content that no record names.
-        let (position, ()) = self
+        let (position, recorded) = self
             .record(|| {
-                let mut batch = Batch::new();
-                batch.put(keys::inode(ino), to_bytes(&snapshot));
-                Ok((batch, ()))
+                self.with(ino, |active| {
+                    let snapshot = active.snapshot.as_ref().unwrap_or(&active.inode).clone();
+                    let mut batch = Batch::new();
+                    batch.put(keys::inode(ino), to_bytes(&snapshot));
+                    Ok((batch, snapshot))
+                })
             })
             .await?;
         self.with(ino, |active| {
-            active.stored = snapshot;
+            active.stored = recorded;
+            active.snapshot = None;
+            if active.dirty_since.is_none() {
+                self.dirty.borrow_mut().remove(&ino);
+            }
             Ok(position)
         })
     }
@@ -324,7 +329,8 @@ impl MetaServer {
         Ok(())
     }
 
-    /// Files with changes that wait for a commit for `age_ms`, or with very many.
+    /// Files with changes that wait for a commit for `age_ms`, or with very many; of any age, those
+    /// too whose commit is under way: they are not in the log yet.
     pub(super) fn dirty(&self, age_ms: u64) -> Vec<u64> {
         let now = self.context.now();
         let age = Duration::from_millis(age_ms);
@@ -332,7 +338,8 @@ impl MetaServer {
         let waits = |ino: &u64| {
             inodes.get(ino).is_some_and(|active| {
                 let old = active.dirty_since.is_some_and(|since| since + age <= now);
-                old || active.uncommitted() > UNCOMMITTED_MAX
+                let under_way = age_ms == 0 && active.snapshot.is_some();
+                old || under_way || active.uncommitted() > UNCOMMITTED_MAX
             })
         };
         self.dirty.borrow().iter().copied().filter(waits).collect()

@@ -124,6 +124,8 @@ impl MetaServer {
                 self.with(ino, |active| {
                     active.inode = after;
                     active.stored = stored;
+                    // A commit under way records the inode after this: it must not undo it.
+                    active.snapshot.iter_mut().try_for_each(|inode| apply(&change, inode))?;
                     Ok((position, active.inode.attributes))
                 })
             })?;

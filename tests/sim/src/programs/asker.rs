@@ -27,6 +27,11 @@ pub(super) struct Asker<'a, S> {
 }
 
 impl<S: Spawn> Asker<'_, S> {
+    /// The power has gone: what others did not end is not known.
+    pub(super) fn is_powerless(&self) -> bool {
+        self.scene.is_some_and(Scene::is_powerless)
+    }
+
     /// Does one operation of the client until there is an answer. The client itself asks busy nodes
     /// again; what lasts longer, and what was lost, it tells its caller.
     pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, Stop>
