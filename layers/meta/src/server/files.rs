@@ -108,7 +108,10 @@ impl MetaServer {
         let dropped = self.with(ino, |active| Ok(active.begin_commit(blocks)))?;
         self.forget_and_release(dropped).await?;
         let changes: Vec<(u64, Uncommitted)> = self.with(ino, |active| {
-            active.dirty_since = None;
+            // What was written since the seal waits for the next commit.
+            if active.pending.is_empty() && active.sealed.is_empty() {
+                active.dirty_since = None;
+            }
             active.snapshot = Some(active.inode.clone());
             let changes = active.committing.iter();
             Ok(changes.map(|(&index, change)| (index, change.clone())).collect())

@@ -32,6 +32,15 @@ impl<S: Spawn> Asker<'_, S> {
         self.scene.is_some_and(Scene::is_powerless)
     }
 
+    /// Tells whoever repeats a run what is done next.
+    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(scene) = self.scene
+            && tracing::enabled!(tracing::Level::DEBUG)
+        {
+            tracing::debug!(now = ?scene.cluster.world().now(), client = self.client, what = what());
+        }
+    }
+
     /// Does one operation of the client until there is an answer. The client itself asks busy nodes
     /// again; what lasts longer, and what was lost, it tells its caller.
     pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, Stop>

@@ -116,7 +116,7 @@ impl<'a> Programs<'a> {
         match rng.below(100) {
             0..24 => {
                 let step = home.draw(rng);
-                tracing::debug!(now = ?self.scene.cluster.world().now(), ?step);
+                asker.tell(|| format!("{step:?}"));
                 let wanted = home.foresee(&step).await;
                 match perform(asker, &step).await {
                     Err(Stop::PowerCut) => return Err(PowerCut),
@@ -126,7 +126,6 @@ impl<'a> Programs<'a> {
                 Ok(())
             }
             24..26 => {
-                tracing::debug!(now = ?self.scene.cluster.world().now(), client = asker.client, "sync all");
                 self.shared.sync_all(asker).await?;
                 home.made_durable().await;
                 Ok(())

@@ -148,6 +148,7 @@ impl Shared {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let data = any_bytes(length, rng);
+        asker.tell(|| format!("{}: write {length} at {offset}", path(index)));
         let content = &self.contents[index];
         let issued = content.borrow_mut().issue_write(offset, &data);
         asker.ask(|| file.write_at(offset, data.clone())).await.or_else(end)?;
@@ -177,6 +178,7 @@ impl Shared {
             return Ok(());
         }
         let data = any_bytes(length, rng);
+        asker.tell(|| format!("{}: append {length} at {offset}", path(index)));
         let issued = content.borrow_mut().issue_write(offset, &data);
         let tried = std::cell::Cell::new(false);
         let append = || async {
@@ -209,6 +211,7 @@ impl Shared {
             2 => rng.below(most / BLOCK) * BLOCK,
             _ => rng.below(content.borrow().size().1 + 1),
         };
+        asker.tell(|| format!("{}: cut to {size}", path(index)));
         let issued = content.borrow_mut().issue_cut(size);
         if size == 0 && rng.chance(1, 2) {
             asker.ask(|| asker.system.create(path(index))).await.or_else(end)?;
@@ -234,6 +237,7 @@ impl Shared {
             _ => rng.below(40 * BLOCK) as usize,
         };
         let content = &self.contents[index];
+        asker.tell(|| format!("{}: read {length} at {offset}", path(index)));
         let moment = content.borrow().moment();
         let read = asker.ask(|| file.read_bytes_at(offset, length)).await.or_else(end)?.concat();
         let checked = content.borrow().check_read(&moment, offset, length as u64, &read);
@@ -249,6 +253,7 @@ impl Shared {
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(index).await;
         let content = &self.contents[index];
+        asker.tell(|| format!("{}: sync", path(index)));
         let moment = content.borrow().moment();
         asker.ask(|| file.sync()).await.or_else(end)?;
         content.borrow_mut().committed(&moment);
@@ -257,6 +262,7 @@ impl Shared {
 
     /// Makes everything durable.
     pub(super) async fn sync_all(&self, asker: &Asker<'_, Reach>) -> Result<(), PowerCut> {
+        asker.tell(|| "sync all".to_owned());
         let mut held = Vec::new();
         for index in 0..self.contents.len() {
             held.push(self.locks.shared(index).await);
