@@ -60,5 +60,6 @@ pub use disk::{
     DiskControl, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE, Survival,
 };
 pub use network::{NetworkFaults, NetworkTiming};
+pub use stream::StreamFaults;
 pub use trace::{Counters, Fault};
 pub use world::World;

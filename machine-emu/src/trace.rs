@@ -51,6 +51,8 @@ pub enum Fault {
     DiskWriteDroppedByCrash,
     DiskWriteTornByCrash,
     DiskRestored,
+    StreamCut,
+    StreamDelayed,
 }
 
 /// What a world has done so far.

@@ -23,6 +23,7 @@
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `burst.rs` | workload: checkpoints |
 //! | `programs/` | workload: programs that use the client |
+//! | `nfs/` | workload: NFS clients, and gateways on the nodes |
 
 mod burst;
 mod cluster;
@@ -31,6 +32,7 @@ mod entries;
 mod files;
 mod names;
 mod nemesis;
+mod nfs;
 mod programs;
 mod registers;
 mod scene;
@@ -70,11 +72,13 @@ pub enum Workload {
     Burst,
     /// Programs that use the client.
     Client,
+    /// NFS clients, and gateways.
+    Nfs,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -83,6 +87,7 @@ impl Workload {
         Self::Entries,
         Self::Burst,
         Self::Client,
+        Self::Nfs,
     ];
 
     /// The name by which a test is told to run it.
@@ -96,6 +101,7 @@ impl Workload {
             Self::Entries => "entries",
             Self::Burst => "burst",
             Self::Client => "client",
+            Self::Nfs => "nfs",
         }
     }
 
@@ -109,7 +115,12 @@ impl Workload {
             crashes: self != Self::Names,
             read_errors: matches!(
                 self,
-                Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client
+                Self::Disks
+                    | Self::Cache
+                    | Self::Files
+                    | Self::Burst
+                    | Self::Client
+                    | Self::Nfs
             ),
         }
     }
@@ -127,8 +138,10 @@ impl Workload {
 pub enum Planted {
     /// Disks answer a flush and do nothing.
     LyingDisks,
-    /// The file layer answers a commit and does nothing.
+    /// A commit is answered and not done.
     IdleCommits,
+    /// Gateways keep their verifier when the volume starts again.
+    StaleVerifiers,
 }
 
 /// What a run did.
@@ -229,6 +242,7 @@ fn drive<'a>(
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
         Workload::Client => programs::run(scene, habits, planted).boxed_local(),
+        Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
     }
 }
 
