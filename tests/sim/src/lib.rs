@@ -115,12 +115,7 @@ impl Workload {
             crashes: self != Self::Names,
             read_errors: matches!(
                 self,
-                Self::Disks
-                    | Self::Cache
-                    | Self::Files
-                    | Self::Burst
-                    | Self::Client
-                    | Self::Nfs
+                Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client | Self::Nfs
             ),
         }
     }
@@ -140,6 +135,8 @@ pub enum Planted {
     LyingDisks,
     /// A commit is answered and not done.
     IdleCommits,
+    /// Now and then a write is answered and not done.
+    DroppedWrites,
     /// Gateways keep their verifier when the volume starts again.
     StaleVerifiers,
 }

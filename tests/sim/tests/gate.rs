@@ -23,6 +23,9 @@ const FAILED_ONCE: &[(Workload, u64)] = &[
     (Workload::Files, 5003),
     (Workload::Full, 5003),
     (Workload::Full, 6),
+    (Workload::Client, 223),
+    (Workload::Client, 75),
+    (Workload::Nfs, 151),
 ];
 
 /// What many runs did, in sum.
@@ -105,21 +108,51 @@ fn checkpoints_survive_power_cuts() {
 }
 
 #[test]
+fn programs_on_the_client_see_what_was_written_and_keep_what_was_synced() {
+    gate(Workload::Client);
+}
+
+#[test]
+fn nfs_clients_see_what_was_written_and_keep_what_was_answered_as_stable() {
+    gate(Workload::Nfs);
+}
+
+#[test]
 fn what_failed_once_does_not_fail_again() {
     for &(workload, seed) in FAILED_ONCE {
         run(workload, seed);
     }
 }
 
+/// Does one of a few seeds fail with the bug?
+fn is_noticed(workload: Workload, bug: Planted) -> bool {
+    (0..10).any(|seed| catch_unwind(|| run_with(workload, seed, Some(bug))).is_err())
+}
+
 #[test]
 fn disks_that_lie_about_flushes_are_noticed() {
-    let noticed = |workload| {
-        (0..10).any(|seed| {
-            catch_unwind(|| run_with(workload, seed, Some(Planted::LyingDisks))).is_err()
-        })
-    };
-    assert!(noticed(Workload::Cache), "the oracle of sectors sees nothing");
-    assert!(noticed(Workload::Files), "the oracle of files sees nothing");
+    for workload in [Workload::Cache, Workload::Files, Workload::Client, Workload::Nfs] {
+        let name = workload.name();
+        assert!(is_noticed(workload, Planted::LyingDisks), "the oracle of {name} sees nothing");
+    }
+}
+
+#[test]
+fn a_server_that_drops_writes_or_commits_is_noticed() {
+    for workload in [Workload::Client, Workload::Nfs] {
+        for bug in [Planted::DroppedWrites, Planted::IdleCommits] {
+            assert!(
+                is_noticed(workload, bug),
+                "{bug:?}: the oracle of {} sees nothing",
+                workload.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn gateways_that_keep_their_verifier_over_a_restart_are_noticed() {
+    assert!(is_noticed(Workload::Nfs, Planted::StaleVerifiers), "the oracle of nfs sees nothing");
 }
 
 fn number(variable: &str) -> Option<u64> {

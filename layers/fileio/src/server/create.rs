@@ -83,6 +83,9 @@ impl FileServer {
         rules::check_search(who, above)?;
         if let Some(found) = self.find(*directory, name).await? {
             let attributes = self.create_existing(request, &found).await?;
+            if *durable {
+                self.make_name_durable(*directory, name, found).await?;
+            }
             return Ok((Created { attributes, new: false }, None));
         }
         rules::check_add(who, above)?;
@@ -92,6 +95,24 @@ impl FileServer {
         }
         let (attributes, noted) = self.add(*directory, name, inode, *durable).await?;
         Ok((Created { attributes, new: true }, noted))
+    }
+
+    /// Somebody else's name may not be durable yet; it is recorded once more.
+    async fn make_name_durable(
+        &self,
+        directory: Handle,
+        name: &Name,
+        found: Dentry,
+    ) -> Result<(), Error> {
+        let call = ChangeName {
+            directory: directory.ino,
+            name: name.clone(),
+            expect: Some(found),
+            set: Some(found),
+            claimed: false,
+            durable: true,
+        };
+        self.meta_here(call).await
     }
 
     async fn create_existing(&self, request: &Create, found: &Dentry) -> Result<Attributes, Error> {

@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use nfs3_types::nfs3::{
-    COMMIT3args, COMMIT3res, COMMIT3resok, CREATE3args, CREATE3res, GETATTR3args, GETATTR3res,
-    NFS_PROGRAM, Nfs3Option, Nfs3Result, READ3args, READ3res, SETATTR3args, SETATTR3res,
-    WRITE3args, WRITE3res, createhow3, nfs_fh3, nfsstat3, sattr3, stable_how, wcc_data, writeverf3,
+    COMMIT3args, COMMIT3res, CREATE3args, CREATE3res, GETATTR3args, GETATTR3res, NFS_PROGRAM,
+    Nfs3Option, Nfs3Result, READ3args, READ3res, SETATTR3args, SETATTR3res, WRITE3args, WRITE3res,
+    createhow3, nfs_fh3, nfsstat3, sattr3, stable_how, writeverf3,
 };
 use nfs3_types::xdr_codec::Opaque;
 use runtime::seed::Rng;
@@ -25,6 +25,9 @@ use crate::files::{Habits, any_range};
 
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;
+
+/// A planted bug drops one write in so many.
+const DROPPED_IN: u32 = 16;
 
 /// A write that was answered, but not as stable.
 struct Unstable {
@@ -235,7 +238,13 @@ impl Files {
         // What nobody needs to write again: it is overwritten.
         self.unstable.borrow_mut().retain(|u| u.file != file || !overlap(&u.range(), &range));
         let issued = content.borrow_mut().issue_write(offset, &data);
-        let written: WRITE3res = match link.ask(&mut call).await {
+        let drops = self.planted == Some(Planted::DroppedWrites) && call.is_one_in(DROPPED_IN);
+        let written = if drops {
+            self.send_nothing(link, file, data.len()).await
+        } else {
+            link.ask(&mut call).await
+        };
+        let written: WRITE3res = match written {
             Ok(written) => written,
             Err(PowerCut) => {
                 let left = Left::Write { file, offset, data, stable, call };
@@ -321,8 +330,10 @@ impl Files {
 
     async fn send_commit(&self, link: &Link<'_>, file: usize) -> Result<writeverf3, PowerCut> {
         if self.planted == Some(Planted::IdleCommits) {
-            let committed = self.look_only(link, file).await?;
-            return Ok(committed.verf);
+            return match self.send_nothing(link, file, 0).await? {
+                Nfs3Result::Ok(written) => Ok(written.verf),
+                Nfs3Result::Err(error) => refused("a write of nothing", &error),
+            };
         }
         let handle = self.all[file].handle.clone();
         let arguments = COMMIT3args { file: handle, offset: 0, count: 0 };
@@ -334,20 +345,23 @@ impl Files {
         }
     }
 
-    /// A planted bug: what a server would answer that commits nothing.
-    async fn look_only(&self, link: &Link<'_>, file: usize) -> Result<COMMIT3resok, PowerCut> {
-        let handle = self.all[file].handle.clone();
-        let stable = stable_how::UNSTABLE;
-        let data = Opaque::borrowed(&[]);
-        let nothing = WRITE3args { file: handle, offset: 0, count: 0, stable, data };
-        let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_WRITE, &nothing);
+    /// For planted bugs: what a server answers to a write of `count` bytes that does nothing.
+    async fn send_nothing(
+        &self,
+        link: &Link<'_>,
+        file: usize,
+        count: usize,
+    ) -> Result<WRITE3res, PowerCut> {
+        let mut call = self.prepare_write(link, file, 0, &[], stable_how::UNSTABLE);
         let written: WRITE3res = link.ask(&mut call).await?;
-        match written {
-            Nfs3Result::Ok(written) => {
-                Ok(COMMIT3resok { file_wcc: wcc_data::default(), verf: written.verf })
+        Ok(match written {
+            Nfs3Result::Ok(mut written) => {
+                written.count = count as u32;
+                written.committed = stable_how::FILE_SYNC;
+                Nfs3Result::Ok(written)
             }
-            Nfs3Result::Err(error) => refused("a write of nothing", &error),
-        }
+            failed => failed,
+        })
     }
 
     /// A commit was answered with `verifier`: what this worker must write again.

@@ -41,6 +41,11 @@ impl Call {
     pub(super) fn is_doubled(&self) -> bool {
         self.sent.get() > 1
     }
+
+    /// One in `count` calls is.
+    pub(super) fn is_one_in(&self, count: u32) -> bool {
+        self.xid.is_multiple_of(count)
+    }
 }
 
 struct Waiting {
@@ -86,6 +91,14 @@ impl<'a> Link<'a> {
     /// What runs in the name of this host.
     pub(super) fn scene(&self) -> &'a Scene {
         self.scene
+    }
+
+    /// Tells whoever repeats a run what is done next.
+    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let now = self.scene.cluster.world().now();
+            tracing::debug!(?now, host = self.peer, what = what());
+        }
     }
 
     fn next_xid(&self) -> u32 {

@@ -29,7 +29,7 @@ use runtime::{Epoch, NodeId};
 
 use crate::Planted;
 use crate::files::Habits;
-use crate::scene::{End, Scene};
+use crate::scene::{End, Scene, TRIES_MAX};
 use files::Files;
 use link::{Link, PowerCut};
 use names::Names;
@@ -173,11 +173,16 @@ async fn set_up(
 async fn mount_root(link: &Link<'_>) -> Result<nfs_fh3, PowerCut> {
     let procedure = mount::MOUNT_PROGRAM::MOUNTPROC3_MNT as u32;
     let path = mount::dirpath(Opaque::borrowed(b"/"));
-    let call = link.prepare_any([mount::PROGRAM, mount::VERSION, procedure], &path);
-    match rpc::decode(&link.exchange(&call).await?) {
-        mount::mountres3::Ok(mounted) => Ok(nfs_fh3 { data: mounted.fhandle.0 }),
-        mount::mountres3::Err(status) => panic!("the root cannot be mounted: {status}"),
+    for _ in 0..TRIES_MAX {
+        let call = link.prepare_any([mount::PROGRAM, mount::VERSION, procedure], &path);
+        match rpc::decode(&link.exchange(&call).await?) {
+            mount::mountres3::Ok(mounted) => return Ok(nfs_fh3 { data: mounted.fhandle.0 }),
+            // MOUNT has no word for "later".
+            mount::mountres3::Err(mount::mountstat3::MNT3ERR_SERVERFAULT) => {}
+            mount::mountres3::Err(status) => panic!("the root cannot be mounted: {status}"),
+        }
     }
+    panic!("mounted in vain, {TRIES_MAX} times");
 }
 
 struct Nfs<'a> {

@@ -210,10 +210,7 @@ async fn tree<S: Spawn>(
     Ok(found)
 }
 
-async fn list<S: Spawn>(
-    asker: &Asker<'_, S>,
-    path: &str,
-) -> Result<Vec<(Vec<u8>, Kind)>, Stop> {
+async fn list<S: Spawn>(asker: &Asker<'_, S>, path: &str) -> Result<Vec<(Vec<u8>, Kind)>, Stop> {
     let list = || async { asker.system.read_dir(path).await?.with_attributes().rest().await };
     let entries = asker.ask(list).await?.into_iter();
     let mut names: Vec<_> =
@@ -247,9 +244,7 @@ pub(super) async fn perform<S: Spawn>(asker: &Asker<'_, S>, step: &Step) -> Resu
         Step::List(path) => list(asker, path).await.map(Told::Names),
         Step::Look(path) => asker.ask(|| system.metadata(path)).await.map(file),
         Step::LookAtLink(path) => asker.ask(|| system.symlink_metadata(path)).await.map(file),
-        Step::SetLength { path, size } => {
-            asker.ask(|| system.set_len(path, *size)).await.map(file)
-        }
+        Step::SetLength { path, size } => asker.ask(|| system.set_len(path, *size)).await.map(file),
         Step::SetMode { path, mode } => asker.ask(|| system.set_mode(path, *mode)).await.map(file),
     }
 }

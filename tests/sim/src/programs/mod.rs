@@ -66,8 +66,9 @@ pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>)
         for client in 0..habits.clients {
             programs.push(workload.program(client, round).await);
         }
-        let working =
-            programs.iter_mut().map(|program| workload.work(program, scene.fork_rng()).boxed_local());
+        let working = programs
+            .iter_mut()
+            .map(|program| workload.work(program, scene.fork_rng()).boxed_local());
         match scene.round(working.collect(), habits.round_ms).await {
             End::PowerCut => {
                 scene.come_back().await;
@@ -91,9 +92,9 @@ pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>)
 impl<'a> Programs<'a> {
     fn asker(&self, client: u32) -> Asker<'a, Reach> {
         let context = self.scene.cluster.application(client);
-        let commits_idly = self.planted == Some(Planted::IdleCommits);
         let mark = context.random();
-        let system = FileSystem::new(Reach { context, commits_idly }, Credentials::root(), mark);
+        let system =
+            FileSystem::new(Reach { context, planted: self.planted }, Credentials::root(), mark);
         Asker { system, client, scene: Some(self.scene) }
     }
 

@@ -6,17 +6,36 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fileio::model::Model;
-use fileio::protocol::{Commit, GetAttributes, Reply, Request};
+use fileio::protocol::{Commit, GetAttributes, Reply, Request, Write};
 use runtime::protocol::ErrorOf;
 use runtime::{Call, Context, NodeId, Spawn};
+
+use crate::Planted;
+
+/// A planted bug drops one write in so many.
+const DROPPED_IN: u64 = 16;
 
 /// The cluster, seen from an application node.
 #[derive(Clone)]
 pub(super) struct Reach {
     /// The application node.
     pub(super) context: Context,
-    /// A planted bug: commits are answered and not done.
-    pub(super) commits_idly: bool,
+    /// A planted bug.
+    pub(super) planted: Option<Planted>,
+}
+
+impl Reach {
+    /// Shall the next call of type `C` be answered and not done?
+    fn drops<C: Call>(&self) -> bool {
+        let is = |of| TypeId::of::<C>() == of;
+        match self.planted {
+            Some(Planted::IdleCommits) => is(TypeId::of::<Commit>()),
+            Some(Planted::DroppedWrites) => {
+                is(TypeId::of::<Write>()) && self.context.random().is_multiple_of(DROPPED_IN)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Spawn for Reach {
@@ -25,14 +44,21 @@ impl Spawn for Reach {
         to: NodeId,
         call: C,
     ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
-        let Self { context, commits_idly } = self.clone();
+        let (context, drops) = (self.context.clone(), self.drops::<C>());
         async move {
-            if !commits_idly || TypeId::of::<C>() != TypeId::of::<Commit>() {
+            if !drops {
                 return context.spawn(to, call).await;
             }
-            let Commit { file } = same(call);
+            let request: Request = same(call.into());
+            let (Request::Commit(Commit { file }) | Request::Write(Write { file, .. })) = request
+            else {
+                unreachable!("only these are dropped");
+            };
             let looked = context.spawn(to, GetAttributes { file }).await;
-            C::answer(same(Reply::Commit(looked)))
+            C::answer(same(match request {
+                Request::Commit(_) => Reply::Commit(looked),
+                _ => Reply::Write(looked),
+            }))
         }
     }
 
