@@ -244,13 +244,11 @@ impl Files {
         } else {
             link.ask(&mut call).await
         };
-        let written: WRITE3res = match written {
-            Ok(written) => written,
-            Err(PowerCut) => {
-                let left = Left::Write { file, offset, data, stable, call };
-                self.left.borrow_mut().push((worker, left));
-                return Err(PowerCut);
-            }
+        let written: Result<WRITE3res, PowerCut> = written;
+        let Ok(written) = written else {
+            let left = Left::Write { file, offset, data, stable, call };
+            self.left.borrow_mut().push((worker, left));
+            return Err(PowerCut);
         };
         let written = match written {
             Nfs3Result::Ok(written) => written,
@@ -360,7 +358,7 @@ impl Files {
                 written.committed = stable_how::FILE_SYNC;
                 Nfs3Result::Ok(written)
             }
-            failed => failed,
+            failed @ Nfs3Result::Err(_) => failed,
         })
     }
 
@@ -421,12 +419,10 @@ impl Files {
         // The clients' pages of the file are no longer valid.
         self.unstable.borrow_mut().retain(|unstable| unstable.file != file);
         let issued = content.borrow_mut().issue_cut(size);
-        let cut: SETATTR3res = match link.ask(&mut call).await {
-            Ok(cut) => cut,
-            Err(PowerCut) => {
-                self.left.borrow_mut().push((worker, Left::Cut { file, size, call }));
-                return Err(PowerCut);
-            }
+        let cut: Result<SETATTR3res, PowerCut> = link.ask(&mut call).await;
+        let Ok(cut) = cut else {
+            self.left.borrow_mut().push((worker, Left::Cut { file, size, call }));
+            return Err(PowerCut);
         };
         match cut {
             Nfs3Result::Ok(cut) => {

@@ -209,7 +209,9 @@ impl<'a> Link<'a> {
         self.queue.take();
         let calls: Vec<Call> =
             self.waiting.borrow().values().map(|waiting| waiting.call.clone()).collect();
-        calls.iter().for_each(|call| self.transmit(call));
+        for call in &calls {
+            self.transmit(call);
+        }
         let (reading, writing) = (pin!(self.read(reader)), pin!(self.write(writer)));
         let both = select(reading, writing);
         let context = self.scene.cluster.application(OBSERVER);

@@ -242,14 +242,11 @@ impl Names {
         link.tell(|| format!("{change:?}"));
         let files = self.files_of(&change);
         let mut issued = self.issue(&change);
-        let done = match self.do_once(link, &change, &mut call).await {
-            Ok(done) => done,
-            Err(PowerCut) => {
-                self.left_unanswered(&change);
-                self.overlinked.borrow_mut().extend(files);
-                self.left.borrow_mut().push((worker, change, call));
-                return Err(PowerCut);
-            }
+        let Ok(done) = self.do_once(link, &change, &mut call).await else {
+            self.left_unanswered(&change);
+            self.overlinked.borrow_mut().extend(files);
+            self.left.borrow_mut().push((worker, change, call));
+            return Err(PowerCut);
         };
         let Done { made, durable } = done;
         if let (Some(named), Change::Create(key, _) | Change::MakeDirectory(key)) = (made, &change)

@@ -14,14 +14,14 @@ const ACCEPTED: [u32; 5] = [1, 0, 0, 0, 0];
 
 /// The record of call `xid`, as root.
 pub(super) fn record(xid: u32, program: [u32; 3], arguments: &impl Pack) -> Bytes {
-    let [prog, vers, proc] = program;
+    let [prog, vers, procedure] = program;
     let machinename = Opaque::borrowed(b"sim");
     let who = auth_unix { machinename, ..auth_unix::default() };
     let call = call_body {
         rpcvers: RPC_VERSION_2,
         prog,
         vers,
-        proc,
+        proc: procedure,
         cred: opaque_auth::auth_unix(&who),
         verf: opaque_auth::default(),
     };

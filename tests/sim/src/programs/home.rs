@@ -92,7 +92,7 @@ impl Home {
     pub(super) fn draw(&self, rng: &mut Rng) -> Step {
         let path = self.any_path(rng);
         match rng.below(32) {
-            0..6 => self.draw_open(path, rng),
+            0..6 => Self::draw_open(path, rng),
             6..10 => Step::MakeDirectory(path),
             10 => Step::MakeAll(format!("{path}/d/{}", any_name(rng))),
             11 => {
@@ -112,7 +112,7 @@ impl Home {
         }
     }
 
-    fn draw_open(&self, path: String, rng: &mut Rng) -> Step {
+    fn draw_open(path: String, rng: &mut Rng) -> Step {
         let mut data = vec![0; rng.below(WRITE_BYTES_MAX) as usize];
         rng.fill(&mut data);
         let options = OpenOptions::new().read(true);

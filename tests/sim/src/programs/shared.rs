@@ -308,7 +308,8 @@ impl Shared {
     /// While nobody writes.
     pub(super) async fn check(&self, asker: &Asker<'_, Reach>) {
         for (index, content) in self.contents.iter().enumerate() {
-            let observed = content.borrow_mut().observe(&self.read_all(asker, index).await);
+            let data = self.read_all(asker, index).await;
+            let observed = content.borrow_mut().observe(&data);
             observed.unwrap_or_else(|wrong| panic!("at rest, {}: {wrong}", path(index)));
         }
     }
@@ -316,7 +317,8 @@ impl Shared {
     /// After the power went.
     pub(super) async fn check_after_crash(&self, asker: &Asker<'_, Reach>) {
         for (index, content) in self.contents.iter().enumerate() {
-            let settled = content.borrow_mut().settle(&self.read_all(asker, index).await);
+            let data = self.read_all(asker, index).await;
+            let settled = content.borrow_mut().settle(&data);
             settled.unwrap_or_else(|wrong| panic!("after a crash, {}: {wrong}", path(index)));
         }
     }
