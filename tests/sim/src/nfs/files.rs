@@ -17,7 +17,7 @@ use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
 use super::link::{Call, Link, PowerCut};
-use super::names::at;
+use super::look::at;
 use super::rules;
 use crate::Planted;
 use crate::content::{BLOCK, Content};

@@ -6,11 +6,13 @@
 //! | `rpc.rs` | calls and replies as bytes |
 //! | `link.rs` | one host: its connection, and the calls under way |
 //! | `files.rs` | content: writes, stable and not, commits, verifiers |
-//! | `names.rs` | names: made, linked, moved, removed, listed |
+//! | `names.rs` | names: made, linked, moved, removed |
+//! | `look.rs` | looking at a name, a file, a directory |
 //! | `rules.rs` | what the oracle must bear as long as replies are not stored |
 
 mod files;
 mod link;
+mod look;
 mod names;
 mod rpc;
 mod rules;
