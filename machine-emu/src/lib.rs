@@ -61,5 +61,6 @@ pub use disk::{
     Survival,
 };
 pub use network::{NetworkFaults, NetworkTiming};
+pub use stream::StreamFaults;
 pub use trace::{Counters, Fault};
 pub use world::World;

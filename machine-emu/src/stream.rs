@@ -1,7 +1,7 @@
 //! Byte streams in memory: bounded pipes that take virtual time, for whoever comes from outside.
 //!
 //! A stream keeps order and loses nothing, but a read brings what the seed says: often less than
-//! there is. When a node dies its streams are reset.
+//! there is. When a node dies its streams are reset; faults cut them anywhere and hold bytes up.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ use runtime::seed::Rng;
 
 use crate::alarm::Alarm;
 use crate::core::Core;
-use crate::trace::What;
+use crate::trace::{Fault, What};
 
 /// Bytes on their way in one direction of a stream, at most; then the writer waits.
 const PIPE_BYTES_MAX: usize = 256 << 10;
@@ -33,6 +33,19 @@ const READ_BYTES: usize = 64 << 10;
 /// The first port for who asks for any.
 const PORT_FIRST: u32 = 40_000;
 
+/// How often streams suffer, in parts per million of the pieces that are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StreamFaults {
+    /// The stream breaks in the middle of the piece, for both sides and both directions.
+    pub cut_ppm: u32,
+    /// The piece, and what follows it, is held up.
+    pub delay_ppm: u32,
+    /// For how long at most.
+    pub delay_max_ns: u64,
+    /// A read brings so many bytes at most; 0 for any number.
+    pub piece_bytes_max: usize,
+}
+
 struct ListenerState {
     node: u32,
     backlog: VecDeque<Stream>,
@@ -41,6 +54,7 @@ struct ListenerState {
 
 /// All listeners, and the pipes of nodes.
 pub(crate) struct Streams {
+    pub(crate) faults: StreamFaults,
     rng: Rng,
     listeners: BTreeMap<String, ListenerState>,
     /// Pipes that end at a node, to be reset when it dies.
@@ -52,7 +66,12 @@ pub(crate) struct Streams {
 impl Streams {
     pub(crate) fn new(rng: Rng) -> Self {
         let listeners = BTreeMap::new();
-        Self { rng, listeners, pipes: Vec::new(), ports: PORT_FIRST, clients: 0 }
+        let faults = StreamFaults::default();
+        Self { faults, rng, listeners, pipes: Vec::new(), ports: PORT_FIRST, clients: 0 }
+    }
+
+    fn hits(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.chance(u64::from(ppm), 1_000_000)
     }
 
     /// Gives `host:0` a port.
@@ -75,6 +94,8 @@ enum End {
     Open,
     /// The writer is gone: what is under way still arrives.
     Closed,
+    /// The stream was cut: what is under way still arrives, then the reader is told.
+    Cut,
     /// The other side's node is gone.
     Reset,
 }
@@ -109,6 +130,13 @@ impl Pipe {
         }
     }
 
+    fn cut(&mut self) {
+        if self.end == End::Open {
+            self.end = End::Cut;
+        }
+        self.wake();
+    }
+
     fn reset(&mut self) {
         self.end = End::Reset;
         self.chunks.clear();
@@ -137,7 +165,7 @@ impl PipeReader {
             return match pipe.end {
                 End::Open => None,
                 End::Closed => Some(Found::End),
-                End::Reset => Some(Found::Reset),
+                End::Cut | End::Reset => Some(Found::Reset),
             };
         };
         if at_ns > self.core.now_ns.get() {
@@ -146,9 +174,12 @@ impl PipeReader {
         let room = buffer.capacity() - buffer.len();
         let room = if room == 0 { READ_BYTES } else { room };
         let mut count = chunk.len().min(room);
-        let rng = &mut self.core.streams.borrow_mut().rng;
-        if rng.chance(1, 4) {
-            count = 1 + rng.index(count);
+        let streams = &mut *self.core.streams.borrow_mut();
+        if streams.rng.chance(1, 4) {
+            count = 1 + streams.rng.index(count);
+        }
+        if streams.faults.piece_bytes_max > 0 {
+            count = count.min(streams.faults.piece_bytes_max);
         }
         let taken = match pipe.chunks.front_mut() {
             Some((_, chunk)) if count < chunk.len() => chunk.split_to(count),
@@ -212,6 +243,8 @@ impl Drop for PipeReader {
 struct PipeWriter {
     core: Rc<Core>,
     pipe: Rc<RefCell<Pipe>>,
+    /// The other direction.
+    back: Rc<RefCell<Pipe>>,
 }
 
 impl PipeWriter {
@@ -222,7 +255,7 @@ impl PipeWriter {
     ) -> Poll<io::Result<()>> {
         let mut pipe = self.pipe.borrow_mut();
         while let Some(part) = parts.front_mut() {
-            if pipe.reader_gone || pipe.end == End::Reset {
+            if pipe.reader_gone || matches!(pipe.end, End::Cut | End::Reset) {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             let room = PIPE_BYTES_MAX - pipe.bytes;
@@ -230,17 +263,31 @@ impl PipeWriter {
                 pipe.writer = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            let chunk = part.split_to(part.len().min(room));
+            let mut chunk = part.split_to(part.len().min(room));
             if part.is_empty() {
                 parts.pop_front();
             }
             if chunk.is_empty() {
                 continue;
             }
-            let jitter_ns = self.core.streams.borrow_mut().rng.below(JITTER_NS);
-            let at_ns = self.core.now_ns.get() + LATENCY_NS + jitter_ns;
-            let at_ns = at_ns.max(pipe.last_ns);
+            let streams = &mut *self.core.streams.borrow_mut();
+            let StreamFaults { cut_ppm, delay_ppm, delay_max_ns, .. } = streams.faults;
+            let mut travel_ns = LATENCY_NS + streams.rng.below(JITTER_NS);
+            if streams.hits(delay_ppm) {
+                self.core.trace.fault(Fault::StreamDelayed);
+                travel_ns += streams.rng.below(delay_max_ns + 1);
+            }
+            let at_ns = (self.core.now_ns.get() + travel_ns).max(pipe.last_ns);
             pipe.last_ns = at_ns;
+            if streams.hits(cut_ppm) {
+                self.core.trace.fault(Fault::StreamCut);
+                chunk.truncate(streams.rng.index(chunk.len() + 1));
+                pipe.cut();
+                self.back.borrow_mut().cut();
+                if chunk.is_empty() {
+                    continue;
+                }
+            }
             self.core.note(0, What::Stream, runtime::hash::xxh3(&chunk));
             pipe.bytes += chunk.len();
             pipe.chunks.push_back((at_ns, Bytes::copy_from_slice(&chunk)));
@@ -323,10 +370,14 @@ impl Core {
     }
 
     /// A stream from outside to whoever listens at `address`.
-    pub(crate) fn connect(self: &Rc<Self>, address: &Address) -> io::Result<Stream> {
+    pub(crate) fn connect(
+        self: &Rc<Self>,
+        address: &Address,
+        peer: Option<&str>,
+    ) -> io::Result<Stream> {
         let mut streams = self.streams.borrow_mut();
         streams.clients += 1;
-        let peer = format!("client {}", streams.clients);
+        let peer = peer.map_or_else(|| format!("client {}", streams.clients), str::to_owned);
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, address.to_string());
         let listener = streams.listeners.get_mut(&address.to_string()).ok_or_else(refused)?;
         if listener.backlog.len() >= BACKLOG_MAX {
@@ -352,7 +403,7 @@ impl Core {
         peer: String,
     ) -> Stream {
         let reader = PipeReader { core: self.clone(), pipe: from.clone(), alarm: None };
-        let writer = PipeWriter { core: self.clone(), pipe: to.clone() };
+        let writer = PipeWriter { core: self.clone(), pipe: to.clone(), back: from.clone() };
         Stream { reader: Box::new(reader), writer: Box::new(writer), peer }
     }
 

@@ -71,6 +71,8 @@ faults! {
     DiskWriteDroppedByCrash "disk write dropped by crash",
     DiskWriteTornByCrash "disk write torn by crash",
     DiskRestored "disk restored",
+    StreamCut "stream cut",
+    StreamDelayed "stream delayed",
 }
 
 /// What a world has done so far.

@@ -14,6 +14,7 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 use crate::core::{Core, Shape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
 use crate::network::{NetworkFaults, NetworkTiming};
+use crate::stream::StreamFaults;
 use crate::trace::{Counters, Fault};
 
 /// One [`World::run`] may take so much virtual time; what takes longer is taken for a livelock.
@@ -283,7 +284,17 @@ impl World {
 
     /// A stream from outside to whoever listens at `address`.
     pub fn connect(&self, address: &Address) -> io::Result<Stream> {
-        self.core().connect(address)
+        self.core().connect(address, None)
+    }
+
+    /// The same from `peer`, as `10.0.0.1:700`: a client that comes back from where it was.
+    pub fn connect_from(&self, peer: &str, address: &Address) -> io::Result<Stream> {
+        self.core().connect(address, Some(peer))
+    }
+
+    /// How often streams suffer from now on.
+    pub fn set_stream_faults(&self, faults: StreamFaults) {
+        self.core().streams.borrow_mut().faults = faults;
     }
 
     // --- Time ---

@@ -32,6 +32,8 @@ pub(crate) struct Active {
     pub(crate) inode: Inode,
     /// As the store has it.
     pub(crate) stored: Inode,
+    /// A commit has begun and is not recorded yet.
+    pub(crate) is_being_committed: bool,
     /// Installed chunks; their unsealed blocks may be rewritten in the cache.
     pub(crate) pending: BTreeMap<u64, Uncommitted>,
     /// Sealed chunks that wait for a commit.
@@ -52,6 +54,7 @@ impl Active {
         Self {
             inode: stored.clone(),
             stored,
+            is_being_committed: false,
             pending: BTreeMap::new(),
             sealed: BTreeMap::new(),
             committing: BTreeMap::new(),
@@ -63,7 +66,7 @@ impl Active {
 
     /// The store has all of it.
     pub(crate) fn is_clean(&self) -> bool {
-        self.dirty_since.is_none() && self.uncommitted() == 0
+        self.dirty_since.is_none() && !self.is_being_committed && self.uncommitted() == 0
     }
 
     /// Chunks with changes that no record names.

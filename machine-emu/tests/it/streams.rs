@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use machine_emu::{Shape, World};
+use machine_emu::{Fault, Shape, StreamFaults, World};
 use runtime::net::{Address, Stream};
 use runtime::seed::with_seed;
 use runtime::{Context, NodeId};
@@ -127,4 +127,60 @@ fn the_streams_of_a_dead_node_are_reset_and_its_address_is_free() {
     world.restart(NodeId::fs(0));
     start(&world);
     assert!(world.connect(&address()).is_ok());
+}
+
+#[test]
+fn a_cut_stream_brings_a_part_and_then_breaks_for_both_sides() {
+    let data = Bytes::from(vec![7; 10_000]);
+    let mut lengths = Vec::new();
+    for seed in 0..20 {
+        let world = world(seed);
+        let context = world.context(NodeId::fs(0));
+        let mut listener = world.run(context.listen(&address())).unwrap();
+        world.set_stream_faults(StreamFaults { cut_ppm: 1_000_000, ..StreamFaults::default() });
+        let mut near = world.connect_from("10.0.0.1:800", &address()).unwrap();
+        let mut far = world.run(listener.accept()).unwrap();
+        assert_eq!(far.peer, "10.0.0.1:800");
+        world.run(near.writer.write(vec![data.clone()])).unwrap();
+        let mut received = BytesMut::new();
+        let error = world.run(async {
+            loop {
+                if let Err(error) = far.reader.read(&mut received).await {
+                    break error;
+                }
+            }
+        });
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        let back = world.run(far.writer.write(vec![data.clone()])).unwrap_err();
+        assert_eq!(back.kind(), ErrorKind::BrokenPipe);
+        let answer = world.run(near.reader.read(&mut BytesMut::new())).unwrap_err();
+        assert_eq!(answer.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(world.counters().faults.get(&Fault::StreamCut), Some(&1));
+        lengths.push(received.len());
+    }
+    assert!(lengths.iter().any(|&length| 0 < length && length < data.len()), "{lengths:?}");
+}
+
+#[test]
+fn a_stream_brings_small_pieces_late_if_told_so() {
+    let world = world(3);
+    start(&world);
+    let delay_max_ns = 1_000_000_000;
+    world.set_stream_faults(StreamFaults {
+        delay_ppm: 1_000_000,
+        delay_max_ns,
+        piece_bytes_max: 10,
+        ..StreamFaults::default()
+    });
+    let mut stream = world.connect(&address()).unwrap();
+    let before = world.now();
+    world.run(async {
+        stream.writer.write(vec![Bytes::from(vec![7; 1_000])]).await.unwrap();
+        let mut received = BytesMut::new();
+        while received.len() < 1_000 {
+            let count = stream.reader.read(&mut received).await.unwrap();
+            assert!((1..=10).contains(&count), "{count} bytes at once");
+        }
+    });
+    assert!(world.now() > before + Duration::from_millis(100), "nothing was held up");
 }

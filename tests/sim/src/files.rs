@@ -342,7 +342,7 @@ impl Files<'_> {
 }
 
 /// Some bytes within `start..end`: as (offset, length).
-fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64) {
+pub(super) fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64) {
     let mut offset = start + rng.below(end - start);
     let mut length = 1 + rng.below((end - offset).min(length_max));
     if rng.chance(1, 2) {

@@ -28,6 +28,8 @@
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
+//! | `programs/` | workload: programs that use the client |
+//! | `nfs/` | workload: NFS clients, and gateways on the nodes |
 
 mod burst;
 mod cluster;
@@ -38,6 +40,8 @@ mod files;
 mod kept;
 mod names;
 mod nemesis;
+mod nfs;
+mod programs;
 mod quiet;
 mod registers;
 mod scene;
@@ -83,11 +87,15 @@ pub enum Workload {
     Entries,
     /// Checkpoints.
     Burst,
+    /// Programs that use the client.
+    Client,
+    /// NFS clients, and gateways.
+    Nfs,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -95,6 +103,8 @@ impl Workload {
         Self::Names,
         Self::Entries,
         Self::Burst,
+        Self::Client,
+        Self::Nfs,
     ];
 
     /// The name by which it is chosen.
@@ -107,6 +117,8 @@ impl Workload {
             Self::Names => "names",
             Self::Entries => "entries",
             Self::Burst => "burst",
+            Self::Client => "client",
+            Self::Nfs => "nfs",
         }
     }
 
@@ -118,8 +130,11 @@ impl Workload {
     fn tolerance(self) -> Tolerance {
         Tolerance {
             crashes: self != Self::Names,
-            read_errors: matches!(self, Self::Disks | Self::Cache | Self::Files | Self::Burst),
-            heavy: self != Self::Names,
+            read_errors: matches!(
+                self,
+                Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client | Self::Nfs
+            ),
+            heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs),
         }
     }
 
@@ -136,16 +151,22 @@ impl Workload {
 pub enum Planted {
     /// Disks answer a flush and do nothing.
     LyingDisks,
+    /// A commit is answered and not done.
+    IdleCommits,
+    /// Now and then a write is answered and not done.
+    DroppedWrites,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::LyingDisks];
+    pub const ALL: [Self; 3] = [Self::LyingDisks, Self::IdleCommits, Self::DroppedWrites];
 
     /// The name by which it is switched on.
     pub fn name(self) -> &'static str {
         match self {
             Self::LyingDisks => "lying-disks",
+            Self::IdleCommits => "idle-commits",
+            Self::DroppedWrites => "dropped-writes",
         }
     }
 
@@ -237,7 +258,7 @@ impl Case {
             plant_lying_disks(&scene);
         }
         let world = scene.cluster.world().clone();
-        let working = drive(workload, &scene, &mut rng);
+        let working = drive(workload, &scene, &mut rng, self.planted);
         let done = world.run_within(RUN_TIME_MAX, working);
         assert!(done.is_some(), "the world stands still, or never ends");
         Report {
@@ -305,7 +326,12 @@ fn plant_lying_disks(scene: &Scene) {
     }
 }
 
-fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFuture<'a, ()> {
+fn drive<'a>(
+    workload: Workload,
+    scene: &'a Scene,
+    rng: &mut Rng,
+    planted: Option<Planted>,
+) -> LocalBoxFuture<'a, ()> {
     let clients = 1 + rng.below(4) as u32;
     let rounds = 1 + rng.below(3) as u32;
     let round_ms = 200 << rng.below(6);
@@ -335,5 +361,7 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
             let bytes = 1 + rng.index(512 << 10);
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
+        Workload::Client => programs::run(scene, habits, planted).boxed_local(),
+        Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
     }
 }

@@ -18,9 +18,9 @@ use super::nemesis::Nemesis;
 /// Once no fault is left everything under way ends in this time, and a volume is mounted.
 const LIVELY_WITHIN: Duration = Duration::from_mins(2);
 /// The pause before a request that did not get through is asked again.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Tries of one request while faults last.
-const TRIES_MAX: u32 = 20_000;
+pub(super) const TRIES_MAX: u32 = 20_000;
 
 /// Bytes of a request's description in the log, at most.
 const TOLD_BYTES_MAX: usize = 400;
@@ -198,8 +198,7 @@ impl Scene {
                 Err(Error::Undelivered { .. } | Error::Damaged {}) if self.is_hopeless() => {
                     return Err(Failure::PowerCut);
                 }
-                Err(Error::Undelivered { why: Undelivered::Busy | Undelivered::Lost }) => {}
-                Err(Error::Damaged {}) if self.nemesis.has_failed_reads() => {}
+                Err(error) if self.excuses(error) => {}
                 Err(error) => return Err(Failure::Refused(error)),
             }
             context.sleep(RETRY_PAUSE).await;
@@ -214,6 +213,22 @@ impl Scene {
             self.powerless.set(true);
         }
         self.nemesis.is_heavy()
+    }
+
+    /// The power has gone, and nothing is served yet.
+    pub(super) fn is_powerless(&self) -> bool {
+        self.powerless.get()
+    }
+
+    /// A failure that the faults explain: whoever asked may ask again.
+    pub(super) fn excuses(&self, error: Error) -> bool {
+        match error {
+            Error::Undelivered { why } => {
+                matches!(why, Undelivered::Busy | Undelivered::Lost)
+            }
+            Error::Damaged {} => self.nemesis.has_failed_reads(),
+            _ => false,
+        }
     }
 
     /// Notes an answer of another layer; true if the power has gone meanwhile.

@@ -93,6 +93,16 @@ fn checkpoints_survive_power_cuts() {
 }
 
 #[test]
+fn programs_on_the_client_see_what_was_written_and_keep_what_was_synced() {
+    gate(Workload::Client);
+}
+
+#[test]
+fn nfs_clients_see_what_was_written_and_keep_what_was_answered_as_stable() {
+    gate(Workload::Nfs);
+}
+
+#[test]
 fn what_failed_once_does_not_fail_again() {
     for kept in KEPT {
         let outcome = kept.case().unwrap().run();
@@ -100,16 +110,31 @@ fn what_failed_once_does_not_fail_again() {
     }
 }
 
+/// Does one of a few seeds fail with the bug?
+fn is_noticed(workload: Workload, bug: Planted) -> bool {
+    let cases = (0..10).map(|seed| Case { planted: Some(bug), ..Case::new(workload, seed) });
+    cases.into_iter().any(|case| case.run().is_err())
+}
+
 #[test]
 fn disks_that_lie_about_flushes_are_noticed() {
-    let noticed = |workload| {
-        (0..10).any(|seed| {
-            let planted = Some(Planted::LyingDisks);
-            Case { planted, ..Case::new(workload, seed) }.run().is_err()
-        })
-    };
-    assert!(noticed(Workload::Cache), "the oracle of sectors sees nothing");
-    assert!(noticed(Workload::Files), "the oracle of files sees nothing");
+    for workload in [Workload::Cache, Workload::Files, Workload::Client, Workload::Nfs] {
+        let name = workload.name();
+        assert!(is_noticed(workload, Planted::LyingDisks), "the oracle of {name} sees nothing");
+    }
+}
+
+#[test]
+fn a_server_that_drops_writes_or_commits_is_noticed() {
+    for workload in [Workload::Client, Workload::Nfs] {
+        for bug in [Planted::DroppedWrites, Planted::IdleCommits] {
+            assert!(
+                is_noticed(workload, bug),
+                "{bug:?}: the oracle of {} sees nothing",
+                workload.name()
+            );
+        }
+    }
 }
 
 #[test]

@@ -93,6 +93,9 @@ impl FileServer {
         rules::check_search(who, above)?;
         if let Some(found) = self.find(*directory, name).await? {
             let attributes = self.create_existing(request, &found).await?;
+            if *durable {
+                self.make_name_durable(*directory, name, found).await?;
+            }
             return Ok((Created { attributes, new: false }, None));
         }
         rules::check_add(who, above)?;
@@ -102,6 +105,19 @@ impl FileServer {
         }
         let (attributes, noted) = self.add(*directory, name, inode, *durable).await?;
         Ok((Created { attributes, new: true }, noted))
+    }
+
+    /// Somebody else's name may not be durable yet; whoever claims it waits until it is.
+    async fn make_name_durable(
+        &self,
+        directory: Handle,
+        name: &Name,
+        found: Dentry,
+    ) -> Result<(), Error> {
+        let node = self.context.node();
+        let claimed = self.claim(node, directory, name).await?;
+        self.unclaim(node, directory, name).await?;
+        if claimed == Some(found) { Ok(()) } else { Err(Error::Changed {}) }
     }
 
     async fn create_existing(&self, request: &Create, found: &Dentry) -> Result<Attributes, Error> {

@@ -129,10 +129,10 @@ impl MetaServer {
         self.forget_and_release(dropped).await?;
         let (snapshot, changes) = self.with(ino, |active| {
             // What was written since the seal waits for the next commit.
-            if active.pending.is_empty() {
+            if active.pending.is_empty() && active.sealed.is_empty() {
                 active.dirty_since = None;
-                self.dirty.borrow_mut().remove(&ino);
             }
+            active.is_being_committed = true;
             let changes: Vec<(u64, Uncommitted)> =
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
             Ok((active.inode.clone(), changes))
@@ -141,7 +141,10 @@ impl MetaServer {
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
-            let _ = self.with_dirty(ino, |active| active.lost |= lost);
+            let _ = self.with_dirty(ino, |active| {
+                active.is_being_committed = false;
+                active.lost |= lost;
+            });
         }
         outcome
     }
@@ -192,6 +195,10 @@ impl MetaServer {
             .await?;
         self.with(ino, |active| {
             active.stored = stored;
+            active.is_being_committed = false;
+            if active.dirty_since.is_none() {
+                self.dirty.borrow_mut().remove(&ino);
+            }
             Ok(position)
         })
     }
@@ -365,7 +372,8 @@ impl MetaServer {
         Ok(())
     }
 
-    /// Files with changes that wait for a commit for `age_ms`, or with very many.
+    /// Files with changes that wait for a commit for `age_ms`, or with very many; of any age, those
+    /// too whose commit is under way: they are not in the log yet.
     pub(super) fn dirty(&self, age_ms: u64) -> Vec<u64> {
         let now = self.context.now();
         let age = Duration::from_millis(age_ms);
@@ -373,7 +381,8 @@ impl MetaServer {
         let waits = |ino: &u64| {
             inodes.get(ino).is_some_and(|active| {
                 let old = active.dirty_since.is_some_and(|since| since + age <= now);
-                old || active.uncommitted() > UNCOMMITTED_MAX
+                let under_way = age_ms == 0 && active.is_being_committed;
+                old || under_way || active.uncommitted() > UNCOMMITTED_MAX
             })
         };
         self.dirty.borrow().iter().copied().filter(waits).collect()

@@ -138,6 +138,7 @@ pub fn run(options: &Options, progress: impl Fn(&Report) + Sync) -> Report {
     let share = options.states_max / groups.len() as u64;
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(BTreeMap::new());
+    #[allow(clippy::disallowed_methods, reason = "each thread has worlds of its own")]
     std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
             scope.spawn(|| {

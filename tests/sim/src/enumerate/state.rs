@@ -30,7 +30,7 @@ impl fmt::Display for State {
         write!(f, "{}:{}:{}:{}", self.shape.name, ops.join("+"), self.point, fates.join(","))?;
         match self.planted {
             Some(Planted::LyingDisks) => write!(f, ":{LYING}"),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }

@@ -1,0 +1,499 @@
+//! Files that all hosts write, commit, cut and read, compared with [`Content`].
+//!
+//! As a real client, a host keeps what it wrote unstably until a COMMIT with the same verifier; when
+//! the verifier has changed it writes all of it again.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use bytes::Bytes;
+use nfs3_types::nfs3::{
+    COMMIT3args, COMMIT3res, CREATE3args, CREATE3res, GETATTR3args, GETATTR3res, NFS_PROGRAM,
+    Nfs3Option, Nfs3Result, READ3args, READ3res, SETATTR3args, SETATTR3res, WRITE3args, WRITE3res,
+    createhow3, nfs_fh3, nfsstat3, sattr3, stable_how, writeverf3,
+};
+use nfs3_types::xdr_codec::Opaque;
+use runtime::seed::Rng;
+use runtime::sync::KeyedLock;
+
+use super::link::{Call, Link, PowerCut};
+use super::look::at;
+use super::rules;
+use crate::Planted;
+use crate::content::{BLOCK, Content};
+use crate::files::{Habits, any_range};
+
+/// Bytes that one call reads, at most.
+const READ_BYTES: u32 = 512 << 10;
+
+/// A planted bug drops one write in so many.
+const DROPPED_IN: u32 = 16;
+
+/// A write that was answered, but not as stable.
+struct Unstable {
+    worker: u32,
+    file: usize,
+    offset: u64,
+    data: Bytes,
+    verifier: writeverf3,
+    /// Since then the server has not lost anything.
+    incarnation: u32,
+}
+
+impl Unstable {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+}
+
+/// A call that the power cut left unanswered.
+enum Left {
+    Write { file: usize, offset: u64, data: Bytes, stable: stable_how, call: Call },
+    Cut { file: usize, size: u64, call: Call },
+}
+
+struct File {
+    handle: nfs_fh3,
+    content: RefCell<Content>,
+    /// What late twins of calls may still do: see [`rules::HAS_A_LATE_TWIN`].
+    twins: RefCell<Vec<Range<u64>>>,
+}
+
+/// The files, and what they may hold.
+pub(super) struct Files {
+    habits: Habits,
+    planted: Option<Planted>,
+    all: Vec<File>,
+    /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
+    locks: KeyedLock<usize>,
+    /// Blocks in a row that belong to one worker.
+    group: u64,
+    unstable: RefCell<Vec<Unstable>>,
+    left: RefCell<Vec<(u32, Left)>>,
+    incarnation: Cell<u32>,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn refused<E: std::fmt::Debug>(what: &str, error: &(nfsstat3, E)) -> ! {
+    panic!("{what} is refused: {error:?}")
+}
+
+impl Files {
+    /// Makes the files.
+    pub(super) async fn create(
+        link: &Link<'_>,
+        root: &nfs_fh3,
+        habits: Habits,
+        planted: Option<Planted>,
+        group: u64,
+    ) -> Result<Self, PowerCut> {
+        let mut all = Vec::new();
+        for number in 0..habits.files {
+            let name = format!("file-{number}");
+            let how = createhow3::UNCHECKED(sattr3::default());
+            let create = CREATE3args { where_: at(root, name.as_bytes()), how };
+            let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_CREATE, &create);
+            let created: CREATE3res = link.ask(&mut call).await?;
+            let handle = match created {
+                Nfs3Result::Ok(created) => created.obj.unwrap(),
+                Nfs3Result::Err(error) => refused("a file on an empty volume", &error),
+            };
+            let content = RefCell::new(Content::new(habits.blocks));
+            all.push(File { handle, content, twins: RefCell::default() });
+        }
+        Ok(Self {
+            habits,
+            planted,
+            all,
+            locks: KeyedLock::default(),
+            group,
+            unstable: RefCell::default(),
+            left: RefCell::default(),
+            incarnation: Cell::new(0),
+        })
+    }
+
+    /// One operation on some file.
+    pub(super) async fn step(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let file = rng.index(self.all.len());
+        match rng.below(100) {
+            0..45 => self.write_own(link, worker, file, rng).await,
+            45..50 => self.write_any(link, worker, file, rng).await,
+            50..74 => self.read(link, file, rng).await,
+            74..88 => self.commit(link, worker, file).await,
+            88..94 => self.cut(link, worker, file, rng).await,
+            _ => self.look(link, file).await,
+        }
+    }
+
+    /// Sends again what the power cut left unanswered.
+    pub(super) async fn resume(&self, link: &Link<'_>, worker: u32) -> Result<(), PowerCut> {
+        loop {
+            let index = self.left.borrow().iter().position(|(whose, _)| *whose == worker);
+            let Some(index) = index else { return Ok(()) };
+            let (_, left) = self.left.borrow_mut().swap_remove(index);
+            match left {
+                Left::Write { file, offset, data, stable, call } => {
+                    let _alone = self.locks.exclusive(file).await;
+                    self.send_write(link, worker, (file, offset, data, stable), call).await?;
+                }
+                Left::Cut { file, size, call } => {
+                    let _alone = self.locks.exclusive(file).await;
+                    self.send_cut(link, worker, (file, size), call).await?;
+                }
+            }
+        }
+    }
+
+    async fn write_own(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        file: usize,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let (workers, blocks) = (u64::from(self.habits.clients), self.habits.blocks as u64);
+        let groups = blocks / self.group / workers;
+        let group = rng.below(groups.max(1)) * workers + u64::from(worker);
+        let start = group * self.group * BLOCK;
+        let end = (start + self.group * BLOCK).min(blocks * BLOCK);
+        if start >= end {
+            return Ok(());
+        }
+        let range = any_range(start, end, self.habits.write_blocks * BLOCK, rng);
+        self.write(link, worker, file, range, rng).await
+    }
+
+    async fn write_any(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        file: usize,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let _alone = self.locks.exclusive(file).await;
+        let end = self.habits.blocks as u64 * BLOCK;
+        let range = any_range(0, end, 4 * self.habits.write_blocks * BLOCK, rng);
+        self.write(link, worker, file, range, rng).await
+    }
+
+    async fn write(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        file: usize,
+        (offset, length): (u64, u64),
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let range = offset..offset + length;
+        if self.all[file].twins.borrow().iter().any(|twin| overlap(twin, &range)) {
+            return Ok(());
+        }
+        let mut data = vec![0; length as usize];
+        if rng.chance(15, 16) {
+            rng.fill(&mut data);
+        }
+        let stable = match rng.below(10) {
+            0..7 => stable_how::UNSTABLE,
+            7 => stable_how::DATA_SYNC,
+            _ => stable_how::FILE_SYNC,
+        };
+        let call = self.prepare_write(link, file, offset, &data, stable);
+        self.send_write(link, worker, (file, offset, data.into(), stable), call).await
+    }
+
+    fn prepare_write(
+        &self,
+        link: &Link<'_>,
+        file: usize,
+        offset: u64,
+        data: &[u8],
+        stable: stable_how,
+    ) -> Call {
+        let handle = self.all[file].handle.clone();
+        let count = data.len() as u32;
+        let data = Opaque::borrowed(data);
+        let arguments = WRITE3args { file: handle, offset, count, stable, data };
+        link.prepare(NFS_PROGRAM::NFSPROC3_WRITE, &arguments)
+    }
+
+    async fn send_write(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        (file, offset, data, stable): (usize, u64, Bytes, stable_how),
+        mut call: Call,
+    ) -> Result<(), PowerCut> {
+        let File { content, twins, .. } = &self.all[file];
+        let range = offset..offset + data.len() as u64;
+        // What nobody needs to write again: it is overwritten.
+        self.unstable.borrow_mut().retain(|u| u.file != file || !overlap(&u.range(), &range));
+        let issued = content.borrow_mut().issue_write(offset, &data);
+        let drops = self.planted == Some(Planted::DroppedWrites) && call.is_one_in(DROPPED_IN);
+        let written = if drops {
+            self.send_nothing(link, file, data.len()).await
+        } else {
+            link.ask(&mut call).await
+        };
+        let written: Result<WRITE3res, PowerCut> = written;
+        let Ok(written) = written else {
+            let left = Left::Write { file, offset, data, stable, call };
+            self.left.borrow_mut().push((worker, left));
+            return Err(PowerCut);
+        };
+        let written = match written {
+            Nfs3Result::Ok(written) => written,
+            Nfs3Result::Err(error) => refused("a write", &error),
+        };
+        assert_eq!(written.count as usize, data.len(), "all bytes are taken");
+        if rules::HAS_A_LATE_TWIN && call.is_doubled() {
+            twins.borrow_mut().push(range);
+        }
+        assert!(
+            stable == stable_how::UNSTABLE || written.committed == stable_how::FILE_SYNC,
+            "a write that shall be stable is not"
+        );
+        if written.committed == stable_how::FILE_SYNC {
+            content.borrow_mut().acknowledge_durable(&issued);
+        } else {
+            content.borrow_mut().acknowledge(&issued);
+            let (verifier, incarnation) = (written.verf, self.incarnation.get());
+            let unstable = Unstable { worker, file, offset, data, verifier, incarnation };
+            self.unstable.borrow_mut().push(unstable);
+        }
+        Ok(())
+    }
+
+    async fn read(&self, link: &Link<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let content = &self.all[file].content;
+        let offset = rng.below(content.borrow().size().1 + 2 * BLOCK);
+        let count = rng.below(40 * BLOCK) as u32;
+        let moment = content.borrow().moment();
+        let (data, _) = self.read_once(link, file, offset, count).await?;
+        let checked = content.borrow().check_read(&moment, offset, u64::from(count), &data);
+        checked.unwrap_or_else(|wrong| panic!("file {file}: {wrong}"));
+        Ok(())
+    }
+
+    /// Bytes, and whether these are the last.
+    async fn read_once(
+        &self,
+        link: &Link<'_>,
+        file: usize,
+        offset: u64,
+        count: u32,
+    ) -> Result<(Vec<u8>, bool), PowerCut> {
+        let arguments = READ3args { file: self.all[file].handle.clone(), offset, count };
+        let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READ, &arguments);
+        let read: READ3res<'static> = link.ask(&mut call).await?;
+        match read {
+            Nfs3Result::Ok(read) => {
+                assert_eq!(read.count as usize, read.data.as_ref().len(), "the count of a read");
+                Ok((read.data.into_owned(), read.eof))
+            }
+            Nfs3Result::Err(error) => refused("a read", &error),
+        }
+    }
+
+    async fn commit(&self, link: &Link<'_>, worker: u32, file: usize) -> Result<(), PowerCut> {
+        let lost = {
+            let _shared = self.locks.shared(file).await;
+            let content = &self.all[file].content;
+            let moment = content.borrow().moment();
+            let verifier = self.send_commit(link, file).await?;
+            content.borrow_mut().committed(&moment);
+            self.settle_unstable(worker, file, verifier)
+        };
+        if !lost.is_empty() {
+            // The verifier has changed: all of it is written again. Others may write there by now.
+            let _alone = self.locks.exclusive(file).await;
+            for Unstable { offset, data, .. } in lost {
+                let stable = stable_how::UNSTABLE;
+                let call = self.prepare_write(link, file, offset, &data, stable);
+                self.send_write(link, worker, (file, offset, data, stable), call).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_commit(&self, link: &Link<'_>, file: usize) -> Result<writeverf3, PowerCut> {
+        if self.planted == Some(Planted::IdleCommits) {
+            return match self.send_nothing(link, file, 0).await? {
+                Nfs3Result::Ok(written) => Ok(written.verf),
+                Nfs3Result::Err(error) => refused("a write of nothing", &error),
+            };
+        }
+        let handle = self.all[file].handle.clone();
+        let arguments = COMMIT3args { file: handle, offset: 0, count: 0 };
+        let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_COMMIT, &arguments);
+        let committed: COMMIT3res = link.ask(&mut call).await?;
+        match committed {
+            Nfs3Result::Ok(committed) => Ok(committed.verf),
+            Nfs3Result::Err(error) => refused("a commit", &error),
+        }
+    }
+
+    /// For planted bugs: what a server answers to a write of `count` bytes that does nothing.
+    async fn send_nothing(
+        &self,
+        link: &Link<'_>,
+        file: usize,
+        count: usize,
+    ) -> Result<WRITE3res, PowerCut> {
+        let mut call = self.prepare_write(link, file, 0, &[], stable_how::UNSTABLE);
+        let written: WRITE3res = link.ask(&mut call).await?;
+        Ok(match written {
+            Nfs3Result::Ok(mut written) => {
+                written.count = count as u32;
+                written.committed = stable_how::FILE_SYNC;
+                Nfs3Result::Ok(written)
+            }
+            failed @ Nfs3Result::Err(_) => failed,
+        })
+    }
+
+    /// A commit was answered with `verifier`: what this worker must write again.
+    fn settle_unstable(&self, worker: u32, file: usize, verifier: writeverf3) -> Vec<Unstable> {
+        let mut unstable = self.unstable.borrow_mut();
+        let mine = |u: &mut Unstable| u.worker == worker && u.file == file;
+        let mine: Vec<Unstable> = unstable.extract_if(.., mine).collect();
+        let (kept, lost): (Vec<_>, Vec<_>) =
+            mine.into_iter().partition(|unstable| unstable.verifier == verifier);
+        let now = self.incarnation.get();
+        let deceived = kept.iter().find(|unstable| unstable.incarnation != now);
+        if let Some(Unstable { offset, data, .. }) = deceived {
+            let length = data.len();
+            panic!(
+                "file {file}: {length} bytes at {offset} were written before the server started \
+                 again, and the verifier has not changed: the client believes them safe"
+            );
+        }
+        assert!(lost.iter().all(|u| u.incarnation != now), "the verifier changed without a reason");
+        lost
+    }
+
+    async fn cut(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        file: usize,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let _alone = self.locks.exclusive(file).await;
+        let File { handle, content, twins } = &self.all[file];
+        if !twins.borrow().is_empty() {
+            return Ok(());
+        }
+        let most = self.habits.blocks as u64 * BLOCK;
+        let size = match rng.below(4) {
+            0 => 0,
+            1 => rng.below(most),
+            2 => rng.below(most / BLOCK) * BLOCK,
+            _ => rng.below(content.borrow().size().1 + 1),
+        };
+        let new_attributes = sattr3 { size: Nfs3Option::Some(size), ..sattr3::default() };
+        let (object, guard) = (handle.clone(), Nfs3Option::None);
+        let arguments = SETATTR3args { object, new_attributes, guard };
+        let call = link.prepare(NFS_PROGRAM::NFSPROC3_SETATTR, &arguments);
+        self.send_cut(link, worker, (file, size), call).await
+    }
+
+    async fn send_cut(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        (file, size): (usize, u64),
+        mut call: Call,
+    ) -> Result<(), PowerCut> {
+        let File { content, twins, .. } = &self.all[file];
+        // The clients' pages of the file are no longer valid.
+        self.unstable.borrow_mut().retain(|unstable| unstable.file != file);
+        let issued = content.borrow_mut().issue_cut(size);
+        let cut: Result<SETATTR3res, PowerCut> = link.ask(&mut call).await;
+        let Ok(cut) = cut else {
+            self.left.borrow_mut().push((worker, Left::Cut { file, size, call }));
+            return Err(PowerCut);
+        };
+        match cut {
+            Nfs3Result::Ok(cut) => {
+                if let Nfs3Option::Some(after) = cut.obj_wcc.after {
+                    assert_eq!(after.size, size, "a cut gives the size");
+                }
+            }
+            Nfs3Result::Err(error) => refused("a cut", &error),
+        }
+        if rules::HAS_A_LATE_TWIN && call.is_doubled() {
+            twins.borrow_mut().push(0..u64::MAX);
+        }
+        content.borrow_mut().acknowledge(&issued);
+        Ok(())
+    }
+
+    async fn look(&self, link: &Link<'_>, file: usize) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let File { handle, content, .. } = &self.all[file];
+        let least = content.borrow().size().0;
+        let arguments = GETATTR3args { object: handle.clone() };
+        let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
+        let looked: GETATTR3res = link.ask(&mut call).await?;
+        let size = match looked {
+            Nfs3Result::Ok(looked) => looked.obj_attributes.size,
+            Nfs3Result::Err(error) => refused("a look", &error),
+        };
+        let most = content.borrow().size().1;
+        let right = (least..=most).contains(&size);
+        assert!(right, "file {file} has {size} bytes, not {least}..{most}");
+        Ok(())
+    }
+
+    /// Compares all files while nothing is under way.
+    pub(super) async fn check(&self, link: &Link<'_>, after_crash: bool) -> Result<(), PowerCut> {
+        for (index, file) in self.all.iter().enumerate() {
+            let mut data = Vec::new();
+            loop {
+                let offset = data.len() as u64;
+                let (more, end) = self.read_once(link, index, offset, READ_BYTES).await?;
+                data.extend(more);
+                if end {
+                    break;
+                }
+            }
+            let mut content = file.content.borrow_mut();
+            let (when, right) = if after_crash {
+                ("after a crash", content.settle(&data))
+            } else {
+                ("at rest", content.observe(&data))
+            };
+            right.unwrap_or_else(|wrong| panic!("{when}, file {index}: {wrong}"));
+        }
+        Ok(())
+    }
+
+    /// A clean stop follows.
+    pub(super) fn all_committed(&self) {
+        for file in &self.all {
+            let moment = file.content.borrow().moment();
+            file.content.borrow_mut().committed(&moment);
+        }
+    }
+
+    /// The server has started again.
+    pub(super) fn restarted(&self) {
+        self.incarnation.set(self.incarnation.get() + 1);
+    }
+
+    /// No gateway has anything under way.
+    pub(super) fn forget_twins(&self) {
+        self.all.iter().for_each(|file| file.twins.borrow_mut().clear());
+    }
+}

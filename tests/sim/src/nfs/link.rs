@@ -1,0 +1,246 @@
+//! One client host: a connection that breaks and comes back, with many calls under way on it.
+//!
+//! As a hard mount does, it sends every call again on the next connection until there is a reply.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::channel::oneshot;
+use futures::future::{Either, select};
+use nfs3_types::nfs3::{NFS_PROGRAM, Nfs3Result, PROGRAM, VERSION, nfsstat3};
+use nfs3_types::xdr_codec::{Pack, Unpack};
+use runtime::net::{Address, Reader, Stream, Writer};
+use runtime::seed::Rng;
+use runtime::sync::Event;
+
+use super::rpc;
+use crate::cluster::OBSERVER;
+use crate::scene::{RETRY_PAUSE, Scene, TRIES_MAX};
+
+/// The pause before a host connects again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
+
+/// The power went: whether the call was done nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PowerCut;
+
+/// One call, which keeps its bytes as long as it may have to be sent again.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    xid: u32,
+    record: Bytes,
+    sent: Rc<Cell<u32>>,
+}
+
+impl Call {
+    /// It was sent more than once, so it may meet its own work, and may be done once more, later.
+    pub(super) fn is_doubled(&self) -> bool {
+        self.sent.get() > 1
+    }
+
+    /// One in `count` calls is.
+    pub(super) fn is_one_in(&self, count: u32) -> bool {
+        self.xid.is_multiple_of(count)
+    }
+}
+
+struct Waiting {
+    call: Call,
+    reply: oneshot::Sender<Bytes>,
+}
+
+/// A client host.
+pub(super) struct Link<'a> {
+    scene: &'a Scene,
+    peer: String,
+    gateways: u32,
+    rng: RefCell<Rng>,
+    xid: Cell<u32>,
+    connected: Cell<bool>,
+    waiting: RefCell<BTreeMap<u32, Waiting>>,
+    queue: RefCell<VecDeque<Bytes>>,
+    queued: Event,
+}
+
+/// Where gateway `index` listens.
+pub(super) fn address(index: u32) -> Address {
+    Address::Tcp(format!("gateway-{index}:2049"))
+}
+
+impl<'a> Link<'a> {
+    /// Host `index`, which uses any of `gateways`.
+    pub(super) fn new(scene: &'a Scene, index: u32, gateways: u32) -> Self {
+        let mut rng = scene.fork_rng();
+        Self {
+            scene,
+            peer: format!("10.0.0.{}:800", index + 1),
+            gateways,
+            xid: Cell::new(rng.bits() as u32),
+            rng: RefCell::new(rng),
+            connected: Cell::new(false),
+            waiting: RefCell::default(),
+            queue: RefCell::default(),
+            queued: Event::default(),
+        }
+    }
+
+    /// What runs in the name of this host.
+    pub(super) fn scene(&self) -> &'a Scene {
+        self.scene
+    }
+
+    /// Tells whoever repeats a run what is done next.
+    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let now = self.scene.cluster.world().now();
+            tracing::debug!(?now, host = self.peer, what = what());
+        }
+    }
+
+    fn next_xid(&self) -> u32 {
+        self.xid.set(self.xid.get().wrapping_add(1));
+        self.xid.get()
+    }
+
+    /// A call of an NFS procedure, not sent yet.
+    pub(super) fn prepare(&self, procedure: NFS_PROGRAM, arguments: &impl Pack) -> Call {
+        self.prepare_any([PROGRAM, VERSION, procedure as u32], arguments)
+    }
+
+    /// A call of any procedure.
+    pub(super) fn prepare_any(&self, program: [u32; 3], arguments: &impl Pack) -> Call {
+        let xid = self.next_xid();
+        Call { xid, record: rpc::record(xid, program, arguments), sent: Rc::default() }
+    }
+
+    /// Makes a call, again as long as the server says that it will be better later.
+    pub(super) async fn ask<T, E>(&self, call: &mut Call) -> Result<Nfs3Result<T, E>, PowerCut>
+    where
+        Nfs3Result<T, E>: Unpack,
+    {
+        for _ in 0..TRIES_MAX {
+            let result: Nfs3Result<T, E> = rpc::decode(&self.exchange(call).await?);
+            let excused = match &result {
+                Nfs3Result::Ok(_) => false,
+                Nfs3Result::Err((status, _)) => self.is_excused(*status),
+            };
+            if !excused {
+                return Ok(result);
+            }
+            self.scene.pass(RETRY_PAUSE).await;
+            call.xid = self.next_xid();
+            call.record = rpc::renumbered(&call.record, call.xid);
+            // It was answered that nothing was done; only an earlier twin may still be about.
+            call.sent.set(call.sent.get() - 1);
+        }
+        panic!("called in vain, {TRIES_MAX} times");
+    }
+
+    fn is_excused(&self, status: nfsstat3) -> bool {
+        match status {
+            nfsstat3::NFS3ERR_JUKEBOX => true,
+            nfsstat3::NFS3ERR_IO => self.scene.excuses(fileio::protocol::Error::Damaged {}),
+            _ => false,
+        }
+    }
+
+    /// The result of `call`, whatever happens to the connection meanwhile.
+    pub(super) async fn exchange(&self, call: &Call) -> Result<Bytes, PowerCut> {
+        if self.scene.is_powerless() {
+            return Err(PowerCut);
+        }
+        let (reply, replied) = oneshot::channel();
+        self.waiting.borrow_mut().insert(call.xid, Waiting { call: call.clone(), reply });
+        if self.connected.get() {
+            self.transmit(call);
+        }
+        let result = replied.await;
+        if self.scene.is_powerless() {
+            return Err(PowerCut);
+        }
+        self.scene.answered();
+        result.map_err(|_| PowerCut)
+    }
+
+    fn transmit(&self, call: &Call) {
+        call.sent.set(call.sent.get() + 1);
+        self.queue.borrow_mut().push_back(call.record.clone());
+        self.queued.tell();
+    }
+
+    /// Runs `work` of this host, and its connection meanwhile.
+    pub(super) async fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        match select(pin!(work), pin!(self.stay_connected())).await {
+            Either::Left((outcome, _)) => {
+                self.connected.set(false);
+                self.waiting.take();
+                outcome
+            }
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    async fn stay_connected(&self) -> std::convert::Infallible {
+        loop {
+            if self.scene.is_powerless() {
+                // Whoever waits gives up.
+                self.waiting.take();
+            } else if let Some(stream) = self.connect() {
+                self.serve(stream).await;
+            }
+            self.connected.set(false);
+            self.scene.pass(RECONNECT_PAUSE).await;
+        }
+    }
+
+    fn connect(&self) -> Option<Stream> {
+        let gateway = self.rng.borrow_mut().below(u64::from(self.gateways)) as u32;
+        self.scene.cluster.world().connect_from(&self.peer, &address(gateway)).ok()
+    }
+
+    /// Uses one connection until it breaks, or the host hangs up.
+    async fn serve(&self, stream: Stream) {
+        let Stream { reader, writer, .. } = stream;
+        self.connected.set(true);
+        self.queue.take();
+        let calls: Vec<Call> =
+            self.waiting.borrow().values().map(|waiting| waiting.call.clone()).collect();
+        for call in &calls {
+            self.transmit(call);
+        }
+        let (reading, writing) = (pin!(self.read(reader)), pin!(self.write(writer)));
+        let both = select(reading, writing);
+        let context = self.scene.cluster.application(OBSERVER);
+        let patience = Duration::from_millis(1 << self.rng.borrow_mut().below(16));
+        select(both, pin!(context.sleep(patience))).await;
+    }
+
+    async fn read(&self, mut reader: Box<dyn Reader>) {
+        let mut received = BytesMut::new();
+        while reader.read(&mut received).await.unwrap_or(0) > 0 {
+            while let Some((xid, result)) = rpc::next_reply(&mut received) {
+                // A call that was sent twice may be answered twice.
+                let waiting = self.waiting.borrow_mut().remove(&xid);
+                if let Some(waiting) = waiting {
+                    let _ = waiting.reply.send(result);
+                }
+            }
+        }
+    }
+
+    async fn write(&self, mut writer: Box<dyn Writer>) {
+        loop {
+            let queued = self.queued.next();
+            let records: Vec<Bytes> = self.queue.borrow_mut().drain(..).collect();
+            if records.is_empty() {
+                queued.await;
+            } else if writer.write(records).await.is_err() {
+                return;
+            }
+        }
+    }
+}

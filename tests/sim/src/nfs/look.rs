@@ -1,0 +1,118 @@
+//! Looking: at one name, at one file, at a directory page by page.
+
+use nfs3_types::nfs3::{
+    GETATTR3args, GETATTR3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM, Nfs3Option, Nfs3Result,
+    READDIR3args, READDIR3res, READDIRPLUS3args, READDIRPLUS3res, cookieverf3, diropargs3,
+    filename3, ftype3, nfs_fh3, nfsstat3,
+};
+
+use super::link::{Link, PowerCut};
+
+/// A file by its handle; a directory or not.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Named {
+    pub(super) handle: Vec<u8>,
+    pub(super) is_directory: bool,
+}
+
+impl std::fmt::Debug for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.is_directory { "directory" } else { "file" };
+        write!(f, "{what} {:08x}", runtime::hash::xxh3(&self.handle) as u32)
+    }
+}
+
+/// A name in a directory.
+pub(super) fn at<'a>(dir: &nfs_fh3, name: &'a [u8]) -> diropargs3<'a> {
+    diropargs3 { dir: dir.clone(), name: filename3::from(name) }
+}
+
+pub(super) fn handle_of(named: &Named) -> nfs_fh3 {
+    nfs_fh3 { data: named.handle.clone().into() }
+}
+
+pub(super) fn bytes_of(handle: &nfs_fh3) -> Vec<u8> {
+    handle.data.as_ref().to_vec()
+}
+
+/// The handle of a name, if there is one.
+pub(super) async fn find(
+    link: &Link<'_>,
+    dir: &nfs_fh3,
+    name: &[u8],
+) -> Result<Option<nfs_fh3>, PowerCut> {
+    let arguments = LOOKUP3args { what: at(dir, name) };
+    let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_LOOKUP, &arguments);
+    let found: LOOKUP3res = link.ask(&mut call).await?;
+    match found {
+        Nfs3Result::Ok(found) => Ok(Some(found.object)),
+        Nfs3Result::Err((nfsstat3::NFS3ERR_NOENT, _)) => Ok(None),
+        Nfs3Result::Err(error) => panic!("{name:?} cannot be looked up: {error:?}"),
+    }
+}
+
+/// What a handle is, and how many links it has.
+pub(super) async fn named_by(link: &Link<'_>, handle: &nfs_fh3) -> Result<(Named, u32), PowerCut> {
+    let arguments = GETATTR3args { object: handle.clone() };
+    let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
+    let looked: GETATTR3res = link.ask(&mut call).await?;
+    match looked {
+        Nfs3Result::Ok(looked) => {
+            let is_directory = looked.obj_attributes.type_ == ftype3::NF3DIR;
+            let named = Named { handle: bytes_of(handle), is_directory };
+            Ok((named, looked.obj_attributes.nlink))
+        }
+        Nfs3Result::Err(error) => panic!("a name names what is gone: {error:?}"),
+    }
+}
+
+/// Entries (name, cookie, handle if told), the verifier, and whether these are the last.
+pub(super) type Page = (Vec<(String, u64, Option<Vec<u8>>)>, cookieverf3, bool);
+
+pub(super) async fn read_plain(
+    link: &Link<'_>,
+    dir: &nfs_fh3,
+    (cookie, cookieverf): (u64, cookieverf3),
+    count: u32,
+) -> Result<Page, PowerCut> {
+    let arguments = READDIR3args { dir: dir.clone(), cookie, cookieverf, count };
+    let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READDIR, &arguments);
+    let listed: READDIR3res<'static> = link.ask(&mut call).await?;
+    match listed {
+        Nfs3Result::Ok(listed) => {
+            let entries = listed.reply.entries.0.into_iter();
+            let entries = entries.map(|entry| (text(entry.name.as_ref()), entry.cookie, None));
+            Ok((entries.collect(), listed.cookieverf, listed.reply.eof))
+        }
+        Nfs3Result::Err(error) => panic!("a directory cannot be listed: {error:?}"),
+    }
+}
+
+pub(super) async fn read_plus(
+    link: &Link<'_>,
+    dir: &nfs_fh3,
+    (cookie, cookieverf): (u64, cookieverf3),
+    count: u32,
+) -> Result<Page, PowerCut> {
+    let (dircount, maxcount) = (count, 2 * count);
+    let arguments = READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount, maxcount };
+    let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READDIRPLUS, &arguments);
+    let listed: READDIRPLUS3res<'static> = link.ask(&mut call).await?;
+    match listed {
+        Nfs3Result::Ok(listed) => {
+            let entries = listed.reply.entries.0.into_iter().map(|entry| {
+                let handle = match &entry.name_handle {
+                    Nfs3Option::Some(handle) => Some(bytes_of(handle)),
+                    Nfs3Option::None => None,
+                };
+                (text(entry.name.as_ref()), entry.cookie, handle)
+            });
+            Ok((entries.collect(), listed.cookieverf, listed.reply.eof))
+        }
+        Nfs3Result::Err(error) => panic!("a directory cannot be listed: {error:?}"),
+    }
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

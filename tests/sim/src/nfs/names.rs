@@ -1,0 +1,525 @@
+//! Names of each worker's own in shared directories. Every change of a name is durable once it is
+//! answered.
+//!
+//! Directories are not renamed: see `entries.rs`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use nfs3_types::nfs3::{
+    CREATE3args, CREATE3res, CREATE3resok, LINK3args, LINK3res, MKDIR3args, NFS_PROGRAM,
+    Nfs3Option, Nfs3Result, REMOVE3args, REMOVE3res, RENAME3args, RENAME3res, RMDIR3args,
+    RMDIR3res, cookieverf3, createhow3, createverf3, nfs_fh3, nfsstat3, sattr3,
+};
+use runtime::seed::Rng;
+
+use super::link::{Call, Link, PowerCut};
+use super::look::{Named, at, bytes_of, find, handle_of, named_by, read_plain, read_plus};
+use super::rules;
+use crate::versions::Versions;
+
+/// Directories that all use.
+const DIRECTORIES: usize = 3;
+/// Names of each worker in each directory.
+const NAMES: u64 = 4;
+
+/// Directory and name.
+type Key = (usize, String);
+
+/// What a call changes.
+#[derive(Clone, Debug)]
+enum Change {
+    /// A file of that way of making it.
+    Create(Key, How),
+    MakeDirectory(Key),
+    Link(Named, Key),
+    Remove(Key),
+    RemoveDirectory(Key),
+    Rename(Named, Key, Key),
+}
+
+/// The ways of CREATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Unchecked,
+    Guarded,
+    Exclusive(u64),
+}
+
+/// What an answer says.
+struct Done {
+    /// What was made.
+    made: Option<Named>,
+    /// It survives a power cut.
+    durable: bool,
+}
+
+/// A rename that was not answered before the power went.
+struct Half {
+    from: Key,
+    to: Key,
+    moved: Named,
+    /// The old name was there before, whatever else: only then the file must have a name.
+    certain: bool,
+}
+
+/// The names, and what they may name.
+pub(super) struct Names {
+    directories: Vec<nfs_fh3>,
+    named: RefCell<BTreeMap<Key, Versions<Option<Named>>>>,
+    /// What late twins of calls may still do: see [`rules::HAS_A_LATE_TWIN`].
+    twins: RefCell<BTreeSet<Key>>,
+    /// What was left unanswered, with its worker.
+    left: RefCell<Vec<(u32, Change, Call)>>,
+    halves: RefCell<Vec<Half>>,
+    /// Made by a call that was not answered: the handle is not known.
+    unknown: RefCell<BTreeSet<Key>>,
+    /// Files that may have too many links: see [`rules::LINKS_STAY_BEHIND`].
+    overlinked: RefCell<BTreeSet<Named>>,
+}
+
+impl Names {
+    /// Makes the directories.
+    pub(super) async fn create(link: &Link<'_>, root: &nfs_fh3) -> Result<Self, PowerCut> {
+        let mut directories = vec![root.clone()];
+        for number in 1..DIRECTORIES {
+            let name = format!("shared-{number}");
+            let where_ = at(root, name.as_bytes());
+            let arguments = MKDIR3args { where_, attributes: sattr3::default() };
+            let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_MKDIR, &arguments);
+            let made: CREATE3res = link.ask(&mut call).await?;
+            directories.push(match made {
+                Nfs3Result::Ok(made) => made.obj.unwrap(),
+                // The call was sent again.
+                Nfs3Result::Err(_) => {
+                    find(link, root, name.as_bytes()).await?.expect("a directory")
+                }
+            });
+        }
+        Ok(Self {
+            directories,
+            named: RefCell::default(),
+            twins: RefCell::default(),
+            left: RefCell::default(),
+            halves: RefCell::default(),
+            unknown: RefCell::default(),
+            overlinked: RefCell::default(),
+        })
+    }
+
+    /// One operation on some names of this worker.
+    pub(super) async fn step(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let (one, other) = (any_key(worker, rng), any_key(worker, rng));
+        let twins = [&one, &other].map(|key| self.twins.borrow().contains(key));
+        if twins.contains(&true) {
+            return Ok(());
+        }
+        let (here, there) = (self.settled_at(&one), self.settled_at(&other));
+        let change = match (here, rng.below(8)) {
+            (_, 0) => return self.look(link, &one).await,
+            (_, 1) => return self.list(link, one.0, rng).await.map(drop),
+            (None, 2) => Change::MakeDirectory(one),
+            (None, _) => {
+                let ways = [How::Unchecked, How::Guarded, How::Exclusive(rng.bits())];
+                Change::Create(one, ways[rng.index(ways.len())])
+            }
+            (Some(named), 2..4) if !named.is_directory && there.is_none() => {
+                Change::Link(named, other)
+            }
+            (Some(named), 2..6) if !named.is_directory => {
+                let replaceable = there.is_none_or(|there| !there.is_directory && there != named);
+                if one == other || !replaceable {
+                    return Ok(());
+                }
+                Change::Rename(named, one, other)
+            }
+            (Some(named), _) if named.is_directory => Change::RemoveDirectory(one),
+            (Some(_), _) => Change::Remove(one),
+        };
+        let call = self.prepare(link, &change);
+        self.send(link, worker, change, call).await
+    }
+
+    /// Sends again what the power cut left unanswered.
+    pub(super) async fn resume(&self, link: &Link<'_>, worker: u32) -> Result<(), PowerCut> {
+        loop {
+            let index = self.left.borrow().iter().position(|(whose, ..)| *whose == worker);
+            let Some(index) = index else { return Ok(()) };
+            let (_, change, call) = self.left.borrow_mut().swap_remove(index);
+            if let Change::Rename(_, from, to) = &change
+                && self.settled_at(from) == self.settled_at(to)
+            {
+                // Both name the file: by RFC 1813 section 3.3.14 nothing is to be done.
+                continue;
+            }
+            self.send(link, worker, change, call).await?;
+        }
+    }
+
+    fn prepare(&self, link: &Link<'_>, change: &Change) -> Call {
+        let place = |(directory, name): &Key| (self.directories[*directory].clone(), name.clone());
+        let attributes = sattr3 { mode: Nfs3Option::Some(0o644), ..sattr3::default() };
+        match change {
+            Change::Create(key, how) => {
+                let (directory, name) = place(key);
+                let how = match how {
+                    How::Unchecked => createhow3::UNCHECKED(attributes),
+                    How::Guarded => createhow3::GUARDED(attributes),
+                    How::Exclusive(mark) => createhow3::EXCLUSIVE(createverf3(mark.to_be_bytes())),
+                };
+                let arguments = CREATE3args { where_: at(&directory, name.as_bytes()), how };
+                link.prepare(NFS_PROGRAM::NFSPROC3_CREATE, &arguments)
+            }
+            Change::MakeDirectory(key) => {
+                let (directory, name) = place(key);
+                let arguments = MKDIR3args { where_: at(&directory, name.as_bytes()), attributes };
+                link.prepare(NFS_PROGRAM::NFSPROC3_MKDIR, &arguments)
+            }
+            Change::Link(named, key) => {
+                let (directory, name) = place(key);
+                let new = at(&directory, name.as_bytes());
+                let arguments = LINK3args { file: handle_of(named), link: new };
+                link.prepare(NFS_PROGRAM::NFSPROC3_LINK, &arguments)
+            }
+            Change::Remove(key) => {
+                let (directory, name) = place(key);
+                let arguments = REMOVE3args { object: at(&directory, name.as_bytes()) };
+                link.prepare(NFS_PROGRAM::NFSPROC3_REMOVE, &arguments)
+            }
+            Change::RemoveDirectory(key) => {
+                let (directory, name) = place(key);
+                let arguments = RMDIR3args { object: at(&directory, name.as_bytes()) };
+                link.prepare(NFS_PROGRAM::NFSPROC3_RMDIR, &arguments)
+            }
+            Change::Rename(_, from, to) => {
+                let (from, to) = (place(from), place(to));
+                let (old, new) = (at(&from.0, from.1.as_bytes()), at(&to.0, to.1.as_bytes()));
+                link.prepare(NFS_PROGRAM::NFSPROC3_RENAME, &RENAME3args { from: old, to: new })
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        link: &Link<'_>,
+        worker: u32,
+        change: Change,
+        mut call: Call,
+    ) -> Result<(), PowerCut> {
+        link.tell(|| format!("{change:?}"));
+        let files = self.files_of(&change);
+        let mut issued = self.issue(&change);
+        let Ok(done) = self.do_once(link, &change, &mut call).await else {
+            self.left_unanswered(&change);
+            self.overlinked.borrow_mut().extend(files);
+            self.left.borrow_mut().push((worker, change, call));
+            return Err(PowerCut);
+        };
+        let Done { made, durable } = done;
+        if let (Some(named), Change::Create(key, _) | Change::MakeDirectory(key)) = (made, &change)
+        {
+            issued.push((key.clone(), self.issue_at(key, Some(named))));
+        }
+        for (key, number) in &issued {
+            self.answered(key, *number, durable);
+        }
+        link.tell(|| format!("done: {change:?}, doubled: {}", call.is_doubled()));
+        if rules::HAS_A_LATE_TWIN && call.is_doubled() {
+            self.twins.borrow_mut().extend(keys_of(&change));
+            self.overlinked.borrow_mut().extend(files);
+        }
+        Ok(())
+    }
+
+    /// The call, and what it has made.
+    async fn do_once(
+        &self,
+        link: &Link<'_>,
+        change: &Change,
+        call: &mut Call,
+    ) -> Result<Done, PowerCut> {
+        let done = match change {
+            Change::Create(..) | Change::MakeDirectory(_) => {
+                let made: CREATE3res = link.ask(call).await?;
+                return self.made(link, change, call, made).await;
+            }
+            Change::Link(..) => {
+                let linked: LINK3res = link.ask(call).await?;
+                status(&linked)
+            }
+            Change::Remove(_) => {
+                let removed: REMOVE3res = link.ask(call).await?;
+                status(&removed)
+            }
+            Change::RemoveDirectory(_) => {
+                let removed: RMDIR3res = link.ask(call).await?;
+                status(&removed)
+            }
+            Change::Rename(..) => {
+                let renamed: RENAME3res = link.ask(call).await?;
+                status(&renamed)
+            }
+        };
+        let met_own_work = match change {
+            Change::Link(..) => nfsstat3::NFS3ERR_EXIST,
+            _ => nfsstat3::NFS3ERR_NOENT,
+        };
+        let durable = done == nfsstat3::NFS3_OK;
+        let tolerated = rules::MEETS_ITS_OWN_WORK && call.is_doubled() && done == met_own_work;
+        assert!(durable || tolerated, "{change:?}: {done}");
+        Ok(Done { made: None, durable })
+    }
+
+    async fn made(
+        &self,
+        link: &Link<'_>,
+        change: &Change,
+        call: &Call,
+        made: Result3<CREATE3resok>,
+    ) -> Result<Done, PowerCut> {
+        let (Change::Create(key, _) | Change::MakeDirectory(key)) = change else {
+            unreachable!("what is made has a name");
+        };
+        let is_directory = matches!(change, Change::MakeDirectory(_));
+        match made {
+            Nfs3Result::Ok(made) => {
+                let named = Named { handle: bytes_of(&made.obj.unwrap()), is_directory };
+                Ok(Done { made: Some(named), durable: true })
+            }
+            Nfs3Result::Err((status, _)) => {
+                let may_exist = match change {
+                    Change::Create(_, How::Guarded) | Change::MakeDirectory(_) => status,
+                    // The others are the same call, and say so.
+                    _ => nfsstat3::NFS3_OK,
+                };
+                let tolerated = rules::MEETS_ITS_OWN_WORK
+                    && call.is_doubled()
+                    && may_exist == nfsstat3::NFS3ERR_EXIST;
+                assert!(tolerated, "{change:?}: {status}");
+                let directory = &self.directories[key.0];
+                let found = find(link, directory, key.1.as_bytes()).await?;
+                let handle = found.unwrap_or_else(|| panic!("{change:?}: exists, and does not"));
+                let named = Named { handle: bytes_of(&handle), is_directory };
+                Ok(Done { made: Some(named), durable: false })
+            }
+        }
+    }
+
+    // --- What may be ---
+
+    fn settled_at(&self, key: &Key) -> Option<Named> {
+        self.named.borrow().get(key).and_then(|versions| versions.settled().clone())
+    }
+
+    fn issue_at(&self, key: &Key, named: Option<Named>) -> usize {
+        let mut all = self.named.borrow_mut();
+        all.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
+    }
+
+    /// What the change does to names whose new meaning is known.
+    fn issue(&self, change: &Change) -> Vec<(Key, usize)> {
+        let issue = |key: &Key, named| (key.clone(), self.issue_at(key, named));
+        match change {
+            Change::Create(..) | Change::MakeDirectory(_) => Vec::new(),
+            Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
+            Change::Remove(key) | Change::RemoveDirectory(key) => vec![issue(key, None)],
+            Change::Rename(moved, from, to) => {
+                vec![issue(from, None), issue(to, Some(moved.clone()))]
+            }
+        }
+    }
+
+    /// The files whose links the change counts.
+    fn files_of(&self, change: &Change) -> Vec<Named> {
+        let linked = match change {
+            Change::Link(named, _) => Some(named.clone()),
+            _ => None,
+        };
+        let named = keys_of(change).into_iter().filter_map(|key| self.settled_at(&key));
+        named.chain(linked).collect()
+    }
+
+    fn answered(&self, key: &Key, number: usize, durable: bool) {
+        if let Some(versions) = self.named.borrow_mut().get_mut(key) {
+            versions.acknowledge(number);
+            if durable {
+                versions.durable(number);
+            }
+        }
+    }
+
+    /// A power cut before the present change would have left `key` as it is.
+    fn is_certain(&self, key: &Key, named: &Named) -> bool {
+        let all = self.named.borrow();
+        // The change itself is the last one.
+        let possible = all.get(key).and_then(|versions| versions.after_crash().split_last());
+        possible.is_some_and(|(_, before)| before.iter().all(|one| one.as_ref() == Some(named)))
+    }
+
+    fn left_unanswered(&self, change: &Change) {
+        match change {
+            Change::Create(key, _) | Change::MakeDirectory(key) => {
+                self.unknown.borrow_mut().insert(key.clone());
+            }
+            Change::Rename(moved, from, to) => {
+                let certain = self.is_certain(from, moved);
+                let (from, to, moved) = (from.clone(), to.clone(), moved.clone());
+                self.halves.borrow_mut().push(Half { from, to, moved, certain });
+            }
+            _ => {}
+        }
+    }
+
+    /// No gateway has anything under way.
+    pub(super) fn forget_twins(&self) {
+        self.twins.borrow_mut().clear();
+    }
+
+    // --- What is ---
+
+    async fn look(&self, link: &Link<'_>, key: &Key) -> Result<(), PowerCut> {
+        let found = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
+        let wanted = self.settled_at(key).map(|named| named.handle);
+        assert_eq!(found.as_ref().map(bytes_of), wanted, "{key:?}");
+        Ok(())
+    }
+
+    /// The names of a directory, page by page, in one of the two ways.
+    async fn list(
+        &self,
+        link: &Link<'_>,
+        directory: usize,
+        rng: &mut Rng,
+    ) -> Result<BTreeMap<String, Option<Vec<u8>>>, PowerCut> {
+        let dir = &self.directories[directory];
+        let count = 600 + rng.below(2_000) as u32;
+        let plus = rng.chance(1, 2);
+        let mut cursor = (0, cookieverf3::default());
+        let mut names = BTreeMap::new();
+        loop {
+            let (entries, verifier, end) = if plus {
+                read_plus(link, dir, cursor, count).await?
+            } else {
+                read_plain(link, dir, cursor, count).await?
+            };
+            assert!(end || !entries.is_empty(), "a page of nothing that is not the last");
+            for (name, cookie, handle) in entries {
+                cursor = (cookie, verifier);
+                let before = names.insert(name.clone(), handle);
+                assert!(before.is_none(), "{name} is listed twice in directory {directory}");
+            }
+            if end {
+                break;
+            }
+        }
+        assert!(names.contains_key(".") && names.contains_key(".."), "directory {directory}");
+        Ok(names)
+    }
+
+    /// Compares all names while nothing is under way.
+    pub(super) async fn check(&self, link: &Link<'_>, after_crash: bool) -> Result<(), PowerCut> {
+        let unknown = self.unknown.take();
+        let mut keys: BTreeSet<Key> = self.named.borrow().keys().cloned().collect();
+        keys.extend(unknown.iter().cloned());
+        let mut present: BTreeMap<Key, Named> = BTreeMap::new();
+        for key in keys {
+            let handle = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
+            let found = match &handle {
+                Some(handle) => Some(named_by(link, handle).await?.0),
+                None => None,
+            };
+            present.extend(found.clone().map(|named| (key.clone(), named)));
+            let mut all = self.named.borrow_mut();
+            let versions = all.entry(key.clone()).or_insert_with(|| Versions::new(None));
+            let right = if after_crash {
+                versions.after_crash().contains(&found) || found.is_some() && unknown.contains(&key)
+            } else {
+                *versions.settled() == found
+            };
+            assert!(right, "{key:?} names {found:?}; after a crash: {after_crash}; {versions:?}");
+            if after_crash {
+                versions.settle(found);
+            }
+        }
+        for Half { from, to, moved, certain } in self.halves.take() {
+            let lost = present.get(&from) != Some(&moved) && present.get(&to) != Some(&moved);
+            assert!(
+                !(lost && certain),
+                "{moved:?} was renamed from {from:?} to {to:?} and is lost"
+            );
+        }
+        self.check_links(link, &present).await?;
+        self.check_lists(link, &present).await
+    }
+
+    /// Each file has as many links as names.
+    async fn check_links(
+        &self,
+        link: &Link<'_>,
+        present: &BTreeMap<Key, Named>,
+    ) -> Result<(), PowerCut> {
+        for (key, named) in present {
+            let (_, links) = named_by(link, &handle_of(named)).await?;
+            let names = present.values().filter(|other| *other == named).count();
+            let tolerated = rules::LINKS_STAY_BEHIND && self.overlinked.borrow().contains(named);
+            let right = links as usize == names || links as usize > names && tolerated;
+            assert!(
+                right || named.is_directory,
+                "the file of {key:?} has {names} names and {links} links"
+            );
+        }
+        Ok(())
+    }
+
+    async fn check_lists(
+        &self,
+        link: &Link<'_>,
+        present: &BTreeMap<Key, Named>,
+    ) -> Result<(), PowerCut> {
+        let mut rng = link.scene().fork_rng();
+        for directory in 0..DIRECTORIES {
+            let listed = self.list(link, directory, &mut rng).await?;
+            for (name, handle) in &listed {
+                let Some((_, _)) = name.split_once("of-") else { continue };
+                let known = present.get(&(directory, name.clone()));
+                assert!(known.is_some(), "{name} of directory {directory} is listed, not there");
+                let same = handle.is_none() || handle.as_ref() == known.map(|known| &known.handle);
+                assert!(same, "{name} of directory {directory} is listed as another file");
+            }
+            for (_, name) in present.keys().filter(|(at, _)| *at == directory) {
+                assert!(listed.contains_key(name), "{name} of {directory} is not listed");
+            }
+        }
+        Ok(())
+    }
+}
+
+type Result3<T> = Nfs3Result<T, nfs3_types::nfs3::CREATE3resfail>;
+
+/// How a call that makes nothing ended.
+fn status<T, E>(result: &Nfs3Result<T, E>) -> nfsstat3 {
+    match result {
+        Nfs3Result::Ok(_) => nfsstat3::NFS3_OK,
+        Nfs3Result::Err((status, _)) => *status,
+    }
+}
+
+fn keys_of(change: &Change) -> Vec<Key> {
+    match change {
+        Change::Create(key, _)
+        | Change::MakeDirectory(key)
+        | Change::Link(_, key)
+        | Change::Remove(key)
+        | Change::RemoveDirectory(key) => vec![key.clone()],
+        Change::Rename(_, from, to) => vec![from.clone(), to.clone()],
+    }
+}
+
+fn any_key(worker: u32, rng: &mut Rng) -> Key {
+    (rng.index(DIRECTORIES), format!("{}-of-{worker}", rng.below(NAMES)))
+}

@@ -1,0 +1,72 @@
+//! How a program meets failures: it does again, as a whole, what the client gave up.
+
+use std::future::Future;
+
+use client::{Cause, Error, FileSystem};
+use runtime::Spawn;
+
+use crate::scene::{RETRY_PAUSE, Scene, TRIES_MAX};
+
+/// Why an operation has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The power went: whether it was done nobody knows.
+    PowerCut,
+    /// It was refused, and nothing was done.
+    Refused(Cause),
+}
+
+/// A program's file system.
+pub(super) struct Asker<'a, S> {
+    /// The client under test.
+    pub(super) system: FileSystem<S>,
+    /// Which program.
+    pub(super) client: u32,
+    /// Whose faults excuse failures; without one each operation is tried once.
+    pub(super) scene: Option<&'a Scene>,
+}
+
+impl<S: Spawn> Asker<'_, S> {
+    /// The power has gone: what others did not end is not known.
+    pub(super) fn is_powerless(&self) -> bool {
+        self.scene.is_some_and(Scene::is_powerless)
+    }
+
+    /// Tells whoever repeats a run what is done next.
+    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(scene) = self.scene
+            && tracing::enabled!(tracing::Level::DEBUG)
+        {
+            tracing::debug!(now = ?scene.cluster.world().now(), client = self.client, what = what());
+        }
+    }
+
+    /// Does one operation of the client until there is an answer. The client itself asks busy nodes
+    /// again; what lasts longer, and what was lost, it tells its caller.
+    pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, Stop>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let Some(scene) = self.scene else {
+            return operation().await.map_err(|error| Stop::Refused(error.cause));
+        };
+        for _ in 0..TRIES_MAX {
+            let answer = operation().await;
+            let failed = answer.as_ref().err();
+            tracing::debug!(now = ?scene.cluster.world().now(), client = self.client, ?failed);
+            if scene.is_powerless() {
+                return Err(Stop::PowerCut);
+            }
+            match answer {
+                Ok(done) => {
+                    scene.answered();
+                    return Ok(done);
+                }
+                Err(Error { cause: Cause::FileIo(error), .. }) if scene.excuses(error) => {}
+                Err(error) => return Err(Stop::Refused(error.cause)),
+            }
+            self.system.machine().sleep(RETRY_PAUSE).await;
+        }
+        panic!("tried in vain, {TRIES_MAX} times");
+    }
+}

@@ -1,0 +1,105 @@
+//! What a program's file system leads to: the cluster, or the reference.
+
+use std::any::{Any, TypeId};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fileio::model::Model;
+use fileio::protocol::{Commit, Credentials, Reply, Request, Write};
+use runtime::protocol::ErrorOf;
+use runtime::{Call, Context, NodeId, Spawn};
+
+use crate::Planted;
+
+/// A planted bug drops one write in so many.
+const DROPPED_IN: u64 = 16;
+
+/// The cluster, seen from an application node.
+#[derive(Clone)]
+pub(super) struct Reach {
+    /// The application node.
+    pub(super) context: Context,
+    /// A planted bug.
+    pub(super) planted: Option<Planted>,
+}
+
+impl Reach {
+    /// Shall the next call of type `C` be answered and not done?
+    fn drops<C: Call>(&self) -> bool {
+        let is = |of| TypeId::of::<C>() == of;
+        match self.planted {
+            Some(Planted::IdleCommits) => is(TypeId::of::<Commit>()),
+            Some(Planted::DroppedWrites) => {
+                is(TypeId::of::<Write>()) && self.context.random().is_multiple_of(DROPPED_IN)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Spawn for Reach {
+    fn spawn<C: Call>(
+        &self,
+        to: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
+        let (context, drops) = (self.context.clone(), self.drops::<C>());
+        async move {
+            if !drops {
+                return context.spawn(to, call).await;
+            }
+            let request: Request = same(call.into());
+            let (Request::Commit(Commit { file }) | Request::Write(Write { file, .. })) = request
+            else {
+                unreachable!("only these are dropped");
+            };
+            // Writing nothing tells what a program would be told.
+            let who = Credentials::root();
+            let nothing = Write { who, file, offset: 0, data: Vec::new(), durable: false };
+            let looked = context.spawn(to, nothing).await;
+            C::answer(same(match request {
+                Request::Commit(_) => Reply::Commit(looked),
+                _ => Reply::Write(looked),
+            }))
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
+        self.context.sleep(duration)
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        self.context.fs_nodes()
+    }
+}
+
+/// The reference, which answers at once.
+#[derive(Clone)]
+pub(super) struct Reference(pub(super) Rc<Model>);
+
+impl Spawn for Reference {
+    fn spawn<C: Call>(
+        &self,
+        _: NodeId,
+        call: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
+        let request: Request = same(call.into());
+        let reply = self.0.answer(&request);
+        futures::future::ready(C::answer(same(reply)))
+    }
+
+    fn sleep(&self, _: Duration) -> impl Future<Output = ()> + 'static {
+        futures::future::ready(())
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        1
+    }
+}
+
+/// `value`, which is a `T`: file systems ask the file layer only.
+fn same<T: Any>(value: impl Any) -> T {
+    let value: Box<dyn Any> = Box::new(value);
+    *value.downcast().expect("a request, or a reply, of the file layer")
+}
