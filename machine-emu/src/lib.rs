@@ -59,6 +59,6 @@ pub use crate::core::Shape;
 pub use disk::{
     DiskControl, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE, Survival,
 };
-pub use network::{NetworkFaults, NetworkTiming};
+pub use network::{LinkTiming, NetworkFaults, NetworkTiming};
 pub use trace::{Counters, Fault};
 pub use world::World;

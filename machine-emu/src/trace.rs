@@ -51,6 +51,11 @@ pub enum Fault {
     DiskWriteDroppedByCrash,
     DiskWriteTornByCrash,
     DiskRestored,
+    // The numbers are part of the hash of a trace: new ones come last.
+    DiskWiped,
+    DiskReadMisdirected,
+    DiskReadStale,
+    LinkSlowed,
 }
 
 /// What a world has done so far.

@@ -74,6 +74,8 @@ pub(super) struct Cluster {
     geometry: Geometry,
     cache_bytes: usize,
     epoch: Cell<u64>,
+    /// The last epoch that was durable on all disks.
+    served: Cell<u64>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -97,7 +99,7 @@ impl Cluster {
                 world.create_used_disk(&path_of(node, disk), geometry.disk_length());
             }
         }
-        Self { world, geometry, cache_bytes, epoch: Cell::new(1) }
+        Self { world, geometry, cache_bytes, epoch: Cell::new(1), served: Cell::new(0) }
     }
 
     /// The machine.
@@ -178,11 +180,19 @@ impl Cluster {
     }
 
     async fn serve_disks(&self) -> Result<(), StackError> {
-        let geometry = self.geometry;
+        let (geometry, served) = (self.geometry, Epoch(self.served.get()));
         let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
-            self.on(node, move |context| node::serve_disks(context, geometry, paths))
+            self.on(node, move |context| node::serve_disks(context, geometry, served, paths))
         });
-        try_join_all(serving).await.map(|_| ())
+        try_join_all(serving).await?;
+        self.served.set(self.epoch.get());
+        Ok(())
+    }
+
+    /// What the cluster knows of its disks besides their bytes: the last epoch that was durable on
+    /// all of them. Whoever puts old images of all disks in place has to put this back, too.
+    pub(super) fn served(&self) -> &Cell<u64> {
+        &self.served
     }
 
     async fn on_fs_nodes<F: Future<Output = Result<(), StackError>> + 'static>(

@@ -19,6 +19,7 @@
 //! | `schedule/` | faults as data |
 //! | `nemesis.rs` | drawing faults, and doing them |
 //! | `shrink.rs` | shorter schedules of a failure |
+//! | `harm.rs` | damage to disks: where it hurts, what it may cost |
 //! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
 //! | `registers.rs` | workload: sectors of the logical disk |
@@ -26,12 +27,15 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `burst.rs` | workload: checkpoints |
+//! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
 mod burst;
 mod cluster;
 mod content;
+mod damage;
 mod entries;
 mod files;
+mod harm;
 mod names;
 mod nemesis;
 mod quiet;
@@ -78,11 +82,13 @@ pub enum Workload {
     Entries,
     /// Checkpoints.
     Burst,
+    /// Files on disks that are damaged.
+    Damage,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -90,6 +96,7 @@ impl Workload {
         Self::Names,
         Self::Entries,
         Self::Burst,
+        Self::Damage,
     ];
 
     /// The name by which a test is told to run it.
@@ -102,6 +109,7 @@ impl Workload {
             Self::Names => "names",
             Self::Entries => "entries",
             Self::Burst => "burst",
+            Self::Damage => "damage",
         }
     }
 
@@ -114,7 +122,8 @@ impl Workload {
         Tolerance {
             crashes: self != Self::Names,
             read_errors: matches!(self, Self::Disks | Self::Cache | Self::Files | Self::Burst),
-            heavy: self != Self::Names,
+            heavy: !matches!(self, Self::Names | Self::Damage),
+            damage: self == Self::Damage,
         }
     }
 
@@ -305,6 +314,9 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
             // Four generations of all clients fit on one node.
             let bytes = 1 + rng.index(512 << 10);
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
+        }
+        Workload::Damage => {
+            damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local()
         }
     }
 }

@@ -92,7 +92,7 @@ fn soften(best: &mut Shrunk, runs_max: u32) {
 
 fn softer(strike: &Strike) -> Vec<Strike> {
     match strike {
-        Strike::Power {} => vec![Strike::End {}],
+        Strike::Power {} | Strike::Die {} => vec![Strike::End {}],
         Strike::Slow { node, factor, .. } => {
             vec![Strike::Slow { node: *node, factor: *factor, step_ns: 0 }]
         }

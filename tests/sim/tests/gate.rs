@@ -104,6 +104,11 @@ fn checkpoints_survive_power_cuts() {
 }
 
 #[test]
+fn damaged_disks_cost_errors_and_never_wrong_bytes() {
+    gate(Workload::Damage);
+}
+
+#[test]
 fn what_failed_once_does_not_fail_again() {
     for &(workload, seed) in FAILED_ONCE {
         run(workload, seed);
