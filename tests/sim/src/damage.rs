@@ -217,11 +217,11 @@ impl Damage<'_> {
         Backup { disks: disks.collect(), served, model: self.model.borrow().clone() }
     }
 
-    /// Puts the disks back; only the strange ones of `refused`, which was not mounted.
+    /// Puts the disks back; only those that were hurt, if the volume was `refused` for them.
     fn restore(&self, backup: &Backup, refused: Option<&Tally>) {
         let world = self.scene.cluster.world();
         for (path, image) in &backup.disks {
-            if refused.is_none_or(|tally| tally.strange.contains(path)) {
+            if refused.is_none_or(|tally| tally.disks.contains(path)) {
                 world.disk(path).restore(image);
             }
         }
@@ -513,8 +513,8 @@ impl Damage<'_> {
     async fn inspect_files(&self, rule: Rule) {
         let keys: Vec<Key> = self.model.borrow().keys().cloned().collect();
         for key in keys {
-            for place in 0..self.model.borrow()[&key].files.len() {
-                let file = self.model.borrow()[&key].files[place].clone();
+            let files = self.model.borrow()[&key].files.clone();
+            for (place, file) in files.into_iter().enumerate() {
                 if file.handle.is_some() {
                     let checking = self.inspect_file(&key, place, file, rule);
                     self.scene.lively("a check", checking).await;

@@ -49,6 +49,8 @@ fn region(geometry: &Geometry, disk: &DiskControl, offset: u64) -> Region {
 pub(super) struct Tally {
     /// Bytes changed, or did not change when they should have.
     pub(super) hurt: bool,
+    /// Disks whose bytes were changed.
+    pub(super) disks: BTreeSet<String>,
     /// Rots among root slots, and in the log.
     roots: u32,
     logs: u32,
@@ -115,6 +117,18 @@ impl Harm {
         let control = |disk: &str| cluster.world().disk(disk);
         let mut tally = self.tally.borrow_mut();
         tally.hurt |= !matches!(strike, Strike::Photograph { .. });
+        match strike {
+            Strike::Exchange { disk, other } => {
+                tally.disks.extend([disk.clone(), other.clone()]);
+            }
+            Strike::Rot { disk, .. }
+            | Strike::OldImage { disk }
+            | Strike::Wipe { disk }
+            | Strike::ForeignDisk { disk } => {
+                tally.disks.insert(disk.clone());
+            }
+            _ => {}
+        }
         match strike {
             Strike::Rot { disk, offset, length } => {
                 match region(&cluster.geometry(), &control(disk), *offset) {
