@@ -227,7 +227,6 @@ impl Damage<'_> {
         }
         if refused.is_none() {
             self.scene.cluster.served().set(backup.served);
-            self.scene.harm().forget_photographs();
         }
         *self.model.borrow_mut() = backup.model.clone();
     }
@@ -640,14 +639,14 @@ impl Found {
     }
 }
 
-/// An error that names what is damaged, and one of the strange disks if there are any; true if it is
-/// about a disk.
+/// An error that names what is damaged: a disk that was hurt, or a node's metadata. True if it is about
+/// a disk: these are looked at first.
 fn check_refusal(error: &StackError, tally: &Tally) -> bool {
     match error {
         StackError::Disk { path, .. } => {
             let path = path.to_string_lossy();
-            let strange = tally.strange.is_empty() || tally.strange.contains(&*path);
-            assert!(strange, "{path} is refused, {:?} are strange: {error}", tally.strange);
+            let hurt = tally.forgets || tally.disks.contains(&*path);
+            assert!(hurt, "{path} is refused, {:?} were hurt: {error}", tally.disks);
             true
         }
         StackError::Metadata { .. } => {

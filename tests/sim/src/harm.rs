@@ -55,7 +55,7 @@ pub(super) struct Tally {
     roots: u32,
     logs: u32,
     /// Writes or flushes were answered and not done, or done elsewhere.
-    forgets: bool,
+    pub(super) forgets: bool,
     /// A disk is older than others, and its superblock does not show it.
     rolled_back: bool,
     /// Disks that are not the volume's own: they must be refused.
@@ -105,11 +105,6 @@ impl Harm {
     /// All disks are well again.
     pub(super) fn forget(&self) {
         self.tally.take();
-    }
-
-    /// All disks are what they were before: photographs are of another story.
-    pub(super) fn forget_photographs(&self) {
-        self.photographs.take();
     }
 
     /// Does the damage of `strike`; nothing if it is none, or makes no sense.
