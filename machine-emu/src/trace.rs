@@ -58,6 +58,40 @@ pub enum Fault {
     LinkSlowed,
 }
 
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 28] = [
+        Self::MessageLost,
+        Self::MessageDuplicated,
+        Self::MessageReordered,
+        Self::MessageDelayed,
+        Self::MessageCorrupted,
+        Self::MessageCut,
+        Self::MessageToDeadNode,
+        Self::NodeKilled,
+        Self::NodeCrashed,
+        Self::NodeFrozen,
+        Self::NodeSlowed,
+        Self::NodeClogged,
+        Self::ClockJumped,
+        Self::DiskReadError,
+        Self::DiskWriteError,
+        Self::DiskSyncError,
+        Self::DiskWriteLost,
+        Self::DiskWriteMisdirected,
+        Self::DiskSyncIgnored,
+        Self::DiskBitsRotten,
+        Self::DiskSlowed,
+        Self::DiskWriteDroppedByCrash,
+        Self::DiskWriteTornByCrash,
+        Self::DiskRestored,
+        Self::DiskWiped,
+        Self::DiskReadMisdirected,
+        Self::DiskReadStale,
+        Self::LinkSlowed,
+    ];
+}
+
 /// What a world has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -171,9 +171,8 @@ impl Harm {
                 tally.strange.insert(disk.clone());
             }
             Strike::ForeignDisk { disk } => {
-                if make_foreign(&control(disk)) {
-                    tally.strange.insert(disk.clone());
-                }
+                let done = make_foreign(&control(disk));
+                tally.strange.extend(done.then(|| disk.clone()));
             }
             Strike::Exchange { disk, other } => {
                 let own = ![disk, other].into_iter().any(|disk| tally.strange.contains(disk));
@@ -252,9 +251,8 @@ fn draw_rots(rng: &mut Rng, cluster: &Cluster) -> Vec<Strike> {
     for _ in 0..count {
         let disk = pick(rng, &disks);
         let control = cluster.world().disk(&disk);
-        let fits = |&block: &u64| {
-            wanted.is_none_or(|wanted| region(&geometry, &control, block) == wanted)
-        };
+        let fits =
+            |&block: &u64| wanted.is_none_or(|wanted| region(&geometry, &control, block) == wanted);
         let written: Vec<u64> = control.written().into_iter().filter(fits).collect();
         // Mostly where something is.
         let block = if written.is_empty() || rng.chance(1, 16) {

@@ -315,8 +315,6 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
             let bytes = 1 + rng.index(512 << 10);
             burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
-        Workload::Damage => {
-            damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local()
-        }
+        Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
     }
 }

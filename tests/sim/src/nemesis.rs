@@ -15,6 +15,7 @@ use crate::schedule::{Item, Part, Schedule, Strike};
 
 /// What a workload can bear.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a kind of fault, named where it is set")]
 pub(super) struct Tolerance {
     /// Power cuts of the whole machine.
     pub(super) crashes: bool,

@@ -3,7 +3,7 @@
 //! `SEED=... WORKLOAD=... cargo test -p sim --test gate one_seed -- --ignored --nocapture` repeats
 //! one run, with `RUST_LOG=sim=debug` telling each request; `SEEDS=1000 WORKLOAD=... ... many_seeds -- --ignored --nocapture` runs many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use machine_emu::Fault;
@@ -181,10 +181,12 @@ fn one_seed() {
 #[ignore = "takes as long as it is told to"]
 fn many_seeds() {
     let first = number("SEED").unwrap_or(0);
+    let seeds = number("SEEDS").unwrap_or(100);
     let mut failed = Vec::new();
+    let mut hit = BTreeSet::new();
     for workload in workloads() {
         let mut sum = Sum::default();
-        for seed in first..first + number("SEEDS").unwrap_or(100) {
+        for seed in first..first + seeds {
             match Case::new(workload, seed).run() {
                 Ok(report) => sum.add(&report),
                 Err(violation) => {
@@ -194,7 +196,15 @@ fn many_seeds() {
             }
         }
         sum.tell(workload.name());
+        hit.extend(sum.faults.into_keys());
     }
+    let missed: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !hit.contains(fault)).collect();
+    println!("faults that never hit: {missed:?}");
+    let whole_mix = workloads().len() == Workload::ALL.len();
+    assert!(
+        missed.is_empty() || !whole_mix || seeds * (Workload::ALL.len() as u64) < 1_000,
+        "1,000 seeds hit all faults"
+    );
     assert!(failed.is_empty(), "failed: {failed:?}");
 }
 
