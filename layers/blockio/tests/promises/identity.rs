@@ -372,7 +372,9 @@ fn a_disk_that_was_not_there_in_the_last_epoch_is_refused_as_an_old_image() {
     let image = [0, COPY].map(|offset| (offset, disk.peek(offset, 4096)));
     open_in(&disk, 8).expect("a newer epoch");
     let served = |epoch| Expected { epoch: Epoch(9), served: Epoch(epoch), ..expected() };
-    image.iter().for_each(|(offset, block)| disk.poke(*offset, block));
+    for (offset, block) in &image {
+        disk.poke(*offset, block);
+    }
     let error = now(open_disk(&disk, &served(8))).expect_err("an old image");
     assert!(matches!(error, DiskError::Outdated { found: 7, served: 8 }), "{error}");
     assert_eq!(disk.peek(0, 4096), image[0].1, "nothing was written");
