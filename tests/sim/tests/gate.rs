@@ -22,6 +22,7 @@ const FAILED_ONCE: &[(Workload, u64)] = &[
     (Workload::Files, 5003),
     (Workload::Full, 5003),
     (Workload::Full, 6),
+    (Workload::Damage, 5020),
 ];
 
 /// What many runs did, in sum.
