@@ -64,20 +64,21 @@ pub(super) struct Tally {
 
 impl Tally {
     /// May what is found be of an earlier time than the last commit, though it is never torn and
-    /// never another file's? Each case is a limit of today, until the issue that is named.
+    /// never another file's? Each case is a limit of today: issue 4 (recovery, scrubbing) and
+    /// redundancy will make it tighter.
     pub(super) fn may_be_older(&self, geometry: &Geometry) -> bool {
         let copies = ROOT_COPIES_MAX.min(geometry.disks());
         // All copies of the newest root may be gone; the one before it starts a log of which the
-        // rest may have been given back since (issue 6: redundancy; one copy more per disk).
+        // rest may have been given back since (issue 4: a second copy where there is one disk).
         self.roots >= copies
             // Both copies of the last entries may be gone, which looks like a crash before them
-            // (issue 6: redundancy; a third copy, or a count of entries kept elsewhere).
+            // (issue 4: scrubbing finds the first before the second).
             || self.logs >= 2
             // A disk that answers and does nothing takes the log's copies, or the roots, along if
-            // there is no other, or if all of them do so (issue 6: redundancy and scrubbing).
+            // there is no other, or if all of them do so (redundancy; issue 4: scrubbing).
             || self.forgets
-            // Within one epoch nothing tells an old image from a crash (issue 6: roots of other
-            // nodes tell it, once somebody compares them).
+            // Within one epoch nothing tells an old image from a crash (issue 4: the other copies
+            // of the roots tell it, once somebody compares them).
             || self.rolled_back
     }
 }
