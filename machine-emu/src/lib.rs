@@ -60,7 +60,7 @@ pub use disk::{
     DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE,
     Survival,
 };
-pub use network::{NetworkFaults, NetworkTiming};
+pub use network::{LinkTiming, NetworkFaults, NetworkTiming};
 pub use stream::StreamFaults;
 pub use trace::{Counters, Fault};
 pub use world::World;

@@ -4,7 +4,7 @@
 //! reply comes back in the same way. Frames of one class between two nodes keep their order unless
 //! a fault says otherwise; control frames and replies do not wait for bulk frames.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -49,6 +49,15 @@ impl Default for NetworkTiming {
             lost_after_ns: 500_000_000,
         }
     }
+}
+
+/// How long messages take on one link, in place of what holds for all.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkTiming {
+    /// See [`NetworkTiming::latency_ns`].
+    pub latency_ns: u64,
+    /// See [`NetworkTiming::picoseconds_per_byte`].
+    pub picoseconds_per_byte: u64,
 }
 
 /// How often frames suffer, in parts per million.
@@ -174,6 +183,8 @@ pub(crate) struct Network {
     pub(crate) expendable: Option<Expendable>,
     rng: Rng,
     links: Table<u64, Link>,
+    /// Links with a timing of their own.
+    timings: BTreeMap<(u32, u32), LinkTiming>,
     cut: BTreeSet<(u32, u32)>,
     clogged: BTreeSet<u32>,
     /// Frames from or to a clogged node, in the order in which they were sent.
@@ -191,6 +202,7 @@ impl Network {
             expendable: None,
             rng,
             links: Table::default(),
+            timings: BTreeMap::new(),
             cut: BTreeSet::new(),
             clogged: BTreeSet::new(),
             held: Vec::new(),
@@ -198,6 +210,21 @@ impl Network {
             calls: Slab::default(),
             inbound: Vec::new(),
         }
+    }
+
+    /// One direction between two nodes has a timing of its own from now on.
+    pub(crate) fn set_link_timing(&mut self, from: u32, to: u32, timing: LinkTiming) {
+        self.timings.insert((from, to), timing);
+    }
+
+    pub(crate) fn forget_link_timings(&mut self) {
+        self.timings.clear();
+    }
+
+    fn timing_of(&self, frame: &Frame) -> LinkTiming {
+        let NetworkTiming { latency_ns, picoseconds_per_byte, .. } = self.timing;
+        let own = self.timings.get(&(frame.from, frame.to));
+        own.copied().unwrap_or(LinkTiming { latency_ns, picoseconds_per_byte })
     }
 
     pub(crate) fn cut(&mut self, from: u32, to: u32) {
@@ -254,7 +281,8 @@ impl Network {
         slowness: u64,
         hit: &mut dyn FnMut(Fault),
     ) -> u64 {
-        let NetworkTiming { latency_ns, picoseconds_per_byte, jitter_ns, .. } = self.timing;
+        let LinkTiming { latency_ns, picoseconds_per_byte } = self.timing_of(frame);
+        let jitter_ns = self.timing.jitter_ns;
         let NetworkFaults { reorder_ppm, delay_ppm, delay_max_ns, .. } = self.faults;
         let wire_ns = frame.bytes() as u64 * picoseconds_per_byte / 1000;
         let mut travel_ns = latency_ns + self.rng.below(jitter_ns + 1);

@@ -71,8 +71,13 @@ faults! {
     DiskWriteDroppedByCrash "disk write dropped by crash",
     DiskWriteTornByCrash "disk write torn by crash",
     DiskRestored "disk restored",
+    // The numbers are part of the hash of a trace: new ones come last.
     StreamCut "stream cut",
     StreamDelayed "stream delayed",
+    DiskWiped "disk wiped",
+    DiskReadMisdirected "disk read misdirected",
+    DiskReadStale "disk read stale",
+    LinkSlowed "link slowed",
 }
 
 /// What a world has done so far.

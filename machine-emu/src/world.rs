@@ -13,7 +13,7 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 
 use crate::core::{Core, Shape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
-use crate::network::{NetworkFaults, NetworkTiming};
+use crate::network::{LinkTiming, NetworkFaults, NetworkTiming};
 use crate::stream::StreamFaults;
 use crate::trace::{Counters, Fault};
 
@@ -190,6 +190,18 @@ impl World {
     /// How long messages take from now on.
     pub fn set_network_timing(&self, timing: NetworkTiming) {
         self.core().network.borrow_mut().timing = timing;
+    }
+
+    /// How long messages from `from` to `to` take from now on, whatever other links do.
+    pub fn slow_link(&self, from: NodeId, to: NodeId, timing: LinkTiming) {
+        let (from, to) = (self.place(from), self.place(to));
+        self.core().fault(to, Fault::LinkSlowed);
+        self.core().network.borrow_mut().set_link_timing(from, to, timing);
+    }
+
+    /// All links have the same timing again.
+    pub fn even_links(&self) {
+        self.core().network.borrow_mut().forget_link_timings();
     }
 
     /// How often messages suffer from now on.

@@ -19,6 +19,9 @@ pub struct Expected {
     pub disk: u32,
     /// The epoch of the opener.
     pub epoch: Epoch,
+    /// The last epoch that was durable on all disks of the volume, as far as the opener knows; 0 if
+    /// it does not. A disk that has not seen it is an old image.
+    pub served: Epoch,
 }
 
 /// Why a disk cannot be used. Nothing has been written to it, except after [`Io`](Self::Io).
@@ -97,6 +100,17 @@ pub enum DiskError {
         /// The epoch of the opener.
         ours: u64,
     },
+    /// The disk missed what was written to the volume after it was copied: its stripes would be of
+    /// another time than those of the other disks.
+    #[error(
+        "the disk is an old image: it was last in use in epoch {found}, the volume in epoch {served}"
+    )]
+    Outdated {
+        /// The epoch on the disk.
+        found: u64,
+        /// The last epoch in which all disks of the volume were in use.
+        served: u64,
+    },
     /// A disk to be formatted has no room.
     #[error("the disk has {real_bytes} bytes, the volume needs {needed_bytes} on each disk")]
     TooSmall {
@@ -172,6 +186,9 @@ impl Superblock {
         }
         if self.epoch > expected.epoch {
             return Err(DiskError::Fenced { found: self.epoch.0, ours: expected.epoch.0 });
+        }
+        if self.epoch < expected.served {
+            return Err(DiskError::Outdated { found: self.epoch.0, served: expected.served.0 });
         }
         Ok(())
     }

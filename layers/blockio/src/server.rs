@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all, try_join_all};
 use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
-use runtime::{Caller, Context, NodeKind};
+use runtime::{Caller, Context, Epoch, NodeKind};
 
 use crate::geometry::Geometry;
 use crate::manager::Manager;
@@ -27,7 +27,7 @@ pub const QUEUE_LENGTH_MAX: usize = 2 * runtime::host::RUNNING_MAX;
 /// the answer is `Busy`.
 pub const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
-/// Limits of one disk node.
+/// Limits of one disk node, and what it must know of its disks.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// See [`DEPTH_PER_DISK`].
@@ -36,6 +36,8 @@ pub struct Config {
     pub queue_length_max: usize,
     /// See [`WRITE_BUFFER_BYTES`]. One stripe always has room.
     pub write_buffer_bytes: usize,
+    /// See [`Expected::served`].
+    pub served: Epoch,
 }
 
 impl Default for Config {
@@ -44,6 +46,7 @@ impl Default for Config {
             depth_per_disk: DEPTH_PER_DISK,
             queue_length_max: QUEUE_LENGTH_MAX,
             write_buffer_bytes: WRITE_BUFFER_BYTES,
+            served: Epoch(0),
         }
     }
 }
@@ -111,7 +114,7 @@ impl Server {
         }
         let epoch = context.epoch();
         let checks = (0..).zip(&disks).map(|(disk, device)| async move {
-            let expected = Expected { geometry, disk_node, disk, epoch };
+            let expected = Expected { geometry, disk_node, disk, epoch, served: config.served };
             let found = check_disk(&**device, &expected).await;
             found.map_err(|why| OpenError::Disk { disk_node, disk, why })
         });
@@ -121,7 +124,7 @@ impl Server {
             taken.map_err(|why| OpenError::Disk { disk_node, disk, why })
         });
         try_join_all(take_overs).await?;
-        let Config { depth_per_disk, queue_length_max, write_buffer_bytes } = config;
+        let Config { depth_per_disk, queue_length_max, write_buffer_bytes, .. } = config;
         Ok(Rc::new(Self {
             geometry,
             disk_node,

@@ -67,6 +67,11 @@ impl DiskControl {
         self.with(|disk| disk.faults = faults);
     }
 
+    /// How often its operations go wrong now.
+    pub fn faults(&self) -> DiskFaults {
+        self.with(|disk| disk.faults)
+    }
+
     /// Everything takes `factor` times as long from now on; 1 is the normal speed.
     pub fn slow(&self, factor: u64) {
         self.core.fault(self.disk, Fault::DiskSlowed);
@@ -98,12 +103,25 @@ impl DiskControl {
         });
     }
 
+    /// These bytes become `data` at rest.
+    pub fn poke(&self, offset: u64, data: &[u8]) {
+        self.with(|disk| {
+            assert!(disk.platter.has(offset, data.len() as u64), "the disk ends before that");
+            disk.platter.poke(offset, data);
+        });
+    }
+
     /// What reads would see now, without time or faults.
     pub fn peek(&self, offset: u64, length: usize) -> Vec<u8> {
         self.with(|disk| {
             assert!(disk.platter.has(offset, length as u64), "the disk ends before that");
             disk.platter.read(offset, length)
         })
+    }
+
+    /// The offsets of all pages of 4 KiB that were ever written, in order: where damage matters.
+    pub fn written(&self) -> Vec<u64> {
+        self.with(|disk| disk.platter.written())
     }
 
     /// Offset and length of each write that is not yet flushed, oldest first.
@@ -128,8 +146,19 @@ impl DiskControl {
     /// closed.
     pub fn restore(&self, snapshot: &DiskSnapshot) {
         self.core.fault(self.disk, Fault::DiskRestored);
+        self.replace(|platter| *platter = snapshot.platter.clone());
+    }
+
+    /// A new disk of zeros takes the disk's place. Operations under way are lost, its owner finds it
+    /// closed.
+    pub fn wipe(&self) {
+        self.core.fault(self.disk, Fault::DiskWiped);
+        self.replace(Platter::wipe);
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Platter)) {
         self.with(|disk| {
-            disk.platter = snapshot.platter.clone();
+            change(&mut disk.platter);
             disk.power_cycle += 1;
             disk.owner = None;
         });

@@ -72,6 +72,10 @@ pub struct DiskFaults {
     pub misdirected_write_ppm: u32,
     /// A flush is answered and not done (a lying disk).
     pub ignored_sync_ppm: u32,
+    /// A read brings what stands elsewhere.
+    pub misdirected_read_ppm: u32,
+    /// A read brings what stood there before the writes that are not flushed.
+    pub stale_read_ppm: u32,
 }
 
 /// The operations of a disk, to name the one that shall fail.
@@ -269,7 +273,17 @@ impl DiskState {
             hit(Fault::DiskReadError);
             return Err(error);
         }
-        self.platter.read_into(offset, &mut buffer);
+        if self.hits(self.faults.stale_read_ppm) && self.platter.cached().next().is_some() {
+            hit(Fault::DiskReadStale);
+            self.platter.read_durable_into(offset, &mut buffer);
+            return Ok(buffer.freeze());
+        }
+        let mut place = offset;
+        if self.hits(self.faults.misdirected_read_ppm) {
+            hit(Fault::DiskReadMisdirected);
+            place = self.elsewhere(buffer.len());
+        }
+        self.platter.read_into(place, &mut buffer);
         Ok(buffer.freeze())
     }
 
@@ -288,11 +302,16 @@ impl DiskState {
         let mut place = offset;
         if self.hits(self.faults.misdirected_write_ppm) {
             hit(Fault::DiskWriteMisdirected);
-            let sectors = (self.platter.length() - data.len() as u64) / SECTOR_SIZE;
-            place = self.rng.below(sectors + 1) * SECTOR_SIZE;
+            place = self.elsewhere(data.len());
         }
         self.platter.write(place, data);
         Ok(())
+    }
+
+    /// Where `length` bytes go, or come from, that miss their place.
+    fn elsewhere(&mut self, length: usize) -> u64 {
+        let sectors = (self.platter.length() - length as u64) / SECTOR_SIZE;
+        self.rng.below(sectors + 1) * SECTOR_SIZE
     }
 
     fn sync(&mut self, up_to: u64, hit: &dyn Fn(Fault)) -> io::Result<()> {

@@ -131,6 +131,27 @@ impl Platter {
         self.visible.read(offset, out);
     }
 
+    /// What would be there if the volatile cache were empty.
+    pub(crate) fn read_durable_into(&self, offset: u64, out: &mut [u8]) {
+        self.durable.read(offset, out);
+    }
+
+    /// Changes bytes at rest.
+    pub(crate) fn poke(&mut self, offset: u64, data: &[u8]) {
+        self.durable.write(offset, data);
+        self.visible.write(offset, data);
+    }
+
+    /// Everything is zeros, at rest and in the cache.
+    pub(crate) fn wipe(&mut self) {
+        *self = Self { sequence: self.sequence, ..Self::new(self.length, None) };
+    }
+
+    /// The offsets of all pages of 4 KiB that were ever written, in order.
+    pub(crate) fn written(&self) -> Vec<u64> {
+        self.visible.pages.keys().map(|page| page * PAGE_SIZE).collect()
+    }
+
     /// Writes into the volatile cache.
     pub(crate) fn write(&mut self, offset: u64, data: Bytes) {
         self.visible.write(offset, &data);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{DiskEvent, DiskFaults, DiskOperation, Shape, Survival, World};
+use machine_emu::{DiskEvent, DiskFaults, DiskOperation, Fault, Shape, Survival, World};
 use runtime::NodeId;
 use runtime::disk::Disk;
 use runtime::seed::with_seed;
@@ -314,4 +314,50 @@ fn operations_overlap_and_a_slow_disk_is_slow() {
     assert!(normal < Duration::from_micros(300), "{normal:?}");
     world.disk("disk").slow(100);
     assert!(elapsed(&world) > normal * 50);
+}
+
+#[test]
+fn a_misdirected_read_brings_bytes_of_another_place() {
+    let world = world(3);
+    let read = |world: &World| world.run(async { open(world).await.read(0, 4096).await.unwrap() });
+    world.run(async { open(&world).await.write(0, page(7)).await.unwrap() });
+    let faults = DiskFaults { misdirected_read_ppm: 1_000_000, ..DiskFaults::default() };
+    world.disk("disk").set_faults(faults);
+    assert!(read(&world)[..] != [7; 4096]);
+    assert_eq!(world.counters().faults[&Fault::DiskReadMisdirected], 1);
+    world.disk("disk").repair();
+    assert!(read(&world)[..] == [7; 4096], "the disk itself is as it was");
+}
+
+#[test]
+fn a_stale_read_does_not_see_what_was_not_flushed() {
+    let world = world(3);
+    let read = |world: &World| world.run(async { open(world).await.read(0, 4096).await.unwrap() });
+    world.run(async {
+        let disk = open(&world).await;
+        disk.write(0, page(1)).await.unwrap();
+        disk.sync().await.unwrap();
+        disk.write(0, page(2)).await.unwrap();
+    });
+    let faults = DiskFaults { stale_read_ppm: 1_000_000, ..DiskFaults::default() };
+    world.disk("disk").set_faults(faults);
+    assert!(read(&world)[..] == [1; 4096]);
+    world.run(async { open(&world).await.sync().await.unwrap() });
+    assert!(read(&world)[..] == [2; 4096], "nothing is left to be missed");
+    assert_eq!(world.counters().faults[&Fault::DiskReadStale], 1);
+}
+
+#[test]
+fn a_wiped_disk_is_zeros_and_an_old_image_brings_its_bytes_back() {
+    let world = world(3);
+    world.run(async { open(&world).await.write(8192, page(9)).await.unwrap() });
+    let disk = world.disk("disk");
+    assert_eq!(disk.written(), [8192]);
+    let image = disk.snapshot();
+    disk.wipe();
+    assert!(disk.peek(0, LENGTH as usize).iter().all(|&byte| byte == 0));
+    assert!(disk.written().is_empty() && disk.unflushed().is_empty());
+    disk.restore(&image);
+    assert_eq!(disk.peek(8192, 4096), [9; 4096]);
+    assert_eq!(world.counters().faults[&Fault::DiskWiped], 1);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{Fault, NetworkFaults, NetworkTiming};
+use machine_emu::{Fault, LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::seed::with_seed;
 use runtime::{NodeId, Undelivered};
 
@@ -215,4 +215,47 @@ fn only_what_is_expendable_is_lost_by_chance() {
     let lost = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(lost, Err(Error(Undelivered::Lost)));
     assert!(world.run(context.spawn(NodeId::fs(0), Count {})).is_ok());
+}
+
+#[test]
+fn a_link_has_a_latency_and_a_bandwidth_of_its_own_in_one_direction() {
+    let world = serving(1, 2);
+    world.set_network_timing(exact(1_000));
+    let context = application(&world);
+    let [here, near, far] = [context.node(), NodeId::fs(0), NodeId::fs(1)];
+    let slow = LinkTiming { latency_ns: 500_000, picoseconds_per_byte: 1_000_000 };
+    world.slow_link(here, far, slow);
+    let took = |node, data: &'static [u8]| {
+        let before = world.now();
+        world.run(context.spawn(node, Echo { data: Bytes::from_static(data) })).unwrap();
+        world.now().saturating_sub(before)
+    };
+    assert_eq!(took(near, &[0; 1000]), Duration::from_micros(2));
+    let small = took(far, &[]);
+    assert!(small > Duration::from_micros(501), "{small:?}");
+    // A byte takes a microsecond on the way there, and nothing on the way back.
+    assert_eq!(took(far, &[0; 1000]), small + Duration::from_millis(1));
+    assert_eq!(world.counters().faults[&Fault::LinkSlowed], 1);
+    world.even_links();
+    assert_eq!(took(far, &[0; 1000]), Duration::from_micros(2));
+}
+
+#[test]
+fn nodes_clogged_one_by_one_and_freed_in_another_order_lose_nothing() {
+    let world = serving(5, 4);
+    let context = application(&world);
+    let nodes = [0, 1, 2, 3].map(NodeId::fs);
+    let mut asked = Vec::new();
+    for node in nodes {
+        world.clog(node);
+        asked.push(context.spawn(node, Count {}));
+        world.advance(Duration::from_millis(1));
+    }
+    for index in [2, 0, 3, 1] {
+        world.unclog(nodes[index]);
+        world.advance(Duration::from_millis(1));
+    }
+    for answer in world.run(join_all(asked)) {
+        assert_eq!(answer, Ok(1));
+    }
 }

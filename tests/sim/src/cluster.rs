@@ -77,6 +77,8 @@ pub(super) struct Cluster {
     epoch: Cell<u64>,
     /// The metadata of the nodes that are mounted, to check it.
     mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
+    /// The last epoch that was durable on all disks.
+    served: Cell<u64>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -100,7 +102,14 @@ impl Cluster {
                 world.create_used_disk(&path_of(node, disk), geometry.disk_length());
             }
         }
-        Self { world, geometry, cache_bytes, epoch: Cell::new(1), mounted: Rc::default() }
+        Self {
+            world,
+            geometry,
+            cache_bytes,
+            epoch: Cell::new(1),
+            served: Cell::new(0),
+            mounted: Rc::default(),
+        }
     }
 
     /// The same, so that the next [`restart`](Self::restart) is in `epoch`.
@@ -199,7 +208,10 @@ impl Cluster {
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
         if let NodeKind::Disk(index) = node.kind() {
             let paths = self.paths().swap_remove(index as usize);
-            return self.on(node, move |context| node::serve_disks(context, geometry, paths)).await;
+            let served = Epoch(self.served.get());
+            return self
+                .on(node, move |context| node::serve_disks(context, geometry, served, paths))
+                .await;
         }
         self.on(node, move |context| async move {
             node::serve_cache(&context, geometry, cache_bytes);
@@ -246,11 +258,19 @@ impl Cluster {
     }
 
     async fn serve_disks(&self) -> Result<(), StackError> {
-        let geometry = self.geometry;
+        let (geometry, served) = (self.geometry, Epoch(self.served.get()));
         let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
-            self.on(node, move |context| node::serve_disks(context, geometry, paths))
+            self.on(node, move |context| node::serve_disks(context, geometry, served, paths))
         });
-        try_join_all(serving).await.map(|_| ())
+        try_join_all(serving).await?;
+        self.served.set(self.epoch.get());
+        Ok(())
+    }
+
+    /// What the cluster knows of its disks besides their bytes: the last epoch that was durable on
+    /// all of them. Whoever puts old images of all disks in place has to put this back, too.
+    pub(super) fn served(&self) -> &Cell<u64> {
+        &self.served
     }
 
     async fn on_fs_nodes<F: Future<Output = Result<(), StackError>> + 'static>(

@@ -40,5 +40,6 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Cache, 5, "a flush that did not notice a restart of the cache"),
     kept(Workload::Client, 223, "a commit undid what changed the inode meanwhile"),
     kept(Workload::Client, 75, "what was written after a seal was not known as dirty"),
+    kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
 ];

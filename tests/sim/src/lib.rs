@@ -20,6 +20,7 @@
 //! | `nemesis.rs` | drawing faults, and doing them |
 //! | `shrink.rs` | shorter schedules of a failure |
 //! | `kept.rs` | cases that failed once |
+//! | `harm.rs` | damage to disks: where it hurts, what it may cost |
 //! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
 //! | `registers.rs` | workload: sectors of the logical disk |
@@ -30,13 +31,16 @@
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
 //! | `nfs/` | workload: NFS clients, and gateways on the nodes |
+//! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
 mod burst;
 mod cluster;
 mod content;
+mod damage;
 mod entries;
 pub mod enumerate;
 mod files;
+mod harm;
 mod kept;
 mod names;
 mod nemesis;
@@ -91,11 +95,13 @@ pub enum Workload {
     Client,
     /// NFS clients, and gateways.
     Nfs,
+    /// Files on disks that are damaged.
+    Damage,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -105,6 +111,7 @@ impl Workload {
         Self::Burst,
         Self::Client,
         Self::Nfs,
+        Self::Damage,
     ];
 
     /// The name by which it is chosen.
@@ -119,6 +126,7 @@ impl Workload {
             Self::Burst => "burst",
             Self::Client => "client",
             Self::Nfs => "nfs",
+            Self::Damage => "damage",
         }
     }
 
@@ -134,7 +142,8 @@ impl Workload {
                 self,
                 Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client | Self::Nfs
             ),
-            heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs),
+            heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs | Self::Damage),
+            damage: self == Self::Damage,
         }
     }
 
@@ -363,5 +372,6 @@ fn drive<'a>(
         }
         Workload::Client => programs::run(scene, habits, planted).boxed_local(),
         Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
+        Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
     }
 }

@@ -5,15 +5,17 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine_emu::{DiskOperation, NetworkFaults, NetworkTiming};
+use machine_emu::{DiskOperation, LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId};
 
 use crate::cluster::Cluster;
+use crate::harm::{self, Harm};
 use crate::schedule::{Item, Part, Schedule, Strike};
 
 /// What a workload can bear.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a kind of fault, named where it is set")]
 pub(super) struct Tolerance {
     /// Power cuts of the whole machine.
     pub(super) crashes: bool,
@@ -21,6 +23,8 @@ pub(super) struct Tolerance {
     pub(super) read_errors: bool,
     /// Faults after which nothing is certain until the power was cut.
     pub(super) heavy: bool,
+    /// Damage to the bytes of disks.
+    pub(super) damage: bool,
 }
 
 /// Where the faults of a run come from.
@@ -39,12 +43,16 @@ pub(super) type Record = Rc<RefCell<Schedule>>;
 pub(super) struct Nemesis {
     source: Source,
     rng: RefCell<Rng>,
+    /// Draws what only some seeds suffer: slow links, swizzles, processes that die.
+    more: Option<RefCell<Rng>>,
     tolerance: Tolerance,
     /// One fault in so many microseconds, on average twice.
     pause_max_us: u64,
     record: Record,
     rounds: Cell<u32>,
+    rests: Cell<u32>,
     recoveries: Cell<u32>,
+    harm: Harm,
     read_errors: Cell<u64>,
     heavy: Cell<bool>,
 }
@@ -71,29 +79,44 @@ fn is_file_read(protocol: u8, tag: u8) -> bool {
     protocol == 4 && matches!(tag, 1 | 2 | 3 | 11 | 12 | 13 | 16)
 }
 
+/// How a round ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// In order.
+    Orderly,
+    /// The power of everything goes.
+    Power,
+    /// All processes die, the disks keep their power.
+    Death,
+}
+
 /// The faults of one round.
 #[derive(Debug)]
 pub(super) struct Round {
     strikes: Vec<Item>,
     /// Virtual time since its beginning.
     pub(super) end: Duration,
-    /// The power goes then.
-    pub(super) power_goes: bool,
+    /// How it ends.
+    pub(super) ending: Ending,
 }
 
 impl Nemesis {
     /// Faults from `source`, which are told to `record`.
     pub(super) fn new(seed: u64, tolerance: Tolerance, source: Source, record: Record) -> Self {
         let mut rng = Rng::new(seed ^ 0x000F_A017);
+        let mut more = Rng::new(seed ^ MORE_SALT);
         let pause_max_us = 10_000 << rng.below(6);
         Self {
             source,
             rng: RefCell::new(rng),
+            more: (more.chance(1, 2) || tolerance.damage).then(|| RefCell::new(more)),
             tolerance,
             pause_max_us,
             record,
             rounds: Cell::new(0),
+            rests: Cell::new(0),
             recoveries: Cell::new(0),
+            harm: Harm::default(),
             read_errors: Cell::new(0),
             heavy: Cell::new(false),
         }
@@ -144,9 +167,14 @@ impl Nemesis {
         let count = end.unwrap_or(strikes.len());
         let end_us = end.map_or(duration_max_ms * 1000, |at| strikes[at].at_us);
         let heavy = strikes[..count].iter().any(|item| item.strike.is_heavy());
-        let power_goes = heavy || end.is_some_and(|at| strikes[at].strike == Strike::Power {});
+        let ending = match end.map(|at| &strikes[at].strike) {
+            Some(Strike::Die {}) => Ending::Death,
+            Some(Strike::Power {}) => Ending::Power,
+            _ if heavy => Ending::Power,
+            _ => Ending::Orderly,
+        };
         let strikes = strikes.into_iter().take(count).collect();
-        Round { strikes, end: Duration::from_micros(end_us), power_goes }
+        Round { strikes, end: Duration::from_micros(end_us), ending }
     }
 
     /// Does the harm of `round`, and returns when it ends.
@@ -165,6 +193,7 @@ impl Nemesis {
     pub(super) fn calm(cluster: &Cluster) {
         let world = cluster.world();
         world.heal();
+        world.even_links();
         for node in cluster.nodes() {
             world.unclog(node);
             world.slow(node, 1, Duration::ZERO);
@@ -183,6 +212,26 @@ impl Nemesis {
         });
         let power = items.iter().find(|item| item.strike == Strike::Power {});
         power.map(|item| Duration::from_micros(item.at_us))
+    }
+
+    /// Does the damage of the next time at which nothing runs.
+    pub(super) fn hurt(&self, cluster: &Cluster) {
+        self.rests.set(self.rests.get() + 1);
+        let part = Part::Rest(self.rests.get());
+        for item in self.plan(part, |rng| harm::draw_at_rest(rng, cluster)) {
+            self.strike(cluster, &item.strike);
+        }
+    }
+
+    /// What was done to the bytes of disks since [`Harm::forget`].
+    pub(super) fn harm(&self) -> &Harm {
+        &self.harm
+    }
+
+    /// All processes die, the disks keep their power.
+    pub(super) fn kill(&self, cluster: &Cluster) {
+        cluster.nodes().into_iter().for_each(|node| cluster.world().kill(node));
+        self.heavy.set(false);
     }
 
     /// The power of everything goes.
@@ -220,9 +269,24 @@ impl Nemesis {
             let at_us = end_us - last_us + rng.below(last_us);
             let drawn = draw_heavy(rng, &nodes, &disks);
             strikes.extend(drawn.into_iter().map(|strike| (at_us, strike)));
-            strikes.sort_by_key(|(at_us, _)| *at_us);
         }
-        strikes.push((end_us, if power { Strike::Power {} } else { Strike::End {} }));
+        let mut end = if power { Strike::Power {} } else { Strike::End {} };
+        if let Some(more) = &self.more {
+            let more = &mut more.borrow_mut();
+            strikes.extend(draw_links(more, &nodes, end_us));
+            if power && !heavy && more.chance(1, 4) {
+                end = Strike::Die {};
+            }
+            if power && !heavy && self.tolerance.heavy && more.chance(1, 4) {
+                let at_us = end_us - more.below(end_us.min(HEAVY_MAX_US));
+                strikes.push((at_us, Strike::Kill { node: pick(more, &nodes) }));
+            }
+        }
+        if self.tolerance.damage {
+            strikes.extend(harm::draw_in_use(rng, cluster, end_us));
+        }
+        strikes.sort_by_key(|(at_us, _)| *at_us);
+        strikes.push((end_us, end));
         strikes
     }
 
@@ -265,12 +329,21 @@ impl Nemesis {
             }
             Strike::Cut { from, to } => world.cut(*from, *to),
             Strike::Heal {} => world.heal(),
+            Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
+                let (latency_ns, picoseconds_per_byte) = (*latency_ns, *picoseconds_per_byte);
+                world.slow_link(*from, *to, LinkTiming { latency_ns, picoseconds_per_byte });
+            }
+            Strike::EvenLinks {} => world.even_links(),
+            Strike::Kill { node } => world.kill(*node),
             // Whoever runs the round does these.
-            Strike::Power {} | Strike::End {} => {}
+            Strike::Power {} | Strike::Die {} | Strike::End {} => {}
+            damage => self.harm.strike(cluster, damage),
         }
     }
 }
 
+/// Chosen so that the seeds that failed once keep the faults with which they did.
+const MORE_SALT: u64 = 0x00E7_7A68;
 /// A heavy fault comes so long before the power goes, at most.
 const HEAVY_MAX_US: u64 = 200_000;
 /// Clocks of nodes differ by so many seconds, at most: somewhat more than a day.
@@ -331,7 +404,7 @@ fn draw_jump(rng: &mut Rng, node: NodeId) -> Strike {
     Strike::Jump { node, seconds }
 }
 
-fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
+pub(super) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
     from[rng.index(from.len())].clone()
 }
 
@@ -349,6 +422,34 @@ fn draw_light(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> 
         _ => Strike::FailRead { disk, after: rng.below(20) },
     };
     vec![one]
+}
+
+/// A slow link, or a swizzle: some nodes are clogged one by one, and freed in another order.
+fn draw_links(rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)> {
+    let mut strikes = Vec::new();
+    let times = |rng: &mut Rng, count: usize| {
+        let mut times: Vec<u64> = (0..count).map(|_| rng.below(end_us)).collect();
+        times.sort_unstable();
+        times
+    };
+    if rng.chance(1, 2) {
+        let (from, to) = (pick(rng, nodes), pick(rng, nodes));
+        let (latency_ns, picoseconds_per_byte) = (1_000 << rng.below(12), 100 << rng.below(10));
+        let slow = Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte };
+        let times = times(rng, 2);
+        strikes.extend([(times[0], slow), (times[1], Strike::EvenLinks {})]);
+    }
+    if rng.chance(1, 2) {
+        let mut some: Vec<NodeId> = nodes.iter().filter(|_| rng.chance(1, 2)).copied().collect();
+        let times = times(rng, 2 * some.len());
+        let (early, late) = times.split_at(some.len());
+        strikes.extend(early.iter().zip(&some).map(|(&at, &node)| (at, Strike::Clog { node })));
+        for place in (1..some.len()).rev() {
+            some.swap(place, rng.index(place + 1));
+        }
+        strikes.extend(late.iter().zip(&some).map(|(&at, &node)| (at, Strike::Unclog { node })));
+    }
+    strikes
 }
 
 fn draw_heavy(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> {

@@ -7,18 +7,23 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fileio::protocol::{CallId, Error, FileIo, Settle};
+use fileio::stack::StackError;
 use futures::future::{Either, LocalBoxFuture, join, join_all, select};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
 use runtime::{Call, NodeId};
 
 use super::cluster::{Cluster, Layout, OBSERVER, Phases};
-use super::nemesis::Nemesis;
+use super::harm::Harm;
+use super::nemesis::{Ending, Nemesis};
 
 /// Once no fault is left everything under way ends in this time, and a volume is mounted.
 const LIVELY_WITHIN: Duration = Duration::from_mins(2);
 /// The pause before a request that did not get through is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// What a host needs to end the disk operations of a process that died, at most: nobody else opens
+/// the disks before.
+const LANDING_TIME: Duration = Duration::from_secs(2);
 /// Tries of one request while faults last.
 pub(super) const TRIES_MAX: u32 = 20_000;
 
@@ -119,16 +124,21 @@ impl Scene {
         let raging = async {
             self.nemesis.rage(&round, &self.cluster, &context).await;
             self.over.set(true);
-            if round.power_goes {
-                self.powerless.set(true);
-                self.nemesis.crash(&self.cluster);
+            self.powerless.set(round.ending != Ending::Orderly);
+            match round.ending {
+                Ending::Orderly => {}
+                Ending::Power => self.nemesis.crash(&self.cluster),
+                Ending::Death => {
+                    self.nemesis.kill(&self.cluster);
+                    context.sleep(LANDING_TIME).await;
+                }
             }
             Nemesis::calm(&self.cluster);
         };
         let all = join(join_all(clients), raging);
         match select(pin!(all), context.sleep(round.end + LIVELY_WITHIN)).await {
-            Either::Left(_) if round.power_goes => End::PowerCut,
-            Either::Left(_) => End::Orderly,
+            Either::Left(_) if round.ending == Ending::Orderly => End::Orderly,
+            Either::Left(_) => End::PowerCut,
             Either::Right(_) => panic!("clients still wait {LIVELY_WITHIN:?} after the last fault"),
         }
     }
@@ -155,6 +165,36 @@ impl Scene {
 
     /// Ends the volume cleanly, cuts the power and comes back.
     pub(super) async fn stop_and_start(&self) {
+        self.stop().await;
+        self.come_back().await;
+    }
+
+    /// Brings the cluster up once, or tells why it cannot be. Panics if that takes too long.
+    pub(super) async fn try_to_come_back(&self) -> Result<(), StackError> {
+        self.cluster.restart();
+        let mounted = self.lively("a mount", self.cluster.mount(self.phases)).await;
+        self.powerless.set(mounted.is_err());
+        mounted
+    }
+
+    /// Does the damage that the nemesis has for a volume at rest.
+    pub(super) fn hurt(&self) {
+        self.nemesis.hurt(&self.cluster);
+    }
+
+    /// What was done to the disks.
+    pub(super) fn harm(&self) -> &Harm {
+        self.nemesis.harm()
+    }
+
+    /// The power of everything goes.
+    pub(super) fn cut_power(&self) {
+        self.powerless.set(true);
+        self.nemesis.crash(&self.cluster);
+    }
+
+    /// Ends the volume cleanly and cuts the power.
+    pub(super) async fn stop(&self) {
         let nodes = self.cluster.geometry().fs_nodes;
         let context = self.cluster.application(OBSERVER);
         for node in (0..nodes).map(NodeId::fs) {
@@ -162,9 +202,7 @@ impl Scene {
             let settled = self.lively("a clean stop", settling).await;
             settled.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
         }
-        self.powerless.set(true);
-        self.nemesis.crash(&self.cluster);
-        self.come_back().await;
+        self.cut_power();
     }
 
     /// The outcome of `work`, which no fault holds up. Panics if it takes too long.

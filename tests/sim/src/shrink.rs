@@ -117,7 +117,7 @@ fn without(items: &[Item], at: usize, piece: usize) -> Vec<Item> {
 
 fn softer(strike: &Strike) -> Vec<Strike> {
     match strike {
-        Strike::Power {} => vec![Strike::End {}],
+        Strike::Power {} | Strike::Die {} => vec![Strike::End {}],
         Strike::Slow { node, factor, .. } => {
             vec![Strike::Slow { node: *node, factor: *factor, step_ns: 0 }]
         }

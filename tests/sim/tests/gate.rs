@@ -103,6 +103,11 @@ fn nfs_clients_see_what_was_written_and_keep_what_was_answered_as_stable() {
 }
 
 #[test]
+fn damaged_disks_cost_errors_and_never_wrong_bytes() {
+    gate(Workload::Damage);
+}
+
+#[test]
 fn what_failed_once_does_not_fail_again() {
     for kept in KEPT {
         let outcome = kept.case().unwrap().run();

@@ -24,7 +24,7 @@ fn geometry() -> Geometry {
 }
 
 fn expected() -> Expected {
-    Expected { geometry: geometry(), disk_node: 1, disk: 0, epoch: Epoch(5) }
+    Expected { geometry: geometry(), disk_node: 1, disk: 0, epoch: Epoch(5), served: Epoch(0) }
 }
 
 fn new_disk(length: u64) -> MemoryDisk {
@@ -363,4 +363,21 @@ fn requests_of_an_older_epoch_are_refused() {
         late.spawn(NodeId::disk(0), Read { stripe: 0, offset: 0, length: 1 }).await
     });
     assert_eq!(answer, Err(Error::Undelivered { why: Undelivered::Fenced }));
+}
+
+#[test]
+fn a_disk_that_was_not_there_in_the_last_epoch_is_refused_as_an_old_image() {
+    let disk = formatted();
+    open_in(&disk, 7).expect("a newer epoch");
+    let image = [0, COPY].map(|offset| (offset, disk.peek(offset, 4096)));
+    open_in(&disk, 8).expect("a newer epoch");
+    let served = |epoch| Expected { epoch: Epoch(9), served: Epoch(epoch), ..expected() };
+    for (offset, block) in &image {
+        disk.poke(*offset, block);
+    }
+    let error = now(open_disk(&disk, &served(8))).expect_err("an old image");
+    assert!(matches!(error, DiskError::Outdated { found: 7, served: 8 }), "{error}");
+    assert_eq!(disk.peek(0, 4096), image[0].1, "nothing was written");
+    // An epoch that not all disks have seen proves nothing.
+    assert!(now(open_disk(&disk, &served(7))).is_ok());
 }

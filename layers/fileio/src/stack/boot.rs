@@ -7,7 +7,7 @@ use blockio::Geometry;
 use futures::executor::block_on;
 use futures::future::join_all;
 use runtime::embedded::{Embedded, VolumeDirectory};
-use runtime::{Context, NodeId};
+use runtime::{Context, Epoch, NodeId};
 
 use super::{StackError, node};
 
@@ -42,12 +42,13 @@ fn all_of(
 pub(super) fn boot_disks(
     machine: &Embedded,
     geometry: &Geometry,
+    served: Epoch,
     paths: &[Vec<PathBuf>],
 ) -> Result<(), StackError> {
     let geometry = *geometry;
     let running = (0..).zip(paths.to_vec()).map(|(index, paths)| {
         let running = machine.on_node(NodeId::disk(index), move |context| {
-            node::serve_disks(context, geometry, paths)
+            node::serve_disks(context, geometry, served, paths)
         });
         async move { running.await? }
     });

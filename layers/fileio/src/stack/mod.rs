@@ -168,6 +168,10 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
         E::OtherShape { .. } => "use all disks of the volume, or all of its copy",
         E::Truncated { .. } | E::Damaged => "bring the whole disk back, from a copy if need be",
         E::FutureVersion { .. } | E::UnknownFeatures { .. } => "nothing on it was changed",
+        E::Outdated { .. } => {
+            "put the newest copy of the disk back; older copies of all disks need the volume's \
+             directory of their time"
+        }
         E::Fenced { .. } => "stop this process",
         E::TooSmall { .. } | E::Shape(_) => "use larger disks, or fewer",
         E::Io(_) => "look at the host's log, and check the disk",

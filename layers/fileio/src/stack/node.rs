@@ -9,8 +9,8 @@ use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
 use meta::protocol::{EndRecovery, FinishIntents};
-use runtime::Context;
 use runtime::disk::Disk;
+use runtime::{Context, Epoch};
 
 use super::StackError;
 use crate::FileServer;
@@ -47,13 +47,17 @@ pub async fn format_disks(
 }
 
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
+///
+/// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if nobody knows: a disk
+/// that was not there then is refused.
 pub async fn serve_disks(
     context: Context,
     geometry: Geometry,
+    last_served: Epoch,
     paths: Vec<PathBuf>,
 ) -> Result<(), StackError> {
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
-    let config = blockio::Config::default();
+    let config = blockio::Config { served: last_served, ..blockio::Config::default() };
     let server = blockio::Server::open(&context, geometry, disks, config).await;
     let server = server.map_err(|error| with_path(error, paths))?;
     context.serve::<blockio::protocol::BlockIo>(server);

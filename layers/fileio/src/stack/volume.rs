@@ -16,6 +16,9 @@ use super::{FormatOptions, RunOptions, Running, StackError};
 /// The key of the volume's record in the coordination store.
 const VOLUME_KEY: &str = "volume";
 
+/// The key of the last epoch that was durable on all disks.
+const SERVED_KEY: &str = "served";
+
 /// Buffers for transfers under way, besides the cache.
 const TRANSFER_BYTES: usize = 256 << 20;
 
@@ -61,7 +64,7 @@ fn fill(
     let formatted = paths.clone();
     let work = move |context| async move { format_disks(&context, &geometry, formatted).await };
     block_on(machine.on_node(NodeId::disk(0), work))??;
-    boot_disks(&machine, &geometry, &paths)?;
+    boot_disks(&machine, &geometry, Epoch(0), &paths)?;
     format_nodes(&machine, &geometry)?;
     drop(machine);
 
@@ -104,10 +107,14 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, St
         Some(geometry) => (geometry, Epoch(0)),
         None => rebuild(&directory, &engine)?,
     };
+    let served = engine.get(SERVED_KEY)?.and_then(|served| from_bytes(&served).ok());
+    let served = Epoch(served.unwrap_or(0));
     let epoch = engine.next_epoch(seen)?;
-    drop(engine);
     let machine = start(&geometry, epoch, options)?;
-    boot_disks(&machine, &geometry, &disk_paths(&directory, &geometry))?;
+    boot_disks(&machine, &geometry, served, &disk_paths(&directory, &geometry))?;
+    // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
+    engine.put(SERVED_KEY, &to_bytes(&epoch.0))?;
+    drop(engine);
     boot_nodes(&machine, &geometry, options.cache_bytes)?;
     Ok(Running { machine, geometry, epoch, directory })
 }

@@ -85,7 +85,8 @@ impl Cluster {
         match node.kind() {
             NodeKind::Disk(index) => {
                 let paths = vec![path(index).into()];
-                self.on(node, move |context| node::serve_disks(context, geometry, paths)).await
+                self.on(node, move |context| node::serve_disks(context, geometry, Epoch(0), paths))
+                    .await
             }
             _ => {
                 self.on(node, move |context| async move {

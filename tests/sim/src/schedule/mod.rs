@@ -32,6 +32,8 @@ pub enum Part {
     Setup,
     /// While clients work; counted from 1.
     Round(u32),
+    /// While nothing runs; counted from 1.
+    Rest(u32),
     /// While the volume is mounted; counted from 1.
     Recovery(u32),
 }
@@ -41,6 +43,7 @@ impl fmt::Display for Part {
         match self {
             Self::Setup => f.pad("setup"),
             Self::Round(number) => f.pad(&format!("round {number}")),
+            Self::Rest(number) => f.pad(&format!("rest {number}")),
             Self::Recovery(number) => f.pad(&format!("recovery {number}")),
         }
     }
@@ -50,12 +53,13 @@ impl FromStr for Part {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not `setup`, `round N` or `recovery N`");
+        let wrong = || format!("`{text}` is not `setup`, `round N`, `rest N` or `recovery N`");
         let (word, number) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
         let number = number.trim().parse();
         match (word, number) {
             ("setup", _) => Ok(Self::Setup),
             ("round", Ok(number)) => Ok(Self::Round(number)),
+            ("rest", Ok(number)) => Ok(Self::Rest(number)),
             ("recovery", Ok(number)) => Ok(Self::Recovery(number)),
             _ => Err(wrong()),
         }
@@ -171,6 +175,7 @@ mod tests {
                 item(Part::Setup, 0, Strike::Shuffle {}),
                 item(Part::Round(1), 12_345, Strike::Clog { node: NodeId::fs(2) }),
                 item(Part::Round(12), 7, Strike::Power {}),
+                item(Part::Rest(1), 0, Strike::Wipe { disk: "disk-0-0".into() }),
                 item(Part::Recovery(3), 1, Strike::Power {}),
             ],
         };

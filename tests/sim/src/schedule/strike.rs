@@ -158,6 +158,34 @@ strikes! {
     Cut "cut" { from: NodeId, to: NodeId }
     /// All nodes reach each other again.
     Heal "heal" {}
+    /// Messages from one node to another have a latency and a bandwidth of their own.
+    SlowLink "slow-link" { from: NodeId, to: NodeId, latency_ns: u64, picoseconds_per_byte: u64 }
+    /// All links have the same again.
+    EvenLinks "even-links" {}
+    /// The process of a node dies; its disks keep their power.
+    Kill "kill" { node: NodeId }
+    /// Bits of a disk change at rest.
+    Rot "rot" { disk: String, offset: u64, length: u64 }
+    /// A disk answers so many writes and does not do them.
+    LoseWrites "lose-writes" { disk: String, ppm: u32 }
+    /// A disk does so many writes elsewhere, and so many reads.
+    Misdirect "misdirect" { disk: String, write_ppm: u32, read_ppm: u32 }
+    /// A disk answers so many reads with what it had flushed, not with what was written since.
+    StaleReads "stale-reads" { disk: String, ppm: u32 }
+    /// A disk answers so many flushes and does nothing.
+    Lie "lie" { disk: String, ppm: u32 }
+    /// The bytes of a disk are kept for a later `old-image`.
+    Photograph "photograph" { disk: String }
+    /// A disk has the bytes again that were kept last.
+    OldImage "old-image" { disk: String }
+    /// A disk of zeros takes a disk's place.
+    Wipe "wipe" { disk: String }
+    /// A disk of another volume takes a disk's place.
+    ForeignDisk "foreign-disk" { disk: String }
+    /// Two disks change places.
+    Exchange "exchange" { disk: String, other: String }
+    /// All processes die, the disks keep their power. A round ends with it.
+    Die "die" {}
     /// The power of everything goes. A round ends with it.
     Power "power" {}
     /// A round ends in order: clients end what they have begun.
@@ -174,17 +202,18 @@ impl Strike {
                 | Self::FailFlush { .. }
                 | Self::FillDisk { .. }
                 | Self::Cut { .. }
+                | Self::Kill { .. }
         )
     }
 
     /// Ends a round.
     pub(crate) fn is_end(&self) -> bool {
-        matches!(self, Self::Power {} | Self::End {})
+        matches!(self, Self::Power {} | Self::Die {} | Self::End {})
     }
 
     /// Ends another fault, or a round.
     pub(crate) fn is_relief(&self) -> bool {
-        matches!(self, Self::Unclog { .. } | Self::Heal {} | Self::End {})
+        matches!(self, Self::Unclog { .. } | Self::Heal {} | Self::EvenLinks {} | Self::End {})
     }
 }
 

@@ -1,0 +1,269 @@
+//! Damage to the bytes of disks: drawn where it hurts, done, and weighed.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use blockio::{BLOCK_SIZE, Geometry, Superblock};
+use machine_emu::{DiskControl, DiskFaults, DiskSnapshot};
+use runtime::VolumeId;
+use runtime::seed::Rng;
+
+use crate::cluster::Cluster;
+use crate::nemesis::pick;
+use crate::schedule::Strike;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Disks that hold copies of a node's roots, at most (docs/format.md).
+const ROOT_COPIES_MAX: u32 = 3;
+/// Bytes that rot at once, at most: less than a block, so that each rot hits one thing.
+const ROT_BYTES_MAX: u64 = 64;
+/// Rots of one time at rest, at most.
+const ROTS_MAX: u64 = 24;
+
+/// What stands at a place of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Region {
+    Superblock,
+    Roots,
+    Log,
+    /// Pages of trees and maps, data, nothing.
+    Rest,
+}
+
+fn region(geometry: &Geometry, disk: &DiskControl, offset: u64) -> Region {
+    let stripes = geometry.stripe_offset(0);
+    let index = offset.saturating_sub(stripes) / u64::from(geometry.stripe_size);
+    if offset < geometry.slot_offset(0) || index >= geometry.stripes_per_disk {
+        Region::Superblock
+    } else if offset < stripes {
+        Region::Roots
+    } else if disk.peek(geometry.stripe_offset(index), 4) == b"mdLS" {
+        Region::Log
+    } else {
+        Region::Rest
+    }
+}
+
+/// What was done since the last time at which all was well.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Bytes changed, or did not change when they should have.
+    pub(super) hurt: bool,
+    /// Disks whose bytes were changed.
+    pub(super) disks: BTreeSet<String>,
+    /// Rots among root slots, and in the log.
+    roots: u32,
+    logs: u32,
+    /// Writes or flushes were answered and not done, or done elsewhere.
+    pub(super) forgets: bool,
+    /// A disk is older than others, and its superblock does not show it.
+    rolled_back: bool,
+    /// Disks that are not the volume's own: they must be refused.
+    pub(super) strange: BTreeSet<String>,
+}
+
+impl Tally {
+    /// May what is found be of an earlier time than the last commit, though it is never torn and
+    /// never another file's? Each case is a limit of today: issue 4 (recovery, scrubbing) and
+    /// redundancy will make it tighter.
+    pub(super) fn may_be_older(&self, geometry: &Geometry) -> bool {
+        let copies = ROOT_COPIES_MAX.min(geometry.disks());
+        // All copies of the newest root may be gone; the one before it starts a log of which the
+        // rest may have been given back since (issue 4: a second copy where there is one disk).
+        self.roots >= copies
+            // Both copies of the last entries may be gone, which looks like a crash before them
+            // (issue 4: scrubbing finds the first before the second).
+            || self.logs >= 2
+            // A disk that answers and does nothing takes the log's copies, or the roots, along if
+            // there is no other, or if all of them do so (redundancy; issue 4: scrubbing).
+            || self.forgets
+            // Within one epoch nothing tells an old image from a crash (issue 4: the other copies
+            // of the roots tell it, once somebody compares them).
+            || self.rolled_back
+    }
+}
+
+/// Does damage, and remembers what was done.
+#[derive(Default)]
+pub(super) struct Harm {
+    /// The last one of each disk, and the epoch in which it was taken.
+    photographs: RefCell<BTreeMap<String, (DiskSnapshot, u64)>>,
+    tally: RefCell<Tally>,
+}
+
+impl std::fmt::Debug for Harm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Harm").field("tally", &self.tally).finish_non_exhaustive()
+    }
+}
+
+impl Harm {
+    /// What was done since [`forget`](Self::forget).
+    pub(super) fn tally(&self) -> Tally {
+        self.tally.borrow().clone()
+    }
+
+    /// All disks are well again.
+    pub(super) fn forget(&self) {
+        self.tally.take();
+    }
+
+    /// Does the damage of `strike`; nothing if it is none, or makes no sense.
+    pub(super) fn strike(&self, cluster: &Cluster, strike: &Strike) {
+        let control = |disk: &str| cluster.world().disk(disk);
+        let mut tally = self.tally.borrow_mut();
+        tally.hurt |= !matches!(strike, Strike::Photograph { .. });
+        match strike {
+            Strike::Exchange { disk, other } => {
+                tally.disks.extend([disk.clone(), other.clone()]);
+            }
+            Strike::Rot { disk, .. }
+            | Strike::OldImage { disk }
+            | Strike::Wipe { disk }
+            | Strike::ForeignDisk { disk } => {
+                tally.disks.insert(disk.clone());
+            }
+            _ => {}
+        }
+        match strike {
+            Strike::Rot { disk, offset, length } => {
+                match region(&cluster.geometry(), &control(disk), *offset) {
+                    Region::Roots => tally.roots += 1,
+                    Region::Log => tally.logs += 1,
+                    Region::Superblock | Region::Rest => {}
+                }
+                control(disk).rot(*offset, *length as usize);
+            }
+            Strike::LoseWrites { disk, ppm } => {
+                tally.forgets = true;
+                change_faults(&control(disk), |faults| faults.lost_write_ppm = *ppm);
+            }
+            Strike::Misdirect { disk, write_ppm, read_ppm } => {
+                tally.forgets |= *write_ppm > 0;
+                change_faults(&control(disk), |faults| {
+                    faults.misdirected_write_ppm = *write_ppm;
+                    faults.misdirected_read_ppm = *read_ppm;
+                });
+            }
+            Strike::StaleReads { disk, ppm } => {
+                change_faults(&control(disk), |faults| faults.stale_read_ppm = *ppm);
+            }
+            Strike::Lie { disk, ppm } => {
+                tally.forgets = true;
+                change_faults(&control(disk), |faults| faults.ignored_sync_ppm = *ppm);
+            }
+            Strike::Photograph { disk } => {
+                let photograph = (control(disk).snapshot(), cluster.served().get());
+                self.photographs.borrow_mut().insert(disk.clone(), photograph);
+            }
+            Strike::OldImage { disk } => {
+                if let Some((image, epoch)) = self.photographs.borrow().get(disk) {
+                    control(disk).restore(image);
+                    tally.strange.remove(disk);
+                    if *epoch < cluster.served().get() {
+                        tally.strange.insert(disk.clone());
+                    } else {
+                        tally.rolled_back = true;
+                    }
+                }
+            }
+            Strike::Wipe { disk } => {
+                control(disk).wipe();
+                tally.strange.insert(disk.clone());
+            }
+            Strike::ForeignDisk { disk } => {
+                let done = make_foreign(&control(disk));
+                tally.strange.extend(done.then(|| disk.clone()));
+            }
+            Strike::Exchange { disk, other } => {
+                let own = ![disk, other].into_iter().any(|disk| tally.strange.contains(disk));
+                if own && disk != other {
+                    let images = [control(disk).snapshot(), control(other).snapshot()];
+                    control(disk).restore(&images[1]);
+                    control(other).restore(&images[0]);
+                    tally.strange.extend([disk.clone(), other.clone()]);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn change_faults(disk: &DiskControl, change: impl FnOnce(&mut DiskFaults)) {
+    let mut faults = disk.faults();
+    change(&mut faults);
+    disk.set_faults(faults);
+}
+
+/// The disk says from now on that it belongs to another volume. False if it says nothing.
+fn make_foreign(disk: &DiskControl) -> bool {
+    let Ok(superblock) = Superblock::decode(&disk.peek(0, BLOCK_SIZE)) else { return false };
+    let mut foreign = superblock;
+    foreign.geometry.volume = VolumeId(superblock.volume().0 ^ 1);
+    disk.poke(0, &foreign.encode());
+    disk.poke(superblock.copy_offset(), &foreign.encode());
+    true
+}
+
+/// Damage while the volume is used: of some rounds, of one kind.
+pub(super) fn draw_in_use(rng: &mut Rng, cluster: &Cluster, end_us: u64) -> Vec<(u64, Strike)> {
+    let disks = cluster.world().disks();
+    let at_us = rng.below(end_us);
+    let ppm = 1_000 << rng.below(10);
+    let disk = pick(rng, &disks);
+    let mut strikes = match rng.below(10) {
+        0 => vec![Strike::LoseWrites { disk, ppm }],
+        1 => vec![Strike::Misdirect { disk, write_ppm: ppm, read_ppm: 0 }],
+        2 => vec![Strike::Misdirect { disk, write_ppm: 0, read_ppm: ppm }],
+        3 => vec![Strike::StaleReads { disk, ppm }],
+        4 => disks.iter().map(|disk| Strike::Lie { disk: disk.clone(), ppm: 1_000_000 }).collect(),
+        5 => vec![Strike::Lie { disk, ppm }],
+        6 => draw_rots(rng, cluster),
+        _ => Vec::new(),
+    };
+    if rng.chance(1, 2) {
+        strikes.push(Strike::Photograph { disk: pick(rng, &disks) });
+    }
+    strikes.into_iter().map(|strike| (at_us, strike)).collect()
+}
+
+/// Damage while nothing runs.
+pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &Cluster) -> Vec<(u64, Strike)> {
+    let disks = cluster.world().disks();
+    let disk = pick(rng, &disks);
+    let strikes = match rng.below(10) {
+        0..5 => draw_rots(rng, cluster),
+        5 => vec![Strike::Wipe { disk }],
+        6 => vec![Strike::ForeignDisk { disk }],
+        7 => vec![Strike::Exchange { disk, other: pick(rng, &disks) }],
+        _ => disks.iter().map(|disk| Strike::OldImage { disk: disk.clone() }).collect(),
+    };
+    strikes.into_iter().map(|strike| (0, strike)).collect()
+}
+
+/// Some rots, in one kind of place or anywhere.
+fn draw_rots(rng: &mut Rng, cluster: &Cluster) -> Vec<Strike> {
+    let geometry = cluster.geometry();
+    let disks = cluster.world().disks();
+    let wanted = [None, Some(Region::Superblock), Some(Region::Roots), Some(Region::Log)];
+    let wanted = wanted[rng.index(wanted.len())];
+    let count = 1 + rng.below(ROTS_MAX);
+    let mut strikes = Vec::new();
+    for _ in 0..count {
+        let disk = pick(rng, &disks);
+        let control = cluster.world().disk(&disk);
+        let fits =
+            |&block: &u64| wanted.is_none_or(|wanted| region(&geometry, &control, block) == wanted);
+        let written: Vec<u64> = control.written().into_iter().filter(fits).collect();
+        // Mostly where something is.
+        let block = if written.is_empty() || rng.chance(1, 16) {
+            rng.below(geometry.disk_length() / BLOCK) * BLOCK
+        } else {
+            pick(rng, &written)
+        };
+        let length = 1 + rng.below(ROT_BYTES_MAX);
+        let offset = block + rng.below(BLOCK - length);
+        strikes.push(Strike::Rot { disk, offset, length });
+    }
+    strikes
+}
