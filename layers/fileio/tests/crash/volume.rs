@@ -37,7 +37,7 @@ impl Volume {
         let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1) };
         let disk = volume.on(NodeId::disk(0), move |context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
-            node::serve_disks(context, geometry, vec![DISK.into()]).await
+            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
         });
         disk.await.unwrap();
         volume.on_all(move |context| node::format_node(context, geometry)).await;
@@ -55,7 +55,7 @@ impl Volume {
         (0..FS_NODES).map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
         let geometry = self.geometry;
         let disk = self.on(NodeId::disk(0), move |context| {
-            node::serve_disks(context, geometry, vec![DISK.into()])
+            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()])
         });
         disk.await.unwrap();
         self.on_all(move |context| async move {
