@@ -205,10 +205,16 @@ impl Files<'_> {
     /// After a write that was refused for lack of space: nothing else was hurt, and cutting works.
     /// The caller holds the file alone.
     async fn make_room(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+        self.see_what_is_left(client, file).await?;
+        self.cut_to(client, file, 0, true).await
+    }
+
+    /// After a change that was refused for lack of space. The caller holds the file alone.
+    async fn see_what_is_left(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let data = self.read_all(client, file).await?;
         let observed = self.all[file].content.borrow_mut().observe(&data);
-        observed.unwrap_or_else(|wrong| panic!("after a refused write, file {file}: {wrong}"));
-        self.cut_to(client, file, 0, true).await
+        observed.unwrap_or_else(|wrong| panic!("after a refusal, file {file}: {wrong}"));
+        Ok(())
     }
 
     async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
@@ -265,6 +271,12 @@ impl Files<'_> {
                 assert_eq!(attributes.size, size, "a cut gives the size");
                 content.borrow_mut().acknowledge(&issued);
                 Ok(())
+            }
+            // The rest of the last block goes to a fresh block.
+            Err(Failure::Refused(Error::NoSpace {}))
+                if self.habits.fills && !size.is_multiple_of(BLOCK) =>
+            {
+                self.see_what_is_left(client, file).await
             }
             Err(failure) => Self::ended(failure),
         }
