@@ -11,6 +11,9 @@ const DEBUG: &str = "cargo run --quiet --locked --package mdfs -- sim";
 
 /// Fresh seeds in the test command: about a minute on two quiet cores.
 const SEEDS: &str = "--seeds 1500";
+/// The crash enumerator: 600,000 states of all workloads of one and two operations.
+const CRASHES: &str = "cargo test --quiet --release --locked --package sim --test enumerate \
+    two_operations -- --ignored --nocapture";
 /// Runs that are done in debug, too: their traces must be the same.
 const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
 
@@ -25,11 +28,13 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     ExitCode::from(simulate())
 }
 
-/// The steps of the test command: every case that ever failed, fresh seeds, debug against release.
+/// The steps of the test command: every case that ever failed, fresh seeds, all crashes of small
+/// workloads, debug against release.
 pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
     steps.call("release build", &Call::new(BUILD))?;
     let kept = steps.call("kept cases", &Call::new(&format!("{RELEASE} --kept")));
     let fresh = steps.call("simulation", &Call::new(&format!("{RELEASE} {SEEDS}")));
+    let crashes = steps.call("crashes", &Call::new(CRASHES));
     let sample = format!("--seed {} {SAMPLE}", fresh_seed());
     let both = [DEBUG, RELEASE].map(|program| format!("{program} {sample}"));
     let line = format!("diff <({}) <({})", both[0], both[1]);
@@ -37,7 +42,7 @@ pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
         let [debug, release] = both.map(|line| Call::new(&line).output());
         compare(debug.as_deref(), release.as_deref())
     });
-    kept.and(fresh).and(same)
+    kept.and(fresh).and(crashes).and(same)
 }
 
 /// Both ran, and left the same traces; the result is an exit code.
