@@ -6,6 +6,7 @@
 //! | `direction.rs` | who may use whom |
 //! | `tables.rs`, `protocol_page.rs` | reading the message tables; docs/protocol.md shows them |
 //! | `map.rs` | README.md names every folder, links lead somewhere, crates share the lints |
+//! | `planted.rs` | the planted bugs of the simulator still have their places |
 //! | `text.rs` | file lengths, left-overs, blanks, hosts |
 //!
 //! A rule is a function from the tree to its breaches. A new one gets a row in [`RULES`] and a test
@@ -13,10 +14,11 @@
 
 mod direction;
 mod map;
+mod planted;
 mod protocol_page;
 mod tables;
 mod text;
-mod tree;
+pub(crate) mod tree;
 
 use std::io;
 use std::path::Path;
@@ -53,6 +55,7 @@ const RULES: &[Rule] = &[
     ("map", map::readme_names_every_folder),
     ("links", map::links_lead_to_files),
     ("lints", map::crates_share_the_lints),
+    ("planted", planted::bugs_have_their_places),
     ("length", text::files_are_short),
     ("unsafe", text::unsafe_stays_in_its_place),
     ("left-over", text::nothing_is_left_over),
