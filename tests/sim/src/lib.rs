@@ -20,12 +20,13 @@
 //! | `registers.rs` | workload: sectors of the logical disk |
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
-//! | `entries.rs` | workload: names, while the power goes |
+//! | `entries.rs`, `contest.rs` | workload: names, while the power goes; names that several want |
 //! | `burst.rs` | workload: checkpoints |
 
 mod burst;
 mod cluster;
 mod content;
+mod contest;
 mod entries;
 mod files;
 mod names;

@@ -87,7 +87,11 @@ impl FileServer {
     ) -> Result<(), Error> {
         if self.node_of(found.ino) == self.context.node() {
             let name = Some((directory.ino, name.clone()));
-            return self.drop_link_here(handle_of(found), name, time, durable).await;
+            return match self.drop_link_here(handle_of(found), name, time, durable).await {
+                // Somebody else has removed this name, and with it the file: look again.
+                Err(Error::Stale {}) => Err(Error::Changed {}),
+                outcome => outcome,
+            };
         }
         // The inode's node has another log: were its record durable and this one not, a crash
         // would leave a name of nothing.

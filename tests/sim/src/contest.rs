@@ -1,0 +1,205 @@
+//! Names that several clients want at the same time. Who wins nobody knows beforehand, but what was
+//! answered must add up: each file that was made is taken once, and a directory into which somebody
+//! put a file is not removed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use fileio::protocol::{
+    Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Lookup, MakeNode, Name,
+    NewNode, ROOT, Remove, RemoveDirectory, Rename,
+};
+use runtime::seed::Rng;
+
+use super::entries::{PowerCut, end};
+use super::names::{handle_of, name};
+use super::scene::{Failure, Scene};
+
+/// Names that files are made under.
+const NAMES: u64 = 2;
+/// All names of a contest begin with it.
+const PREFIX: &str = "prize-";
+
+/// Belongs this name to a contest?
+pub(super) fn is_prize(name: &Name) -> bool {
+    name.as_bytes().starts_with(PREFIX.as_bytes())
+}
+
+/// What was answered so far, of names that no power cut has touched.
+pub(super) struct Contest<'a> {
+    scene: &'a Scene,
+    /// A number for each name that is used once.
+    fresh: Cell<u64>,
+    /// The names in use: others after a power cut, since nobody knows what it left.
+    generation: Cell<u64>,
+    /// Files made under a name, less those taken away.
+    made: RefCell<BTreeMap<u64, i64>>,
+    /// The directory that some fill and some remove.
+    arena: RefCell<Option<(Name, Handle)>>,
+    /// Files that were put into such directories.
+    put: RefCell<Vec<(Handle, Name)>>,
+}
+
+impl<'a> Contest<'a> {
+    /// Nothing was done yet.
+    pub(super) fn new(scene: &'a Scene) -> Self {
+        Self {
+            scene,
+            fresh: Cell::default(),
+            generation: Cell::default(),
+            made: RefCell::default(),
+            arena: RefCell::default(),
+            put: RefCell::default(),
+        }
+    }
+
+    /// The power went: what is left is nobody's.
+    pub(super) fn forget(&self) {
+        self.generation.set(self.generation.get() + 1);
+        self.made.take();
+        self.arena.take();
+        self.put.take();
+    }
+
+    fn fresh_name(&self) -> Name {
+        self.fresh.set(self.fresh.get() + 1);
+        name(&format!("{PREFIX}fresh-{}", self.fresh.get()))
+    }
+
+    fn shared_name(&self, number: u64) -> Name {
+        name(&format!("{PREFIX}{}-{number}", self.generation.get()))
+    }
+
+    /// One client does one thing.
+    pub(super) async fn step(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+        let number = rng.below(NAMES);
+        match rng.below(5) {
+            0 => self.make(client, number).await,
+            1 => self.take(client, number).await,
+            2 => self.carry_off(client, number).await,
+            _ => self.meet(client, rng.chance(1, 2)).await,
+        }
+    }
+
+    fn count(&self, number: u64, more: i64) {
+        *self.made.borrow_mut().entry(number).or_default() += more;
+    }
+
+    async fn make(&self, client: u32, number: u64) -> Result<(), PowerCut> {
+        match self.create(client, ROOT, self.shared_name(number)).await {
+            Ok(_) => self.count(number, 1),
+            Err(Failure::Refused(Error::Exists {})) => {}
+            Err(failure) => end(failure)?,
+        }
+        Ok(())
+    }
+
+    async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<Handle, Failure> {
+        let create = Create {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory,
+            name,
+            existing: Existing::Refuse {},
+            change: Change::default(),
+            durable: false,
+        };
+        let created = self.scene.ask(client, create).await?;
+        Ok(handle_of(&created.attributes))
+    }
+
+    async fn take(&self, client: u32, number: u64) -> Result<(), PowerCut> {
+        match self.remove(client, self.shared_name(number)).await {
+            Ok(()) => self.count(number, -1),
+            Err(Failure::Refused(Error::NotFound {})) => {}
+            Err(failure) => end(failure)?,
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, client: u32, name: Name) -> Result<(), Failure> {
+        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let remove = Remove { who, call, directory: ROOT, name, durable: false };
+        self.scene.ask(client, remove).await
+    }
+
+    /// Renames a file to a name that nobody else knows: it is there then, and has no other.
+    async fn carry_off(&self, client: u32, number: u64) -> Result<(), PowerCut> {
+        let to_name = self.fresh_name();
+        let rename = Rename {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            from_directory: ROOT,
+            from_name: self.shared_name(number),
+            to_directory: ROOT,
+            to_name: to_name.clone(),
+        };
+        match self.scene.ask(client, rename).await {
+            Ok(()) => self.count(number, -1),
+            Err(Failure::Refused(Error::NotFound {})) => return Ok(()),
+            Err(failure) => return end(failure),
+        }
+        match self.lookup(client, ROOT, to_name.clone()).await {
+            Ok(links) => assert_eq!(links, 1, "{to_name} has one name"),
+            Err(failure) => end(failure)?,
+        }
+        self.remove(client, to_name).await.or_else(end)
+    }
+
+    async fn lookup(&self, client: u32, directory: Handle, name: Name) -> Result<u32, Failure> {
+        let lookup = Lookup { who: Credentials::root(), directory, name };
+        Ok(self.scene.ask(client, lookup).await?.links)
+    }
+
+    /// Makes a directory, puts a file into it, or removes it.
+    async fn meet(&self, client: u32, fills: bool) -> Result<(), PowerCut> {
+        let arena = self.arena.borrow().clone();
+        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let Some((arena, handle)) = arena else {
+            let name = self.fresh_name();
+            let (node, change) = (NewNode::Directory {}, Change::default());
+            let make = MakeNode { who, call, directory: ROOT, name: name.clone(), node, change };
+            match self.scene.ask(client, make).await {
+                Ok(made) => *self.arena.borrow_mut() = Some((name, handle_of(&made))),
+                Err(failure) => end(failure)?,
+            }
+            return Ok(());
+        };
+        if fills {
+            let name = self.fresh_name();
+            match self.create(client, handle, name.clone()).await {
+                Ok(_) => self.put.borrow_mut().push((handle, name)),
+                Err(Failure::Refused(Error::Stale {} | Error::NotFound {})) => {}
+                Err(failure) => end(failure)?,
+            }
+            return Ok(());
+        }
+        let remove = RemoveDirectory { who, call, directory: ROOT, name: arena };
+        match self.scene.ask(client, remove).await {
+            Ok(()) | Err(Failure::Refused(Error::NotEmpty {} | Error::NotFound {})) => {}
+            Err(failure) => end(failure)?,
+        }
+        self.arena.borrow_mut().take_if(|(_, known)| *known == handle);
+        Ok(())
+    }
+
+    /// Nothing is under way: what was answered adds up.
+    pub(super) async fn check(&self) {
+        let made = self.made.borrow().clone();
+        for (number, made) in made {
+            let found = self.lookup(0, ROOT, self.shared_name(number)).await;
+            let present = match found {
+                Ok(_) => 1,
+                Err(Failure::Refused(Error::NotFound {})) => 0,
+                Err(failure) => panic!("prize {number} cannot be looked up: {failure:?}"),
+            };
+            assert_eq!(made, present, "files of prize {number} made less those taken away");
+        }
+        for (directory, name) in self.put.take() {
+            let above = self.scene.ask(0, GetAttributes { file: directory }).await;
+            assert!(above.is_ok(), "{directory:?} was removed with {name} in it: {above:?}");
+            let found = self.lookup(0, directory, name.clone()).await;
+            assert!(found.is_ok(), "{name} was put into {directory:?}: {found:?}");
+        }
+    }
+}
