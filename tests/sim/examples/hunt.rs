@@ -1,7 +1,7 @@
 //! Looks for a violation until there is one or the time is up: `hunt [SECONDS [FIRST_SEED]]`.
 //!
 //! On its own it is a longer run of the gate. `cargo xtask planted` runs it on a copy of the code
-//! with bugs in it; `docs/simulation.md` tells how.
+//! with bugs in it; `docs/bugs.md` tells how.
 //!
 //! The last line that it prints is the outcome: `caught HUNTER SEED RUNS MILLISECONDS REASON` or
 //! `nothing RUNS MILLISECONDS`. Before each run it prints `run HUNTER SEED`, for those who have to

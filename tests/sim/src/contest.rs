@@ -9,14 +9,19 @@ use fileio::protocol::{
     Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Lookup, MakeNode, Name,
     NewNode, ROOT, Remove, RemoveDirectory, Rename,
 };
+use futures::FutureExt as _;
+use futures::future::join_all;
 use runtime::seed::Rng;
 
+use super::cluster::OBSERVER;
 use super::entries::{PowerCut, end};
 use super::names::{handle_of, name};
 use super::scene::{Failure, Scene};
 
 /// Names that files are made under.
 const NAMES: u64 = 2;
+/// Who fights for a name at one time: two, or up to so many more, less one.
+const RIVALS_MORE: u64 = 3;
 /// All names of a contest begin with it.
 const PREFIX: &str = "prize-";
 
@@ -70,14 +75,25 @@ impl<'a> Contest<'a> {
         name(&format!("{PREFIX}{}-{number}", self.generation.get()))
     }
 
-    /// One client does one thing.
+    /// Some nodes do something about the same names at the same time.
     pub(super) async fn step(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
-        let number = rng.below(NAMES);
-        match rng.below(5) {
+        let (number, about_files) = (rng.below(NAMES), rng.chance(1, 2));
+        let moves = (0..2 + rng.below(RIVALS_MORE)).map(|rival| {
+            let (asker, choice) = ((client + rival as u32) % OBSERVER, rng.below(3));
+            if about_files {
+                self.move_file(asker, number, choice).boxed_local()
+            } else {
+                self.meet(asker, choice > 0).boxed_local()
+            }
+        });
+        join_all(moves.collect::<Vec<_>>()).await.into_iter().collect()
+    }
+
+    async fn move_file(&self, client: u32, number: u64, choice: u64) -> Result<(), PowerCut> {
+        match choice {
             0 => self.make(client, number).await,
             1 => self.take(client, number).await,
-            2 => self.carry_off(client, number).await,
-            _ => self.meet(client, rng.chance(1, 2)).await,
+            _ => self.carry_off(client, number).await,
         }
     }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A run that takes so much longer than the hunt was given never ends.
-const GRACE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_mins(1);
 /// The pause between two looks at a process.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 

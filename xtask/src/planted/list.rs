@@ -144,7 +144,9 @@ pub(crate) fn apply<'a>(
         let mut text = text_of(&file)?.to_owned();
         changes.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
         if flaws.is_empty() {
-            changes.into_iter().for_each(|(range, new)| text.replace_range(range, &new));
+            for (range, new) in changes {
+                text.replace_range(range, &new);
+            }
         }
         Some((file, text))
     });

@@ -33,7 +33,7 @@ const CONTROL: &str = "(no bug)";
 
 const HELP: &str = "usage: cargo xtask planted [--list] [--only ID]... [--seconds N]\n\n\
     Puts the bugs of tests/sim/planted/ into a copy of the code, one switched on at a time, and\n\
-    tells which of them the simulator finds within N seconds (60). docs/simulation.md tells more.";
+    tells which of them the simulator finds within N seconds (60). docs/bugs.md tells more.";
 
 struct Wishes {
     list: bool,
@@ -77,7 +77,9 @@ fn planted(wishes: &Wishes) -> Result<bool, String> {
         Tree::read(".".as_ref()).map_err(|error| format!("cannot read the tree: {error}"))?;
     let (bugs, texts) = copy::with_all_bugs(&tree)?;
     if wishes.list {
-        bugs.iter().for_each(|bug| println!("{:<44} {}", bug.id, bug.what));
+        for bug in &bugs {
+            println!("{:<44} {}", bug.id, bug.what);
+        }
         println!("{} bugs", bugs.len());
         return Ok(true);
     }
