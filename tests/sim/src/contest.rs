@@ -6,8 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use fileio::protocol::{
-    Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Lookup, MakeNode, Name,
-    NewNode, ROOT, Remove, RemoveDirectory, Rename,
+    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Link, Lookup,
+    MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
 };
 use futures::FutureExt as _;
 use futures::future::join_all;
@@ -139,7 +139,8 @@ impl<'a> Contest<'a> {
         self.scene.ask(client, remove).await
     }
 
-    /// Renames a file to a name that nobody else knows: it is there then, and has no other.
+    /// Renames a file to a name that nobody else knows, where it must be then. It may get its old
+    /// name back, before the new one goes: then its inode is not at the node of its name.
     async fn carry_off(&self, client: u32, number: u64) -> Result<(), PowerCut> {
         let to_name = self.fresh_name();
         let rename = Rename {
@@ -155,16 +156,35 @@ impl<'a> Contest<'a> {
             Err(Failure::Refused(Error::NotFound {})) => return Ok(()),
             Err(failure) => return end(failure),
         }
-        match self.lookup(client, ROOT, to_name.clone()).await {
-            Ok(links) => assert_eq!(links, 1, "{to_name} has one name"),
-            Err(failure) => end(failure)?,
+        let found = match self.lookup(client, ROOT, to_name.clone()).await {
+            Ok(found) => found,
+            Err(failure) => return end(failure),
+        };
+        // Whoever had the file before may not have removed its name yet.
+        assert!((1..=2).contains(&found.links), "{to_name} has {} links", found.links);
+        let link = Link {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            file: handle_of(&found),
+            directory: ROOT,
+            name: self.shared_name(number),
+        };
+        match self.scene.ask(client, link).await {
+            Ok(_) => self.count(number, 1),
+            Err(Failure::Refused(Error::Exists {})) => {}
+            Err(failure) => return end(failure),
         }
         self.remove(client, to_name).await.or_else(end)
     }
 
-    async fn lookup(&self, client: u32, directory: Handle, name: Name) -> Result<u32, Failure> {
+    async fn lookup(
+        &self,
+        client: u32,
+        directory: Handle,
+        name: Name,
+    ) -> Result<Attributes, Failure> {
         let lookup = Lookup { who: Credentials::root(), directory, name };
-        Ok(self.scene.ask(client, lookup).await?.links)
+        self.scene.ask(client, lookup).await
     }
 
     /// Makes a directory, puts a file into it, or removes it.
@@ -174,8 +194,8 @@ impl<'a> Contest<'a> {
         let Some((arena, handle)) = arena else {
             let name = self.fresh_name();
             let (node, change) = (NewNode::Directory {}, Change::default());
-            let make = MakeNode { who, call, directory: ROOT, name: name.clone(), node, change };
-            match self.scene.ask(client, make).await {
+            let asked = MakeNode { who, call, directory: ROOT, name: name.clone(), node, change };
+            match self.scene.ask(client, asked).await {
                 Ok(made) => *self.arena.borrow_mut() = Some((name, handle_of(&made))),
                 Err(failure) => end(failure)?,
             }
@@ -205,7 +225,10 @@ impl<'a> Contest<'a> {
         for (number, made) in made {
             let found = self.lookup(0, ROOT, self.shared_name(number)).await;
             let present = match found {
-                Ok(_) => 1,
+                Ok(found) => {
+                    assert_eq!(found.links, 1, "prize {number} has one name");
+                    1
+                }
                 Err(Failure::Refused(Error::NotFound {})) => 0,
                 Err(failure) => panic!("prize {number} cannot be looked up: {failure:?}"),
             };

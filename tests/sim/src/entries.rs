@@ -112,7 +112,7 @@ impl Entries<'_> {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
             let durable = rng.chance(2, 3);
             let done = match (self.settled_at(&one), rng.below(4)) {
-                _ if rng.chance(1, 4) => self.contest.step(client, &mut rng).await,
+                _ if rng.chance(1, 8) => self.contest.step(client, &mut rng).await,
                 (None, 0..3) => self.create(client, one, durable).await,
                 (None, _) => self.make_directory(client, one).await,
                 (Some(file), 0) => self.link(client, file, other).await,
