@@ -2,8 +2,6 @@
 //! again: what was answered as durable is there; a rename under way may be half done, but its file
 //! has a name. Directories are not renamed: one with two names cannot be told from a sound one
 //! until renames leave intents in the log.
-//!
-//! Now and then they fight for the same names too: `contest.rs`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +13,6 @@ use fileio::protocol::{
 use futures::FutureExt as _;
 use runtime::seed::Rng;
 
-use super::contest::{self, Contest};
 use super::names::{handle_of, list, name};
 use super::scene::{End, Failure, Scene};
 use super::versions::Versions;
@@ -48,11 +45,10 @@ struct Entries<'a> {
     made: RefCell<BTreeSet<Handle>>,
     /// Made by a request that was not answered: its handle is not known.
     unknown: RefCell<Vec<Key>>,
-    contest: Contest<'a>,
 }
 
 /// The power went.
-pub(super) struct PowerCut;
+struct PowerCut;
 
 /// Runs the workload to its end.
 pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
@@ -79,18 +75,13 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         halves: RefCell::default(),
         made: RefCell::default(),
         unknown: RefCell::default(),
-        contest: Contest::new(scene),
     };
     for _ in 0..rounds {
         let working =
             (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
         match scene.round(working.collect(), round_ms).await {
-            End::PowerCut => {
-                scene.come_back().await;
-                workload.contest.forget();
-            }
+            End::PowerCut => scene.come_back().await,
             End::Orderly => {
-                scene.lively("a check", workload.contest.check()).await;
                 workload.settled();
                 scene.stop_and_start().await;
             }
@@ -99,7 +90,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
     }
 }
 
-pub(super) fn end(failure: Failure) -> Result<(), PowerCut> {
+fn end(failure: Failure) -> Result<(), PowerCut> {
     match failure {
         Failure::PowerCut => Err(PowerCut),
         Failure::Refused(error) => panic!("refused: {error}"),
@@ -112,7 +103,6 @@ impl Entries<'_> {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
             let durable = rng.chance(2, 3);
             let done = match (self.settled_at(&one), rng.below(4)) {
-                _ if rng.chance(1, 8) => self.contest.step(client, &mut rng).await,
                 (None, 0..3) => self.create(client, one, durable).await,
                 (None, _) => self.make_directory(client, one).await,
                 (Some(file), 0) => self.link(client, file, other).await,
@@ -347,7 +337,7 @@ impl Entries<'_> {
         for (index, &directory) in self.directories.iter().enumerate() {
             let listed = list(self.scene, 0, directory, 100).await;
             let listed = listed.unwrap_or_else(|error| panic!("directory {index}: {error}"));
-            for (name, _, handle) in listed.iter().filter(|(name, ..)| !contest::is_prize(name)) {
+            for (name, _, handle) in &listed {
                 let known = present.get(&(index, name.clone())) == Some(handle);
                 let known = known || self.directories.contains(handle);
                 assert!(known, "{name:?} of directory {index} is listed, but not there");

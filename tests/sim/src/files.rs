@@ -135,7 +135,10 @@ impl Files<'_> {
             self.locks.shared(file).await
         };
         let groups = self.habits.blocks as u64 / self.group / u64::from(self.habits.clients);
-        let group = rng.below(groups.max(1)) * u64::from(self.habits.clients) + u64::from(client);
+        // Some blocks are rewritten again and again, before and after they are committed.
+        let is_hot = !self.habits.fills && rng.chance(1, 2);
+        let group = if is_hot { 0 } else { rng.below(groups.max(1)) };
+        let group = group * u64::from(self.habits.clients) + u64::from(client);
         let start = group * self.group * BLOCK;
         let end = (start + self.group * BLOCK).min(self.habits.blocks as u64 * BLOCK);
         if start >= end {

@@ -20,18 +20,19 @@
 //! | `registers.rs` | workload: sectors of the logical disk |
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
-//! | `entries.rs`, `contest.rs` | workload: names, while the power goes; names that several want |
+//! | `entries.rs` | workload: names, while the power goes |
+//! | `rivals.rs` | workload: names that several want at the same time |
 //! | `burst.rs` | workload: checkpoints |
 
 mod burst;
 mod cluster;
 mod content;
-mod contest;
 mod entries;
 mod files;
 mod names;
 mod nemesis;
 mod registers;
+mod rivals;
 mod scene;
 mod versions;
 
@@ -65,19 +66,22 @@ pub enum Workload {
     Names,
     /// Names, amid power cuts.
     Entries,
+    /// Names that several clients want at the same time.
+    Rivals,
     /// Checkpoints.
     Burst,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
         Self::Full,
         Self::Names,
         Self::Entries,
+        Self::Rivals,
         Self::Burst,
     ];
 
@@ -90,6 +94,7 @@ impl Workload {
             Self::Full => "full",
             Self::Names => "names",
             Self::Entries => "entries",
+            Self::Rivals => "rivals",
             Self::Burst => "burst",
         }
     }
@@ -208,6 +213,7 @@ fn drive<'a>(workload: Workload, scene: &'a Scene, rng: &mut Rng) -> LocalBoxFut
         }
         Workload::Names => names::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
         Workload::Entries => entries::run(scene, clients, rounds, round_ms).boxed_local(),
+        Workload::Rivals => rivals::run(scene, clients, rounds, round_ms.min(1_000)).boxed_local(),
         Workload::Burst => {
             // Four generations of all clients fit on one node.
             let bytes = 1 + rng.index(512 << 10);

@@ -14,24 +14,21 @@ use futures::future::join_all;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
-use super::entries::{PowerCut, end};
 use super::names::{handle_of, name};
-use super::scene::{Failure, Scene};
+use super::scene::{End, Failure, Scene};
 
 /// Names that files are made under.
 const NAMES: u64 = 2;
 /// Who fights for a name at one time: two, or up to so many more, less one.
 const RIVALS_MORE: u64 = 3;
-/// All names of a contest begin with it.
+/// All names begin with it.
 const PREFIX: &str = "prize-";
 
-/// Belongs this name to a contest?
-pub(super) fn is_prize(name: &Name) -> bool {
-    name.as_bytes().starts_with(PREFIX.as_bytes())
-}
+/// The power went.
+struct PowerCut;
 
 /// What was answered so far, of names that no power cut has touched.
-pub(super) struct Contest<'a> {
+struct Rivals<'a> {
     scene: &'a Scene,
     /// A number for each name that is used once.
     fresh: Cell<u64>,
@@ -45,21 +42,53 @@ pub(super) struct Contest<'a> {
     put: RefCell<Vec<(Handle, Name)>>,
 }
 
-impl<'a> Contest<'a> {
-    /// Nothing was done yet.
-    pub(super) fn new(scene: &'a Scene) -> Self {
-        Self {
-            scene,
-            fresh: Cell::default(),
-            generation: Cell::default(),
-            made: RefCell::default(),
-            arena: RefCell::default(),
-            put: RefCell::default(),
+/// Runs the workload to its end.
+pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
+    scene.set_up().await;
+    let workload = Rivals {
+        scene,
+        fresh: Cell::default(),
+        generation: Cell::default(),
+        made: RefCell::default(),
+        arena: RefCell::default(),
+        put: RefCell::default(),
+    };
+    for _ in 0..rounds {
+        let working =
+            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
+        match scene.round(working.collect(), round_ms).await {
+            End::PowerCut => {
+                scene.come_back().await;
+                workload.forget();
+            }
+            End::Orderly => {
+                scene.lively("a check", workload.check()).await;
+                scene.stop_and_start().await;
+                scene.lively("a check", workload.check()).await;
+                workload.put.take();
+            }
+        }
+    }
+}
+
+fn end(failure: Failure) -> Result<(), PowerCut> {
+    match failure {
+        Failure::PowerCut => Err(PowerCut),
+        Failure::Refused(error) => panic!("refused: {error}"),
+    }
+}
+
+impl Rivals<'_> {
+    async fn client(&self, client: u32, mut rng: Rng) {
+        while !self.scene.is_over() {
+            if let Err(PowerCut) = self.step(client, &mut rng).await {
+                return;
+            }
         }
     }
 
     /// The power went: what is left is nobody's.
-    pub(super) fn forget(&self) {
+    fn forget(&self) {
         self.generation.set(self.generation.get() + 1);
         self.made.take();
         self.arena.take();
@@ -76,7 +105,7 @@ impl<'a> Contest<'a> {
     }
 
     /// Some nodes do something about the same names at the same time.
-    pub(super) async fn step(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn step(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
         let (number, about_files) = (rng.below(NAMES), rng.chance(1, 2));
         let moves = (0..2 + rng.below(RIVALS_MORE)).map(|rival| {
             let (asker, choice) = ((client + rival as u32) % OBSERVER, rng.below(3));
@@ -220,7 +249,7 @@ impl<'a> Contest<'a> {
     }
 
     /// Nothing is under way: what was answered adds up.
-    pub(super) async fn check(&self) {
+    async fn check(&self) {
         let made = self.made.borrow().clone();
         for (number, made) in made {
             let found = self.lookup(0, ROOT, self.shared_name(number)).await;
@@ -234,7 +263,8 @@ impl<'a> Contest<'a> {
             };
             assert_eq!(made, present, "files of prize {number} made less those taken away");
         }
-        for (directory, name) in self.put.take() {
+        let put = self.put.borrow().clone();
+        for (directory, name) in put {
             let above = self.scene.ask(0, GetAttributes { file: directory }).await;
             assert!(above.is_ok(), "{directory:?} was removed with {name} in it: {above:?}");
             let found = self.lookup(0, directory, name.clone()).await;
