@@ -1,72 +1,45 @@
-//! Names that several clients want at the same time. Who wins nobody knows beforehand, but what was
+//! Names that several nodes want at the same time. Who wins nobody knows beforehand, but what was
 //! answered must add up: each file that was made is taken once, and a directory into which somebody
-//! put a file is not removed.
+//! put a file is not removed. Each fight is about a name of its own, so it can be judged when it is
+//! over, and a power cut ends it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 
 use fileio::protocol::{
     Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Link, Lookup,
     MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
 };
 use futures::FutureExt as _;
-use futures::future::join_all;
+use futures::future::{LocalBoxFuture, join_all};
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
 use super::names::{handle_of, name};
 use super::scene::{End, Failure, Scene};
 
-/// Names that files are made under.
-const NAMES: u64 = 2;
-/// Who fights for a name at one time: two, or up to so many more, less one.
-const RIVALS_MORE: u64 = 3;
-/// All names begin with it.
-const PREFIX: &str = "prize-";
+/// Who fights for a name: two, or up to so many more, less one.
+const RIVALS_MORE: u64 = 4;
+/// What each of them does, one after the other.
+const MOVES: u32 = 3;
+
+struct Rivals<'a> {
+    scene: &'a Scene,
+    names: Cell<u64>,
+}
 
 /// The power went.
 struct PowerCut;
 
-/// What was answered so far, of names that no power cut has touched.
-struct Rivals<'a> {
-    scene: &'a Scene,
-    /// A number for each name that is used once.
-    fresh: Cell<u64>,
-    /// The names in use: others after a power cut, since nobody knows what it left.
-    generation: Cell<u64>,
-    /// Files made under a name, less those taken away.
-    made: RefCell<BTreeMap<u64, i64>>,
-    /// The directory that some fill and some remove.
-    arena: RefCell<Option<(Name, Handle)>>,
-    /// Files that were put into such directories.
-    put: RefCell<Vec<(Handle, Name)>>,
-}
-
 /// Runs the workload to its end.
 pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
     scene.set_up().await;
-    let workload = Rivals {
-        scene,
-        fresh: Cell::default(),
-        generation: Cell::default(),
-        made: RefCell::default(),
-        arena: RefCell::default(),
-        put: RefCell::default(),
-    };
+    let workload = Rivals { scene, names: Cell::default() };
     for _ in 0..rounds {
         let working =
             (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
         match scene.round(working.collect(), round_ms).await {
-            End::PowerCut => {
-                scene.come_back().await;
-                workload.forget();
-            }
-            End::Orderly => {
-                scene.lively("a check", workload.check()).await;
-                scene.stop_and_start().await;
-                scene.lively("a check", workload.check()).await;
-                workload.put.take();
-            }
+            End::PowerCut => scene.come_back().await,
+            End::Orderly => scene.stop_and_start().await,
         }
     }
 }
@@ -81,65 +54,191 @@ fn end(failure: Failure) -> Result<(), PowerCut> {
 impl Rivals<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.scene.is_over() {
-            if let Err(PowerCut) = self.step(client, &mut rng).await {
+            let done = if rng.chance(1, 2) {
+                self.fight_for_file(client, &mut rng).await
+            } else {
+                self.fight_for_directory(client, &mut rng).await
+            };
+            if let Err(PowerCut) = done {
                 return;
             }
         }
     }
 
-    /// The power went: what is left is nobody's.
-    fn forget(&self) {
-        self.generation.set(self.generation.get() + 1);
-        self.made.take();
-        self.arena.take();
-        self.put.take();
-    }
-
     fn fresh_name(&self) -> Name {
-        self.fresh.set(self.fresh.get() + 1);
-        name(&format!("{PREFIX}fresh-{}", self.fresh.get()))
+        self.names.set(self.names.get() + 1);
+        name(&format!("prize-{}", self.names.get()))
     }
 
-    fn shared_name(&self, number: u64) -> Name {
-        name(&format!("{PREFIX}{}-{number}", self.generation.get()))
+    /// Lets some nodes, `client` among them, do what `moves` has for them, all at the same time.
+    async fn rivals<'b>(
+        &self,
+        client: u32,
+        rng: &mut Rng,
+        moves: impl Fn(u32, Rng) -> LocalBoxFuture<'b, Result<(), PowerCut>>,
+    ) -> Result<(), PowerCut> {
+        let count = 2 + rng.below(RIVALS_MORE) as u32;
+        let rivals =
+            (0..count).map(|rival| moves((client + rival) % OBSERVER, Rng::new(rng.bits())));
+        join_all(rivals.collect::<Vec<_>>()).await.into_iter().collect()
     }
 
-    /// Some nodes do something about the same names at the same time.
-    async fn step(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
-        let (number, about_files) = (rng.below(NAMES), rng.chance(1, 2));
-        let moves = (0..2 + rng.below(RIVALS_MORE)).map(|rival| {
-            let (asker, choice) = ((client + rival as u32) % OBSERVER, rng.below(3));
-            if about_files {
-                self.move_file(asker, number, choice).boxed_local()
-            } else {
-                self.meet(asker, choice > 0).boxed_local()
+    /// Some make, take and carry off the file of one name.
+    async fn fight_for_file(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+        let prize = self.fresh_name();
+        // Files made under the name, less those taken away.
+        let made = Cell::new(0);
+        self.rivals(client, rng, |client, mut rng| {
+            let (prize, made) = (&prize, &made);
+            async move {
+                for _ in 0..MOVES {
+                    match rng.below(3) {
+                        0 => self.make(client, prize, made).await?,
+                        1 => self.take(client, prize, made).await?,
+                        _ => self.carry_off(client, prize, made).await?,
+                    }
+                }
+                Ok(())
             }
-        });
-        join_all(moves.collect::<Vec<_>>()).await.into_iter().collect()
+            .boxed_local()
+        })
+        .await?;
+        let present = match self.lookup(client, ROOT, prize.clone()).await {
+            Ok(found) => {
+                assert_eq!(found.links, 1, "{prize} has one name");
+                self.remove(client, prize.clone()).await.or_else(end)?;
+                1
+            }
+            Err(Failure::Refused(Error::NotFound {})) => 0,
+            Err(failure) => return end(failure),
+        };
+        assert_eq!(made.get(), present, "files of {prize} made, less those taken away");
+        Ok(())
     }
 
-    async fn move_file(&self, client: u32, number: u64, choice: u64) -> Result<(), PowerCut> {
-        match choice {
-            0 => self.make(client, number).await,
-            1 => self.take(client, number).await,
-            _ => self.carry_off(client, number).await,
-        }
-    }
-
-    fn count(&self, number: u64, more: i64) {
-        *self.made.borrow_mut().entry(number).or_default() += more;
-    }
-
-    async fn make(&self, client: u32, number: u64) -> Result<(), PowerCut> {
-        match self.create(client, ROOT, self.shared_name(number)).await {
-            Ok(_) => self.count(number, 1),
+    async fn make(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
+        match self.create(client, ROOT, prize.clone()).await {
+            Ok(()) => made.set(made.get() + 1),
             Err(Failure::Refused(Error::Exists {})) => {}
             Err(failure) => end(failure)?,
         }
         Ok(())
     }
 
-    async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<Handle, Failure> {
+    async fn take(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
+        match self.remove(client, prize.clone()).await {
+            Ok(()) => made.set(made.get() - 1),
+            Err(Failure::Refused(Error::NotFound {})) => {}
+            Err(failure) => end(failure)?,
+        }
+        Ok(())
+    }
+
+    /// Renames the file to a name that nobody else knows, where it must be then. It gets its old
+    /// name back, unless that is taken, before the new one goes: then its inode may be at another
+    /// node than its name.
+    async fn carry_off(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
+        let to_name = self.fresh_name();
+        let rename = Rename {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            from_directory: ROOT,
+            from_name: prize.clone(),
+            to_directory: ROOT,
+            to_name: to_name.clone(),
+        };
+        match self.scene.ask(client, rename).await {
+            Ok(()) => made.set(made.get() - 1),
+            Err(Failure::Refused(Error::NotFound {})) => return Ok(()),
+            Err(failure) => return end(failure),
+        }
+        let found = match self.lookup(client, ROOT, to_name.clone()).await {
+            Ok(found) => found,
+            Err(failure) => return end(failure),
+        };
+        let link = Link {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            file: handle_of(&found),
+            directory: ROOT,
+            name: prize.clone(),
+        };
+        match self.scene.ask(client, link).await {
+            Ok(_) => made.set(made.get() + 1),
+            Err(Failure::Refused(Error::Exists {})) => {}
+            Err(failure) => return end(failure),
+        }
+        self.remove(client, to_name).await.or_else(end)
+    }
+
+    /// Some put files into a directory that others remove.
+    async fn fight_for_directory(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+        let prize = self.fresh_name();
+        let make = MakeNode {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: ROOT,
+            name: prize.clone(),
+            node: NewNode::Directory {},
+            change: Change::default(),
+        };
+        let directory = match self.scene.ask(client, make).await {
+            Ok(attributes) => handle_of(&attributes),
+            Err(failure) => return end(failure),
+        };
+        let put = RefCell::new(Vec::new());
+        self.rivals(client, rng, |client, mut rng| {
+            let (prize, put) = (&prize, &put);
+            async move {
+                if rng.chance(1, 2) {
+                    self.put(client, directory, put).await
+                } else {
+                    self.remove_directory(client, prize).await
+                }
+            }
+            .boxed_local()
+        })
+        .await?;
+        for name in put.take() {
+            let above = match self.scene.ask(client, GetAttributes { file: directory }).await {
+                Err(Failure::PowerCut) => return Err(PowerCut),
+                above => above,
+            };
+            assert!(above.is_ok(), "{prize} was removed with {name} in it: {above:?}");
+            let found = match self.lookup(client, directory, name.clone()).await {
+                Err(Failure::PowerCut) => return Err(PowerCut),
+                found => found,
+            };
+            assert!(found.is_ok(), "{name} was put into {prize}: {found:?}");
+        }
+        Ok(())
+    }
+
+    async fn put(
+        &self,
+        client: u32,
+        directory: Handle,
+        put: &RefCell<Vec<Name>>,
+    ) -> Result<(), PowerCut> {
+        let name = self.fresh_name();
+        match self.create(client, directory, name.clone()).await {
+            Ok(()) => put.borrow_mut().push(name),
+            Err(Failure::Refused(Error::Stale {} | Error::NotFound {})) => {}
+            Err(failure) => end(failure)?,
+        }
+        Ok(())
+    }
+
+    async fn remove_directory(&self, client: u32, prize: &Name) -> Result<(), PowerCut> {
+        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let remove = RemoveDirectory { who, call, directory: ROOT, name: prize.clone() };
+        match self.scene.ask(client, remove).await {
+            Ok(()) | Err(Failure::Refused(Error::NotEmpty {} | Error::NotFound {})) => Ok(()),
+            Err(failure) => end(failure),
+        }
+    }
+
+    async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<(), Failure> {
         let create = Create {
             who: Credentials::root(),
             call: self.scene.call_id(),
@@ -149,61 +248,13 @@ impl Rivals<'_> {
             change: Change::default(),
             durable: false,
         };
-        let created = self.scene.ask(client, create).await?;
-        Ok(handle_of(&created.attributes))
-    }
-
-    async fn take(&self, client: u32, number: u64) -> Result<(), PowerCut> {
-        match self.remove(client, self.shared_name(number)).await {
-            Ok(()) => self.count(number, -1),
-            Err(Failure::Refused(Error::NotFound {})) => {}
-            Err(failure) => end(failure)?,
-        }
-        Ok(())
+        self.scene.ask(client, create).await.map(drop)
     }
 
     async fn remove(&self, client: u32, name: Name) -> Result<(), Failure> {
         let (who, call) = (Credentials::root(), self.scene.call_id());
         let remove = Remove { who, call, directory: ROOT, name, durable: false };
         self.scene.ask(client, remove).await
-    }
-
-    /// Renames a file to a name that nobody else knows, where it must be then. It may get its old
-    /// name back, before the new one goes: then its inode is not at the node of its name.
-    async fn carry_off(&self, client: u32, number: u64) -> Result<(), PowerCut> {
-        let to_name = self.fresh_name();
-        let rename = Rename {
-            who: Credentials::root(),
-            call: self.scene.call_id(),
-            from_directory: ROOT,
-            from_name: self.shared_name(number),
-            to_directory: ROOT,
-            to_name: to_name.clone(),
-        };
-        match self.scene.ask(client, rename).await {
-            Ok(()) => self.count(number, -1),
-            Err(Failure::Refused(Error::NotFound {})) => return Ok(()),
-            Err(failure) => return end(failure),
-        }
-        let found = match self.lookup(client, ROOT, to_name.clone()).await {
-            Ok(found) => found,
-            Err(failure) => return end(failure),
-        };
-        // Whoever had the file before may not have removed its name yet.
-        assert!((1..=2).contains(&found.links), "{to_name} has {} links", found.links);
-        let link = Link {
-            who: Credentials::root(),
-            call: self.scene.call_id(),
-            file: handle_of(&found),
-            directory: ROOT,
-            name: self.shared_name(number),
-        };
-        match self.scene.ask(client, link).await {
-            Ok(_) => self.count(number, 1),
-            Err(Failure::Refused(Error::Exists {})) => {}
-            Err(failure) => return end(failure),
-        }
-        self.remove(client, to_name).await.or_else(end)
     }
 
     async fn lookup(
@@ -214,61 +265,5 @@ impl Rivals<'_> {
     ) -> Result<Attributes, Failure> {
         let lookup = Lookup { who: Credentials::root(), directory, name };
         self.scene.ask(client, lookup).await
-    }
-
-    /// Makes a directory, puts a file into it, or removes it.
-    async fn meet(&self, client: u32, fills: bool) -> Result<(), PowerCut> {
-        let arena = self.arena.borrow().clone();
-        let (who, call) = (Credentials::root(), self.scene.call_id());
-        let Some((arena, handle)) = arena else {
-            let name = self.fresh_name();
-            let (node, change) = (NewNode::Directory {}, Change::default());
-            let asked = MakeNode { who, call, directory: ROOT, name: name.clone(), node, change };
-            match self.scene.ask(client, asked).await {
-                Ok(made) => *self.arena.borrow_mut() = Some((name, handle_of(&made))),
-                Err(failure) => end(failure)?,
-            }
-            return Ok(());
-        };
-        if fills {
-            let name = self.fresh_name();
-            match self.create(client, handle, name.clone()).await {
-                Ok(_) => self.put.borrow_mut().push((handle, name)),
-                Err(Failure::Refused(Error::Stale {} | Error::NotFound {})) => {}
-                Err(failure) => end(failure)?,
-            }
-            return Ok(());
-        }
-        let remove = RemoveDirectory { who, call, directory: ROOT, name: arena };
-        match self.scene.ask(client, remove).await {
-            Ok(()) | Err(Failure::Refused(Error::NotEmpty {} | Error::NotFound {})) => {}
-            Err(failure) => end(failure)?,
-        }
-        self.arena.borrow_mut().take_if(|(_, known)| *known == handle);
-        Ok(())
-    }
-
-    /// Nothing is under way: what was answered adds up.
-    async fn check(&self) {
-        let made = self.made.borrow().clone();
-        for (number, made) in made {
-            let found = self.lookup(0, ROOT, self.shared_name(number)).await;
-            let present = match found {
-                Ok(found) => {
-                    assert_eq!(found.links, 1, "prize {number} has one name");
-                    1
-                }
-                Err(Failure::Refused(Error::NotFound {})) => 0,
-                Err(failure) => panic!("prize {number} cannot be looked up: {failure:?}"),
-            };
-            assert_eq!(made, present, "files of prize {number} made less those taken away");
-        }
-        let put = self.put.borrow().clone();
-        for (directory, name) in put {
-            let above = self.scene.ask(0, GetAttributes { file: directory }).await;
-            assert!(above.is_ok(), "{directory:?} was removed with {name} in it: {above:?}");
-            let found = self.lookup(0, directory, name.clone()).await;
-            assert!(found.is_ok(), "{name} was put into {directory:?}: {found:?}");
-        }
     }
 }
