@@ -1,13 +1,14 @@
 //! Names that several nodes want at the same time. Who wins nobody knows beforehand, but what was
 //! answered must add up: each file that was made is taken once, and a directory into which somebody
 //! put a file is not removed. Each fight is about a name of its own, so it can be judged when it is
-//! over, and a power cut ends it.
+//! over, and a power cut ends it. What is left then is removed, so that in the end the volume has as
+//! many inodes as before: nothing was left over that no name leads to.
 
 use std::cell::{Cell, RefCell};
 
 use fileio::protocol::{
-    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Link, Lookup,
-    MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
+    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, GetSpace, Handle,
+    Link, Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
 };
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
@@ -35,11 +36,16 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
     scene.set_up().await;
     let workload = Rivals { scene, names: Cell::default() };
     for _ in 0..rounds {
+        let before = scene.lively("a check", workload.inodes()).await;
         let working =
             (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
         match scene.round(working.collect(), round_ms).await {
             End::PowerCut => scene.come_back().await,
-            End::Orderly => scene.stop_and_start().await,
+            End::Orderly => {
+                scene.stop_and_start().await;
+                let after = scene.lively("a check", workload.inodes()).await;
+                assert_eq!(after, before, "inodes, once all names were removed again");
+            }
         }
     }
 }
@@ -63,6 +69,11 @@ impl Rivals<'_> {
                 return;
             }
         }
+    }
+
+    async fn inodes(&self) -> u64 {
+        let space = self.scene.ask(0, GetSpace {}).await;
+        space.unwrap_or_else(|failure| panic!("no space is told: {failure:?}")).inodes
     }
 
     fn fresh_name(&self) -> Name {
@@ -106,7 +117,7 @@ impl Rivals<'_> {
         let present = match self.lookup(client, ROOT, prize.clone()).await {
             Ok(found) => {
                 assert_eq!(found.links, 1, "{prize} has one name");
-                self.remove(client, prize.clone()).await.or_else(end)?;
+                self.remove(client, ROOT, prize.clone()).await.or_else(end)?;
                 1
             }
             Err(Failure::Refused(Error::NotFound {})) => 0,
@@ -126,7 +137,7 @@ impl Rivals<'_> {
     }
 
     async fn take(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
-        match self.remove(client, prize.clone()).await {
+        match self.remove(client, ROOT, prize.clone()).await {
             Ok(()) => made.set(made.get() - 1),
             Err(Failure::Refused(Error::NotFound {})) => {}
             Err(failure) => end(failure)?,
@@ -168,7 +179,7 @@ impl Rivals<'_> {
             Err(Failure::Refused(Error::Exists {})) => {}
             Err(failure) => return end(failure),
         }
-        self.remove(client, to_name).await.or_else(end)
+        self.remove(client, ROOT, to_name).await.or_else(end)
     }
 
     /// Some put files into a directory that others remove.
@@ -210,8 +221,9 @@ impl Rivals<'_> {
                 found => found,
             };
             assert!(found.is_ok(), "{name} was put into {prize}: {found:?}");
+            self.remove(client, directory, name).await.or_else(end)?;
         }
-        Ok(())
+        self.remove_directory(client, &prize).await
     }
 
     async fn put(
@@ -251,9 +263,9 @@ impl Rivals<'_> {
         self.scene.ask(client, create).await.map(drop)
     }
 
-    async fn remove(&self, client: u32, name: Name) -> Result<(), Failure> {
+    async fn remove(&self, client: u32, directory: Handle, name: Name) -> Result<(), Failure> {
         let (who, call) = (Credentials::root(), self.scene.call_id());
-        let remove = Remove { who, call, directory: ROOT, name, durable: false };
+        let remove = Remove { who, call, directory, name, durable: false };
         self.scene.ask(client, remove).await
     }
 
