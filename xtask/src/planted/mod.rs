@@ -25,7 +25,7 @@ use list::Bug;
 /// Hunts at a time.
 const HUNTS_AT_ONCE: usize = 2;
 /// Time for each bug, in seconds, unless told otherwise.
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 90;
 /// The share of the bugs that must be caught, in percent.
 const CAUGHT_MIN_PERCENT: usize = 95;
 /// The hunt without a bug.
@@ -33,7 +33,7 @@ const CONTROL: &str = "(no bug)";
 
 const HELP: &str = "usage: cargo xtask planted [--list] [--only ID]... [--seconds N]\n\n\
     Puts the bugs of tests/sim/planted/ into a copy of the code, one switched on at a time, and\n\
-    tells which of them the simulator finds within N seconds (60). docs/bugs.md tells more.";
+    tells which of them the simulator finds within N seconds (90). docs/bugs.md tells more.";
 
 struct Wishes {
     list: bool,
