@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `demo.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/` | one command each |
+//! | `demo.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/`, `planted/` | one command each |
 //! | `steps.rs` | running a program as a named, timed step |
 //! | `needs.rs` | programs that must be on the machine, and how they get there |
 //!
@@ -11,6 +11,7 @@
 mod bench;
 mod demo;
 mod needs;
+mod planted;
 mod sim;
 mod steps;
 mod test;
@@ -53,6 +54,11 @@ const COMMANDS: &[Command] = &[
         summary: "run the benchmarks in release; further arguments go to them",
         run: bench::run,
     },
+    Command {
+        name: "planted",
+        summary: "put bugs into a copy of the code and see which the simulator finds",
+        run: planted::run,
+    },
 ];
 
 /// A command line that means nothing.
@@ -88,7 +94,7 @@ fn root() -> PathBuf {
 }
 
 fn help() -> String {
-    let row = |command: &Command| format!("  {:<6} {}\n", command.name, command.summary);
+    let row = |command: &Command| format!("  {:<7} {}\n", command.name, command.summary);
     let rows: String = COMMANDS.iter().map(row).collect();
     format!(
         "usage: cargo xtask COMMAND\n\n{rows}\n\
@@ -104,7 +110,7 @@ mod tests {
     fn the_help_names_every_command() {
         let help = help();
         for command in COMMANDS {
-            assert!(help.contains(&format!("\n  {:<6} {}", command.name, command.summary)));
+            assert!(help.contains(&format!("\n  {:<7} {}", command.name, command.summary)));
         }
     }
 

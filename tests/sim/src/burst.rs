@@ -10,6 +10,7 @@ use fileio::protocol::{
     TRANSFER_MAX, Write,
 };
 use futures::FutureExt as _;
+use futures::future::join;
 use runtime::seed::Rng;
 
 use super::content::BLOCK;
@@ -120,10 +121,14 @@ impl Burst<'_> {
         }
         let old = (generation.saturating_sub(3), client);
         let state = self.states.borrow().get(&old).copied();
-        if let Some(State::Committed(_)) = state
+        if let Some(State::Committed(file)) = state
             && old != key
         {
-            self.remove(client, old).await?;
+            // Somebody reads it meanwhile: all of it, or it is gone.
+            let reader = (client + 1) % self.clients;
+            let reading = self.check_committed(reader, old, file);
+            let (removed, read) = join(self.remove(client, old), reading).await;
+            removed.and(read)?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! Several clients write, read, cut and commit some files, compared with [`Content`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::{
     Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace, Handle, Name,
-    ROOT, Read, SetAttributes, TRANSFER_MAX, Write,
+    ROOT, Read, SetAttributes, TRANSFER_MAX, Time, Write,
 };
 use futures::FutureExt as _;
 use runtime::seed::Rng;
@@ -37,6 +37,8 @@ pub(super) struct Habits {
 struct File {
     handle: Handle,
     content: RefCell<Content>,
+    /// The time of the last change, as an answer told it.
+    changed: Cell<Option<Time>>,
 }
 
 struct Files<'a> {
@@ -98,7 +100,8 @@ async fn create(scene: &Scene, number: usize, blocks: usize) -> File {
     };
     let made = scene.ask(0, create).await.expect("an empty volume has room for a file");
     let handle = Handle { ino: made.attributes.ino, generation: made.attributes.generation };
-    File { handle, content: RefCell::new(Content::new(blocks)) }
+    let changed = Cell::new(Some(made.attributes.mtime));
+    File { handle, content: RefCell::new(Content::new(blocks)), changed }
 }
 
 impl Files<'_> {
@@ -132,7 +135,10 @@ impl Files<'_> {
             self.locks.shared(file).await
         };
         let groups = self.habits.blocks as u64 / self.group / u64::from(self.habits.clients);
-        let group = rng.below(groups.max(1)) * u64::from(self.habits.clients) + u64::from(client);
+        // Some blocks are rewritten again and again, before and after they are committed.
+        let is_hot = !self.habits.fills && rng.chance(1, 2);
+        let group = if is_hot { 0 } else { rng.below(groups.max(1)) };
+        let group = group * u64::from(self.habits.clients) + u64::from(client);
         let start = group * self.group * BLOCK;
         let end = (start + self.group * BLOCK).min(self.habits.blocks as u64 * BLOCK);
         if start >= end {
@@ -169,7 +175,8 @@ impl Files<'_> {
             rng.fill(&mut data);
         }
         let durable = rng.chance(1, 10);
-        let File { handle, content } = &self.all[file];
+        let File { handle, content, changed } = &self.all[file];
+        let changed_before = changed.get();
         let issued = content.borrow_mut().issue_write(offset, &data);
         let cut = rng.index(data.len() + 1);
         let data = Bytes::from(data);
@@ -182,6 +189,9 @@ impl Files<'_> {
                     written.attributes.size >= offset + length,
                     "the file ends before what was written"
                 );
+                let time = Some(written.attributes.mtime);
+                assert_ne!(time, changed_before, "a write does not change the time of change");
+                changed.set(time);
                 let content = &mut *content.borrow_mut();
                 if durable {
                     content.acknowledge_durable(&issued);
@@ -219,7 +229,7 @@ impl Files<'_> {
 
     async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content } = &self.all[file];
+        let File { handle, content, .. } = &self.all[file];
         let most = content.borrow().size().1;
         let offset = rng.below(most + 2 * BLOCK);
         let length = (rng.below(40 * BLOCK) as u32).min(TRANSFER_MAX);
@@ -235,7 +245,7 @@ impl Files<'_> {
 
     async fn commit(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content } = &self.all[file];
+        let File { handle, content, .. } = &self.all[file];
         let moment = content.borrow().moment();
         self.scene.ask(client, Commit { file: *handle }).await.map(drop).or_else(Self::ended)?;
         content.borrow_mut().committed(&moment);
@@ -261,7 +271,7 @@ impl Files<'_> {
         size: u64,
         durable: bool,
     ) -> Result<(), PowerCut> {
-        let File { handle, content } = &self.all[file];
+        let File { handle, content, .. } = &self.all[file];
         let issued = content.borrow_mut().issue_cut(size);
         let change = Change { size: Some(size), ..Change::default() };
         let who = Credentials::root();
@@ -284,7 +294,7 @@ impl Files<'_> {
 
     async fn look(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content } = &self.all[file];
+        let File { handle, content, .. } = &self.all[file];
         let least = content.borrow().size().0;
         let call = GetAttributes { file: *handle };
         let size = self.scene.ask(client, call).await.or_else(Self::ended)?.size;

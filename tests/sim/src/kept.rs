@@ -31,7 +31,7 @@ const fn kept(workload: Workload, seed: u64, what: &'static str) -> Kept {
 pub const KEPT: &[Kept] = &[
     kept(Workload::Entries, 0, "a name outlived its inode over a crash"),
     kept(Workload::Entries, 1, "half a rename: two names, one link"),
-    kept(Workload::Files, 5003, "a block taken and freed in one record"),
+    kept(Workload::Files, 9, "a block taken and freed in one record"),
     kept(Workload::Full, 5003, "a refused write left old checksums"),
     kept(Workload::Full, 6, "a volume too small for one node"),
     kept(Workload::Files, 20526, "what was written after a seal was not known as dirty"),
@@ -40,6 +40,7 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Cache, 5, "a flush that did not notice a restart of the cache"),
     kept(Workload::Client, 223, "a commit undid what changed the inode meanwhile"),
     kept(Workload::Client, 75, "what was written after a seal was not known as dirty"),
+    kept(Workload::Rivals, 0, "a removal that came later was told of a stale handle"),
     kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
 ];

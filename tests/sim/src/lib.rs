@@ -27,6 +27,7 @@
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
+//! | `rivals.rs` | workload: names that several want at the same time |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
@@ -48,6 +49,7 @@ mod nfs;
 mod programs;
 mod quiet;
 mod registers;
+mod rivals;
 mod scene;
 pub mod schedule;
 mod shrink;
@@ -89,6 +91,8 @@ pub enum Workload {
     Names,
     /// Names, amid power cuts.
     Entries,
+    /// Names that several clients want at the same time.
+    Rivals,
     /// Checkpoints.
     Burst,
     /// Programs that use the client.
@@ -101,13 +105,14 @@ pub enum Workload {
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
         Self::Full,
         Self::Names,
         Self::Entries,
+        Self::Rivals,
         Self::Burst,
         Self::Client,
         Self::Nfs,
@@ -123,6 +128,7 @@ impl Workload {
             Self::Full => "full",
             Self::Names => "names",
             Self::Entries => "entries",
+            Self::Rivals => "rivals",
             Self::Burst => "burst",
             Self::Client => "client",
             Self::Nfs => "nfs",
@@ -365,6 +371,7 @@ fn drive<'a>(
         }
         Workload::Names => names::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
         Workload::Entries => entries::run(scene, clients, rounds, round_ms).boxed_local(),
+        Workload::Rivals => rivals::run(scene, clients, rounds, round_ms.min(1_000)).boxed_local(),
         Workload::Burst => {
             // Four generations of all clients fit on one node.
             let bytes = 1 + rng.index(512 << 10);

@@ -13,6 +13,13 @@ use runtime::seed::Rng;
 
 use super::scene::{Failure, Scene};
 
+/// Names of a crowded directory, at least, and at most so many more: the tree of a node has several
+/// leaves then.
+const CROWD_MIN: u64 = 100;
+const CROWD_MORE: u64 = 200;
+/// Names of one page when a whole crowd is listed.
+const CROWD_PAGE: u32 = 40;
+
 /// The same file on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pair {
@@ -46,6 +53,10 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         let real = handle_of(&made.await.expect("the root has room"));
         let known = vec![Pair { real, model: ROOT }];
         trees.push(Tree { scene, client, model: Model::default(), known });
+    }
+    let mut rng = scene.fork_rng();
+    if rng.chance(1, 3) {
+        trees[0].crowd(CROWD_MIN + rng.below(CROWD_MORE)).await;
     }
     for _ in 0..rounds {
         let working =
@@ -89,6 +100,24 @@ impl Tree<'_> {
     async fn work(&mut self, mut rng: Rng) {
         while !self.scene.is_over() {
             self.step(&mut rng).await;
+        }
+    }
+
+    /// Makes very many files in the home.
+    async fn crowd(&self, count: u64) {
+        let home = self.known[0];
+        for number in 0..count {
+            let call = self.scene.call_id();
+            let made = self.both(|pick| Create {
+                who: Credentials::root(),
+                call,
+                directory: pick(home),
+                name: name(&format!("one-of-many-{number}")),
+                existing: Existing::Refuse {},
+                change: Change::default(),
+                durable: false,
+            });
+            assert!(made.await.is_some(), "an empty volume has room for names");
         }
     }
 
@@ -214,6 +243,7 @@ impl Tree<'_> {
             15 => {
                 self.both(|pick| ReadLink { file: pick(one) }).await;
             }
+            16 if rng.chance(1, 4) => self.check_strange_handle(one).await,
             16 => self.check_directory(one, 1 + rng.below(4) as u32).await,
             _ => {
                 self.both_alike(|pick| Lookup {
@@ -250,6 +280,13 @@ impl Tree<'_> {
         }
     }
 
+    /// A handle of another incarnation names nothing.
+    async fn check_strange_handle(&self, pair: Pair) {
+        let file = Handle { generation: pair.real.generation ^ 2, ..pair.real };
+        let found = self.scene.ask(self.client, GetAttributes { file }).await;
+        assert_eq!(found, Err(Failure::Refused(Error::Stale {})), "{file:?} was never given");
+    }
+
     /// The names of a directory are those of the model.
     async fn check_directory(&self, directory: Pair, count_max: u32) {
         let real = list(self.scene, self.client, directory.real, count_max).await;
@@ -280,7 +317,7 @@ impl Tree<'_> {
     async fn check_all(&self) {
         for &pair in &self.known {
             self.both_alike(|pick| GetAttributes { file: pick(pair) }).await;
-            self.check_directory(pair, 3).await;
+            self.check_directory(pair, if pair == self.known[0] { CROWD_PAGE } else { 3 }).await;
         }
     }
 }

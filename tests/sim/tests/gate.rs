@@ -88,6 +88,11 @@ fn names_survive_power_cuts() {
 }
 
 #[test]
+fn who_wins_a_name_has_it_alone() {
+    gate(Workload::Rivals);
+}
+
+#[test]
 fn checkpoints_survive_power_cuts() {
     gate(Workload::Burst);
 }

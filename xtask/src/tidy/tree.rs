@@ -12,16 +12,16 @@ const FILE_SIZE_MAX: u64 = 4 << 20;
 
 /// One text file.
 #[derive(Clone, Debug)]
-pub(super) struct File {
+pub(crate) struct File {
     /// Its path from the top of the tree.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// Its content.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 impl File {
     /// True if the name ends in one of `extensions`.
-    pub(super) fn is_of(&self, extensions: &[&str]) -> bool {
+    pub(crate) fn is_of(&self, extensions: &[&str]) -> bool {
         let (_, extension) = self.path.rsplit_once('.').unwrap_or_default();
         extensions.contains(&extension)
     }
@@ -34,7 +34,7 @@ impl File {
 
 /// All files.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     files: Vec<File>,
     /// Paths that are no text: pictures and the like.
     others: Vec<String>,
@@ -42,7 +42,7 @@ pub(super) struct Tree {
 
 impl Tree {
     /// Reads everything below `top`.
-    pub(super) fn read(top: &Path) -> io::Result<Self> {
+    pub(crate) fn read(top: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
         tree.read_folder(top, "")?;
         tree.files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -77,17 +77,17 @@ impl Tree {
     }
 
     /// The text files, in the order of their paths.
-    pub(super) fn files(&self) -> &[File] {
+    pub(crate) fn files(&self) -> &[File] {
         &self.files
     }
 
     /// The text files whose names end in one of `extensions`.
-    pub(super) fn of_kind(&self, extensions: &[&str]) -> impl Iterator<Item = &File> {
+    pub(crate) fn of_kind(&self, extensions: &[&str]) -> impl Iterator<Item = &File> {
         self.files.iter().filter(move |file| file.is_of(extensions))
     }
 
     /// One text file.
-    pub(super) fn file(&self, path: &str) -> Option<&File> {
+    pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
 

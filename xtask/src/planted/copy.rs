@@ -1,0 +1,98 @@
+//! A copy of the tree with all planted bugs in it, and its program.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::list::{self, Bug};
+use crate::steps::Call;
+use crate::tidy::tree::Tree;
+
+/// The copy.
+const COPY: &str = "target/planted/tree";
+/// What cargo makes of it.
+const BUILD: &str = "target/planted/build";
+/// What the hunts say.
+pub(super) const LOGS: &str = "target/planted/logs";
+
+/// The switch, a module of `runtime` that exists in the copy only. It is set once, at the start.
+const SWITCH_MODULE: &str = r#"//! Which planted bug is switched on.
+
+use std::sync::LazyLock;
+
+static ON: LazyLock<String> = LazyLock::new(|| std::env::var("PLANTED").unwrap_or_default());
+
+/// True if this is the bug of this process.
+pub fn is_on(id: &str) -> bool {
+    *ON == id
+}
+"#;
+
+/// The bugs of the list, and the texts of all files that they change.
+pub(super) fn with_all_bugs(tree: &Tree) -> Result<(Vec<Bug>, BTreeMap<String, String>), String> {
+    let told = |flaw: &list::Flaw| format!("{}:{}: {}", flaw.file, flaw.line, flaw.message);
+    let mut bugs = Vec::new();
+    for file in tree.of_kind(&["toml"]).filter(|file| file.path.starts_with(list::FOLDER)) {
+        bugs.extend(list::parse(&file.path, &file.text).map_err(|flaw| told(&flaw))?);
+    }
+    let text_of = |path: &str| tree.file(path).map(|file| file.text.as_str());
+    let (mut texts, flaws) = list::apply(&bugs, text_of);
+    if !flaws.is_empty() {
+        return Err(flaws.iter().map(told).collect::<Vec<_>>().join("\n"));
+    }
+    let runtime = "runtime/src/lib.rs";
+    let root = text_of(runtime).ok_or(format!("{runtime} is missing"))?;
+    let root = texts.get(runtime).map_or(root, String::as_str);
+    texts.insert(runtime.to_owned(), format!("{root}\n#[allow(missing_docs)]\npub mod planted;\n"));
+    texts.insert("runtime/src/planted.rs".to_owned(), SWITCH_MODULE.to_owned());
+    Ok((bugs, texts))
+}
+
+/// Writes the copy, with `texts` in place of what the tree has, and builds it; the hunting program.
+pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<PathBuf, String> {
+    let written = write(tree, texts);
+    written.map_err(|error| format!("cannot write the copy in {COPY}: {error}"))?;
+    let line = format!(
+        "cargo build --release --locked --package sim --example hunt \
+         --manifest-path {COPY}/Cargo.toml --target-dir {BUILD}"
+    );
+    println!("{line}");
+    if Call::new(&line).run() == 0 {
+        Ok(Path::new(BUILD).join("release/examples/hunt"))
+    } else {
+        Err("the copy with the bugs cannot be built: correct the new texts in the list".to_owned())
+    }
+}
+
+/// What has not changed is not written, so that it is not built again.
+fn write(tree: &Tree, texts: &BTreeMap<String, String>) -> io::Result<()> {
+    let files = tree.files().iter().map(|file| (&file.path, &file.text));
+    let files: BTreeMap<&String, &String> = files.chain(texts).collect();
+    for (path, text) in &files {
+        let path = Path::new(COPY).join(path);
+        if fs::read_to_string(&path).is_ok_and(|present| present == **text) {
+            continue;
+        }
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(path, text)?;
+    }
+    let paths: BTreeSet<PathBuf> = files.keys().map(|path| Path::new(COPY).join(path)).collect();
+    remove_others(COPY.as_ref(), &paths)?;
+    fs::create_dir_all(LOGS)
+}
+
+/// Removes what the tree has no more.
+fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_others(&entry.path(), wanted)?;
+        } else if !wanted.contains(&entry.path()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

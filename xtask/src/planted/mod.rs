@@ -1,0 +1,155 @@
+//! `cargo xtask planted`: does the simulator find bugs that were put there on purpose?
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `list.rs` | the list of bugs, and how they get into files |
+//! | `copy.rs` | a copy of the tree with all of them |
+//! | `hunt.rs` | one hunt, and what came of it |
+//!
+//! The copy is built once. Each bug is switched on by the environment of a process of its own,
+//! which runs the simulator until it finds something or its time is up.
+
+mod copy;
+mod hunt;
+pub(crate) mod list;
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::USAGE;
+use crate::tidy::tree::Tree;
+use hunt::{Hunt, Outcome};
+use list::Bug;
+
+/// Hunts at a time.
+const HUNTS_AT_ONCE: usize = 2;
+/// Time for each bug, in seconds, unless told otherwise.
+const SECONDS: u64 = 90;
+/// The share of the bugs that must be caught, in percent.
+const CAUGHT_MIN_PERCENT: usize = 95;
+/// The hunt without a bug.
+const CONTROL: &str = "(no bug)";
+
+const HELP: &str = "usage: cargo xtask planted [--list] [--only ID]... [--seconds N]\n\n\
+    Puts the bugs of tests/sim/planted/ into a copy of the code, one switched on at a time, and\n\
+    tells which of them the simulator finds within N seconds (90). docs/bugs.md tells more.";
+
+struct Wishes {
+    list: bool,
+    only: Vec<String>,
+    seconds: u64,
+}
+
+/// Runs the command; `arguments` are as [`HELP`] has it.
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let Some(wishes) = wishes(arguments) else {
+        eprintln!("{HELP}");
+        return ExitCode::from(USAGE);
+    };
+    match planted(&wishes) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn wishes(arguments: &[String]) -> Option<Wishes> {
+    let mut wishes = Wishes { list: false, only: Vec::new(), seconds: SECONDS };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--list" => wishes.list = true,
+            "--only" => wishes.only.push(arguments.next()?.clone()),
+            "--seconds" => wishes.seconds = arguments.next()?.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some(wishes)
+}
+
+/// True if the simulator is as good as it must be.
+fn planted(wishes: &Wishes) -> Result<bool, String> {
+    let tree =
+        Tree::read(".".as_ref()).map_err(|error| format!("cannot read the tree: {error}"))?;
+    let (bugs, texts) = copy::with_all_bugs(&tree)?;
+    if wishes.list {
+        for bug in &bugs {
+            println!("{:<44} {}", bug.id, bug.what);
+        }
+        println!("{} bugs", bugs.len());
+        return Ok(true);
+    }
+    if let Some(id) = wishes.only.iter().find(|id| bugs.iter().all(|bug| bug.id != **id)) {
+        return Err(format!("there is no bug `{id}`: see `cargo xtask planted --list`"));
+    }
+    let program = copy::build(&tree, &texts)?;
+    let chosen: Vec<&Bug> =
+        bugs.iter().filter(|bug| wishes.only.is_empty() || wishes.only.contains(&bug.id)).collect();
+    let budget = Duration::from_secs(wishes.seconds);
+    let hunt = Hunt { program: &program, logs: copy::LOGS.as_ref(), budget };
+    let outcomes = hunt_all(&hunt, &chosen)?;
+    Ok(tell(&chosen, &outcomes))
+}
+
+/// The outcome for no bug, and for each of `bugs`.
+fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
+    let ids: Vec<&str> = bugs.iter().map(|bug| bug.id.as_str()).collect();
+    let waiting = Mutex::new([CONTROL].into_iter().chain(ids).enumerate());
+    let outcomes = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+            let Some((index, id)) = next else { return };
+            let outcome = hunt.run(id);
+            match &outcome {
+                Ok(outcome) => println!("{id:<44} {outcome}"),
+                Err(error) => eprintln!("{id:<44} cannot be hunted: {error}"),
+            }
+            if let Ok(mut outcomes) = outcomes.lock() {
+                outcomes.push((index, outcome));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..HUNTS_AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    let mut outcomes = outcomes.into_inner().map_err(|_| "a hunt has panicked".to_owned())?;
+    outcomes.sort_by_key(|(index, _)| *index);
+    let outcomes = outcomes.into_iter().map(|(_, outcome)| outcome);
+    outcomes.collect::<Result<_, _>>().map_err(|error| format!("a hunt failed: {error}"))
+}
+
+/// Prints the sum; true if it is good.
+fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
+    let (control, outcomes) = outcomes.split_at(1);
+    let missed = |bug: &Bug, outcome: &Outcome| {
+        if let Outcome::Nothing { .. } = outcome { Some(bug.id.clone()) } else { None }
+    };
+    let pairs = || bugs.iter().zip(outcomes);
+    let missed_ids: Vec<String> = pairs().filter_map(|(bug, o)| missed(bug, o)).collect();
+    let caught = bugs.len() - missed_ids.len();
+    let tenths = caught * 1000 / bugs.len().max(1);
+    println!("\ncaught: {caught} of {} bugs ({}.{} %)", bugs.len(), tenths / 10, tenths % 10);
+    for id in &missed_ids {
+        println!("NOT CAUGHT: {id}");
+    }
+    let mut good = caught * 100 >= bugs.len() * CAUGHT_MIN_PERCENT;
+    if !good {
+        println!("that is less than {CAUGHT_MIN_PERCENT} %: make workloads or oracles stronger");
+    }
+    for (bug, _) in pairs().filter(|(bug, outcome)| bug.canary && missed(bug, outcome).is_some()) {
+        println!("the canary {} was not caught: the hunt itself does not work", bug.id);
+        good = false;
+    }
+    if !matches!(control[0], Outcome::Nothing { .. }) {
+        println!("without any bug there was a violation too: mend that first ({})", control[0]);
+        good = false;
+    }
+    good
+}
