@@ -114,6 +114,7 @@ fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
             }
         }
     };
+    #[allow(clippy::disallowed_methods, reason = "this tool runs beside the system, not in it")]
     std::thread::scope(|scope| {
         for _ in 0..HUNTS_AT_ONCE {
             scope.spawn(work);
