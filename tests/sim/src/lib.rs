@@ -66,7 +66,7 @@ use runtime::seed::Rng;
 
 use cluster::{Layout, Phases};
 use files::Habits;
-use nemesis::{Nemesis, Record, Source, Tolerance};
+use nemesis::{Nemesis, Record, Restarts, Source, Tolerance};
 use scene::Scene;
 
 pub use kept::{KEPT, Kept};
@@ -150,6 +150,11 @@ impl Workload {
             ),
             heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs | Self::Damage),
             damage: self == Self::Damage,
+            restarts: match self {
+                Self::Disks => Restarts::Disks,
+                Self::Cache => Restarts::All,
+                _ => Restarts::None,
+            },
         }
     }
 

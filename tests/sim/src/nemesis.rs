@@ -7,11 +7,23 @@ use std::time::Duration;
 
 use machine_emu::{DiskOperation, LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::seed::Rng;
-use runtime::{Context, NodeId};
+use runtime::{Context, NodeId, NodeKind};
 
 use crate::cluster::Cluster;
 use crate::harm::{self, Harm};
+use crate::scene::Scene;
 use crate::schedule::{Item, Part, Schedule, Strike};
+
+/// Which nodes may restart while the others live.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Restarts {
+    /// None: nobody takes over yet what they were doing.
+    None,
+    /// Disk nodes.
+    Disks,
+    /// All.
+    All,
+}
 
 /// What a workload can bear.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +33,8 @@ pub(super) struct Tolerance {
     pub(super) crashes: bool,
     /// Reads of a disk that fail once.
     pub(super) read_errors: bool,
+    /// Restarts of single nodes.
+    pub(super) restarts: Restarts,
     /// Faults after which nothing is certain until the power was cut.
     pub(super) heavy: bool,
     /// Damage to the bytes of disks.
@@ -54,6 +68,7 @@ pub(super) struct Nemesis {
     recoveries: Cell<u32>,
     harm: Harm,
     read_errors: Cell<u64>,
+    restarts: Cell<u64>,
     heavy: Cell<bool>,
 }
 
@@ -118,6 +133,7 @@ impl Nemesis {
             recoveries: Cell::new(0),
             harm: Harm::default(),
             read_errors: Cell::new(0),
+            restarts: Cell::new(0),
             heavy: Cell::new(false),
         }
     }
@@ -203,6 +219,44 @@ impl Nemesis {
         }
     }
 
+    /// One node after the other dies and comes back, as `round` says, until the round is over.
+    pub(super) async fn restart_nodes(&self, round: &Round, scene: &Scene, context: &Context) {
+        let world = scene.cluster.world();
+        let begin = world.now();
+        for item in &round.strikes {
+            let Strike::Restart { node, for_us, keeps_power } = item.strike else { continue };
+            let at = begin + Duration::from_micros(item.at_us);
+            context.sleep(at.saturating_sub(world.now())).await;
+            if scene.is_over() {
+                return;
+            }
+            if keeps_power {
+                world.kill(node);
+            } else {
+                world.crash(node);
+            }
+            self.restarts.set(self.restarts.get() + 1);
+            // A disk that was told to fail a read may be met by the start: once more, then.
+            for tries in 1.. {
+                context.sleep(Duration::from_micros(for_us)).await;
+                let started = scene.cluster.restart_one(node, scene.phases()).await;
+                match started {
+                    Ok(()) => break,
+                    Err(_) if scene.is_powerless() || scene.is_hopeless() => return,
+                    Err(error) => assert!(tries < STARTS_MAX, "{node} cannot come back: {error}"),
+                }
+            }
+            if scene.is_powerless() {
+                return;
+            }
+        }
+    }
+
+    /// Single nodes that have restarted so far while others lived.
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts.get()
+    }
+
     /// When the power goes again while the nodes come up, if it does.
     pub(super) fn relapse(&self) -> Option<Duration> {
         self.recoveries.set(self.recoveries.get() + 1);
@@ -285,8 +339,31 @@ impl Nemesis {
         if self.tolerance.damage {
             strikes.extend(harm::draw_in_use(rng, cluster, end_us));
         }
+        strikes.extend(self.draw_restarts(rng, &nodes, end_us));
         strikes.sort_by_key(|(at_us, _)| *at_us);
         strikes.push((end_us, end));
+        strikes
+    }
+
+    fn draw_restarts(&self, rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)> {
+        let mut strikes = Vec::new();
+        let restarts = |node: &NodeId| match self.tolerance.restarts {
+            Restarts::None => false,
+            Restarts::Disks => matches!(node.kind(), NodeKind::Disk(_)),
+            Restarts::All => true,
+        };
+        let nodes: Vec<NodeId> = nodes.iter().copied().filter(restarts).collect();
+        if nodes.is_empty() || rng.chance(1, 2) {
+            return strikes;
+        }
+        let pause_max_us = 1_000 + end_us / (1 << rng.below(5));
+        let mut at_us = 1 + rng.below(pause_max_us);
+        while at_us < end_us {
+            let for_us = 1 + rng.below(AWAY_MAX_US);
+            let (node, keeps_power) = (pick(rng, &nodes), rng.chance(1, 3));
+            strikes.push((at_us, Strike::Restart { node, for_us, keeps_power }));
+            at_us += for_us + rng.below(pause_max_us);
+        }
         strikes
     }
 
@@ -336,7 +413,7 @@ impl Nemesis {
             Strike::EvenLinks {} => world.even_links(),
             Strike::Kill { node } => world.kill(*node),
             // Whoever runs the round does these.
-            Strike::Power {} | Strike::Die {} | Strike::End {} => {}
+            Strike::Restart { .. } | Strike::Power {} | Strike::Die {} | Strike::End {} => {}
             damage => self.harm.strike(cluster, damage),
         }
     }
@@ -344,6 +421,10 @@ impl Nemesis {
 
 /// Chosen so that the seeds that failed once keep the faults with which they did.
 const MORE_SALT: u64 = 0x00E7_7A68;
+/// Starts of one node until it comes back, at most.
+const STARTS_MAX: u32 = 10;
+/// A node that restarts is away for so long, at most.
+const AWAY_MAX_US: u64 = 200_000;
 /// A heavy fault comes so long before the power goes, at most.
 const HEAVY_MAX_US: u64 = 200_000;
 /// Clocks of nodes differ by so many seconds, at most: somewhat more than a day.

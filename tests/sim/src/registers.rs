@@ -12,9 +12,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use machine_emu::SECTOR_SIZE;
 use runtime::seed::Rng;
-use runtime::{NodeId, NodeKind};
 
-use super::cluster::Phases;
 use super::scene::{End, Scene};
 use super::versions::Versions;
 
@@ -22,10 +20,6 @@ use super::versions::Versions;
 const RETRY_MS: u64 = 10;
 /// Stripes that each client uses.
 const STRIPES: u64 = 6;
-/// Starts of one node until it comes back, at most.
-const STARTS_MAX: u32 = 10;
-/// A node that restarts is away for so long, at most.
-const AWAY_MS_MAX: u64 = 200;
 
 /// One sector is full of one number; 0 stands for whatever was there at first.
 type Sectors = BTreeMap<(u64, u64), Versions<u64>>;
@@ -39,8 +33,8 @@ struct Registers<'a> {
     /// The last acknowledged write of each sector that no sync has covered: its number and the life
     /// in which it was answered.
     unsynced: RefCell<BTreeMap<(u64, u64), (usize, u64)>>,
-    /// Single nodes that have restarted so far: only then may something be lost.
-    restarts: Cell<u64>,
+    /// Single nodes that had restarted when the power went last.
+    restarts_before: Cell<u64>,
 }
 
 /// Why a client goes no further.
@@ -61,17 +55,12 @@ pub(super) async fn run(scene: &Scene, cached: bool, clients: u32, rounds: u32, 
         sectors: RefCell::default(),
         per_stripe,
         unsynced: RefCell::default(),
-        restarts: Cell::new(0),
+        restarts_before: Cell::new(0),
     };
-    let mut rng = scene.fork_rng();
     for _ in 0..rounds {
-        let mut working: Vec<_> = (0..clients)
-            .map(|client| workload.client(client, scene.fork_rng()).boxed_local())
-            .collect();
-        if rng.chance(1, 2) {
-            working.push(workload.restart_nodes(scene.fork_rng(), round_ms).boxed_local());
-        }
-        let end = scene.round(working, round_ms).await;
+        let working =
+            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
+        let end = scene.round(working.collect(), round_ms).await;
         if end == End::PowerCut {
             scene.come_back().await;
         }
@@ -92,40 +81,6 @@ impl Registers<'_> {
             };
             if let Err(Stop::PowerCut) = done {
                 return;
-            }
-        }
-    }
-
-    /// One node after the other dies, with or without the power of its disks, and comes back.
-    async fn restart_nodes(&self, mut rng: Rng, round_ms: u64) {
-        let cluster = &self.scene.cluster;
-        let mut nodes: Vec<NodeId> = cluster.nodes();
-        nodes.retain(|node| self.cached || matches!(node.kind(), NodeKind::Disk(_)));
-        let pause_ms_max = 1 + round_ms / (1 << rng.below(5));
-        loop {
-            self.scene.pass(Duration::from_millis(1 + rng.below(pause_ms_max))).await;
-            if self.scene.is_over() {
-                return;
-            }
-            let node = nodes[rng.index(nodes.len())];
-            let world = cluster.world();
-            if rng.chance(2, 3) {
-                world.crash(node);
-            } else {
-                world.kill(node);
-            }
-            self.restarts.set(self.restarts.get() + 1);
-            // A disk that was told to fail a read may be met by the start: once more, then.
-            for tries in 1.. {
-                self.scene.pass(Duration::from_millis(rng.below(AWAY_MS_MAX))).await;
-                let started = cluster.restart_one(node, Phases::Stripes).await;
-                if self.scene.answered() {
-                    return;
-                }
-                match started {
-                    Ok(()) => break,
-                    Err(error) => assert!(tries < STARTS_MAX, "{node} cannot come back: {error}"),
-                }
             }
         }
     }
@@ -201,10 +156,16 @@ impl Registers<'_> {
         Ok(())
     }
 
+    /// A node has restarted: what was not synced may be lost.
+    fn may_have_lost(&self) -> bool {
+        self.scene.restarts() > self.restarts_before.get()
+    }
+
     fn visible<'v>(&self, versions: &'v Versions<u64>) -> &'v [u64] {
-        match self.restarts.get() {
-            0 => versions.visible(versions.acknowledged()),
-            _ => versions.after_crash(),
+        if self.may_have_lost() {
+            versions.after_crash()
+        } else {
+            versions.visible(versions.acknowledged())
         }
     }
 
@@ -252,7 +213,7 @@ impl Registers<'_> {
                 versions.durable(number);
             }
         }
-        let told_in_vain = synced.is_err() && self.restarts.get() == 0;
+        let told_in_vain = synced.is_err() && !self.may_have_lost();
         assert!(!told_in_vain, "something is told to be lost, and no node has restarted");
         synced
     }
@@ -260,7 +221,7 @@ impl Registers<'_> {
     async fn check_all(&self, crashed: bool) {
         if crashed {
             self.unsynced.borrow_mut().clear();
-            self.restarts.set(0);
+            self.restarts_before.set(self.scene.restarts());
         }
         let keys: Vec<(u64, u64)> = self.sectors.borrow().keys().copied().collect();
         for (stripe, sector) in keys {

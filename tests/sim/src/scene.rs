@@ -135,7 +135,8 @@ impl Scene {
             }
             Nemesis::calm(&self.cluster);
         };
-        let all = join(join_all(clients), raging);
+        let restarting = self.nemesis.restart_nodes(&round, self, &context);
+        let all = join(join(join_all(clients), restarting), raging);
         match select(pin!(all), context.sleep(round.end + LIVELY_WITHIN)).await {
             Either::Left(_) if round.ending == Ending::Orderly => End::Orderly,
             Either::Left(_) => End::PowerCut,
@@ -267,6 +268,16 @@ impl Scene {
             Error::Damaged {} => self.nemesis.has_failed_reads(),
             _ => false,
         }
+    }
+
+    /// Single nodes that have restarted so far while others lived.
+    pub(super) fn restarts(&self) -> u64 {
+        self.nemesis.restarts()
+    }
+
+    /// How much is served.
+    pub(super) fn phases(&self) -> Phases {
+        self.phases
     }
 
     /// Notes an answer of another layer; true if the power has gone meanwhile.

@@ -186,6 +186,9 @@ strikes! {
     Exchange "exchange" { disk: String, other: String }
     /// All processes die, the disks keep their power. A round ends with it.
     Die "die" {}
+    /// A node dies, with the power of its disks unless they keep it, and starts again while all others
+    /// live on. One at a time: those that come too early wait.
+    Restart "restart" { node: NodeId, for_us: u64, keeps_power: bool }
     /// The power of everything goes. A round ends with it.
     Power "power" {}
     /// A round ends in order: clients end what they have begun.
