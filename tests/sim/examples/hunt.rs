@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use sim::Workload;
+use sim::enumerate::{self, Options};
 
 /// Something that panics if it finds a violation under a seed.
 struct Hunter {
@@ -26,7 +27,24 @@ fn hunters() -> Vec<Hunter> {
         name: workload.name(),
         hunt: Box::new(move |seed| drop(sim::run(workload, seed))),
     };
-    Workload::ALL.into_iter().map(workload).collect()
+    let crashes = Hunter { name: "crashes", hunt: Box::new(hunt_crashes) };
+    Workload::ALL.into_iter().map(workload).chain([crashes]).collect()
+}
+
+/// Crash states of one turn.
+const STATES: u64 = 4_000;
+
+/// Enumerates some crashes of small workloads.
+fn hunt_crashes(seed: u64) {
+    let states = std::env::var("STATES").ok().and_then(|s| s.parse().ok()).unwrap_or(STATES);
+    let ops = std::env::var("OPS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
+    let options = Options { operations: ops, states_max: states, seed, threads: 1, planted: None };
+    let t = now();
+    let report = enumerate::run(&options, |_| {});
+    println!("{} {} {} {} wrong {} {:?}", report.workloads, report.points, report.states, report.distinct, report.wrong, t.elapsed());
+    if let Some(violation) = report.violations.first() {
+        panic!("{}", violation.text);
+    }
 }
 
 /// What the first panic of the present run said, and where.
