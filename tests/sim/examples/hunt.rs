@@ -19,7 +19,6 @@ use sim::enumerate::{self, Options};
 const CRASH_STATES_MAX: u64 = 20_000;
 /// Its turn costs as much as several runs of workloads, so that it has one for each so many seeds.
 const SEEDS_PER_CRASH_TURN: u64 = 8;
-use sim::enumerate::{self, Options};
 
 /// Something that panics if it finds a violation under a seed.
 struct Hunter {
@@ -36,29 +35,19 @@ fn hunters() -> Vec<Hunter> {
         seeds_per_turn: 1,
         hunt: Box::new(move |seed| drop(sim::run(workload, seed))),
     };
-    let crashes = Hunter { name: "crashes", hunt: Box::new(hunt_crashes) };
+    let crashes = Hunter {
+        name: "crashes",
+        seeds_per_turn: SEEDS_PER_CRASH_TURN,
+        hunt: Box::new(enumerate_crashes),
+    };
     Workload::ALL.into_iter().map(workload).chain([crashes]).collect()
 }
 
-/// Crash states of one turn.
-const STATES: u64 = 4_000;
-
-/// Enumerates some crashes of small workloads.
-fn hunt_crashes(seed: u64) {
-    let states = std::env::var("STATES").ok().and_then(|s| s.parse().ok()).unwrap_or(STATES);
-    let ops = std::env::var("OPS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
-    let options = Options { operations: ops, states_max: states, seed, threads: 1, planted: None };
-    let t = now();
+/// Crashes of small workloads; the seed draws those of two operations.
+fn enumerate_crashes(seed: u64) {
+    let states_max = CRASH_STATES_MAX;
+    let options = Options { operations: 2, states_max, seed, threads: 1, planted: None };
     let report = enumerate::run(&options, |_| {});
-    println!(
-        "{} {} {} {} wrong {} {:?}",
-        report.workloads,
-        report.points,
-        report.states,
-        report.distinct,
-        report.wrong,
-        t.elapsed()
-    );
     if let Some(violation) = report.violations.first() {
         panic!("{}", violation.text);
     }
