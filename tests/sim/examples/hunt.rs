@@ -13,10 +13,18 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use sim::Workload;
+use sim::enumerate::{self, Options};
+
+/// States of one turn of the crash enumerator: all of one operation, and some of two.
+const CRASH_STATES_MAX: u64 = 20_000;
+/// Its turn costs as much as several runs of workloads, so that it has one for each so many seeds.
+const SEEDS_PER_CRASH_TURN: u64 = 8;
 
 /// Something that panics if it finds a violation under a seed.
 struct Hunter {
     name: &'static str,
+    /// Its turn comes with every seed that is a multiple of this.
+    seeds_per_turn: u64,
     hunt: Box<dyn Fn(u64)>,
 }
 
@@ -24,9 +32,25 @@ struct Hunter {
 fn hunters() -> Vec<Hunter> {
     let workload = |workload: Workload| Hunter {
         name: workload.name(),
+        seeds_per_turn: 1,
         hunt: Box::new(move |seed| drop(sim::run(workload, seed))),
     };
-    Workload::ALL.into_iter().map(workload).collect()
+    let crashes = Hunter {
+        name: "crashes",
+        seeds_per_turn: SEEDS_PER_CRASH_TURN,
+        hunt: Box::new(enumerate_crashes),
+    };
+    Workload::ALL.into_iter().map(workload).chain([crashes]).collect()
+}
+
+/// Crashes of small workloads; the seed draws those of two operations.
+fn enumerate_crashes(seed: u64) {
+    let states_max = CRASH_STATES_MAX;
+    let options = Options { operations: 2, states_max, seed, threads: 1, planted: None };
+    let report = enumerate::run(&options, |_| {});
+    if let Some(violation) = report.violations.first() {
+        panic!("{}", violation.text);
+    }
 }
 
 /// What the first panic of the present run said, and where.
@@ -62,7 +86,10 @@ fn main() -> ExitCode {
     let hunters = hunters();
     let mut runs = 0;
     for seed in first.. {
-        for Hunter { name, hunt } in &hunters {
+        for Hunter { name, seeds_per_turn, hunt } in &hunters {
+            if !seed.is_multiple_of(*seeds_per_turn) {
+                continue;
+            }
             if start.elapsed() >= budget {
                 println!("nothing {runs} {}", start.elapsed().as_millis());
                 return ExitCode::SUCCESS;
