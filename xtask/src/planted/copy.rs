@@ -65,6 +65,18 @@ pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<Pat
     }
 }
 
+/// The layers' own tests on the emulated machine: part of what the test command simulates.
+const LAYERS: &str = "--test lives --test crash --test store --test promises \
+    --package fileio --package meta --package cache --package blockio";
+
+/// The call of the layers' tests in the copy that was built.
+pub(super) fn layer_tests() -> String {
+    format!(
+        "cargo test --quiet --release --locked --manifest-path {COPY}/Cargo.toml \
+         --target-dir {BUILD} {LAYERS}"
+    )
+}
+
 /// What has not changed is not written, so that it is not built again.
 fn write(tree: &Tree, texts: &BTreeMap<String, String>) -> io::Result<()> {
     let files = tree.files().iter().map(|file| (&file.path, &file.text));

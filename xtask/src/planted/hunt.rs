@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// A run that takes so much longer than the hunt was given never ends.
 const GRACE: Duration = Duration::from_mins(1);
+/// The layers' tests take so long at most, with what is still to be built.
+const TESTS_TIME_MAX: Duration = Duration::from_mins(10);
 /// The pause between two looks at a process.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -71,6 +73,17 @@ impl Hunt<'_> {
         let status = wait(&mut process, start + self.budget + GRACE)?;
         Ok(outcome(&fs::read_to_string(log("out"))?, status, start.elapsed()))
     }
+}
+
+/// True if the layers' own tests fail with the bug `id` switched on; `line` runs them.
+pub(super) fn is_seen_by_tests(line: &str, id: &str, logs: &Path) -> io::Result<bool> {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).env("PLANTED", id).stdin(Stdio::null());
+    let log = File::create(logs.join(format!("{id}.tests")))?;
+    let mut process = command.stdout(log.try_clone()?).stderr(log).spawn()?;
+    let status = wait(&mut process, now() + TESTS_TIME_MAX)?;
+    Ok(!status.is_some_and(|status| status.success()))
 }
 
 #[allow(clippy::disallowed_methods, reason = "this tool runs beside the system, not in it")]

@@ -91,7 +91,8 @@ fn planted(wishes: &Wishes) -> Result<bool, String> {
         bugs.iter().filter(|bug| wishes.only.is_empty() || wishes.only.contains(&bug.id)).collect();
     let budget = Duration::from_secs(wishes.seconds);
     let hunt = Hunt { program: &program, logs: copy::LOGS.as_ref(), budget };
-    let outcomes = hunt_all(&hunt, &chosen)?;
+    let mut outcomes = hunt_all(&hunt, &chosen)?;
+    ask_the_layers(&chosen, &mut outcomes)?;
     Ok(tell(&chosen, &outcomes))
 }
 
@@ -124,6 +125,24 @@ fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
     outcomes.sort_by_key(|(index, _)| *index);
     let outcomes = outcomes.into_iter().map(|(_, outcome)| outcome);
     outcomes.collect::<Result<_, _>>().map_err(|error| format!("a hunt failed: {error}"))
+}
+
+/// What no hunt has found may be found by the layers' own simulations, which the test command runs, too.
+fn ask_the_layers(bugs: &[&Bug], outcomes: &mut [Outcome]) -> Result<(), String> {
+    let missed = |outcome: &&mut Outcome| matches!(outcome, Outcome::Nothing { .. });
+    let ids = [CONTROL].into_iter().chain(bugs.iter().map(|bug| bug.id.as_str()));
+    let left: Vec<_> = ids.zip(outcomes).filter(|(_, outcome)| missed(outcome)).collect();
+    let line = copy::layer_tests();
+    println!("\nthe layers' own tests, for what is left: {line}");
+    for (id, outcome) in left {
+        let seen = hunt::is_seen_by_tests(&line, id, copy::LOGS.as_ref());
+        if seen.map_err(|error| format!("the tests cannot be run: {error}"))? {
+            let (by, reason) = ("tests".to_owned(), format!("see {}/{id}.tests", copy::LOGS));
+            *outcome = Outcome::Caught { by, runs: 1, time: Duration::ZERO, reason };
+        }
+        println!("{id:<44} {outcome}");
+    }
+    Ok(())
 }
 
 /// Prints the sum; true if it is good.
