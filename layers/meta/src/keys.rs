@@ -117,6 +117,11 @@ pub(crate) fn grant_intent(group: u64) -> Vec<u8> {
     key(table::INTENT, &[GRANTS, group])
 }
 
+/// `group` has come from another node, which may still offer it: it is not given on before.
+pub(crate) fn arrival(group: u64) -> Vec<u8> {
+    key(table::INTENT, &[ARRIVALS, group])
+}
+
 /// Effects at other nodes that this node has promised.
 pub(crate) fn promise(number: u64) -> Vec<u8> {
     key(table::INTENT, &[PROMISES, number])
@@ -133,6 +138,8 @@ pub(crate) const TRIMS: u64 = 1;
 pub(crate) const GRANTS: u64 = 2;
 /// Kind of [`promise`] for [`intents`].
 pub(crate) const PROMISES: u64 = 3;
+/// Kind of [`arrival`] for [`intents`].
+pub(crate) const ARRIVALS: u64 = 4;
 
 /// The effects here that `intent` promised have been applied.
 pub(crate) fn applied(intent: IntentId) -> Vec<u8> {

@@ -165,7 +165,7 @@ impl MetaServer {
             Request::Truncate(r) => Reply::Truncate(self.truncate(r).await),
             Request::GetDirty(r) => Reply::GetDirty(Ok(self.dirty(r.age_ms))),
             Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
-            Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(&r)),
+            Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(r).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
             Request::LockTree(_) => Reply::LockTree(self.directories.lock_tree().await),
             Request::UnlockTree(_) => {

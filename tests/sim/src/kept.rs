@@ -40,6 +40,7 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Cache, 5, "a flush that did not notice a restart of the cache"),
     kept(Workload::Client, 223, "a commit undid what changed the inode meanwhile"),
     kept(Workload::Client, 75, "what was written after a seal was not known as dirty"),
+    kept(Workload::Full, 435_633_446, "a group offered again after a crash had two owners"),
     kept(Workload::Rivals, 0, "a removal that came later was told of a stale handle"),
     kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),

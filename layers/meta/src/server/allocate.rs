@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::ops::Bound;
 use std::time::Duration;
 
-use runtime::NodeId;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
+use runtime::{NodeId, NodeKind};
 
 use super::{MetaServer, decode};
 use crate::client::ask;
@@ -107,18 +107,45 @@ impl MetaServer {
                 let owned = self.store.groups();
                 for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
                     batch.take_group(*group);
+                    batch.put(keys::arrival(*group), to_bytes(&index_of(donor)));
                 }
                 Ok((batch, ()))
             })
             .await?;
         self.store.durable(position).await?;
-        self.context.notify(donor, GroupsArrived { to: self.node, groups });
+        // If this fails it is done before one of them is given on.
+        let confirmed = self.confirm_arrivals().await;
+        if let Err(error) = confirmed {
+            tracing::debug!(%error, %donor, "the arrival of groups could not be confirmed yet");
+        }
+        Ok(())
+    }
+
+    /// Sees to it that no donor offers again what has come from it. Only then may it be given on:
+    /// else an old offer could bring back a group that somebody else has by now.
+    async fn confirm_arrivals(&self) -> Result<(), Error> {
+        let (from, end) = keys::intents(keys::ARRIVALS);
+        for (key, value) in self.store.scan(Bound::Included(&from), &end, 1024).await? {
+            let group = keys::intent_number(&key).ok_or(Error::Damaged {})?;
+            let donor = NodeId::fs(decode::<u32>(&value)?);
+            let arrived = GroupsArrived { to: self.node, groups: vec![group] };
+            ask(&self.context, donor, arrived).await?;
+            self.record(|| {
+                let mut batch = Batch::new();
+                batch.delete(keys::arrival(group));
+                Ok((batch, ()))
+            })
+            .await?;
+        }
         Ok(())
     }
 
     pub(super) async fn give_groups(&self, request: GiveGroups) -> Result<Vec<u64>, Error> {
         let GiveGroups { to, count } = request;
         let mut groups = self.unconfirmed_grants(to).await?;
+        if groups.is_empty() {
+            self.confirm_arrivals().await?;
+        }
         for _ in 0..BUSY_TRIES_MAX {
             if !groups.is_empty() {
                 break;
@@ -160,16 +187,18 @@ impl MetaServer {
         Ok(groups)
     }
 
-    pub(super) fn groups_arrived(&self, request: &GroupsArrived) -> Result<(), Error> {
-        let mut batch = Batch::new();
-        for &group in &request.groups {
-            batch.delete(keys::grant_intent(group));
-        }
-        // If the log is full the offer is repeated, which does no harm.
-        match self.store.commit(batch) {
-            Ok(_) | Err(StoreError::Busy) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    pub(super) async fn groups_arrived(&self, request: GroupsArrived) -> Result<(), Error> {
+        let (position, ()) = self
+            .record(|| {
+                let mut batch = Batch::new();
+                for &group in &request.groups {
+                    batch.delete(keys::grant_intent(group));
+                }
+                Ok((batch, ()))
+            })
+            .await?;
+        // Not even a crash may bring the offer back.
+        Ok(self.store.durable(position).await?)
     }
 
     pub(super) fn get_space(&self) -> NodeSpace {
@@ -181,4 +210,9 @@ impl MetaServer {
             inodes: self.inode_count.get(),
         }
     }
+}
+
+fn index_of(node: NodeId) -> u32 {
+    let NodeKind::Fs(index) = node.kind() else { panic!("only file-system nodes own groups") };
+    index
 }
