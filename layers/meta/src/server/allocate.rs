@@ -2,12 +2,13 @@
 //! free list, which was the bottleneck of the thesis' Fig. 4.5).
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
+use runtime::NodeId;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
-use runtime::{NodeId, NodeKind};
 
 use super::{MetaServer, decode};
 use crate::client::ask;
@@ -107,7 +108,7 @@ impl MetaServer {
                 let owned = self.store.groups();
                 for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
                     batch.take_group(*group);
-                    batch.put(keys::arrival(*group), to_bytes(&index_of(donor)));
+                    batch.put(keys::arrival(*group), to_bytes(&donor.0));
                 }
                 Ok((batch, ()))
             })
@@ -125,17 +126,16 @@ impl MetaServer {
     /// else an old offer could bring back a group that somebody else has by now.
     async fn confirm_arrivals(&self) -> Result<(), Error> {
         let (from, end) = keys::intents(keys::ARRIVALS);
+        let mut arrived: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (key, value) in self.store.scan(Bound::Included(&from), &end, 1024).await? {
             let group = keys::intent_number(&key).ok_or(Error::Damaged {})?;
-            let donor = NodeId::fs(decode::<u32>(&value)?);
-            let arrived = GroupsArrived { to: self.node, groups: vec![group] };
-            ask(&self.context, donor, arrived).await?;
-            self.record(|| {
-                let mut batch = Batch::new();
-                batch.delete(keys::arrival(group));
-                Ok((batch, ()))
-            })
-            .await?;
+            arrived.entry(decode(&value)?).or_default().push(group);
+        }
+        for (donor, groups) in arrived {
+            let call = GroupsArrived { to: self.node, groups: groups.clone() };
+            ask(&self.context, NodeId::fs(donor), call).await?;
+            let arrivals: Vec<_> = groups.into_iter().map(keys::arrival).collect();
+            self.delete_all(&arrivals).await?;
         }
         Ok(())
     }
@@ -188,15 +188,8 @@ impl MetaServer {
     }
 
     pub(super) async fn groups_arrived(&self, request: GroupsArrived) -> Result<(), Error> {
-        let (position, ()) = self
-            .record(|| {
-                let mut batch = Batch::new();
-                for &group in &request.groups {
-                    batch.delete(keys::grant_intent(group));
-                }
-                Ok((batch, ()))
-            })
-            .await?;
+        let grants: Vec<_> = request.groups.into_iter().map(keys::grant_intent).collect();
+        let position = self.delete_all(&grants).await?;
         // Not even a crash may bring the offer back.
         Ok(self.store.durable(position).await?)
     }
@@ -210,9 +203,4 @@ impl MetaServer {
             inodes: self.inode_count.get(),
         }
     }
-}
-
-fn index_of(node: NodeId) -> u32 {
-    let NodeKind::Fs(index) = node.kind() else { panic!("only file-system nodes own groups") };
-    index
 }

@@ -476,7 +476,8 @@ impl MetaServer {
         Ok(self.store.durable(position).await?)
     }
 
-    async fn delete_all(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
+    /// Deletes keys, also on a full volume; returns the last record.
+    pub(super) async fn delete_all(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
         let mut last = Position::default(); // durable as it is
         for part in keys.chunks(DELETED_MAX) {
             let (position, ()) = self
