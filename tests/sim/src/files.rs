@@ -34,6 +34,66 @@ pub(super) struct Habits {
     pub(super) round_ms: u64,
 }
 
+impl Habits {
+    /// Bytes of a file, at most.
+    fn length_max_bytes(&self) -> u64 {
+        self.blocks as u64 * BLOCK
+    }
+
+    /// Somewhere in the blocks of `client`, which has `group` of them in a row, as (offset, length);
+    /// if `is_hot` in its first ones. `None` if the file ends before them.
+    pub(super) fn own_range(
+        &self,
+        client: u32,
+        group: u64,
+        is_hot: bool,
+        rng: &mut Rng,
+    ) -> Option<(u64, u64)> {
+        let clients = u64::from(self.clients);
+        let groups = self.blocks as u64 / group / clients;
+        let chosen = if is_hot { 0 } else { rng.below(groups.max(1)) };
+        let start = (chosen * clients + u64::from(client)) * group * BLOCK;
+        let end = (start + group * BLOCK).min(self.length_max_bytes());
+        (start < end).then(|| any_range(start, end, self.write_blocks * BLOCK, rng))
+    }
+
+    /// Anywhere in a file, as (offset, length).
+    pub(super) fn any_range(&self, rng: &mut Rng) -> (u64, u64) {
+        any_range(0, self.length_max_bytes(), 4 * self.write_blocks * BLOCK, rng)
+    }
+
+    /// The size to which a file is cut or lengthened that has `longest_bytes` at most.
+    pub(super) fn any_size(&self, longest_bytes: u64, rng: &mut Rng) -> u64 {
+        let most = self.length_max_bytes();
+        match rng.below(4) {
+            0 => 0,
+            1 => rng.below(most),
+            2 => rng.below(most / BLOCK) * BLOCK,
+            _ => rng.below(longest_bytes + 1),
+        }
+    }
+}
+
+/// New content; sometimes zeros.
+pub(super) fn any_bytes(length: u64, rng: &mut Rng) -> Bytes {
+    let mut data = vec![0; length as usize];
+    if rng.chance(15, 16) {
+        rng.fill(&mut data);
+    }
+    data.into()
+}
+
+/// Some bytes within `start..end`: as (offset, length).
+fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64) {
+    let mut offset = start + rng.below(end - start);
+    let mut length = 1 + rng.below((end - offset).min(length_max));
+    if rng.chance(1, 2) {
+        offset -= offset % BLOCK;
+        length = length.next_multiple_of(BLOCK).min(end - offset);
+    }
+    (offset, length)
+}
+
 struct File {
     handle: Handle,
     content: RefCell<Content>,
@@ -134,17 +194,10 @@ impl Files<'_> {
         } else {
             self.locks.shared(file).await
         };
-        let groups = self.habits.blocks as u64 / self.group / u64::from(self.habits.clients);
         // Some blocks are rewritten again and again, before and after they are committed.
         let is_hot = !self.habits.fills && rng.chance(1, 2);
-        let group = if is_hot { 0 } else { rng.below(groups.max(1)) };
-        let group = group * u64::from(self.habits.clients) + u64::from(client);
-        let start = group * self.group * BLOCK;
-        let end = (start + self.group * BLOCK).min(self.habits.blocks as u64 * BLOCK);
-        if start >= end {
-            return Ok(());
-        }
-        let range = any_range(start, end, self.habits.write_blocks * BLOCK, rng);
+        let range = self.habits.own_range(client, self.group, is_hot, rng);
+        let Some(range) = range else { return Ok(()) };
         let full = self.write(client, file, range, rng).await?;
         let done = if full { self.make_room(client, file).await } else { Ok(()) };
         drop(held);
@@ -154,8 +207,7 @@ impl Files<'_> {
     /// Writes anywhere, while nobody else writes.
     async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let alone = self.locks.exclusive(file).await;
-        let end = self.habits.blocks as u64 * BLOCK;
-        let range = any_range(0, end, 4 * self.habits.write_blocks * BLOCK, rng);
+        let range = self.habits.any_range(rng);
         let full = self.write(client, file, range, rng).await?;
         let done = if full { self.make_room(client, file).await } else { Ok(()) };
         drop(alone);
@@ -170,16 +222,12 @@ impl Files<'_> {
         (offset, length): (u64, u64),
         rng: &mut Rng,
     ) -> Result<bool, PowerCut> {
-        let mut data = vec![0; length.min(u64::from(TRANSFER_MAX)) as usize];
-        if rng.chance(15, 16) {
-            rng.fill(&mut data);
-        }
+        let data = any_bytes(length.min(u64::from(TRANSFER_MAX)), rng);
         let durable = rng.chance(1, 10);
         let File { handle, content, changed } = &self.all[file];
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_write(offset, &data);
         let cut = rng.index(data.len() + 1);
-        let data = Bytes::from(data);
         let pieces = vec![data.slice(..cut), data.slice(cut..)];
         let who = Credentials::root();
         let call = Write { who, file: *handle, offset, data: pieces, durable };
@@ -254,13 +302,8 @@ impl Files<'_> {
 
     async fn cut(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(file).await;
-        let most = self.habits.blocks as u64 * BLOCK;
-        let size = match rng.below(4) {
-            0 => 0,
-            1 => rng.below(most),
-            2 => rng.below(most / BLOCK) * BLOCK,
-            _ => rng.below(self.all[file].content.borrow().size().1 + 1),
-        };
+        let longest = self.all[file].content.borrow().size().1;
+        let size = self.habits.any_size(longest, rng);
         self.cut_to(client, file, size, rng.chance(1, 3)).await
     }
 
@@ -361,15 +404,4 @@ impl Files<'_> {
         let full = self.write(0, 0, range, &mut self.scene.fork_rng()).await;
         assert!(matches!(full, Ok(false)), "an empty volume has room");
     }
-}
-
-/// Some bytes within `start..end`: as (offset, length).
-pub(super) fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64) {
-    let mut offset = start + rng.below(end - start);
-    let mut length = 1 + rng.below((end - offset).min(length_max));
-    if rng.chance(1, 2) {
-        offset -= offset % BLOCK;
-        length = length.next_multiple_of(BLOCK).min(end - offset);
-    }
-    (offset, length)
 }

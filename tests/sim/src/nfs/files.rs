@@ -21,7 +21,7 @@ use super::look::at;
 use super::rules;
 use crate::Planted;
 use crate::content::{BLOCK, Content};
-use crate::files::{Habits, any_range};
+use crate::files::{Habits, any_bytes};
 
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;
@@ -161,15 +161,8 @@ impl Files {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let (workers, blocks) = (u64::from(self.habits.clients), self.habits.blocks as u64);
-        let groups = blocks / self.group / workers;
-        let group = rng.below(groups.max(1)) * workers + u64::from(worker);
-        let start = group * self.group * BLOCK;
-        let end = (start + self.group * BLOCK).min(blocks * BLOCK);
-        if start >= end {
-            return Ok(());
-        }
-        let range = any_range(start, end, self.habits.write_blocks * BLOCK, rng);
+        let range = self.habits.own_range(worker, self.group, false, rng);
+        let Some(range) = range else { return Ok(()) };
         self.write(link, worker, file, range, rng).await
     }
 
@@ -181,8 +174,7 @@ impl Files {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(file).await;
-        let end = self.habits.blocks as u64 * BLOCK;
-        let range = any_range(0, end, 4 * self.habits.write_blocks * BLOCK, rng);
+        let range = self.habits.any_range(rng);
         self.write(link, worker, file, range, rng).await
     }
 
@@ -198,17 +190,14 @@ impl Files {
         if self.all[file].twins.borrow().iter().any(|twin| overlap(twin, &range)) {
             return Ok(());
         }
-        let mut data = vec![0; length as usize];
-        if rng.chance(15, 16) {
-            rng.fill(&mut data);
-        }
+        let data = any_bytes(length, rng);
         let stable = match rng.below(10) {
             0..7 => stable_how::UNSTABLE,
             7 => stable_how::DATA_SYNC,
             _ => stable_how::FILE_SYNC,
         };
         let call = self.prepare_write(link, file, offset, &data, stable);
-        self.send_write(link, worker, (file, offset, data.into(), stable), call).await
+        self.send_write(link, worker, (file, offset, data, stable), call).await
     }
 
     fn prepare_write(
@@ -394,13 +383,7 @@ impl Files {
         if !twins.borrow().is_empty() {
             return Ok(());
         }
-        let most = self.habits.blocks as u64 * BLOCK;
-        let size = match rng.below(4) {
-            0 => 0,
-            1 => rng.below(most),
-            2 => rng.below(most / BLOCK) * BLOCK,
-            _ => rng.below(content.borrow().size().1 + 1),
-        };
+        let size = self.habits.any_size(content.borrow().size().1, rng);
         let new_attributes = sattr3 { size: Nfs3Option::Some(size), ..sattr3::default() };
         let (object, guard) = (handle.clone(), Nfs3Option::None);
         let arguments = SETATTR3args { object, new_attributes, guard };

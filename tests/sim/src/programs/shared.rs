@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 
-use bytes::Bytes;
 use client::OpenOptions;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
@@ -14,7 +13,7 @@ use super::asker::Asker;
 use super::reach::Reach;
 use super::{PowerCut, end};
 use crate::content::{BLOCK, Content};
-use crate::files::{Habits, any_range};
+use crate::files::{Habits, any_bytes};
 
 /// So long a read is asked for in several pieces at once.
 const LONG_READ_BYTES: usize = 9 << 20;
@@ -113,15 +112,8 @@ impl Shared {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(index).await;
-        let (clients, blocks) = (u64::from(self.habits.clients), self.habits.blocks as u64);
-        let groups = blocks / self.group / clients;
-        let group = rng.below(groups.max(1)) * clients + u64::from(asker.client);
-        let start = group * self.group * BLOCK;
-        let end = (start + self.group * BLOCK).min(blocks * BLOCK);
-        if start >= end {
-            return Ok(());
-        }
-        let range = any_range(start, end, self.habits.write_blocks * BLOCK, rng);
+        let range = self.habits.own_range(asker.client, self.group, false, rng);
+        let Some(range) = range else { return Ok(()) };
         self.write(asker, index, file, range, rng).await
     }
 
@@ -134,8 +126,7 @@ impl Shared {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(index).await;
-        let end = self.habits.blocks as u64 * BLOCK;
-        let range = any_range(0, end, 4 * self.habits.write_blocks * BLOCK, rng);
+        let range = self.habits.any_range(rng);
         self.write(asker, index, file, range, rng).await
     }
 
@@ -204,13 +195,7 @@ impl Shared {
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(index).await;
         let content = &self.contents[index];
-        let most = self.habits.blocks as u64 * BLOCK;
-        let size = match rng.below(4) {
-            0 => 0,
-            1 => rng.below(most),
-            2 => rng.below(most / BLOCK) * BLOCK,
-            _ => rng.below(content.borrow().size().1 + 1),
-        };
+        let size = self.habits.any_size(content.borrow().size().1, rng);
         asker.tell(|| format!("{}: cut to {size}", path(index)));
         let issued = content.borrow_mut().issue_cut(size);
         if size == 0 && rng.chance(1, 2) {
@@ -330,13 +315,4 @@ impl Shared {
             content.borrow_mut().committed(&moment);
         }
     }
-}
-
-/// New content; sometimes zeros.
-fn any_bytes(length: u64, rng: &mut Rng) -> Bytes {
-    let mut data = vec![0; length as usize];
-    if rng.chance(15, 16) {
-        rng.fill(&mut data);
-    }
-    data.into()
 }
