@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
+use futures::channel::oneshot;
 use runtime::net::{Address, Stream};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
@@ -100,6 +101,23 @@ impl World {
         let place = self.place(node);
         let machine = self.core().nodes.borrow().get(place).machine.clone();
         Context::new(node, machine)
+    }
+
+    /// Runs `work` as a task of `node`, so that it ends with the node: `None` if the node died before
+    /// it was done.
+    pub async fn on<F: Future + 'static>(
+        &self,
+        node: NodeId,
+        work: impl FnOnce(Context) -> F,
+    ) -> Option<F::Output> {
+        let context = self.context(node);
+        let (told, outcome) = oneshot::channel();
+        let work = work(context.clone());
+        context.task(async move {
+            // Whoever waited may have been cut off.
+            let _ = told.send(work.await);
+        });
+        outcome.await.ok()
     }
 
     /// True unless `node` was killed or has crashed.

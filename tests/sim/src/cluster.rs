@@ -8,7 +8,6 @@ use std::rc::Rc;
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
 use fileio::stack::{StackError, node};
-use futures::channel::oneshot;
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
 use meta::MetaServer;
@@ -287,14 +286,7 @@ impl Cluster {
         node: NodeId,
         work: impl FnOnce(Context) -> F,
     ) -> Result<(), StackError> {
-        let context = self.world.context(node);
-        let (told, outcome) = oneshot::channel();
-        let work = work(context.clone());
-        context.task(async move {
-            // Whoever waited may have been cut off.
-            let _ = told.send(work.await);
-        });
-        outcome.await.unwrap_or(Err(StackError::Node(Undelivered::Lost)))
+        self.world.on(node, work).await.unwrap_or(Err(StackError::Node(Undelivered::Lost)))
     }
 }
 

@@ -6,8 +6,7 @@ use std::future::Future;
 use fileio::client::ask;
 use fileio::protocol::{Error, FileIo};
 use fileio::stack::{Geometry, StackError, node};
-use futures::channel::oneshot;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use machine_emu::World;
 use meta::protocol::{Census, TakeCensus};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
@@ -35,11 +34,11 @@ impl Volume {
         };
         world.create_disk(DISK, geometry.disk_length());
         let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1) };
-        let disk = volume.on(NodeId::disk(0), move |context| async move {
+        let disk = move |context: Context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
-        });
-        disk.await.unwrap();
+        };
+        volume.on(NodeId::disk(0), disk).await;
         volume.on_all(move |context| node::format_node(context, geometry)).await;
         volume.restart().await;
         volume
@@ -54,10 +53,8 @@ impl Volume {
         self.world.restart(NodeId::disk(0));
         (0..FS_NODES).map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
         let geometry = self.geometry;
-        let disk = self.on(NodeId::disk(0), move |context| {
-            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()])
-        });
-        disk.await.unwrap();
+        let disk = move |context| node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]);
+        self.on(NodeId::disk(0), disk).await;
         self.on_all(move |context| async move {
             node::serve_cache(&context, geometry, 4 << 20);
             Ok(())
@@ -81,21 +78,15 @@ impl Volume {
         work: impl Fn(Context) -> F,
     ) {
         let nodes = (0..FS_NODES).map(NodeId::fs);
-        try_join_all(nodes.map(|node| self.on(node, &work))).await.unwrap();
+        join_all(nodes.map(|node| self.on(node, &work))).await;
     }
 
     async fn on<F: Future<Output = Result<(), StackError>> + 'static>(
         &self,
         node: NodeId,
         work: impl FnOnce(Context) -> F,
-    ) -> Result<(), StackError> {
-        let context = self.world.context(node);
-        let (told, outcome) = oneshot::channel();
-        let work = work(context.clone());
-        context.task(async move {
-            let _ = told.send(work.await);
-        });
-        outcome.await.unwrap()
+    ) {
+        self.world.on(node, work).await.expect("it lives").unwrap();
     }
 
     /// Where the client is.

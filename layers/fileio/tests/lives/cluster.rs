@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use fileio::protocol::*;
 use fileio::stack::{StackError, node};
-use futures::channel::oneshot;
 use machine_emu::{Shape, World};
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
@@ -70,13 +69,7 @@ impl Cluster {
         node: NodeId,
         work: impl FnOnce(Context) -> F,
     ) -> Result<(), StackError> {
-        let context = self.world.context(node);
-        let (told, outcome) = oneshot::channel();
-        let work = work(context.clone());
-        context.task(async move {
-            let _ = told.send(work.await);
-        });
-        outcome.await.unwrap_or(Err(StackError::Node(Undelivered::Lost)))
+        self.world.on(node, work).await.unwrap_or(Err(StackError::Node(Undelivered::Lost)))
     }
 
     /// Brings the layers of one node up, or those below its metadata.
