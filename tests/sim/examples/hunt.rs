@@ -7,25 +7,24 @@
 //! `nothing RUNS MILLISECONDS`. Before each run it prints `run HUNTER SEED`, for those who have to
 //! find out which one never ended.
 
-use std::panic::{catch_unwind, set_hook};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use sim::Workload;
 use sim::enumerate::{self, Options};
+use sim::{Case, Workload, quiet};
 
 /// States of one turn of the crash enumerator: all of one operation, and some of two.
 const CRASH_STATES_MAX: u64 = 20_000;
 /// Its turn costs as much as several runs of workloads, so that it has one for each so many seeds.
 const SEEDS_PER_CRASH_TURN: u64 = 8;
 
-/// Something that panics if it finds a violation under a seed.
+/// Something that looks for a violation under a seed.
 struct Hunter {
     name: &'static str,
     /// Its turn comes with every seed that is a multiple of this.
     seeds_per_turn: u64,
-    hunt: Box<dyn Fn(u64)>,
+    /// The error is the violation.
+    hunt: Box<dyn Fn(u64) -> Result<(), String>>,
 }
 
 /// All of them; they take turns.
@@ -33,7 +32,10 @@ fn hunters() -> Vec<Hunter> {
     let workload = |workload: Workload| Hunter {
         name: workload.name(),
         seeds_per_turn: 1,
-        hunt: Box::new(move |seed| drop(sim::run(workload, seed))),
+        hunt: Box::new(move |seed| {
+            let done = Case::new(workload, seed).run();
+            done.map(drop).map_err(|violation| violation.to_string())
+        }),
     };
     let crashes = Hunter {
         name: "crashes",
@@ -44,25 +46,11 @@ fn hunters() -> Vec<Hunter> {
 }
 
 /// Crashes of small workloads; the seed draws those of two operations.
-fn enumerate_crashes(seed: u64) {
+fn enumerate_crashes(seed: u64) -> Result<(), String> {
     let states_max = CRASH_STATES_MAX;
     let options = Options { operations: 2, states_max, seed, threads: 1, planted: None };
-    let report = enumerate::run(&options, |_| {});
-    if let Some(violation) = report.violations.first() {
-        panic!("{}", violation.text);
-    }
-}
-
-/// What the first panic of the present run said, and where.
-static REASON: Mutex<Option<String>> = Mutex::new(None);
-
-fn note_reasons() {
-    set_hook(Box::new(|panic| {
-        let Ok(mut reason) = REASON.lock() else { return };
-        if reason.is_none() {
-            *reason = Some(panic.to_string().replace('\n', " "));
-        }
-    }));
+    let report = quiet::catch(|| enumerate::run(&options, |_| {}))?;
+    report.violations.into_iter().next().map_or(Ok(()), |violation| Err(violation.text))
 }
 
 #[allow(clippy::disallowed_methods, reason = "this program runs beside the system, not in it")]
@@ -81,7 +69,6 @@ fn main() -> ExitCode {
         eprintln!("usage: hunt [SECONDS [FIRST_SEED]]");
         return ExitCode::from(2);
     };
-    note_reasons();
     let (start, budget) = (now(), Duration::from_secs(seconds));
     let hunters = hunters();
     let mut runs = 0;
@@ -96,10 +83,8 @@ fn main() -> ExitCode {
             }
             println!("run {name} {seed}");
             runs += 1;
-            let outcome = catch_unwind(std::panic::AssertUnwindSafe(|| hunt(seed)));
-            if outcome.is_err() {
-                let reason = REASON.lock().ok().and_then(|mut reason| reason.take());
-                let reason = reason.unwrap_or_default();
+            if let Err(reason) = hunt(seed) {
+                let reason = reason.replace('\n', " ");
                 println!("caught {name} {seed} {runs} {} {reason}", start.elapsed().as_millis());
                 return ExitCode::FAILURE;
             }

@@ -47,7 +47,7 @@ mod names;
 mod nemesis;
 mod nfs;
 mod programs;
-mod quiet;
+pub mod quiet;
 mod registers;
 mod rivals;
 mod scene;

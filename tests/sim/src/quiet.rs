@@ -9,14 +9,14 @@ thread_local! {
     static TOLD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// The result of `work`, or what it panicked with, and where.
-pub(super) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+/// The result of `work`, or what it panicked with first, and where. Other threads are not heard.
+pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(keep_panics_of_cases);
-    CATCHING.set(true);
+    let before = CATCHING.replace(true);
     // What a panic leaves half done is in the world of the case, which nobody looks at again.
     let outcome = catch_unwind(AssertUnwindSafe(work));
-    CATCHING.set(false);
+    CATCHING.set(before);
     outcome.map_err(|_| TOLD.take().unwrap_or_else(|| "a panic without a message".to_owned()))
 }
 

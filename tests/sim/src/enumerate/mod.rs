@@ -45,7 +45,7 @@ use self::oracle::{Oracle, Verdict};
 use self::state::State;
 use self::vocabulary::{Op, VOCABULARY};
 use self::volume::{Disks, Found, SHAPES, Shape};
-use crate::Planted;
+use crate::{Planted, quiet};
 
 pub use self::state::replay;
 
@@ -138,20 +138,26 @@ pub fn run(options: &Options, progress: impl Fn(&Report) + Sync) -> Report {
     let share = options.states_max / groups.len() as u64;
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(BTreeMap::new());
+    let work = || {
+        let mut volumes = Volumes::default();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&group) = groups.get(index) else { break };
+            let report = Enumeration::new(options, group, share, &mut volumes).run();
+            let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+            reports.insert(index, report);
+            progress(&sum(&reports));
+        }
+    };
     #[allow(clippy::disallowed_methods, reason = "each thread has worlds of its own")]
     std::thread::scope(|scope| {
-        for _ in 0..options.threads.max(1) {
-            scope.spawn(|| {
-                let mut volumes = Volumes::default();
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&group) = groups.get(index) else { break };
-                    let report = Enumeration::new(options, group, share, &mut volumes).run();
-                    let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
-                    reports.insert(index, report);
-                    progress(&sum(&reports));
-                }
-            });
+        let threads = 0..options.threads.max(1);
+        let threads: Vec<_> = threads.map(|_| scope.spawn(|| quiet::catch(work))).collect();
+        for thread in threads {
+            // Whoever waits for all of them shall hear why one ended.
+            if let Ok(Err(panic)) = thread.join() {
+                panic!("{panic}");
+            }
         }
     });
     sum(&reports.into_inner().unwrap_or_else(PoisonError::into_inner))

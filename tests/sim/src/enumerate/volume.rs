@@ -2,7 +2,6 @@
 //! mounted again from what a crash left.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fileio::protocol::{
@@ -18,6 +17,7 @@ use super::tree::{Tree, walk};
 use super::vocabulary::{Op, SETUP};
 use crate::Planted;
 use crate::cluster::{Cluster, Layout, Phases};
+use crate::quiet;
 
 /// The seed of every world: only what is on the disks decides.
 const SEED: u64 = 0x0B3;
@@ -192,17 +192,13 @@ pub(super) struct Found {
 
 /// Mounts a volume and looks at everything; in words what cannot be mounted, read or written.
 pub(super) fn inspect(shape: Shape, disks: &Disks) -> Result<Found, String> {
-    let looked = catch_unwind(AssertUnwindSafe(|| {
+    let looked = quiet::catch(|| {
         let cluster = open(shape, disks, EPOCH_OF_CHECK);
         let world = cluster.world().clone();
         let looked = world.run_within(LIVELY_WITHIN, look(&cluster));
         looked.unwrap_or_else(|| Err(format!("not done within {LIVELY_WITHIN:?}")))
-    }));
-    looked.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("a panic: {}", text.unwrap_or_default()))
-    })
+    });
+    looked.unwrap_or_else(|panic| Err(format!("a panic: {panic}")))
 }
 
 async fn look(cluster: &Cluster) -> Result<Found, String> {
