@@ -316,12 +316,7 @@ impl fmt::Display for Violation {
 
 /// Runs `workload` under `seed`. Panics at a violation.
 pub fn run(workload: Workload, seed: u64) -> Report {
-    run_with(workload, seed, None)
-}
-
-/// The same with a planted bug.
-pub fn run_with(workload: Workload, seed: u64, planted: Option<Planted>) -> Report {
-    let case = Case { planted, ..Case::new(workload, seed) };
+    let case = Case::new(workload, seed);
     case.run().unwrap_or_else(|violation| {
         panic!("{violation}to repeat this run: {}", case.command());
     })
