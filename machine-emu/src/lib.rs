@@ -57,8 +57,7 @@ mod world;
 
 pub use crate::core::Shape;
 pub use disk::{
-    DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, DiskTiming, SECTOR_SIZE,
-    Survival,
+    DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, SECTOR_SIZE, Survival,
 };
 pub use network::{LinkTiming, NetworkFaults, NetworkTiming};
 pub use stream::StreamFaults;

@@ -4,9 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use crate::core::Core;
-use crate::disk::{
-    DiskFaults, DiskOperation, DiskState, DiskTiming, OrderedFailure, Platter, Survival,
-};
+use crate::disk::{DiskFaults, DiskOperation, DiskState, OrderedFailure, Platter, Survival};
 use crate::trace::Fault;
 
 /// A disk, as a test holds it in its hands.
@@ -55,11 +53,6 @@ impl DiskControl {
 
     fn with<T>(&self, act: impl FnOnce(&mut DiskState) -> T) -> T {
         act(self.core.disks.borrow_mut().get_mut(self.disk))
-    }
-
-    /// How long its operations take from now on.
-    pub fn set_timing(&self, timing: DiskTiming) {
-        self.with(|disk| disk.timing = timing);
     }
 
     /// How often its operations go wrong from now on.

@@ -29,33 +29,19 @@ pub use platter::{SECTOR_SIZE, Survival};
 pub use record::DiskEvent;
 use record::Record;
 
-/// How long a disk takes. Operations share its bandwidth, their latencies overlap.
-#[derive(Clone, Copy, Debug)]
-pub struct DiskTiming {
-    /// Latency of a read.
-    pub read_ns: u64,
-    /// Latency of a write into the volatile cache.
-    pub write_ns: u64,
-    /// Latency of a flush.
-    pub sync_ns: u64,
-    /// The inverse of the bandwidth: 1000 is 1 GB/s.
-    pub picoseconds_per_byte: u64,
-    /// A random addition to each latency, at most; so that operations change places.
-    pub jitter_ns: u64,
-}
+// How long a disk takes: a solid-state one of 2 GB/s. Operations share its bandwidth, their
+// latencies overlap.
 
-impl Default for DiskTiming {
-    /// A solid-state disk of 2 GB/s.
-    fn default() -> Self {
-        Self {
-            read_ns: 80_000,
-            write_ns: 20_000,
-            sync_ns: 200_000,
-            picoseconds_per_byte: 500,
-            jitter_ns: 20_000,
-        }
-    }
-}
+/// Latency of a read.
+const READ_NS: u64 = 80_000;
+/// Latency of a write into the volatile cache.
+const WRITE_NS: u64 = 20_000;
+/// Latency of a flush.
+const SYNC_NS: u64 = 200_000;
+/// The inverse of the bandwidth: 1000 is 1 GB/s.
+const PICOSECONDS_PER_BYTE: u64 = 500;
+/// A random addition to each latency, at most; so that operations change places.
+const JITTER_NS: u64 = 20_000;
 
 /// How often operations of a disk go wrong, in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +89,6 @@ struct OrderedFailure {
 struct DiskState {
     path: String,
     platter: Platter,
-    timing: DiskTiming,
     faults: DiskFaults,
     slowness: u64,
     failures: Vec<OrderedFailure>,
@@ -227,14 +212,13 @@ impl DiskState {
 
     /// When an operation that begins now is done.
     fn done_ns(&mut self, asked: &Asked, now_ns: u64) -> u64 {
-        let timing = self.timing;
         let latency_ns = match asked.operation() {
-            DiskOperation::Read => timing.read_ns,
-            DiskOperation::Write => timing.write_ns,
-            DiskOperation::Sync => timing.sync_ns,
+            DiskOperation::Read => READ_NS,
+            DiskOperation::Write => WRITE_NS,
+            DiskOperation::Sync => SYNC_NS,
         };
-        let jitter_ns = self.rng.below(timing.jitter_ns + 1);
-        let transfer_ns = asked.bytes() * timing.picoseconds_per_byte / 1000;
+        let jitter_ns = self.rng.below(JITTER_NS + 1);
+        let transfer_ns = asked.bytes() * PICOSECONDS_PER_BYTE / 1000;
         self.free_ns = now_ns.max(self.free_ns) + transfer_ns * self.slowness;
         self.free_ns + (latency_ns + jitter_ns) * self.slowness
     }
@@ -419,7 +403,6 @@ impl Core {
         disks.states.push(DiskState {
             path: path.to_owned(),
             platter: Platter::new(length, noise),
-            timing: DiskTiming::default(),
             faults: DiskFaults::default(),
             slowness: 1,
             failures: Vec::new(),
