@@ -194,6 +194,21 @@ impl FileServer {
     }
 }
 
+/// The outcome of `work`. When a node has lost what was not committed it is done again, after
+/// `roll_back` has brought the file back to what is.
+async fn despite_losses<T>(
+    work: impl AsyncFn() -> Result<T, Error>,
+    roll_back: impl AsyncFn() -> Result<(), Error>,
+) -> Result<T, Error> {
+    for _ in 0..LOSSES_MAX {
+        match work().await {
+            Err(Error::LostWrites {}) => roll_back().await?,
+            outcome => return outcome,
+        }
+    }
+    Err(Error::LostWrites {})
+}
+
 /// Was it decided, or may it have been, though it could not be done to its end?
 fn is_in_doubt(error: Error) -> bool {
     matches!(error, Error::Undelivered { why: Undelivered::Lost })

@@ -2,7 +2,7 @@
 
 use meta::protocol::{ChangeInode, GetInode, InodeChange, RollBack, Truncate};
 
-use super::{FileServer, LOSSES_MAX};
+use super::{FileServer, despite_losses};
 use crate::protocol::{
     Attributes, Credentials, Error, GetAttributes, Handle, Kind, Parent, ReadLink, SetAttributes,
     Time,
@@ -86,14 +86,10 @@ impl FileServer {
     ) -> Result<Attributes, Error> {
         let ino = file.ino;
         let _alone = self.files.exclusive(ino).await;
-        for _ in 0..LOSSES_MAX {
-            match self.set_size_once(file, size, time, durable).await {
-                // With it perhaps the zeros beyond the cut: once more from what is committed.
-                Err(Error::LostWrites {}) => self.meta_here(RollBack { ino }).await?,
-                outcome => return outcome,
-            }
-        }
-        Err(Error::LostWrites {})
+        let set = async || self.set_size_once(file, size, time, durable).await;
+        // Lost are perhaps the zeros beyond the cut, too: once more from what is committed.
+        let roll_back = async || self.meta_here(RollBack { ino }).await;
+        despite_losses(set, roll_back).await
     }
 
     /// The caller holds the file alone.

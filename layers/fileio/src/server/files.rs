@@ -3,7 +3,7 @@
 use futures::StreamExt as _;
 use meta::protocol::{self as metadata, GetDirty, GetGone, RollBack, Seal, Trim};
 
-use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, LOSSES_MAX};
+use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, despite_losses};
 use crate::protocol::{Error, Handle, Verified};
 
 impl FileServer {
@@ -16,21 +16,19 @@ impl FileServer {
     /// After a loss the file is as last committed, and the write verifier tells everybody who wrote
     /// since.
     async fn commit_ino(&self, ino: u64) -> Result<Verified, Error> {
-        for _ in 0..LOSSES_MAX {
+        let commit = async || {
             {
                 // Writes under way are let in first; later ones go to new blocks.
                 let _alone = self.files.exclusive(ino).await;
                 self.meta_here(Seal { ino }).await?;
             }
-            match self.meta_here(metadata::Commit { ino }).await {
-                Err(Error::LostWrites {}) => {
-                    let _alone = self.files.exclusive(ino).await;
-                    self.meta_here(RollBack { ino }).await?;
-                }
-                outcome => return outcome,
-            }
-        }
-        Err(Error::LostWrites {})
+            self.meta_here(metadata::Commit { ino }).await
+        };
+        let roll_back = async || {
+            let _alone = self.files.exclusive(ino).await;
+            self.meta_here(RollBack { ino }).await
+        };
+        despite_losses(commit, roll_back).await
     }
 
     /// A block could not be read. If it was never committed it may be lost, which a commit finds
