@@ -27,6 +27,18 @@ pub(crate) struct Copy<'a> {
     pub(crate) progress: Progress,
 }
 
+/// One thing of a tree to copy.
+pub(crate) trait Step: Sized {
+    /// Makes a directory, with nothing in it, unless it is there.
+    async fn make_directory(&self, copy: &Copy<'_>) -> Result<(), Failure>;
+
+    /// Copies anything else.
+    async fn copy(self, copy: &Copy<'_>) -> Result<(), Failure>;
+
+    /// Gives a directory the attributes that its original has.
+    async fn keep(self, copy: &Copy<'_>) -> Result<(), Failure>;
+}
+
 impl Copy<'_> {
     /// The failure of an operation in the volume.
     pub(crate) fn inside(&self, error: client::Error) -> Failure {
@@ -104,8 +116,34 @@ impl Copy<'_> {
         }
     }
 
+    /// Copies `directories`, those above first, and everything else. Of a tree each failure is told,
+    /// and the rest goes on.
+    pub(crate) async fn all<S: Step>(
+        &self,
+        directories: Vec<S>,
+        others: Vec<S>,
+    ) -> Result<(), Failure> {
+        let single = directories.is_empty();
+        let total = directories.len() + others.len();
+        for step in &directories {
+            step.make_directory(self).await?;
+        }
+        if single {
+            for step in others {
+                step.copy(self).await?;
+            }
+            return self.finish(0, total);
+        }
+        let mut failed = self.each(others, |step| step.copy(self)).await;
+        // Last, because copying into a directory changes its time, and needs its permission.
+        for step in directories.into_iter().rev() {
+            failed += self.each(vec![step], |step| step.keep(self)).await;
+        }
+        self.finish(failed, total)
+    }
+
     /// Runs `work` for each of `items`, several at once. Each failure is told; the rest goes on.
-    pub(crate) async fn each<T, F>(&self, items: Vec<T>, work: impl Fn(T) -> F) -> usize
+    async fn each<T, F>(&self, items: Vec<T>, work: impl Fn(T) -> F) -> usize
     where
         F: Future<Output = Result<(), Failure>>,
     {

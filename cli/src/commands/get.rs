@@ -9,7 +9,7 @@ use client::{Attributes, Kind};
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
 
-use crate::copy::Copy;
+use crate::copy::{self, Copy};
 use crate::exit::Failure;
 use crate::local;
 use crate::progress::Progress;
@@ -62,7 +62,7 @@ impl Get {
         let (directories, others) = block_on(plan(&copy, root))?;
         let bytes = others.iter().map(|step| step.attributes.size).sum();
         let copy = Copy { progress: Progress::new(bytes, others.len() as u64), ..copy };
-        block_on(get_all(&copy, directories, others))
+        block_on(copy.all(directories, others))
     }
 
     /// Into an existing directory the copy goes under its own name.
@@ -105,53 +105,40 @@ async fn plan(copy: &Copy<'_>, root: Step) -> Result<(Vec<Step>, Vec<Step>), Fai
     Ok((directories, others))
 }
 
-async fn get_all(
-    copy: &Copy<'_>,
-    directories: Vec<Step>,
-    others: Vec<Step>,
-) -> Result<(), Failure> {
-    let single = directories.is_empty();
-    let total = directories.len() + others.len();
-    for step in &directories {
-        local::make_directory(&step.to)?;
+impl copy::Step for Step {
+    async fn make_directory(&self, _: &Copy<'_>) -> Result<(), Failure> {
+        local::make_directory(&self.to)
     }
-    if single {
-        for step in others {
-            get_one(copy, step).await?;
-        }
-        return copy.finish(0, total);
-    }
-    let mut failed = copy.each(others, |step| get_one(copy, step)).await;
-    // Last, because copying into a directory changes its time, and needs its permission.
-    for step in directories.into_iter().rev() {
-        failed += copy.each(vec![step], async |step| local::keep(&step.to, &step.attributes)).await;
-    }
-    copy.finish(failed, total)
-}
 
-async fn get_one(copy: &Copy<'_>, step: Step) -> Result<(), Failure> {
-    let Step { from, attributes, to } = step;
-    match attributes.kind {
-        Kind::File {} => {
-            let file = copy.open(&from).await?;
-            let target = local::Target::create(&to)?;
-            let mut size = 0;
-            let mut chunks = std::pin::pin!(copy.read(&file).await?);
-            while let Some((offset, parts)) = chunks.try_next().await? {
-                target.write(offset, &parts)?;
-                size = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+    async fn copy(self, copy: &Copy<'_>) -> Result<(), Failure> {
+        let Step { from, attributes, to } = self;
+        match attributes.kind {
+            Kind::File {} => {
+                let file = copy.open(&from).await?;
+                let target = local::Target::create(&to)?;
+                let mut size = 0;
+                let mut chunks = std::pin::pin!(copy.read(&file).await?);
+                while let Some((offset, parts)) = chunks.try_next().await? {
+                    target.write(offset, &parts)?;
+                    size = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+                }
+                target.finish(size)?;
+                local::keep(&to, &attributes)
             }
-            target.finish(size)?;
-            local::keep(&to, &attributes)
+            Kind::Symlink {} => {
+                let target = copy.file_system.read_link(&from).await;
+                let target = target.map_err(|error| copy.inside(error))?;
+                local::make_symlink(Path::new(OsStr::from_bytes(&target)), &to)
+            }
+            _ => {
+                let error =
+                    io::Error::new(io::ErrorKind::Unsupported, "not a file, directory or link");
+                Err(Failure::local("copy", &to, error))
+            }
         }
-        Kind::Symlink {} => {
-            let target = copy.file_system.read_link(&from).await;
-            let target = target.map_err(|error| copy.inside(error))?;
-            local::make_symlink(Path::new(OsStr::from_bytes(&target)), &to)
-        }
-        _ => {
-            let error = io::Error::new(io::ErrorKind::Unsupported, "not a file, directory or link");
-            Err(Failure::local("copy", &to, error))
-        }
+    }
+
+    async fn keep(self, _: &Copy<'_>) -> Result<(), Failure> {
+        local::keep(&self.to, &self.attributes)
     }
 }

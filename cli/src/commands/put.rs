@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use client::{Attributes, Kind};
 use futures::executor::block_on;
 
-use crate::copy::Copy;
+use crate::copy::{self, Copy};
 use crate::exit::Failure;
 use crate::local::{self, Found};
 use crate::progress::Progress;
@@ -69,7 +69,7 @@ impl Put {
         let (directories, others) = plan(root)?;
         let bytes = others.iter().map(|step| step.from.metadata.len()).sum();
         let copy = Copy { progress: Progress::new(bytes, others.len() as u64), ..copy };
-        block_on(put_all(&copy, directories, others))
+        block_on(copy.all(directories, others))
     }
 
     /// Into an existing directory the copy goes under its own name.
@@ -111,69 +111,53 @@ fn plan(root: Step) -> Result<(Vec<Step>, Vec<Step>), Failure> {
     Ok((directories, others))
 }
 
-async fn put_all(
-    copy: &Copy<'_>,
-    directories: Vec<Step>,
-    others: Vec<Step>,
-) -> Result<(), Failure> {
-    let single = directories.is_empty();
-    let total = directories.len() + others.len();
-    for step in &directories {
-        make_directory(copy, step).await?;
-    }
-    if single {
-        for step in others {
-            put_one(copy, step).await?;
-        }
-        return copy.finish(0, total);
-    }
-    let mut failed = copy.each(others, |step| put_one(copy, step)).await;
-    // Last, because copying into a directory changes its time.
-    for step in directories.into_iter().rev() {
-        failed += copy.each(vec![step], |step| keep(copy, step)).await;
-    }
-    copy.finish(failed, total)
-}
-
-async fn make_directory(copy: &Copy<'_>, step: &Step) -> Result<Attributes, Failure> {
-    let made = match copy.file_system.mkdir(&step.to).await {
-        Err(error) if error.cause.is_exists() => {
-            let found = copy.file_system.metadata(&step.to).await;
-            match found {
-                Ok(found) if found.kind == Kind::Directory {} => Ok(found),
-                _ => Err(error),
+impl copy::Step for Step {
+    async fn make_directory(&self, copy: &Copy<'_>) -> Result<(), Failure> {
+        let made = match copy.file_system.mkdir(&self.to).await {
+            Err(error) if error.cause.is_exists() => {
+                let found = copy.file_system.metadata(&self.to).await;
+                match found {
+                    Ok(found) if found.kind == Kind::Directory {} => Ok(found),
+                    _ => Err(error),
+                }
             }
-        }
-        made => made,
-    };
-    let made = made.map_err(|error| copy.inside(error))?;
-    if made.mode & OWNER_BITS == OWNER_BITS {
-        return Ok(made);
-    }
-    let opened = copy.file_system.set_mode(&step.to, made.mode | OWNER_BITS).await;
-    opened.map_err(|error| copy.inside(error))
-}
-
-async fn put_one(copy: &Copy<'_>, step: Step) -> Result<(), Failure> {
-    let Step { from: Found { path, metadata }, to } = step;
-    if metadata.is_symlink() {
-        let target = std::fs::read_link(&path)
-            .map_err(|error| Failure::local("read symbolic link", &path, error))?;
-        let target = target.as_os_str().as_bytes();
-        let made = match copy.file_system.symlink(target, &to).await {
-            Err(error) if error.cause.is_exists() => replace_link(copy, target, &to).await,
             made => made,
         };
-        return made.map(drop).map_err(|error| copy.inside(error));
+        let made = made.map_err(|error| copy.inside(error))?;
+        if made.mode & OWNER_BITS == OWNER_BITS {
+            return Ok(());
+        }
+        let opened = copy.file_system.set_mode(&self.to, made.mode | OWNER_BITS).await;
+        opened.map(drop).map_err(|error| copy.inside(error))
     }
-    if !metadata.is_file() {
-        let error = io::Error::new(io::ErrorKind::Unsupported, "not a file, directory or link");
-        return Err(Failure::local("copy", &path, error));
+
+    async fn copy(self, copy: &Copy<'_>) -> Result<(), Failure> {
+        let Step { from: Found { path, metadata }, to } = self;
+        if metadata.is_symlink() {
+            let target = std::fs::read_link(&path)
+                .map_err(|error| Failure::local("read symbolic link", &path, error))?;
+            let target = target.as_os_str().as_bytes();
+            let made = match copy.file_system.symlink(target, &to).await {
+                Err(error) if error.cause.is_exists() => replace_link(copy, target, &to).await,
+                made => made,
+            };
+            return made.map(drop).map_err(|error| copy.inside(error));
+        }
+        if !metadata.is_file() {
+            let error = io::Error::new(io::ErrorKind::Unsupported, "not a file, directory or link");
+            return Err(Failure::local("copy", &path, error));
+        }
+        let kept = local::kept(&metadata);
+        let source = (path.as_path(), local::open(&path)?);
+        let file = copy.put(source, &to, kept.mode.unwrap_or(STDIN_MODE)).await?;
+        file.set_attributes(kept).await.map(drop).map_err(|error| copy.inside(error))
     }
-    let kept = local::kept(&metadata);
-    let source = (path.as_path(), local::open(&path)?);
-    let file = copy.put(source, &to, kept.mode.unwrap_or(STDIN_MODE)).await?;
-    file.set_attributes(kept).await.map(drop).map_err(|error| copy.inside(error))
+
+    async fn keep(self, copy: &Copy<'_>) -> Result<(), Failure> {
+        let kept = local::kept(&self.from.metadata);
+        let changed = copy.file_system.set_attributes(&self.to, kept).await;
+        changed.map(drop).map_err(|error| copy.inside(error))
+    }
 }
 
 /// A link that is there already is replaced, as a file would be; anything else stays.
@@ -186,10 +170,4 @@ async fn replace_link(
         copy.file_system.remove_file(to).await?;
     }
     copy.file_system.symlink(target, to).await
-}
-
-async fn keep(copy: &Copy<'_>, step: Step) -> Result<(), Failure> {
-    let kept = local::kept(&step.from.metadata);
-    let changed = copy.file_system.set_attributes(&step.to, kept).await;
-    changed.map(drop).map_err(|error| copy.inside(error))
 }
