@@ -16,7 +16,7 @@ use client::{Credentials, File, FileSystem, OpenOptions};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use futures::executor::block_on;
-use runtime::{Context, Spawn};
+use runtime::{Context, Door, Spawn};
 
 /// Bytes of a stripe.
 const STRIPE: usize = 64 << 10;
@@ -45,7 +45,7 @@ fn measure(bencher: Bencher<'_, '_>, work: impl Fn(usize) -> usize) {
 }
 
 /// Stripe `i` of `batch`: its first byte goes into a sum, so that nothing can be left out.
-async fn each<F: Future<Output = u8>>(batch: usize, act: impl Fn(usize) -> F) -> usize {
+async fn each(batch: usize, act: impl AsyncFn(usize) -> u8) -> usize {
     let mut sum = 0;
     for i in 0..batch {
         sum += usize::from(act(i % STRIPES).await);
@@ -92,105 +92,94 @@ fn cache_in(context: &Context, geometry: blockio::Geometry) -> CacheClient {
     CacheClient::new(context.clone(), geometry, below)
 }
 
+/// `act` on the stripes of a file, from this thread.
+fn by_a_door(bencher: Bencher<'_, '_>, act: impl AsyncFn(&File<Door>, usize) -> u8 + Copy) {
+    let scratch = scratch();
+    let file = block_on(file_of(scratch.volume().file_system()));
+    measure(bencher, |batch| block_on(each(batch, async |i| act(&file, i).await)));
+}
+
+/// `act` on the stripes of a file that is opened with `options`, on the thread of the layers.
+fn inside_a_node(
+    bencher: Bencher<'_, '_>,
+    options: OpenOptions,
+    act: impl AsyncFn(&File<Context>, usize) -> u8 + Copy + Send + 'static,
+) {
+    let scratch = scratch();
+    block_on(file_of(scratch.volume().file_system()));
+    measure(bencher, |batch| {
+        inside(&scratch, move |context| async move {
+            let file = client_in(&context).open("/stripes", options).await.expect("it is there");
+            each(batch, async |i| act(&file, i).await).await
+        })
+    });
+}
+
+/// `act` on stripes of the cache.
+fn in_the_cache(
+    bencher: Bencher<'_, '_>,
+    act: impl AsyncFn(&CacheClient, u64) -> u8 + Copy + Send + 'static,
+) {
+    let scratch = scratch();
+    let geometry = scratch.running().geometry();
+    let first = fill_cache(&scratch);
+    measure(bencher, |batch| {
+        inside(&scratch, move |context| async move {
+            let cache = cache_in(&context, geometry);
+            each(batch, async |i| act(&cache, first + i as u64).await).await
+        })
+    });
+}
+
+async fn read_cache(cache: &CacheClient, stripe: u64) -> u8 {
+    cache.read(stripe, 0, STRIPE as u32, Vec::new()).await.expect("it is cached")[0]
+}
+
+async fn write_cache(cache: &CacheClient, stripe: u64) -> u8 {
+    let data = vec![Bytes::from_static(&CONTENT)];
+    cache.write(stripe, 0, data).await.expect("there is room");
+    CONTENT[0]
+}
+
 #[divan::bench_group]
 mod read {
     use client::OpenOptions;
     use divan::Bencher;
-    use futures::executor::block_on;
-
-    use super::{
-        STRIPE, Stripes as _, cache_in, client_in, each, file_of, fill_cache, inside, measure,
-        read_file, scratch,
-    };
 
     #[divan::bench]
     fn by_a_door(bencher: Bencher<'_, '_>) {
-        let scratch = scratch();
-        let file = block_on(file_of(scratch.volume().file_system()));
-        measure(bencher, |batch| block_on(each(batch, |i| read_file(&file, i))));
+        super::by_a_door(bencher, super::read_file);
     }
 
     #[divan::bench]
     fn inside_a_node(bencher: Bencher<'_, '_>) {
-        let scratch = scratch();
-        block_on(file_of(scratch.volume().file_system()));
-        measure(bencher, |batch| {
-            inside(&scratch, move |context| async move {
-                let options = OpenOptions::new().read(true);
-                let file =
-                    client_in(&context).open("/stripes", options).await.expect("it is there");
-                each(batch, |i| read_file(&file, i)).await
-            })
-        });
+        super::inside_a_node(bencher, OpenOptions::new().read(true), super::read_file);
     }
 
     #[divan::bench]
     fn in_the_cache(bencher: Bencher<'_, '_>) {
-        let scratch = scratch();
-        let geometry = scratch.running().geometry();
-        let first = fill_cache(&scratch);
-        measure(bencher, |batch| {
-            inside(&scratch, move |context| async move {
-                let cache = cache_in(&context, geometry);
-                let read = async |stripe| {
-                    let read = cache.read(stripe, 0, STRIPE as u32, Vec::new()).await;
-                    read.expect("it is cached")[0]
-                };
-                each(batch, |i| read(first + i as u64)).await
-            })
-        });
+        super::in_the_cache(bencher, super::read_cache);
     }
 }
 
 #[divan::bench_group]
 mod write {
-    use bytes::Bytes;
     use client::OpenOptions;
     use divan::Bencher;
-    use futures::executor::block_on;
-
-    use super::{
-        CONTENT, Stripes as _, cache_in, client_in, each, file_of, fill_cache, inside, measure,
-        scratch, write_file,
-    };
 
     #[divan::bench]
     fn by_a_door(bencher: Bencher<'_, '_>) {
-        let scratch = scratch();
-        let file = block_on(file_of(scratch.volume().file_system()));
-        measure(bencher, |batch| block_on(each(batch, |i| write_file(&file, i))));
+        super::by_a_door(bencher, super::write_file);
     }
 
     #[divan::bench]
     fn inside_a_node(bencher: Bencher<'_, '_>) {
-        let scratch = scratch();
-        block_on(file_of(scratch.volume().file_system()));
-        measure(bencher, |batch| {
-            inside(&scratch, move |context| async move {
-                let options = OpenOptions::new().write(true);
-                let file =
-                    client_in(&context).open("/stripes", options).await.expect("it is there");
-                each(batch, |i| write_file(&file, i)).await
-            })
-        });
+        super::inside_a_node(bencher, OpenOptions::new().write(true), super::write_file);
     }
 
     #[divan::bench]
     fn in_the_cache(bencher: Bencher<'_, '_>) {
-        let scratch = scratch();
-        let geometry = scratch.running().geometry();
-        let first = fill_cache(&scratch);
-        measure(bencher, |batch| {
-            inside(&scratch, move |context| async move {
-                let cache = cache_in(&context, geometry);
-                let write = async |stripe| {
-                    let data = vec![Bytes::from_static(&CONTENT)];
-                    cache.write(stripe, 0, data).await.expect("there is room");
-                    CONTENT[0]
-                };
-                each(batch, |i| write(first + i as u64)).await
-            })
-        });
+        super::in_the_cache(bencher, super::write_cache);
     }
 }
 
@@ -201,8 +190,7 @@ fn fill_cache(scratch: &Scratch) -> u64 {
     inside(scratch, move |context| async move {
         let cache = cache_in(&context, geometry);
         for stripe in first..geometry.stripes() {
-            let data = vec![Bytes::from_static(&CONTENT)];
-            cache.write(stripe, 0, data).await.expect("there is room");
+            write_cache(&cache, stripe).await;
         }
         STRIPES
     });
@@ -215,11 +203,11 @@ fn copy_alone(bencher: Bencher<'_, '_>) {
     let source = vec![CONTENT[0]; STRIPES * STRIPE];
     let target = std::cell::RefCell::new(vec![0; STRIPES * STRIPE]);
     measure(bencher, |batch| {
-        block_on(each(batch, |i| {
+        block_on(each(batch, async |i| {
             let range = i * STRIPE..(i + 1) * STRIPE;
             let mut target = target.borrow_mut();
             target[range.clone()].copy_from_slice(black_box(&source[range.clone()]));
-            futures::future::ready(black_box(target[range.start]))
+            black_box(target[range.start])
         }))
     });
 }
