@@ -30,28 +30,13 @@ const BESIDE: NodeId = NodeId::fs(2);
 const ELSEWHERE: NodeId = NodeId::fs(1);
 
 mod table {
-    use runtime::Undelivered;
+    use runtime::Undelivered as Error;
 
     runtime::protocol! {
         /// The smallest request.
         Sum id 7 version 1;
         /// Adds one.
         1 Bulk Next { number: u64 } -> u64;
-    }
-
-    runtime::choice! {
-        /// Of the smallest request.
-        #[derive(Copy)]
-        pub enum Error {
-            /// Not done.
-            1 Undelivered { why: Undelivered },
-        }
-    }
-
-    impl From<Undelivered> for Error {
-        fn from(why: Undelivered) -> Self {
-            Self::Undelivered { why }
-        }
     }
 }
 

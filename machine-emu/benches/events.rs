@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use machine_emu::{Shape, World};
-use runtime::seed::Rng;
-use runtime::wire::{Decoder, Encoder, Malformed, Wire};
-use runtime::{Caller, NodeId, Undelivered};
+use runtime::{Caller, NodeId};
 
 mod table {
-    use super::Error;
+    use runtime::Undelivered as Error;
 
     runtime::protocol! {
         /// The smallest layer.
@@ -25,28 +23,6 @@ mod table {
     }
 }
 use table::{Bench, Ping, Reply, Request};
-
-/// Why a ping was not answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Error(Undelivered);
-
-impl From<Undelivered> for Error {
-    fn from(why: Undelivered) -> Self {
-        Self(why)
-    }
-}
-
-impl Wire for Error {
-    fn put(&self, out: &mut Encoder) {
-        self.0.put(out);
-    }
-    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        Undelivered::take(input).map(Self)
-    }
-    fn sample(rng: &mut Rng) -> Self {
-        Self(Undelivered::sample(rng))
-    }
-}
 
 struct Server;
 

@@ -16,7 +16,7 @@ use runtime::{Caller, Context, Epoch, NodeId, Server, Undelivered};
 
 mod echo {
     use bytes::Bytes;
-    use runtime::Undelivered;
+    use runtime::Undelivered as Error;
 
     runtime::protocol! {
         /// For tests.
@@ -25,21 +25,6 @@ mod echo {
         1 Bulk Say { text: Bytes, hops: u32 } -> (Bytes, u32);
         /// Answers after a while.
         2 Control Wait { micros: u64 } -> ();
-    }
-
-    runtime::choice! {
-        /// For tests.
-        #[derive(Copy)]
-        pub enum Error {
-            /// Not done.
-            1 Undelivered { why: Undelivered },
-        }
-    }
-
-    impl From<Undelivered> for Error {
-        fn from(why: Undelivered) -> Self {
-            Self::Undelivered { why }
-        }
     }
 }
 
@@ -130,7 +115,7 @@ fn many_requests_of_many_threads_are_all_answered() {
 fn a_node_that_does_not_exist_or_does_not_serve_is_unreachable() {
     let machine = machine(2);
     let say = echo::Say { text: Bytes::new(), hops: 0 };
-    let unreachable = Err(Undelivered::Unreachable.into());
+    let unreachable = Err(Undelivered::Unreachable);
     let door = machine.door();
     assert_eq!(block_on(door.spawn(NodeId::fs(8), say.clone())), unreachable);
     assert_eq!(block_on(door.spawn(NodeId::disk(1), say.clone())), unreachable);
@@ -148,9 +133,7 @@ fn a_full_node_answers_busy_and_loses_nothing() {
         running.chain(others).map(|micros| door.spawn(NodeId::fs(1), echo::Wait { micros }));
     let answers = block_on(join_all(calls));
     let busy = answers.iter().filter(|answer| answer.is_err()).count();
-    assert!(
-        answers.iter().filter_map(|answer| answer.err()).all(|e| e == Undelivered::Busy.into())
-    );
+    assert!(answers.iter().filter_map(|answer| answer.err()).all(|e| e == Undelivered::Busy));
     assert_eq!(busy, 100);
 }
 
@@ -256,8 +239,8 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
         assert_eq!(answer.unwrap().0, vec![i as u8; 1000 * i]);
     }
     let nobody = door.spawn(NodeId::fs(99), echo::Wait { micros: 1 });
-    assert_eq!(block_on(nobody), Err(Undelivered::Unreachable.into()));
+    assert_eq!(block_on(nobody), Err(Undelivered::Unreachable));
     let waiting = door.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
     drop(machine);
-    assert_eq!(block_on(waiting), Err(Undelivered::Lost.into()));
+    assert_eq!(block_on(waiting), Err(Undelivered::Lost));
 }

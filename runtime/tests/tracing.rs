@@ -18,28 +18,13 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 
 mod hop {
-    use runtime::Undelivered;
+    use runtime::Undelivered as Error;
 
     runtime::protocol! {
         /// For tests.
         Hop id 7 version 1;
         /// Goes on to the node after, so many times.
         1 Bulk Go { hops: u32 } -> ();
-    }
-
-    runtime::choice! {
-        /// For tests.
-        #[derive(Copy)]
-        pub enum Error {
-            /// Not done.
-            1 Undelivered { why: Undelivered },
-        }
-    }
-
-    impl From<Undelivered> for Error {
-        fn from(why: Undelivered) -> Self {
-            Self::Undelivered { why }
-        }
     }
 }
 

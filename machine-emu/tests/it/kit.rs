@@ -8,9 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use machine_emu::{Shape, World};
-use runtime::seed::Rng;
-use runtime::wire::{Decoder, Encoder, Malformed, Wire};
-use runtime::{Caller, Context, NodeId, Undelivered};
+use runtime::{Caller, Context, NodeId, Undelivered as Error};
 
 runtime::protocol! {
     /// Echoes and counters.
@@ -28,28 +26,6 @@ runtime::protocol! {
     5 Control Hop { hops: u32 } -> u32;
     /// Never answer.
     6 Control Never {} -> ();
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(unreachable_pub, reason = "the table makes it public")]
-pub struct Error(pub Undelivered);
-
-impl From<Undelivered> for Error {
-    fn from(why: Undelivered) -> Self {
-        Self(why)
-    }
-}
-
-impl Wire for Error {
-    fn put(&self, out: &mut Encoder) {
-        self.0.put(out);
-    }
-    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        Undelivered::take(input).map(Self)
-    }
-    fn sample(rng: &mut Rng) -> Self {
-        Self(Undelivered::sample(rng))
-    }
 }
 
 pub(crate) struct Server {

@@ -10,7 +10,7 @@ use machine_emu::{Fault, LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::seed::with_seed;
 use runtime::{NodeId, Undelivered};
 
-use crate::kit::{Count, Echo, Error, Hop, Ping, application, serving};
+use crate::kit::{Count, Echo, Hop, Ping, application, serving};
 
 /// No jitter, no bandwidth.
 fn exact(latency_ns: u64) -> NetworkTiming {
@@ -98,7 +98,7 @@ fn the_caller_of_a_lost_message_hears_so_after_the_timeout() {
     world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
     let context = application(&world);
     let answer = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
-    assert_eq!(answer, Err(Error(Undelivered::Lost)));
+    assert_eq!(answer, Err(Undelivered::Lost));
     assert_eq!(world.now(), Duration::from_millis(1));
     assert_eq!(world.counters().faults[&Fault::MessageLost], 1);
 }
@@ -124,7 +124,7 @@ fn a_damaged_message_is_never_delivered() {
             for number in 0..200 {
                 match context.spawn(NodeId::fs(0), Ping { number }).await {
                     Ok(answer) => assert_eq!(answer, number),
-                    Err(error) => assert_eq!(error, Error(Undelivered::Lost)),
+                    Err(error) => assert_eq!(error, Undelivered::Lost),
                 }
             }
         });
@@ -165,7 +165,7 @@ fn a_one_way_cut_loses_replies_but_not_requests_and_heals() {
     let context = application(&world);
     world.cut(NodeId::fs(0), context.node());
     let lost = world.run(context.spawn(NodeId::fs(0), Count {}));
-    assert_eq!(lost, Err(Error(Undelivered::Lost)));
+    assert_eq!(lost, Err(Undelivered::Lost));
     world.heal();
     assert_eq!(world.run(context.spawn(NodeId::fs(0), Count {})), Ok(2));
 }
@@ -176,7 +176,7 @@ fn a_partition_separates_its_sides_only() {
     let [first, second, third] = [0, 1, 2].map(NodeId::fs);
     world.partition(&[first], &[second, third]);
     let from = |node| world.context(node);
-    let lost = Err(Error(Undelivered::Lost));
+    let lost = Err(Undelivered::Lost);
     assert_eq!(world.run(from(first).spawn(second, Ping { number: 1 })), lost);
     assert_eq!(world.run(from(third).spawn(first, Ping { number: 1 })), lost);
     assert_eq!(world.run(from(second).spawn(third, Ping { number: 1 })), Ok(1));
@@ -200,7 +200,7 @@ fn what_was_held_for_a_clogged_node_arrives_later() {
 fn a_request_to_a_node_that_does_not_exist_or_serve_is_refused() {
     let world = serving(1, 1);
     let context = application(&world);
-    let unreachable = Err(Error(Undelivered::Unreachable));
+    let unreachable = Err(Undelivered::Unreachable);
     assert_eq!(world.run(context.spawn(NodeId::fs(9), Ping { number: 1 })), unreachable);
     assert_eq!(world.run(context.spawn(NodeId::disk(0), Ping { number: 1 })), unreachable);
 }
@@ -213,7 +213,7 @@ fn only_what_is_expendable_is_lost_by_chance() {
     world.set_expendable(|_, tag| tag == 1);
     let context = application(&world);
     let lost = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
-    assert_eq!(lost, Err(Error(Undelivered::Lost)));
+    assert_eq!(lost, Err(Undelivered::Lost));
     assert!(world.run(context.spawn(NodeId::fs(0), Count {})).is_ok());
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use runtime::{Context, Epoch, NodeId, Undelivered};
 
-use crate::kit::{Count, Error, Never, Ping, Slowly, application, serve, serving};
+use crate::kit::{Count, Never, Ping, Slowly, application, serve, serving};
 
 #[test]
 fn the_caller_of_a_node_that_dies_half_way_hears_lost() {
@@ -19,7 +19,7 @@ fn the_caller_of_a_node_that_dies_half_way_hears_lost() {
         world.kill(NodeId::fs(0));
         pending.await
     });
-    assert_eq!(answer, Err(Error(Undelivered::Lost)));
+    assert_eq!(answer, Err(Undelivered::Lost));
     assert!(!world.is_alive(NodeId::fs(0)));
 }
 
@@ -32,7 +32,7 @@ fn a_dead_node_refuses_or_swallows_messages_and_a_fresh_one_has_no_memory() {
     world.kill(node);
     let mut heard = Vec::new();
     for _ in 0..40 {
-        heard.push(world.run(context.spawn(node, Count {})).unwrap_err().0);
+        heard.push(world.run(context.spawn(node, Count {})).unwrap_err());
     }
     assert!(heard.contains(&Undelivered::Unreachable) && heard.contains(&Undelivered::Lost));
     serve(&world.restart(node));
@@ -151,7 +151,7 @@ fn a_restarted_node_lives_in_the_epoch_of_the_world_and_fences_the_old_one() {
     world.set_epoch(Epoch(2));
     serve(&world.restart(NodeId::fs(0)));
     let fenced = world.run(old.spawn(NodeId::fs(0), Ping { number: 1 }));
-    assert_eq!(fenced, Err(Error(Undelivered::Fenced)));
+    assert_eq!(fenced, Err(Undelivered::Fenced));
     world.tell_epoch(old.node(), Epoch(2));
     assert_eq!(world.run(old.spawn(NodeId::fs(0), Ping { number: 1 })), Ok(1));
 }
@@ -172,7 +172,7 @@ fn a_dead_context_answers_everything_with_an_error() {
     world.create_disk("disk", 1 << 20);
     let context = world.context(NodeId::fs(0));
     world.kill(NodeId::fs(0));
-    let unreachable = Some(Err(Error(Undelivered::Unreachable)));
+    let unreachable = Some(Err(Undelivered::Unreachable));
     assert_eq!(context.spawn(NodeId::fs(1), Ping { number: 1 }).now_or_never(), unreachable);
     assert_eq!(context.spawn(NodeId::fs(0), Ping { number: 1 }).now_or_never(), unreachable);
     assert!(context.open_disk("disk").now_or_never().unwrap().is_err());
