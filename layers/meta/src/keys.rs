@@ -28,6 +28,7 @@ pub(crate) enum Table {
     Name,
     Intent,
     Count,
+    Applied,
 }
 
 /// The table of a key.
@@ -38,6 +39,7 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::NAME => Table::Name,
         table::INTENT => Table::Intent,
         table::COUNT => Table::Count,
+        table::APPLIED => Table::Applied,
         _ => return None,
     })
 }
@@ -151,19 +153,14 @@ pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
     (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
 }
 
-/// The range of the keys of all inodes.
-pub(crate) fn all_inodes() -> (Vec<u8>, Vec<u8>) {
-    (key(table::INODE, &[]), key(table::INODE + 1, &[]))
-}
-
-/// The range of the keys of all names.
-pub(crate) fn all_names() -> (Vec<u8>, Vec<u8>) {
-    (key(table::NAME, &[]), key(table::NAME + 1, &[]))
-}
-
 /// The range that holds nothing but `key`.
 pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
+}
+
+/// The kind in an intent's key.
+pub(crate) fn intent_kind(key: &[u8]) -> Option<u64> {
+    number(key, 1)
 }
 
 /// The number in an intent's key.
@@ -198,5 +195,26 @@ mod tests {
         assert_eq!(name_parts(&key), Some((position(1, &name), &b"a"[..])));
         assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
         assert!(position(1, &name) < 1 << POSITION_BITS);
+    }
+
+    #[test]
+    fn each_key_tells_its_table() {
+        let name = Name::new(&b"a"[..]).unwrap();
+        let keys = [
+            (inode(1), Table::Inode),
+            (inode_count(), Table::Count),
+            (chunk(1, 2), Table::Chunk),
+            (super::name(1, &name), Table::Name),
+            (trim_intent(1), Table::Intent),
+            (grant_intent(1), Table::Intent),
+            (arrival(1), Table::Intent),
+            (promise(1), Table::Intent),
+            (applied(IntentId { node: 1, number: 2 }), Table::Applied),
+        ];
+        for (key, table) in keys {
+            assert_eq!(table_of(&key), Some(table));
+        }
+        assert_eq!(table_of(&[4]), None, "a table that nobody writes");
+        assert_eq!(table_of(&[]), None);
     }
 }

@@ -137,25 +137,6 @@ runtime::record! {
 }
 
 runtime::record! {
-    /// What a node holds, counted by reading all of it.
-    #[derive(Copy, Default)]
-    pub struct Census {
-        /// Inodes.
-        inodes: u64,
-        /// Names.
-        names: u64,
-        /// Blocks of files.
-        data_blocks: u64,
-        /// Files whose blocks are being freed.
-        trims: u64,
-        /// Effects promised to other nodes, not yet known to be durable there.
-        intents: u64,
-        /// Effects of other nodes' intents that are remembered as applied.
-        applied: u64,
-    }
-}
-
-runtime::record! {
     /// One name of a directory, at this node.
     pub struct NameEntry {
         /// The order of the scan: the upper 51 bits of the name's hash.
@@ -525,8 +506,7 @@ runtime::protocol! {
     /// Inodes that are gone and wait for [`Trim`].
     35 Control GetGone {} -> Vec<u64>;
 
-    /// Count what this node holds.
-    36 Bulk TakeCensus {} -> Census;
+    // 36 is dead: it counted what a node holds.
 
     /// After [`Error::LostWrites`]: the file is as last committed, and its write verifier is another
     /// one. Nothing changes if nothing was lost. Nobody may be reading or writing.

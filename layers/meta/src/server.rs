@@ -2,7 +2,6 @@
 
 mod allocate;
 mod audit;
-mod census;
 mod directories;
 mod effects;
 mod files;
@@ -141,7 +140,6 @@ impl MetaServer {
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
             Request::GetGone(_) => Reply::GetGone(Ok(self.gone())),
-            Request::TakeCensus(_) => Reply::TakeCensus(self.take_census().await),
             Request::ClaimName(r) => Reply::ClaimName(self.claim_name(r).await),
             Request::UnclaimName(r) => {
                 self.unclaim_name(&r);

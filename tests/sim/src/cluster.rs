@@ -10,7 +10,8 @@ use cache::CacheClient;
 use fileio::stack::{StackError, node};
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
-use meta::MetaServer;
+use meta::store::StoreError;
+use meta::{MetaServer, NodeAudit};
 use runtime::protocol::Undelivered;
 use runtime::seed::Rng;
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
@@ -118,9 +119,14 @@ impl Cluster {
         cluster
     }
 
-    /// The metadata of all nodes, as mounted last.
-    pub(super) fn mounted(&self) -> Vec<Rc<MetaServer>> {
-        self.mounted.borrow().clone()
+    /// The metadata of all nodes together, read to its last byte.
+    pub(super) async fn audit(&self) -> Result<NodeAudit, StoreError> {
+        let mounted = self.mounted.borrow().clone();
+        let mut all = NodeAudit::default();
+        for meta in mounted {
+            all.join(meta.audit().await?);
+        }
+        Ok(all)
     }
 
     /// The paths of all disks, in the order in which they were created.

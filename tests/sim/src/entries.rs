@@ -13,8 +13,7 @@ use fileio::protocol::{
 };
 use futures::FutureExt as _;
 use meta::hash::ino_node;
-use meta::protocol::{Census, Map, TakeCensus};
-use runtime::NodeId;
+use meta::protocol::Map;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
@@ -397,7 +396,7 @@ impl Entries<'_> {
                 tree.data_blocks += self.blocks(file).await;
             }
         }
-        self.check_census(&tree).await;
+        self.check_audit(&tree).await;
     }
 
     async fn attributes(&self, file: Handle) -> Attributes {
@@ -414,27 +413,24 @@ impl Entries<'_> {
         chunks.iter().map(meta::protocol::Chunk::count).sum()
     }
 
-    async fn check_census(&self, tree: &Tree) {
-        let context = self.scene.cluster.application(OBSERVER);
-        let mut sum = Census::default();
-        for node in (0..context.fs_nodes()).map(NodeId::fs) {
-            let counted = meta::client::ask(&context, node, TakeCensus {}).await;
-            let counted = counted.unwrap_or_else(|error| panic!("the census of {node}: {error}"));
-            sum.inodes += counted.inodes;
-            sum.names += counted.names;
-            sum.data_blocks += counted.data_blocks;
-            sum.trims += counted.trims;
-            sum.intents += counted.intents;
-            sum.applied += counted.applied;
-        }
+    async fn check_audit(&self, tree: &Tree) {
+        let audit = self.scene.cluster.audit().await;
+        let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
+        assert_eq!(audit.flaws, Vec::<String>::new(), "what the metadata contradicts");
         let inodes = tree.named.len() as u64 + 1;
-        let expected = Census {
-            inodes,
-            names: tree.names,
-            data_blocks: tree.data_blocks,
-            ..Census::default()
-        };
-        assert_eq!(sum, expected, "what the nodes hold, and what the tree needs");
+        let held = [
+            audit.inodes.len() as u64,
+            audit.names.len() as u64,
+            audit.blocks.values().sum(),
+            audit.trims,
+            audit.promises,
+            audit.applied,
+        ];
+        let needed = [inodes, tree.names, tree.data_blocks, 0, 0, 0];
+        assert_eq!(
+            held, needed,
+            "inodes, names, blocks, trims, promises, marks that the nodes hold and the tree needs"
+        );
         let space = self.scene.ask(0, GetSpace {}).await;
         assert_eq!(space.map(|space| space.inodes), Ok(inodes), "inodes as told to clients");
     }

@@ -13,7 +13,6 @@ use fileio::hash::name_node;
 use fileio::protocol::*;
 use futures::future::{Either, select};
 use machine_emu::{Shape, World};
-use meta::protocol::Census;
 
 use volume::{FS_NODES, Volume};
 
@@ -150,15 +149,25 @@ async fn walk(volume: &Volume) -> Tree {
 }
 
 /// The nodes hold what the tree needs and nothing else.
-async fn check_census(volume: &Volume, tree: &Tree, told: &str) {
+async fn check_audit(volume: &Volume, tree: &Tree, told: &str) {
     let mut files: BTreeMap<Handle, (u32, u32)> = BTreeMap::new();
     for &(file, links) in tree.values() {
         files.entry(file).or_insert((0, links)).0 += 1;
     }
     assert!(files.values().all(|(names, links)| names == links), "{told}: {tree:?}");
     let inodes = files.len() as u64 + 1;
-    let expected = Census { inodes, names: tree.len() as u64, ..Census::default() };
-    assert_eq!(volume.census().await, expected, "{told}");
+    let audit = volume.audit().await;
+    assert!(audit.flaws.is_empty(), "{told}: {:?}", audit.flaws);
+    let held = [
+        audit.inodes.len() as u64,
+        audit.names.len() as u64,
+        audit.blocks.values().sum(),
+        audit.trims,
+        audit.promises,
+        audit.applied,
+    ];
+    let needed = [inodes, tree.len() as u64, 0, 0, 0, 0];
+    assert_eq!(held, needed, "{told}: inodes, names, blocks, trims, promises, marks");
 }
 
 /// What was seen of a run until the power went.
@@ -245,7 +254,7 @@ fn cut_at(after: Duration, setup: &[Op], ops: &[Op], states: &[Tree]) {
         volume.restart().await;
         let told = format!("cut {after:?} after the begin of {ops:?}");
         let tree = walk(&volume).await;
-        check_census(&volume, &tree, &told).await;
+        check_audit(&volume, &tree, &told).await;
         let state = states[seen.durable.get()..].iter().position(|state| *state == tree);
         assert!(
             state.is_some(),
@@ -262,6 +271,18 @@ fn whole_or_not_at_all(setup: &[Op], ops: &[Op]) {
     for after in moments.chain(LATER.map(|later| took + later)) {
         cut_at(after, setup, ops, &states);
     }
+}
+
+#[test]
+fn promises_and_marks_of_what_was_applied_are_no_flaws() {
+    let world = world();
+    world.run(async {
+        let volume = prepared(&world, &[Op::Create(&[("a", 0)])]).await;
+        perform(&volume, Op::Rename(&[("a", 0)], &[("b", 2)])).await.unwrap();
+        let audit = volume.audit().await;
+        assert!(audit.promises > 0 && audit.applied > 0, "{audit:?}");
+        assert!(audit.flaws.is_empty(), "{:?}", audit.flaws);
+    });
 }
 
 #[test]

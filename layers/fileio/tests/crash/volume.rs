@@ -1,14 +1,15 @@
 //! A small volume on the emulated machine, brought up by the product's own code.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::rc::Rc;
 
 use fileio::client::ask;
 use fileio::protocol::{Error, FileIo};
 use fileio::stack::{Geometry, StackError, node};
 use futures::future::join_all;
 use machine_emu::World;
-use meta::protocol::{Census, TakeCensus};
+use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
 
 pub(crate) const FS_NODES: u32 = 4;
@@ -19,6 +20,8 @@ pub(crate) struct Volume {
     pub(crate) world: World,
     geometry: Geometry,
     epoch: Cell<u64>,
+    /// The metadata of all nodes, to check it.
+    mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
 }
 
 impl Volume {
@@ -33,7 +36,8 @@ impl Volume {
             stripes_per_disk: u64::from(FS_NODES) * 512,
         };
         world.create_disk(DISK, geometry.disk_length());
-        let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1) };
+        let volume =
+            Self { world: world.clone(), geometry, epoch: Cell::new(1), mounted: Rc::default() };
         let disk = move |context: Context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
@@ -46,6 +50,7 @@ impl Volume {
 
     /// Starts all nodes again and brings them up.
     pub(crate) async fn restart(&self) {
+        self.mounted.borrow_mut().clear();
         self.epoch.set(self.epoch.get() + 1);
         let epoch = Epoch(self.epoch.get());
         self.world.set_epoch(epoch);
@@ -60,8 +65,13 @@ impl Volume {
             Ok(())
         })
         .await;
-        self.on_all(move |context| async move {
-            node::serve_metadata(context, geometry).await.map(drop)
+        self.on_all(move |context| {
+            let mounted = self.mounted.clone();
+            async move {
+                let meta = node::serve_metadata(context, geometry).await?;
+                mounted.borrow_mut().push(meta);
+                Ok(())
+            }
         })
         .await;
         self.on_all(node::finish_intents).await;
@@ -103,17 +113,12 @@ impl Volume {
     }
 
     /// What all nodes hold.
-    pub(crate) async fn census(&self) -> Census {
-        let mut sum = Census::default();
-        for node in (0..FS_NODES).map(NodeId::fs) {
-            let part = meta::client::ask(&self.client(), node, TakeCensus {}).await.unwrap();
-            sum.inodes += part.inodes;
-            sum.names += part.names;
-            sum.data_blocks += part.data_blocks;
-            sum.trims += part.trims;
-            sum.intents += part.intents;
-            sum.applied += part.applied;
+    pub(crate) async fn audit(&self) -> NodeAudit {
+        let mounted = self.mounted.borrow().clone();
+        let mut all = NodeAudit::default();
+        for meta in mounted {
+            all.join(meta.audit().await.unwrap());
         }
-        sum
+        all
     }
 }

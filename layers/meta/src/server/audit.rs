@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::time::Duration;
 
 use super::{MetaServer, decode};
 use crate::attributes::Name;
@@ -9,7 +10,12 @@ use crate::keys;
 use crate::protocol::{Chunk, Dentry, Inode, Run};
 use crate::store::{Audit, StoreError};
 
-/// All metadata of one node, durable or not.
+/// Tries of an audit that a checkpoint disturbs.
+const TRIES_MAX: u32 = 20;
+/// The pause before the next one.
+const AGAIN_PAUSE: Duration = Duration::from_millis(20);
+
+/// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
 #[derive(Clone, Debug, Default)]
 pub struct NodeAudit {
     /// Its inodes.
@@ -18,8 +24,14 @@ pub struct NodeAudit {
     pub names: Vec<(u64, Name, Dentry)>,
     /// Blocks that the chunks of each file name.
     pub blocks: BTreeMap<u64, u64>,
-    /// Things still to be done: space to be trimmed, groups on their way.
-    pub intents: u64,
+    /// Files whose blocks are being freed.
+    pub trims: u64,
+    /// Groups given to another node, or come from one, of which the two have not agreed yet.
+    pub passing_groups: u64,
+    /// Effects promised to other nodes, not yet known to be durable there.
+    pub promises: u64,
+    /// Effects of other nodes' promises that are remembered as applied.
+    pub applied: u64,
     /// The count of inodes that the node keeps.
     pub inode_count: u64,
     /// What contradicts itself, in words. Empty on a sound node.
@@ -28,8 +40,18 @@ pub struct NodeAudit {
 
 impl MetaServer {
     /// Reads everything and compares the space in use with what is named. `Busy` if a checkpoint
-    /// came between; changes of the node meanwhile are told as flaws.
+    /// came between again and again; changes of the node meanwhile are told as flaws.
     pub async fn audit(&self) -> Result<NodeAudit, StoreError> {
+        for _ in 1..TRIES_MAX {
+            match self.audit_once().await {
+                Err(StoreError::Busy) => self.context.sleep(AGAIN_PAUSE).await,
+                outcome => return outcome,
+            }
+        }
+        self.audit_once().await
+    }
+
+    async fn audit_once(&self) -> Result<NodeAudit, StoreError> {
         let space = self.store.space();
         let audit = self.store.audit().await?;
         let mut found = NodeAudit { inode_count: self.inode_count.get(), ..NodeAudit::default() };
@@ -60,6 +82,21 @@ impl MetaServer {
 }
 
 impl NodeAudit {
+    /// Adds what another node holds.
+    pub fn join(&mut self, other: Self) {
+        self.inodes.extend(other.inodes);
+        self.names.extend(other.names);
+        for (ino, blocks) in other.blocks {
+            *self.blocks.entry(ino).or_default() += blocks;
+        }
+        self.trims += other.trims;
+        self.passing_groups += other.passing_groups;
+        self.promises += other.promises;
+        self.applied += other.applied;
+        self.inode_count += other.inode_count;
+        self.flaws.extend(other.flaws);
+    }
+
     /// Takes one key of the store; `None` if it cannot be read.
     fn take(&mut self, key: &[u8], value: &[u8], used: &mut Vec<Run>) -> Option<()> {
         match keys::table_of(key)? {
@@ -74,8 +111,14 @@ impl NodeAudit {
                 let name = Name::new(name.to_vec()).ok()?;
                 self.names.push((keys::number(key, 1)?, name, decode(value).ok()?));
             }
-            keys::Table::Intent => self.intents += 1,
+            keys::Table::Intent => match keys::intent_kind(key)? {
+                keys::TRIMS => self.trims += 1,
+                keys::GRANTS | keys::ARRIVALS => self.passing_groups += 1,
+                keys::PROMISES => self.promises += 1,
+                _ => return None,
+            },
             keys::Table::Count => {}
+            keys::Table::Applied => self.applied += 1,
         }
         Some(())
     }

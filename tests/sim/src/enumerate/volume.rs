@@ -9,7 +9,7 @@ use fileio::protocol::{
 };
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
-use meta::store::{StoreError, smallest_share, stripes_min};
+use meta::store::{smallest_share, stripes_min};
 use runtime::{Context, NodeId};
 
 use super::perform::{Ask as _, Done, data, handle, name, perform};
@@ -29,9 +29,6 @@ const EPOCH_OF_CHECK: u64 = 100;
 const LIVELY_WITHIN: Duration = Duration::from_mins(2);
 /// What was answered is durable after this, asked for or not.
 const DURABLE_WITHIN: Duration = Duration::from_secs(5);
-/// Tries of an audit that a checkpoint disturbs.
-const AUDIT_TRIES_MAX: usize = 20;
-const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Numbers of operations that make the volume start here.
 const SETUP_NUMBER: u64 = 1_000;
@@ -204,10 +201,10 @@ pub(super) fn inspect(shape: Shape, disks: &Disks) -> Result<Found, String> {
 async fn look(cluster: &Cluster) -> Result<Found, String> {
     cluster.mount(Phases::All).await.map_err(|error| format!("it cannot be mounted: {error}"))?;
     let context = cluster.application(0);
-    let audits = audit(cluster, &context).await?;
+    let audit = cluster.audit().await.map_err(|error| format!("the audit failed: {error}"))?;
     let tree = walk(&context).await?;
     try_out(&context).await.map_err(|error| format!("the volume is of no use: {error}"))?;
-    Ok(Found { tree, flaws: flaws(&audits) })
+    Ok(Found { tree, flaws: flaws(audit) })
 }
 
 /// A new file can be made, written, committed and read.
@@ -234,43 +231,25 @@ async fn try_out(context: &Context) -> Result<(), fileio::protocol::Error> {
     Ok(())
 }
 
-async fn audit(cluster: &Cluster, context: &Context) -> Result<Vec<NodeAudit>, String> {
-    let mut audits = Vec::new();
-    for meta in cluster.mounted() {
-        let mut tries = 0;
-        let audit = loop {
-            match meta.audit().await {
-                Err(StoreError::Busy) if tries < AUDIT_TRIES_MAX => {
-                    tries += 1;
-                    context.sleep(AUDIT_PAUSE).await;
-                }
-                audit => break audit,
-            }
-        };
-        audits.push(audit.map_err(|error| format!("the audit failed: {error}"))?);
-    }
-    Ok(audits)
-}
-
 /// What the metadata of all nodes together says that cannot be.
-fn flaws(audits: &[NodeAudit]) -> Vec<String> {
-    let mut flaws: Vec<String> = audits.iter().flat_map(|audit| audit.flaws.clone()).collect();
+fn flaws(audit: NodeAudit) -> Vec<String> {
+    let mut flaws = audit.flaws;
     let mut names: BTreeMap<Handle, u32> = BTreeMap::new();
     let mut directories: BTreeMap<u64, u32> = BTreeMap::new();
-    for (above, _, dentry) in audits.iter().flat_map(|audit| &audit.names) {
+    for (above, _, dentry) in &audit.names {
         *names.entry(Handle { ino: dentry.ino, generation: dentry.generation }).or_default() += 1;
         if dentry.kind == (Kind::Directory {}) {
             *directories.entry(*above).or_default() += 1;
         }
     }
-    let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
-    for audit in audits {
-        blocks.extend(audit.blocks.iter().map(|(&ino, &count)| (ino, count)));
-        if audit.intents > 0 {
-            flaws.push("something is still to be done".to_owned());
-        }
+    if audit.trims + audit.passing_groups + audit.promises > 0 {
+        flaws.push("something is still to be done".to_owned());
     }
-    for inode in audits.iter().flat_map(|audit| &audit.inodes) {
+    if audit.applied > 0 {
+        flaws.push("after a mount something is remembered as applied".to_owned());
+    }
+    let mut blocks = audit.blocks;
+    for inode in &audit.inodes {
         let attributes = &inode.attributes;
         let names = names.remove(&handle(attributes)).unwrap_or(0);
         if attributes.kind == (Kind::Directory {}) {
