@@ -1,6 +1,7 @@
 //! The file actor of one node: answers the applications interface out of metadata and cache.
 
 mod attributes;
+mod calls;
 mod create;
 mod directory;
 mod files;
@@ -21,7 +22,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
-use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
+use crate::protocol::{Attributes, CallId, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,6 +46,8 @@ pub struct FileServer {
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
+    /// Calls under way: a second copy of one waits for the first.
+    calls: KeyedLock<CallId>,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -70,7 +73,8 @@ impl FileServer {
     pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let geometry = stripes.geometry();
         let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
-        let server = Rc::new(Self { context, stripes, geometry, files, chunks });
+        let calls = KeyedLock::default();
+        let server = Rc::new(Self { context, stripes, geometry, files, chunks, calls });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
         server
@@ -159,15 +163,16 @@ impl FileServer {
         outcome.map(|(value, _)| value)
     }
 
-    /// Does all `effects`, durably if one of them is at another node, or nothing; then lets go of
+    /// Does all `effects` of `call`, durably if one of them is at another node, or nothing; then lets go of
     /// files that are gone.
     async fn execute(
         self: &Rc<Self>,
+        call: CallId,
         effects: Vec<Effect>,
         claimed: bool,
         durable: bool,
     ) -> Result<(), Error> {
-        for ino in self.meta_here(Execute { effects, claimed, durable }).await? {
+        for ino in self.meta_here(Execute { effects, claimed, durable, call }).await? {
             let node = self.node_of(ino);
             if node == self.context.node() {
                 let server = self.clone();

@@ -14,7 +14,7 @@ mod table {
     pub(super) const INODE: u8 = 1;
     pub(super) const CHUNK: u8 = 2;
     pub(super) const NAME: u8 = 3;
-    // 4 is kept for the stored replies of the metadata issue.
+    pub(super) const REPLY: u8 = 4;
     pub(super) const INTENT: u8 = 5;
     pub(super) const COUNT: u8 = 6;
     pub(super) const APPLIED: u8 = 7;
@@ -28,6 +28,7 @@ pub(crate) enum Table {
     Name,
     Intent,
     Count,
+    Reply,
 }
 
 /// The table of a key.
@@ -38,6 +39,7 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::NAME => Table::Name,
         table::INTENT => Table::Intent,
         table::COUNT => Table::Count,
+        table::REPLY => Table::Reply,
         _ => return None,
     })
 }
@@ -149,6 +151,21 @@ pub(crate) fn applied(intent: IntentId) -> Vec<u8> {
 /// The range of everything applied.
 pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
     (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
+}
+
+/// The stored reply in this slot.
+pub(crate) fn reply(slot: u64) -> Vec<u8> {
+    key(table::REPLY, &[slot])
+}
+
+/// The slot in a stored reply's key.
+pub(crate) fn reply_slot(key: &[u8]) -> Option<u64> {
+    number(key, 1)
+}
+
+/// The range of all stored replies.
+pub(crate) fn all_replies() -> (Vec<u8>, Vec<u8>) {
+    (key(table::REPLY, &[]), key(table::REPLY + 1, &[]))
 }
 
 /// The range of the keys of all inodes.

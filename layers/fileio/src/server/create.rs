@@ -9,10 +9,11 @@ use meta::protocol::{
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
+use super::calls::made;
 use super::{FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
-    Attributes, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link, Lookup,
+    Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link, Lookup,
     MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
 };
 use crate::rules;
@@ -68,20 +69,21 @@ impl FileServer {
     }
 
     pub(super) async fn create(self: &Rc<Self>, request: Create) -> Result<Created, Error> {
-        let created = self
-            .racing(async || {
+        let work = async || {
+            self.racing(async || {
                 self.changing(request.directory, async |above| {
                     self.create_in(&request, above).await
                 })
                 .await
             })
-            .await?;
-        let size = request.change.size.filter(|size| created.new && *size > 0);
-        let Some(size) = size else { return Ok(created) };
-        let Attributes { ino, generation, .. } = created.attributes;
-        let file = Handle { ino, generation };
-        let attributes = self.set_size(file, size, self.now(), request.durable).await?;
-        Ok(Created { attributes, new: true })
+            .await
+        };
+        let again = async |outcome| {
+            let attributes =
+                self.made_before(made(outcome)?, Kind::File {}, &request.who).await?;
+            Ok(Created { attributes, new: true })
+        };
+        self.once(request.call, request.durable, work, again).await
     }
 
     async fn create_in(
@@ -103,7 +105,7 @@ impl FileServer {
         if let Existing::UseIfSame { verifier } = existing {
             inode.verifier = Some(*verifier);
         }
-        let (attributes, noted) = self.add(*directory, name, inode, *durable).await?;
+        let (attributes, noted) = self.add(request.call, (*directory, name), inode, *durable).await?;
         Ok((Created { attributes, new: true }, noted))
     }
 
@@ -154,8 +156,8 @@ impl FileServer {
     /// Makes an inode and its name at this node.
     async fn add(
         &self,
-        directory: Handle,
-        name: &Name,
+        call: CallId,
+        (directory, name): (Handle, &Name),
         inode: NewInode,
         durable: bool,
     ) -> Result<(Attributes, Option<Time>), Error> {
@@ -164,8 +166,8 @@ impl FileServer {
         let counted = is_directory.then(|| count_directories(directory, 1, inode.time));
         let (directory, name, effects) =
             (directory.ino, name.clone(), counted.into_iter().collect());
-        let call = AddFile { directory, name, inode, effects, durable };
-        match self.meta_here(call).await {
+        let add = AddFile { directory, name, inode, effects, durable, call };
+        match self.meta_here(add).await {
             // It was not there when we looked.
             Err(Error::Exists {}) => Err(Error::Changed {}),
             added => Ok((added?, noted)),
@@ -173,11 +175,17 @@ impl FileServer {
     }
 
     pub(super) async fn make_node(&self, request: MakeNode) -> Result<Attributes, Error> {
-        self.racing(async || {
-            self.changing(request.directory, async |above| self.make_in(&request, above).await)
-                .await
-        })
-        .await
+        let work = async || {
+            self.racing(async || {
+                self.changing(request.directory, async |above| self.make_in(&request, above).await)
+                    .await
+            })
+            .await
+        };
+        let again = async |outcome| {
+            self.made_before(made(outcome)?, kind_of(&request.node), &request.who).await
+        };
+        self.once(request.call, true, work, again).await
     }
 
     async fn make_in(
@@ -209,19 +217,26 @@ impl FileServer {
             }
             NewNode::Directory {} | NewNode::Fifo {} | NewNode::Socket {} => {}
         }
-        self.add(*directory, name, inode, true).await
+        self.add(request.call, (*directory, name), inode, true).await
     }
 
     /// The file's node decides: a link is counted, durably, before a name can be seen that needs it.
     pub(super) async fn link(self: &Rc<Self>, request: Link) -> Result<Attributes, Error> {
-        let Link { file, directory, name, .. } = &request;
+        let work = async || self.link_new(&request).await;
+        let again =
+            async |_| self.made_before(request.file, Kind::File {}, &request.who).await;
+        self.once(request.call, true, work, again).await
+    }
+
+    async fn link_new(self: &Rc<Self>, request: &Link) -> Result<Attributes, Error> {
+        let Link { file, directory, name, .. } = request;
         self.inode(*file).await?;
         let name_node = name_node(directory.ino, name, self.context.fs_nodes());
         self.racing(async || {
             self.changing_at(*directory, name_node, async |above| {
                 rules::check_search(&request.who, above)?;
                 let found = self.claim(name_node, *directory, name).await?;
-                let linked = self.link_claimed(&request, found, above).await;
+                let linked = self.link_claimed(request, found, above).await;
                 if linked.as_ref().is_err_and(|error| !is_in_doubt(*error)) {
                     self.unclaim(name_node, *directory, name).await?;
                 }
@@ -263,7 +278,7 @@ impl FileServer {
                 set: Some(Dentry { ino, generation, kind: linked.kind }),
             },
         ];
-        self.execute(effects, true, true).await?;
+        self.execute(request.call, effects, true, true).await?;
         let attributes = match self.inode(*file).await {
             // Removed again already.
             Err(Error::Stale {}) => Attributes { links: linked.links + 1, ctime: now, ..linked },

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use super::{MetaServer, decode};
 use crate::attributes::Name;
 use crate::keys;
-use crate::protocol::{Chunk, Dentry, Inode, Run};
+use crate::protocol::{Chunk, Dentry, Inode, Run, StoredReply};
 use crate::store::{Audit, StoreError};
 
 /// All metadata of one node, durable or not.
@@ -76,6 +76,7 @@ impl NodeAudit {
             }
             keys::Table::Intent => self.intents += 1,
             keys::Table::Count => {}
+            keys::Table::Reply => drop(decode::<StoredReply>(value).ok()?),
         }
         Some(())
     }
