@@ -22,6 +22,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
+use self::calls::Calls;
 use crate::protocol::{Attributes, CallId, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
@@ -46,8 +47,7 @@ pub struct FileServer {
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
-    /// Calls under way: a second copy of one waits for the first.
-    calls: KeyedLock<CallId>,
+    calls: Calls,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -64,7 +64,13 @@ impl Server<FileIo> for FileServer {
             let refused = Reply::Trim(Err(Error::NotPermitted {}));
             return futures::future::ready(refused).boxed_local();
         }
-        async move { self.answer(request).await }.boxed_local()
+        async move {
+            match request.call() {
+                Some(call) => self.once(call, &request).await,
+                None => self.answer(request).await,
+            }
+        }
+        .boxed_local()
     }
 }
 
@@ -73,7 +79,7 @@ impl FileServer {
     pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let geometry = stripes.geometry();
         let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
-        let calls = KeyedLock::default();
+        let calls = Calls::default();
         let server = Rc::new(Self { context, stripes, geometry, files, chunks, calls });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
@@ -82,16 +88,16 @@ impl FileServer {
 
     async fn answer(self: Rc<Self>, request: Request) -> Reply {
         match request {
+            Request::Create(_)
+            | Request::MakeNode(_)
+            | Request::Remove(_)
+            | Request::RemoveDirectory(_)
+            | Request::Rename(_)
+            | Request::Link(_) => self.perform(&request).await,
             Request::Lookup(r) => Reply::Lookup(self.lookup(r).await),
             Request::Parent(r) => Reply::Parent(self.parent(r).await),
             Request::GetAttributes(r) => Reply::GetAttributes(self.get_attributes(&r).await),
             Request::SetAttributes(r) => Reply::SetAttributes(self.set_attributes(r).await),
-            Request::Create(r) => Reply::Create(self.create(r).await),
-            Request::MakeNode(r) => Reply::MakeNode(self.make_node(r).await),
-            Request::Remove(r) => Reply::Remove(self.remove(r).await),
-            Request::RemoveDirectory(r) => Reply::RemoveDirectory(self.remove_directory(r).await),
-            Request::Rename(r) => Reply::Rename(self.rename(r).await),
-            Request::Link(r) => Reply::Link(self.link(r).await),
             Request::ReadDirectory(r) => Reply::ReadDirectory(self.read_directory(r).await),
             Request::ReadLink(r) => Reply::ReadLink(self.read_link(&r).await),
             Request::Read(r) => Reply::Read(self.read(r).await),

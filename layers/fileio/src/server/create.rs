@@ -9,7 +9,6 @@ use meta::protocol::{
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
-use super::calls::made;
 use super::{FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
@@ -68,22 +67,12 @@ impl FileServer {
         Err(Undelivered::Busy.into())
     }
 
-    pub(super) async fn create(self: &Rc<Self>, request: Create) -> Result<Created, Error> {
-        let work = async || {
-            self.racing(async || {
-                self.changing(request.directory, async |above| {
-                    self.create_in(&request, above).await
-                })
+    pub(super) async fn create(self: &Rc<Self>, request: &Create) -> Result<Created, Error> {
+        self.racing(async || {
+            self.changing(request.directory, async |above| self.create_in(request, above).await)
                 .await
-            })
-            .await
-        };
-        let again = async |outcome| {
-            let attributes =
-                self.made_before(made(outcome)?, Kind::File {}, &request.who).await?;
-            Ok(Created { attributes, new: true })
-        };
-        self.once(request.call, request.durable, work, again).await
+        })
+        .await
     }
 
     async fn create_in(
@@ -174,18 +163,12 @@ impl FileServer {
         }
     }
 
-    pub(super) async fn make_node(&self, request: MakeNode) -> Result<Attributes, Error> {
-        let work = async || {
-            self.racing(async || {
-                self.changing(request.directory, async |above| self.make_in(&request, above).await)
-                    .await
-            })
-            .await
-        };
-        let again = async |outcome| {
-            self.made_before(made(outcome)?, kind_of(&request.node), &request.who).await
-        };
-        self.once(request.call, true, work, again).await
+    pub(super) async fn make_node(&self, request: &MakeNode) -> Result<Attributes, Error> {
+        self.racing(async || {
+            self.changing(request.directory, async |above| self.make_in(request, above).await)
+                .await
+        })
+        .await
     }
 
     async fn make_in(
@@ -221,14 +204,7 @@ impl FileServer {
     }
 
     /// The file's node decides: a link is counted, durably, before a name can be seen that needs it.
-    pub(super) async fn link(self: &Rc<Self>, request: Link) -> Result<Attributes, Error> {
-        let work = async || self.link_new(&request).await;
-        let again =
-            async |_| self.made_before(request.file, Kind::File {}, &request.who).await;
-        self.once(request.call, true, work, again).await
-    }
-
-    async fn link_new(self: &Rc<Self>, request: &Link) -> Result<Attributes, Error> {
+    pub(super) async fn link(self: &Rc<Self>, request: &Link) -> Result<Attributes, Error> {
         let Link { file, directory, name, .. } = request;
         self.inode(*file).await?;
         let name_node = name_node(directory.ino, name, self.context.fs_nodes());
@@ -315,7 +291,8 @@ pub(super) fn handle_of(dentry: &Dentry) -> Handle {
     Handle { ino: dentry.ino, generation: dentry.generation }
 }
 
-fn kind_of(node: &NewNode) -> Kind {
+/// What such a request makes.
+pub(super) fn kind_of(node: &NewNode) -> Kind {
     match node {
         NewNode::Directory {} => Kind::Directory {},
         NewNode::Symlink { .. } => Kind::Symlink {},

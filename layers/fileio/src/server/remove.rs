@@ -12,17 +12,12 @@ use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirec
 use crate::rules;
 
 impl FileServer {
-    pub(super) async fn remove(self: &Rc<Self>, request: Remove) -> Result<(), Error> {
-        let work = async || {
-            self.racing(async || {
-                self.changing(request.directory, async |above| {
-                    self.remove_in(&request, above).await
-                })
+    pub(super) async fn remove(self: &Rc<Self>, request: &Remove) -> Result<(), Error> {
+        self.racing(async || {
+            self.changing(request.directory, async |above| self.remove_in(request, above).await)
                 .await
-            })
-            .await
-        };
-        self.once(request.call, request.durable, work, async |_| Ok(())).await
+        })
+        .await
     }
 
     async fn remove_in(
@@ -63,18 +58,15 @@ impl FileServer {
 
     pub(super) async fn remove_directory(
         self: &Rc<Self>,
-        request: RemoveDirectory,
+        request: &RemoveDirectory,
     ) -> Result<(), Error> {
-        let work = async || {
-            self.racing(async || {
-                self.changing(request.directory, async |above| {
-                    self.remove_directory_in(&request, above).await
-                })
-                .await
+        self.racing(async || {
+            self.changing(request.directory, async |above| {
+                self.remove_directory_in(request, above).await
             })
             .await
-        };
-        self.once(request.call, true, work, async |_| Ok(())).await
+        })
+        .await
     }
 
     async fn remove_directory_in(

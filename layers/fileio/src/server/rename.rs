@@ -41,12 +41,7 @@ struct Above<'a> {
 }
 
 impl FileServer {
-    pub(super) async fn rename(self: &Rc<Self>, request: Rename) -> Result<(), Error> {
-        let work = async || self.rename_new(&request).await;
-        self.once(request.call, true, work, async |_| Ok(())).await
-    }
-
-    async fn rename_new(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
+    pub(super) async fn rename(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
         self.racing(async || {
             let found = self.find(request.from_directory, &request.from_name).await?;
             let moves_directory = found.is_some_and(|found| found.kind == (Kind::Directory {}));

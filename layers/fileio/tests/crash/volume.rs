@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 
 use fileio::client::ask;
-use fileio::protocol::{Error, FileIo};
+use fileio::protocol::{CallId, Error, FileIo};
 use fileio::stack::{Geometry, StackError, node};
 use futures::channel::oneshot;
 use futures::future::try_join_all;
@@ -20,6 +20,7 @@ pub(crate) struct Volume {
     pub(crate) world: World,
     geometry: Geometry,
     epoch: Cell<u64>,
+    calls: Cell<u64>,
 }
 
 impl Volume {
@@ -34,7 +35,7 @@ impl Volume {
             stripes_per_disk: u64::from(FS_NODES) * 512,
         };
         world.create_disk(DISK, geometry.disk_length());
-        let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1) };
+        let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1), calls: Cell::default() };
         let disk = volume.on(NodeId::disk(0), move |context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
@@ -101,6 +102,12 @@ impl Volume {
     /// Where the client is.
     pub(crate) fn client(&self) -> Context {
         self.world.context(NodeId::application(0))
+    }
+
+    /// The id of a new call.
+    pub(crate) fn call_id(&self) -> CallId {
+        self.calls.set(self.calls.get() + 1);
+        CallId { client: 1, number: self.calls.get() }
     }
 
     /// Asks as a client.
