@@ -209,6 +209,7 @@ mod tests {
     #[test]
     fn keys_have_the_agreed_bytes_and_order() {
         assert_eq!(inode(0x0102), [1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(reply(5), [4, 0, 0, 0, 0, 0, 0, 0, 5]);
         assert_eq!(chunk(1, 2), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
         let name = Name::new(&b"a"[..]).unwrap();
         let key = super::name(1, &name);

@@ -12,8 +12,8 @@ use runtime::protocol::Undelivered;
 use super::{FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
-    Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link, Lookup,
-    MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
+    Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link,
+    Lookup, MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
 };
 use crate::rules;
 
@@ -94,7 +94,8 @@ impl FileServer {
         if let Existing::UseIfSame { verifier } = existing {
             inode.verifier = Some(*verifier);
         }
-        let (attributes, noted) = self.add(request.call, (*directory, name), inode, *durable).await?;
+        let (attributes, noted) =
+            self.add(request.call, (*directory, name), inode, *durable).await?;
         Ok((Created { attributes, new: true }, noted))
     }
 
@@ -165,8 +166,7 @@ impl FileServer {
 
     pub(super) async fn make_node(&self, request: &MakeNode) -> Result<Attributes, Error> {
         self.racing(async || {
-            self.changing(request.directory, async |above| self.make_in(request, above).await)
-                .await
+            self.changing(request.directory, async |above| self.make_in(request, above).await).await
         })
         .await
     }

@@ -35,7 +35,8 @@ impl Volume {
             stripes_per_disk: u64::from(FS_NODES) * 512,
         };
         world.create_disk(DISK, geometry.disk_length());
-        let volume = Self { world: world.clone(), geometry, epoch: Cell::new(1), calls: Cell::default() };
+        let volume =
+            Self { world: world.clone(), geometry, epoch: Cell::new(1), calls: Cell::default() };
         let disk = volume.on(NodeId::disk(0), move |context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await

@@ -210,9 +210,10 @@ async fn check(cluster: &Cluster, clients: &[Client<'_>]) {
     let list =
         ReadDirectory { who: who(), directory: ROOT, after: 0, count_max: 1_000, attributes: true };
     let page = cluster.ask(list).await;
-    let found = page.entries.iter().map(|entry| {
-        (entry.name.clone(), (entry.handle, entry.kind == (Kind::Directory {})))
-    });
+    let found = page
+        .entries
+        .iter()
+        .map(|entry| (entry.name.clone(), (entry.handle, entry.kind == (Kind::Directory {}))));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), wanted);
     let directories = wanted.values().filter(|(_, is_directory)| *is_directory).count();
     assert_eq!(page.directory.links as usize, 2 + directories, "links of the root");
