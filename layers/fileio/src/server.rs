@@ -169,8 +169,8 @@ impl FileServer {
         outcome.map(|(value, _)| value)
     }
 
-    /// Does all `effects` of `call`, durably if one of them is at another node, or nothing; then lets go of
-    /// files that are gone.
+    /// Does all `effects` of `call`, durably if one of them is at another node, or nothing; then lets
+    /// go of files that are gone.
     async fn execute(
         self: &Rc<Self>,
         call: CallId,

@@ -77,8 +77,8 @@ impl FileServer {
                 }
                 reply
             }
-            (Err(_), Some(error)) => refused(request, error),
-            (Err(error), None) => refused(request, error),
+            // Decided, but not yet to be told.
+            (Err(error), _) => refused(request, error),
         }
     }
 

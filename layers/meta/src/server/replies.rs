@@ -153,9 +153,19 @@ mod tests {
         let (mut batch, reply) = (Batch::new(), (call(number), Outcome::Done {}));
         let slot = replies.next_slot(now);
         replies.put(reply, now, &mut batch);
-        assert!(!batch.is_empty());
         replies.stored(reply, now, Position::default(), None);
         keys::reply(slot)
+    }
+
+    #[test]
+    fn a_reply_adds_few_bytes_to_the_record() {
+        let bytes = |outcome| {
+            let mut batch = Batch::new();
+            Replies::default().put((call(1), outcome), Duration::ZERO, &mut batch);
+            batch.length_bytes()
+        };
+        assert_eq!(bytes(Outcome::Done {}), 39);
+        assert_eq!(bytes(Outcome::Made { ino: 1, generation: 2 }), 55);
     }
 
     #[test]
