@@ -1,5 +1,6 @@
 //! Calls whose replies get lost, while nodes restart and the power goes: each is done once, and whoever
 //! asks again is told what came of it the first time.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -127,9 +128,9 @@ impl Client<'_> {
         match (found, self.rng.below(4)) {
             (None, 0) => {
                 let node = NewNode::Directory {};
-                let make =
+                let order =
                     MakeNode { who, call, directory, name: name.clone(), node, change }.into();
-                let made = self.done(make).await.unwrap();
+                let made = self.done(order).await.unwrap();
                 self.names.insert(name, (made, true));
             }
             (None, _) => {
