@@ -224,7 +224,12 @@ impl Connection {
                 let answer = self.common.programs.answer(&self.peer, xid, question);
                 answer.instrument(span).await
             }
-            Err(refusal) => Err(refusal),
+            Err(refusal) => Some(Err(refusal)),
+        };
+        let Some(answer) = answer else {
+            tracing::warn!(target: "mdfs::nfs", host = self.host(), xid, "done or not: asks for it again");
+            self.close();
+            return self.release(weight_bytes);
         };
         if let Err(refusal) = &answer {
             tracing::debug!(target: "mdfs::nfs", host = self.host(), xid, ?refusal, "refused");

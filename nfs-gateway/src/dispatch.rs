@@ -14,9 +14,6 @@ use crate::rpc::{Question, Refusal};
 use crate::translate;
 use crate::xdr::Body;
 
-/// Of a call's arguments, so many bytes tell it from another one with the same number.
-const TOLD_APART_BYTES: usize = 1024;
-
 /// The other side of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -53,13 +50,29 @@ impl Programs {
         Self { volume, mounts: Mounts::default() }
     }
 
-    /// Answers one call of `peer`.
+    /// Answers one call of `peer`; `None` if nobody knows whether it was done: then it must be sent
+    /// again as it is, on another connection.
     pub(crate) async fn answer(
         &self,
         peer: &Peer,
         xid: u32,
         mut question: Question,
-    ) -> Result<Body, Refusal> {
+    ) -> Option<Result<Body, Refusal>> {
+        let asker = match self.asker(peer, xid, &mut question) {
+            Ok(asker) => asker,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let (procedure, arguments) = (question.procedure, question.arguments);
+        let body = if question.program == nfs::PROGRAM {
+            nfs3::answer(&asker, procedure, arguments).await
+        } else {
+            mount3::answer(&asker, &self.mounts, &peer.host, procedure, arguments).await
+        };
+        (!asker.is_in_doubt()).then(|| body.map_err(Refusal::from))
+    }
+
+    /// Who asks.
+    fn asker(&self, peer: &Peer, xid: u32, question: &mut Question) -> Result<Asker, Refusal> {
         let only = match question.program {
             nfs::PROGRAM => nfs::VERSION,
             mount::PROGRAM => mount::VERSION,
@@ -68,27 +81,21 @@ impl Programs {
         if question.version != only {
             return Err(Refusal::ProgramVersion(only));
         }
-        if !nfs3::has_payload(&question) {
+        if !nfs3::has_payload(question) {
             question.arguments.join();
         }
-        let call = call_id(peer, xid, &question);
-        let who = translate::credentials(question.claim);
-        let asker = Asker::new(self.volume.clone(), who, call);
-        let (procedure, arguments) = (question.procedure, question.arguments);
-        let body = if question.program == nfs::PROGRAM {
-            nfs3::answer(&asker, procedure, arguments).await?
-        } else {
-            mount3::answer(&asker, &self.mounts, &peer.host, procedure, arguments).await?
-        };
-        Ok(body)
+        let call = call_id(peer, xid, question);
+        let who = translate::credentials(question.claim.clone());
+        Ok(Asker::new(self.volume.clone(), who, call))
     }
 }
 
 /// The same for a retransmission, which comes from the same peer with the same number and
-/// arguments, through whichever gateway; another one for everything else.
+/// arguments, through whichever gateway; another one for everything else. Nothing of it is kept here.
+/// (The arguments of a write do not count: it may be done again.)
 fn call_id(peer: &Peer, xid: u32, question: &Question) -> CallId {
     let head = question.arguments.head();
-    let told_apart = &head[..head.len().min(TOLD_APART_BYTES)];
+    let told_apart = if nfs3::has_payload(question) { &[][..] } else { head };
     let mut key = Vec::with_capacity(peer.identity.len() + 12 + told_apart.len());
     key.extend_from_slice(&peer.identity);
     key.extend_from_slice(&question.program.to_le_bytes());

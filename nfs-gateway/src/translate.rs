@@ -52,8 +52,8 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
 
 fn undelivered(why: Undelivered) -> nfsstat3 {
     match why {
-        // The client asks again by itself: busy nodes calm down, lost ones come back. (A call whose
-        // reply was lost may then meet its own work; a failure here would be no better.)
+        // The client asks again by itself, by a new call: busy nodes calm down, lost ones come back.
+        // (What is done once is not answered at all when its reply was lost.)
         Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost => {
             nfsstat3::NFS3ERR_JUKEBOX
         }

@@ -1,7 +1,9 @@
-//! How the layer above asks: routes by hash, and asks again later where a node was busy or away.
+//! How the layer above asks: routes by hash, and asks again later where a node was busy or away, or
+//! where nobody knows whether a call was done that is done once.
 
 use std::time::Duration;
 
+use runtime::protocol::Undelivered;
 use runtime::{Call, Spawn};
 
 use crate::hash;
@@ -13,7 +15,9 @@ pub const BUSY_TRIES_MAX: u32 = 12;
 /// The first pause before asking it again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
-/// Asks the node that owns `call`, in turn as often as [`BUSY_TRIES_MAX`] while it is busy or away.
+/// Asks the node that owns `call`, in turn as often as [`BUSY_TRIES_MAX`] while it is busy or away; a
+/// request with a call id also if its reply was lost. After [`Undelivered::Lost`] a request with a call
+/// id can be sent once more, as it is: it was done, or will be then.
 pub async fn ask<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
 where
     S: Spawn,
@@ -21,13 +25,22 @@ where
 {
     let request: Request = call.clone().into();
     let to = hash::owner(&request, from.fs_nodes());
+    let is_done_once = request.call().is_some();
+    let lost = Error::Undelivered { why: Undelivered::Lost };
     let mut pause = BUSY_PAUSE;
+    let mut was_lost = false;
     for _ in 1..BUSY_TRIES_MAX {
         match from.spawn(to, call.clone()).await {
-            Err(error) if error.is_undone() => from.sleep(pause).await,
+            Err(error) if error.is_undone() => {}
+            Err(error) if error == lost && is_done_once => was_lost = true,
             answer => return answer,
         }
+        from.sleep(pause).await;
         pause *= 2;
     }
-    from.spawn(to, call).await
+    match from.spawn(to, call).await {
+        // Not this time, but perhaps before.
+        Err(error) if error.is_undone() && was_lost => Err(lost),
+        answer => answer,
+    }
 }

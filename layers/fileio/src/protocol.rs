@@ -1,7 +1,8 @@
 //! The applications interface (thesis section 2.5.4): all that clients and gateways may ask.
 //!
 //! Every request stands alone: it names its objects in full and carries who asks. Those that are
-//! not idempotent carry a call id too.
+//! not idempotent carry a call id too: with the same id they are done once, however often they come,
+//! as long as the reply is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
 
 use bytes::Bytes;
 use runtime::protocol::Undelivered;
@@ -10,6 +11,7 @@ pub use meta::attributes::{
     Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
     Verified, access,
 };
+pub use meta::protocol::CallId;
 
 /// The root directory of every volume.
 pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
@@ -37,17 +39,6 @@ runtime::record! {
         ino: u64,
         /// Which file of that number.
         generation: u64,
-    }
-}
-
-runtime::record! {
-    /// Which call of which client this is: a retransmission carries the same id.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub struct CallId {
-        /// The client, drawn at random when it starts.
-        client: u64,
-        /// The call, counted by the client.
-        number: u64,
     }
 }
 
@@ -361,6 +352,21 @@ runtime::protocol! {
         /// Its inode number.
         ino: u64,
     } -> ();
+}
+
+impl Request {
+    /// Which call this is, if it is one that is not idempotent.
+    pub fn call(&self) -> Option<CallId> {
+        match self {
+            Self::Create(r) => Some(r.call),
+            Self::MakeNode(r) => Some(r.call),
+            Self::Remove(r) => Some(r.call),
+            Self::RemoveDirectory(r) => Some(r.call),
+            Self::Rename(r) => Some(r.call),
+            Self::Link(r) => Some(r.call),
+            _ => None,
+        }
+    }
 }
 
 runtime::choice! {

@@ -196,6 +196,7 @@ pub(crate) fn new_inode(
         mtime: change.mtime.and(given.mtime),
         verifier: None,
         target: Vec::new(),
+        size: change.size.unwrap_or(0),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The file actor of one node: answers the applications interface out of metadata and cache.
 
 mod attributes;
+mod calls;
 mod create;
 mod directory;
 mod files;
@@ -21,7 +22,8 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
-use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
+use self::calls::Calls;
+use crate::protocol::{Attributes, CallId, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,6 +47,7 @@ pub struct FileServer {
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
+    calls: Calls,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -61,7 +64,13 @@ impl Server<FileIo> for FileServer {
             let refused = Reply::Trim(Err(Error::NotPermitted {}));
             return futures::future::ready(refused).boxed_local();
         }
-        async move { self.answer(request).await }.boxed_local()
+        async move {
+            match request.call() {
+                Some(call) => self.once(call, &request).await,
+                None => self.answer(request).await,
+            }
+        }
+        .boxed_local()
     }
 }
 
@@ -70,7 +79,8 @@ impl FileServer {
     pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let geometry = stripes.geometry();
         let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
-        let server = Rc::new(Self { context, stripes, geometry, files, chunks });
+        let calls = Calls::default();
+        let server = Rc::new(Self { context, stripes, geometry, files, chunks, calls });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
         server
@@ -78,16 +88,16 @@ impl FileServer {
 
     async fn answer(self: Rc<Self>, request: Request) -> Reply {
         match request {
+            Request::Create(_)
+            | Request::MakeNode(_)
+            | Request::Remove(_)
+            | Request::RemoveDirectory(_)
+            | Request::Rename(_)
+            | Request::Link(_) => self.perform(&request).await,
             Request::Lookup(r) => Reply::Lookup(self.lookup(r).await),
             Request::Parent(r) => Reply::Parent(self.parent(r).await),
             Request::GetAttributes(r) => Reply::GetAttributes(self.get_attributes(&r).await),
             Request::SetAttributes(r) => Reply::SetAttributes(self.set_attributes(r).await),
-            Request::Create(r) => Reply::Create(self.create(r).await),
-            Request::MakeNode(r) => Reply::MakeNode(self.make_node(r).await),
-            Request::Remove(r) => Reply::Remove(self.remove(r).await),
-            Request::RemoveDirectory(r) => Reply::RemoveDirectory(self.remove_directory(r).await),
-            Request::Rename(r) => Reply::Rename(self.rename(r).await),
-            Request::Link(r) => Reply::Link(self.link(r).await),
             Request::ReadDirectory(r) => Reply::ReadDirectory(self.read_directory(r).await),
             Request::ReadLink(r) => Reply::ReadLink(self.read_link(&r).await),
             Request::Read(r) => Reply::Read(self.read(r).await),
@@ -159,15 +169,16 @@ impl FileServer {
         outcome.map(|(value, _)| value)
     }
 
-    /// Does all `effects`, durably if one of them is at another node, or nothing; then lets go of
-    /// files that are gone.
+    /// Does all `effects` of `call`, durably if one of them is at another node, or nothing; then lets
+    /// go of files that are gone.
     async fn execute(
         self: &Rc<Self>,
+        call: CallId,
         effects: Vec<Effect>,
         claimed: bool,
         durable: bool,
     ) -> Result<(), Error> {
-        for ino in self.meta_here(Execute { effects, claimed, durable }).await? {
+        for ino in self.meta_here(Execute { effects, claimed, durable, call }).await? {
             let node = self.node_of(ino);
             if node == self.context.node() {
                 let server = self.clone();

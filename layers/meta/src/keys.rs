@@ -14,7 +14,7 @@ mod table {
     pub(super) const INODE: u8 = 1;
     pub(super) const CHUNK: u8 = 2;
     pub(super) const NAME: u8 = 3;
-    // 4 is kept for the stored replies of the metadata issue.
+    pub(super) const REPLY: u8 = 4;
     pub(super) const INTENT: u8 = 5;
     pub(super) const COUNT: u8 = 6;
     pub(super) const APPLIED: u8 = 7;
@@ -29,6 +29,7 @@ pub(crate) enum Table {
     Intent,
     Count,
     Applied,
+    Reply,
 }
 
 /// The table of a key.
@@ -40,6 +41,7 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::INTENT => Table::Intent,
         table::COUNT => Table::Count,
         table::APPLIED => Table::Applied,
+        table::REPLY => Table::Reply,
         _ => return None,
     })
 }
@@ -153,6 +155,21 @@ pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
     (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
 }
 
+/// The stored reply in this slot.
+pub(crate) fn reply(slot: u64) -> Vec<u8> {
+    key(table::REPLY, &[slot])
+}
+
+/// The slot in a stored reply's key.
+pub(crate) fn reply_slot(key: &[u8]) -> Option<u64> {
+    number(key, 1)
+}
+
+/// The range of all stored replies.
+pub(crate) fn all_replies() -> (Vec<u8>, Vec<u8>) {
+    (key(table::REPLY, &[]), key(table::REPLY + 1, &[]))
+}
+
 /// The range that holds nothing but `key`.
 pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
@@ -189,6 +206,7 @@ mod tests {
     #[test]
     fn keys_have_the_agreed_bytes_and_order() {
         assert_eq!(inode(0x0102), [1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(reply(5), [4, 0, 0, 0, 0, 0, 0, 0, 5]);
         assert_eq!(chunk(1, 2), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
         let name = Name::new(&b"a"[..]).unwrap();
         let key = super::name(1, &name);

@@ -39,4 +39,4 @@ pub mod protocol;
 mod server;
 pub mod store;
 
-pub use server::{MetaServer, NodeAudit};
+pub use server::{MetaServer, NodeAudit, REPLIES_MAX, REPLY_AGE_MAX};

@@ -63,6 +63,8 @@ runtime::record! {
         verifier: Option<u64>,
         /// The target of a symbolic link, else empty.
         target: Vec<u8>,
+        /// Bytes of a file: all of them are a hole.
+        size: u64,
     }
 }
 
@@ -133,6 +135,47 @@ runtime::record! {
         node: u32,
         /// Which of its intents: a number that it never gives twice.
         number: u64,
+    }
+}
+
+runtime::record! {
+    /// Which call of which client this is: a retransmission carries the same id.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct CallId {
+        /// The client, drawn at random when it starts.
+        client: u64,
+        /// The call, counted by the client.
+        number: u64,
+    }
+}
+
+runtime::choice! {
+    /// What came of a call that changed something: as much of its reply as the volume itself does
+    /// not tell.
+    #[derive(Copy)]
+    pub enum Outcome {
+        /// It was done.
+        1 Done {},
+        /// It has made this inode.
+        2 Made {
+            /// The inode.
+            ino: u64,
+            /// Its incarnation.
+            generation: u64,
+        },
+    }
+}
+
+runtime::record! {
+    /// The reply to a call, as it is stored with the record that did what was asked.
+    #[derive(Copy)]
+    pub struct StoredReply {
+        /// Replies of a node are counted, in the order of their records.
+        sequence: u64,
+        /// The call.
+        call: CallId,
+        /// What came of it.
+        outcome: Outcome,
     }
 }
 
@@ -297,6 +340,8 @@ runtime::protocol! {
         effects: Vec<Effect>,
         /// Durable when answered; always if an effect is at another node.
         durable: bool,
+        /// The call for which it is done: that it was is stored with it ([`FindReply`]).
+        call: CallId,
     } -> Attributes;
 
     /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node decides
@@ -310,6 +355,8 @@ runtime::protocol! {
         claimed: bool,
         /// Durable when answered; always if an effect is at another node.
         durable: bool,
+        /// The call for which it is done: that it was is stored with it ([`FindReply`]).
+        call: CallId,
     } -> Vec<u64>;
 
     /// Do what another node's durable record has promised, once. Names are not claimed any more
@@ -520,6 +567,15 @@ runtime::protocol! {
         /// The file.
         ino: u64,
     } -> u64;
+
+    /// What came of a call, if this node has decided it and still keeps the reply. By then its
+    /// effects are seen everywhere; [`Undelivered::Lost`] if they are not yet.
+    39 Control FindReply {
+        /// The call.
+        call: CallId,
+        /// Durable when answered.
+        durable: bool,
+    } -> Option<Outcome>;
 }
 
 runtime::choice! {

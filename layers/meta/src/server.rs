@@ -8,6 +8,7 @@ mod files;
 mod inodes;
 mod intents;
 mod names;
+mod replies;
 mod verifiers;
 
 use std::cell::{Cell, RefCell};
@@ -25,10 +26,12 @@ use runtime::wire::Wire;
 use runtime::{Caller, Context, NodeKind, Server};
 
 pub use self::audit::NodeAudit;
+pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
 use self::directories::Directories;
 use self::intents::Intents;
+use self::replies::Replies;
 use self::verifiers::Verifiers;
 use crate::active::Active;
 use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
@@ -64,6 +67,7 @@ pub struct MetaServer {
     verifiers: Verifiers,
     /// Inodes of this node.
     inode_count: Cell<u64>,
+    replies: Replies,
 }
 
 impl std::fmt::Debug for MetaServer {
@@ -119,7 +123,9 @@ impl MetaServer {
             space: Space::default(),
             verifiers,
             inode_count: Cell::new(count),
+            replies: Replies::default(),
         });
+        server.load_replies().await?;
         server.finish_trims().await?;
         server.load_promises().await?;
         Ok(server)
@@ -173,6 +179,7 @@ impl MetaServer {
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
+            Request::FindReply(r) => Reply::FindReply(self.find_reply(r).await),
         }
     }
 

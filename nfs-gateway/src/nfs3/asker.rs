@@ -1,16 +1,19 @@
 //! What every procedure needs: the volume, the asker's rights, and attributes afterwards.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use fileio::client;
-use fileio::protocol::{Attributes, CallId, Credentials, FileIo, GetAttributes, Handle, Name};
+use fileio::protocol::{
+    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Name,
+};
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3,
     wcc_data,
 };
 use nfs3_types::xdr_codec::Pack;
-use runtime::{Call, Context, VolumeId};
+use runtime::{Call, Context, Undelivered, VolumeId};
 
 use crate::xdr::{Arguments, Body, Fault};
 use crate::{handle, translate};
@@ -57,12 +60,13 @@ pub(crate) struct Asker {
     volume: Rc<Volume>,
     who: Credentials,
     call: CallId,
+    in_doubt: Cell<bool>,
 }
 
 impl Asker {
     /// The call `call` of `who`.
     pub(crate) fn new(volume: Rc<Volume>, who: Credentials, call: CallId) -> Self {
-        Self { volume, who, call }
+        Self { volume, who, call, in_doubt: Cell::default() }
     }
 
     /// The volume.
@@ -91,6 +95,23 @@ impl Asker {
         C: Call<Protocol = FileIo> + Clone,
     {
         client::ask(&self.volume.ctx, call).await.map_err(translate::status)
+    }
+
+    /// Asks for what is done once.
+    pub(super) async fn ask_once<C>(&self, call: C) -> Result<C::Reply, nfsstat3>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        let answer = client::ask(&self.volume.ctx, call).await;
+        let lost = Error::Undelivered { why: Undelivered::Lost };
+        self.in_doubt.set(answer.as_ref().is_err_and(|error| *error == lost));
+        answer.map_err(translate::status)
+    }
+
+    /// Nobody knows whether what was [asked once](Self::ask_once) was done. There is no answer to this
+    /// call then: the client must send it again as it is, not a new one.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.get()
     }
 
     /// Attributes as a reply tells them.

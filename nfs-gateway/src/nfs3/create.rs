@@ -40,7 +40,7 @@ async fn create_file(
     let (who, call) = (asker.who(), asker.call());
     let durable = true;
     let create = Create { who, call, directory, name, existing, change, durable };
-    asker.ask(create).await.map(|created| created.attributes)
+    asker.ask_once(create).await.map(|created| created.attributes)
 }
 
 //= rfc1813 3.3.9
@@ -113,7 +113,7 @@ async fn make_node(
     let (directory, name) = place.entry(asker, DOTS)?;
     let change = change(attributes)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask(MakeNode { who, call, directory, name, node, change }).await
+    asker.ask_once(MakeNode { who, call, directory, name, node, change }).await
 }
 
 async fn reply(

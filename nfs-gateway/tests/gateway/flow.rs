@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fileio::protocol::{CallId, Request};
+use fileio::protocol::{CallId, Reply, Request};
 use nfs_gateway::{Config, Error, Gateway, limits};
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::*;
-use runtime::NodeId;
 use runtime::net::Address;
 use runtime::seed::{Rng, with_seed};
+use runtime::{NodeId, Undelivered};
 
-use crate::kit::{Act, Stage, VOLUME, at, encode, mode, status};
+use crate::kit::{Act, Client, Stage, VOLUME, at, encode, mode, status};
 
 fn config() -> Config {
     Config::new(VOLUME)
@@ -180,6 +180,40 @@ fn a_retransmission_gets_the_first_answer_and_does_nothing_twice() {
             }
             let [one, two] = calls(&service.asked())[..] else { panic!("asked twice") };
             assert_ne!(one, two);
+        });
+    });
+}
+
+#[test]
+fn a_call_that_may_have_been_done_is_not_answered_so_that_it_comes_again_as_it_is() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let service = stage.service.clone();
+        let connect = || {
+            let stream = stage.world.connect_from("10.0.0.1:800", stage.gateway.address());
+            Client::over(stream.expect("the gateway listens"))
+        };
+        stage.world.run(async {
+            let mut client = connect();
+            let root = client.mount("/").await;
+            client.file(&root, "file").await;
+            service.asked();
+            service.rule(|request| match request {
+                Request::Remove(_) => Act::Say(Reply::Remove(Err(Undelivered::Lost.into()))),
+                _ => Act::Answer,
+            });
+            let program = [PROGRAM, VERSION, NFSPROC3_REMOVE as u32];
+            let (xid, record) = client.record(program, &encode(&at(&root, b"file")));
+            client.send_record(&record).await;
+            assert!(client.receive().await.is_none(), "nobody knows whether it was done");
+            service.rule(|_| Act::Answer);
+            let mut client = connect();
+            client.send_record(&record).await;
+            let (answered, verdict) = client.receive().await.unwrap();
+            assert_eq!(answered, xid);
+            assert_eq!(status(&verdict.done::<REMOVE3res>()), nfsstat3::NFS3_OK);
+            let calls = calls(&service.asked());
+            assert!(calls.len() > 2 && calls.iter().all(|call| *call == calls[0]), "{calls:?}");
         });
     });
 }

@@ -78,20 +78,20 @@ impl std::fmt::Debug for Nemesis {
     }
 }
 
-/// Requests that may come twice: they change nothing.
+/// Requests that may come twice: they change nothing, or are done once.
 fn is_read(protocol: u8, tag: u8) -> bool {
     match protocol {
         1 => matches!(tag, 1 | 3 | 4 | 6),
         2 => matches!(tag, 1 | 4 | 6),
         3 => matches!(tag, 3 | 5 | 6 | 13 | 14 | 16 | 23 | 26),
-        4 => is_file_read(protocol, tag),
+        4 => is_repeatable(protocol, tag),
         _ => false,
     }
 }
 
-/// Requests of applications that change nothing: whoever loses one asks again.
-fn is_file_read(protocol: u8, tag: u8) -> bool {
-    protocol == 4 && matches!(tag, 1 | 2 | 3 | 11 | 12 | 13 | 16)
+/// Requests of applications that change nothing, or have a call id: whoever loses one asks again.
+fn is_repeatable(protocol: u8, tag: u8) -> bool {
+    protocol == 4 && matches!(tag, 1 | 2 | 3 | 5..=10 | 11 | 12 | 13 | 16)
 }
 
 /// How a round ends.
@@ -445,7 +445,7 @@ fn set_network(cluster: &Cluster, strike: &Strike) {
         return;
     };
     let world = cluster.world();
-    world.set_expendable(if applications_only { is_file_read } else { is_read });
+    world.set_expendable(if applications_only { is_repeatable } else { is_read });
     world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
     world.set_network_faults(NetworkFaults {
         loss_ppm,

@@ -215,8 +215,8 @@ impl Scene {
         }
     }
 
-    /// Asks until there is an answer. Only requests that may be done twice are asked again after
-    /// they may have been done.
+    /// Asks until there is an answer, also after it may have been done: the same request, so that one
+    /// with a call id is done once.
     pub(super) async fn ask<C>(&self, client: u32, call: C) -> Result<C::Reply, Failure>
     where
         C: Call<Protocol = FileIo> + Clone + fmt::Debug,

@@ -105,7 +105,7 @@ impl Model {
 
     /// Does any request at once.
     pub fn answer(&self, request: &Request) -> Reply {
-        let Some(call) = call_id(request) else {
+        let Some(call) = request.call() else {
             return self.apply(request);
         };
         if let Some((first, reply)) = self.answered.borrow().replies.get(&call)
@@ -163,19 +163,6 @@ impl Answered {
         {
             self.replies.remove(&oldest);
         }
-    }
-}
-
-/// The id of a request that is not idempotent.
-fn call_id(request: &Request) -> Option<CallId> {
-    match request {
-        Request::Create(r) => Some(r.call),
-        Request::MakeNode(r) => Some(r.call),
-        Request::Remove(r) => Some(r.call),
-        Request::RemoveDirectory(r) => Some(r.call),
-        Request::Rename(r) => Some(r.call),
-        Request::Link(r) => Some(r.call),
-        _ => None,
     }
 }
 

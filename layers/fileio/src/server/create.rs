@@ -12,8 +12,8 @@ use runtime::protocol::Undelivered;
 use super::{FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
-    Attributes, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link, Lookup,
-    MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
+    Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link,
+    Lookup, MakeNode, Name, NewNode, SetAttributes, TARGET_MAX, Time,
 };
 use crate::rules;
 
@@ -67,21 +67,12 @@ impl FileServer {
         Err(Undelivered::Busy.into())
     }
 
-    pub(super) async fn create(self: &Rc<Self>, request: Create) -> Result<Created, Error> {
-        let created = self
-            .racing(async || {
-                self.changing(request.directory, async |above| {
-                    self.create_in(&request, above).await
-                })
+    pub(super) async fn create(self: &Rc<Self>, request: &Create) -> Result<Created, Error> {
+        self.racing(async || {
+            self.changing(request.directory, async |above| self.create_in(request, above).await)
                 .await
-            })
-            .await?;
-        let size = request.change.size.filter(|size| created.new && *size > 0);
-        let Some(size) = size else { return Ok(created) };
-        let Attributes { ino, generation, .. } = created.attributes;
-        let file = Handle { ino, generation };
-        let attributes = self.set_size(file, size, self.now(), request.durable).await?;
-        Ok(Created { attributes, new: true })
+        })
+        .await
     }
 
     async fn create_in(
@@ -103,7 +94,8 @@ impl FileServer {
         if let Existing::UseIfSame { verifier } = existing {
             inode.verifier = Some(*verifier);
         }
-        let (attributes, noted) = self.add(*directory, name, inode, *durable).await?;
+        let (attributes, noted) =
+            self.add(request.call, (*directory, name), inode, *durable).await?;
         Ok((Created { attributes, new: true }, noted))
     }
 
@@ -154,8 +146,8 @@ impl FileServer {
     /// Makes an inode and its name at this node.
     async fn add(
         &self,
-        directory: Handle,
-        name: &Name,
+        call: CallId,
+        (directory, name): (Handle, &Name),
         inode: NewInode,
         durable: bool,
     ) -> Result<(Attributes, Option<Time>), Error> {
@@ -164,18 +156,17 @@ impl FileServer {
         let counted = is_directory.then(|| count_directories(directory, 1, inode.time));
         let (directory, name, effects) =
             (directory.ino, name.clone(), counted.into_iter().collect());
-        let call = AddFile { directory, name, inode, effects, durable };
-        match self.meta_here(call).await {
+        let add = AddFile { directory, name, inode, effects, durable, call };
+        match self.meta_here(add).await {
             // It was not there when we looked.
             Err(Error::Exists {}) => Err(Error::Changed {}),
             added => Ok((added?, noted)),
         }
     }
 
-    pub(super) async fn make_node(&self, request: MakeNode) -> Result<Attributes, Error> {
+    pub(super) async fn make_node(&self, request: &MakeNode) -> Result<Attributes, Error> {
         self.racing(async || {
-            self.changing(request.directory, async |above| self.make_in(&request, above).await)
-                .await
+            self.changing(request.directory, async |above| self.make_in(request, above).await).await
         })
         .await
     }
@@ -209,19 +200,19 @@ impl FileServer {
             }
             NewNode::Directory {} | NewNode::Fifo {} | NewNode::Socket {} => {}
         }
-        self.add(*directory, name, inode, true).await
+        self.add(request.call, (*directory, name), inode, true).await
     }
 
     /// The file's node decides: a link is counted, durably, before a name can be seen that needs it.
-    pub(super) async fn link(self: &Rc<Self>, request: Link) -> Result<Attributes, Error> {
-        let Link { file, directory, name, .. } = &request;
+    pub(super) async fn link(self: &Rc<Self>, request: &Link) -> Result<Attributes, Error> {
+        let Link { file, directory, name, .. } = request;
         self.inode(*file).await?;
         let name_node = name_node(directory.ino, name, self.context.fs_nodes());
         self.racing(async || {
             self.changing_at(*directory, name_node, async |above| {
                 rules::check_search(&request.who, above)?;
                 let found = self.claim(name_node, *directory, name).await?;
-                let linked = self.link_claimed(&request, found, above).await;
+                let linked = self.link_claimed(request, found, above).await;
                 if linked.as_ref().is_err_and(|error| !is_in_doubt(*error)) {
                     self.unclaim(name_node, *directory, name).await?;
                 }
@@ -263,7 +254,7 @@ impl FileServer {
                 set: Some(Dentry { ino, generation, kind: linked.kind }),
             },
         ];
-        self.execute(effects, true, true).await?;
+        self.execute(request.call, effects, true, true).await?;
         let attributes = match self.inode(*file).await {
             // Removed again already.
             Err(Error::Stale {}) => Attributes { links: linked.links + 1, ctime: now, ..linked },
@@ -300,7 +291,8 @@ pub(super) fn handle_of(dentry: &Dentry) -> Handle {
     Handle { ino: dentry.ino, generation: dentry.generation }
 }
 
-fn kind_of(node: &NewNode) -> Kind {
+/// What such a request makes.
+pub(super) fn kind_of(node: &NewNode) -> Kind {
     match node {
         NewNode::Directory {} => Kind::Directory {},
         NewNode::Symlink { .. } => Kind::Symlink {},

@@ -12,9 +12,9 @@ use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirec
 use crate::rules;
 
 impl FileServer {
-    pub(super) async fn remove(self: &Rc<Self>, request: Remove) -> Result<(), Error> {
+    pub(super) async fn remove(self: &Rc<Self>, request: &Remove) -> Result<(), Error> {
         self.racing(async || {
-            self.changing(request.directory, async |above| self.remove_in(&request, above).await)
+            self.changing(request.directory, async |above| self.remove_in(request, above).await)
                 .await
         })
         .await
@@ -33,7 +33,8 @@ impl FileServer {
             Err(Error::Changed {}) if self.find(*directory, name).await? == Some(found) => {
                 // A name goes before its inode, so this is damage, which can be removed.
                 rules::check_add(who, above)?;
-                self.execute(vec![take_name(*directory, name, &found)], false, true).await?;
+                let effects = vec![take_name(*directory, name, &found)];
+                self.execute(request.call, effects, false, true).await?;
                 return Ok(((), Some(now)));
             }
             file => file?,
@@ -43,7 +44,7 @@ impl FileServer {
             return Err(Error::IsDirectory {});
         }
         let effects = vec![take_name(*directory, name, &found), drop_link(&found, now)];
-        self.execute(effects, false, *durable).await?;
+        self.execute(request.call, effects, false, *durable).await?;
         Ok(((), Some(now)))
     }
 
@@ -57,11 +58,11 @@ impl FileServer {
 
     pub(super) async fn remove_directory(
         self: &Rc<Self>,
-        request: RemoveDirectory,
+        request: &RemoveDirectory,
     ) -> Result<(), Error> {
         self.racing(async || {
             self.changing(request.directory, async |above| {
-                self.remove_directory_in(&request, above).await
+                self.remove_directory_in(request, above).await
             })
             .await
         })
@@ -88,7 +89,7 @@ impl FileServer {
             drop_link(&found, now),
             count_directories(*directory, -1, now),
         ];
-        let removed = self.execute(effects, false, true).await;
+        let removed = self.execute(request.call, effects, false, true).await;
         if let Err(error) = removed {
             if !is_in_doubt(error) {
                 self.thaw(&found).await?;

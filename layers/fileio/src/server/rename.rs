@@ -41,17 +41,17 @@ struct Above<'a> {
 }
 
 impl FileServer {
-    pub(super) async fn rename(self: &Rc<Self>, request: Rename) -> Result<(), Error> {
+    pub(super) async fn rename(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
         self.racing(async || {
             let found = self.find(request.from_directory, &request.from_name).await?;
             let moves_directory = found.is_some_and(|found| found.kind == (Kind::Directory {}));
             if !moves_directory || request.from_directory == request.to_directory {
-                return self.rename_once(&request).await;
+                return self.rename_once(request).await;
             }
             // Two directories moved into each other at the same time would be lost to the tree.
             let keeper = self.node_of(ROOT.ino);
             self.meta(keeper, LockTree {}).await?;
-            let outcome = self.rename_once(&request).await;
+            let outcome = self.rename_once(request).await;
             self.meta(keeper, UnlockTree {}).await?;
             outcome
         })
@@ -98,7 +98,7 @@ impl FileServer {
                 return nothing.map(|_| (None, None));
             }
         };
-        let done = self.execute(effects(request, &plan), true, true).await;
+        let done = self.execute(request.call, effects(request, &plan), true, true).await;
         if let Err(error) = done {
             if !is_in_doubt(error) {
                 self.thaw_replaced(&plan).await?;

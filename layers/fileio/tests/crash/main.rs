@@ -78,7 +78,7 @@ async fn place(volume: &Volume, path: Path) -> (Handle, Name) {
 }
 
 async fn perform(volume: &Volume, op: Op) -> Result<(), Error> {
-    let (who, call, change) = (who(), CallId { client: 1, number: 1 }, Change::default());
+    let (who, call, change) = (who(), volume.call_id(), Change::default());
     match op {
         Op::Create(path) | Op::CreateLazily(path) => {
             let (directory, name) = place(volume, path).await;

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use fileio::client::ask;
-use fileio::protocol::{Error, FileIo};
+use fileio::protocol::{CallId, Error, FileIo};
 use fileio::stack::{Geometry, StackError, node};
 use futures::future::join_all;
 use machine_emu::World;
@@ -22,6 +22,7 @@ pub(crate) struct Volume {
     epoch: Cell<u64>,
     /// The metadata of all nodes, to check it.
     mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
+    calls: Cell<u64>,
 }
 
 impl Volume {
@@ -36,8 +37,13 @@ impl Volume {
             stripes_per_disk: u64::from(FS_NODES) * 512,
         };
         world.create_disk(DISK, geometry.disk_length());
-        let volume =
-            Self { world: world.clone(), geometry, epoch: Cell::new(1), mounted: Rc::default() };
+        let volume = Self {
+            world: world.clone(),
+            geometry,
+            epoch: Cell::new(1),
+            mounted: Rc::default(),
+            calls: Cell::default(),
+        };
         let disk = move |context: Context| async move {
             node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
             node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
@@ -102,6 +108,12 @@ impl Volume {
     /// Where the client is.
     pub(crate) fn client(&self) -> Context {
         self.world.context(NodeId::application(0))
+    }
+
+    /// The id of a new call.
+    pub(crate) fn call_id(&self) -> CallId {
+        self.calls.set(self.calls.get() + 1);
+        CallId { client: 1, number: self.calls.get() }
     }
 
     /// Asks as a client.

@@ -14,6 +14,8 @@ use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 
 pub(crate) const FS_NODES: u32 = 3;
 pub(crate) const DISK_NODES: u32 = 2;
+/// Application nodes: a client asks from any of them.
+pub(crate) const APPLICATIONS: u32 = 2;
 pub(crate) const BLOCK: u64 = 4096;
 /// Bytes that each file-system node may cache: all that a test writes.
 const CACHE_BYTES: usize = 8 << 20;
@@ -115,7 +117,7 @@ impl Cluster {
     }
 
     fn tell_epoch(&self) {
-        for node in nodes().chain([NodeId::application(0)]) {
+        for node in nodes().chain((0..APPLICATIONS).map(NodeId::application)) {
             self.world.tell_epoch(node, Epoch(self.epoch.get()));
         }
     }
@@ -164,11 +166,28 @@ impl Cluster {
     }
 
     pub(crate) async fn pass(&self, duration: Duration) {
-        self.application().sleep(duration).await;
+        self.application(0).sleep(duration).await;
     }
 
-    fn application(&self) -> Context {
-        self.world.context(NodeId::application(0))
+    pub(crate) fn application(&self, index: u32) -> Context {
+        self.world.context(NodeId::application(index))
+    }
+
+    /// What a name in the root names.
+    pub(crate) async fn find(&self, name: &Name) -> Option<Handle> {
+        let lookup = Lookup { who: Credentials::root(), directory: ROOT, name: name.clone() };
+        for _ in 0..TRIES_MAX {
+            match fileio::client::ask(&self.application(0), lookup.clone()).await {
+                Ok(found) => {
+                    return Some(Handle { ino: found.ino, generation: found.generation });
+                }
+                Err(Error::NotFound {}) => return None,
+                Err(Error::Undelivered { .. } | Error::Damaged {}) => {}
+                Err(error) => panic!("{name:?}: {error}"),
+            }
+            self.pass(Duration::from_millis(10)).await;
+        }
+        panic!("{name:?} is looked up in vain");
     }
 
     /// Asks until there is an answer.
@@ -178,7 +197,7 @@ impl Cluster {
     {
         let mut last = None;
         for _ in 0..TRIES_MAX {
-            match fileio::client::ask(&self.application(), call.clone()).await {
+            match fileio::client::ask(&self.application(0), call.clone()).await {
                 Ok(reply) => return reply,
                 // Damage is to be over once the nodes are there again and have looked.
                 Err(error @ (Error::Undelivered { .. } | Error::Damaged {})) => last = Some(error),

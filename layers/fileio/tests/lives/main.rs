@@ -2,6 +2,7 @@
 //! write verifier says that it is not; what was committed is there.
 
 mod cluster;
+mod replies;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{MetaServer, decode};
 use crate::attributes::Name;
 use crate::keys;
-use crate::protocol::{Chunk, Dentry, Inode, Run};
+use crate::protocol::{Chunk, Dentry, Inode, Run, StoredReply};
 use crate::store::{Audit, StoreError};
 
 /// Tries of an audit that a checkpoint disturbs.
@@ -119,6 +119,7 @@ impl NodeAudit {
             },
             keys::Table::Count => {}
             keys::Table::Applied => self.applied += 1,
+            keys::Table::Reply => drop(decode::<StoredReply>(value).ok()?),
         }
         Some(())
     }

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures::future::{join_all, select};
+use futures::future::{Either, join_all, select};
 use futures::stream::{self, StreamExt as _};
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -26,7 +26,9 @@ use super::{MetaServer, decode};
 use crate::active::Active;
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{Apply, Dentry, Effect, Error, Execute, Inode, IntentId, SettleApplied};
+use crate::protocol::{
+    Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, SettleApplied,
+};
 use crate::store::{Batch, Position, StoreError};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
@@ -46,6 +48,8 @@ const FINISHED_AT_ONCE: usize = 64;
 const SEND_TRIES_MAX: u32 = 20;
 /// The pause before it.
 const SEND_PAUSE: Duration = Duration::from_millis(10);
+/// Whoever asks again for what is decided waits so long for its effects elsewhere, at most.
+const APPLIED_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How far an intent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +84,10 @@ pub(super) struct Intents {
     untold: RefCell<BTreeMap<u32, u64>>,
     /// The background task runs.
     retiring: Cell<bool>,
-    /// There are many: it shall not wait.
+    /// There are many, or somebody waits: it shall not sleep.
     crowded: Event,
+    /// All effects of some intent were applied.
+    applied: Event,
     /// One application of an intent at a time.
     applying: KeyedLock<IntentId>,
 }
@@ -134,17 +140,23 @@ impl Addition {
         batch.put(self.key.clone(), to_bytes(&Dentry { ino, generation, kind }));
         batch.put(keys::inode(ino), to_bytes(&self.made));
     }
+
+    fn outcome(&self) -> Outcome {
+        let crate::attributes::Attributes { ino, generation, .. } = self.made.attributes;
+        Outcome::Made { ino, generation }
+    }
 }
 
 impl MetaServer {
     pub(super) async fn execute(self: &Rc<Self>, request: Execute) -> Result<Vec<u64>, Error> {
-        let Execute { effects, claimed, durable } = request;
-        self.carry_out(None, effects, claimed, durable).await
+        let Execute { effects, claimed, durable, call } = request;
+        self.carry_out(call, None, effects, claimed, durable).await
     }
 
     /// Does everything or nothing. Returns inodes that are gone.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
+        call: CallId,
         addition: Option<Addition>,
         effects: Vec<Effect>,
         claimed: bool,
@@ -152,7 +164,7 @@ impl MetaServer {
     ) -> Result<Vec<u64>, Error> {
         let (here, elsewhere) = self.split(effects);
         let number = self.open_intent(elsewhere)?;
-        let decided = self.decide(addition, &here, claimed, number).await;
+        let decided = self.decide(call, addition, &here, claimed, number).await;
         if let (Err(_), Some(number)) = (&decided, number) {
             self.intents.open.borrow_mut().remove(&number);
         }
@@ -204,6 +216,7 @@ impl MetaServer {
     /// that were claimed cannot be looked up: a file on its way has one name or the other.
     async fn decide(
         &self,
+        call: CallId,
         addition: Option<Addition>,
         here: &[Effect],
         claimed: bool,
@@ -217,20 +230,28 @@ impl MetaServer {
                 return Err(Error::Exists {});
             }
         }
+        let outcome = addition.as_ref().map_or(Outcome::Done {}, Addition::outcome);
+        let now = self.context.now();
         let (position, staged) = self
             .record(|| {
                 let mut batch = Batch::new();
                 let staged = self.stage(here, &held, Misfit::Refuse, &mut batch)?;
+                self.replies.put((call, outcome), now, &mut batch);
                 if let Some(addition) = &addition {
                     addition.put(&mut batch);
                     batch.put(keys::inode_count(), to_bytes(&(self.inode_count.get() + 1)));
                 }
                 if let Some(number) = number {
-                    batch.put(keys::promise(number), to_bytes(&self.promised(number)));
+                    let promised = self.promised(number);
+                    batch.put(keys::promise(number), to_bytes(&promised));
+                    if promised.iter().any(|effect| matches!(effect, Effect::DropLink { .. })) {
+                        batch.relieve();
+                    }
                 }
                 Ok((batch, staged))
             })
             .await?;
+        self.replies.stored((call, outcome), now, position, number);
         if let Some(number) = number.filter(|_| claimed) {
             self.hide(number, name_keys(here).collect());
         }
@@ -302,9 +323,27 @@ impl MetaServer {
             open.stage = if outcome.is_ok() { Stage::Applied } else { Stage::Left };
             if outcome.is_ok() {
                 open.hidden.drain(..).for_each(|key| self.directories.unclaim(&key, self.node));
+                self.intents.applied.tell();
             }
         }
         outcome
+    }
+
+    /// Waits until the effects of an intent of this node are applied everywhere. Only who is at work
+    /// on it sends them: a second copy could arrive when the marks are forgotten.
+    pub(super) async fn is_applied(&self, number: u64) -> Result<(), Error> {
+        let mut patience = pin!(self.context.sleep(APPLIED_WAIT_MAX));
+        loop {
+            let applied = pin!(self.intents.applied.next());
+            let stage = self.intents.open.borrow().get(&number).map(|open| open.stage);
+            match stage {
+                Some(Stage::Sending | Stage::Left) => self.intents.crowded.tell(),
+                Some(Stage::Applied | Stage::Retired) | None => return Ok(()),
+            }
+            if let Either::Right(_) = select(applied, &mut patience).await {
+                return Err(Undelivered::Lost.into());
+            }
+        }
     }
 
     async fn send_to(

@@ -80,14 +80,14 @@ impl MetaServer {
     }
 
     pub(super) async fn add_file(self: &Rc<Self>, request: AddFile) -> Result<Attributes, Error> {
-        let AddFile { directory, name, inode, effects, durable } = request;
+        let AddFile { directory, name, inode, effects, durable, call } = request;
         let nodes = u64::from(self.context.fs_nodes());
         let ino = self.store.next_number() * nodes + u64::from(self.node);
         let generation = self.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
         let attributes = made.attributes;
         let addition = Addition { key: keys::name(directory, &name), made };
-        self.carry_out(Some(addition), effects, false, durable).await?;
+        self.carry_out(call, Some(addition), effects, false, durable).await?;
         Ok(attributes)
     }
 
@@ -120,7 +120,11 @@ fn new_inode(ino: u64, generation: u64, directory: u64, new: &NewInode) -> Inode
         gid: new.gid,
         major: new.major,
         minor: new.minor,
-        size: if is_directory { DIRECTORY_SIZE } else { new.target.len() as u64 },
+        size: match new.kind {
+            Kind::Directory {} => DIRECTORY_SIZE,
+            Kind::File {} => new.size,
+            _ => new.target.len() as u64,
+        },
         used_bytes: 0,
         atime: new.atime.unwrap_or(new.time),
         mtime: new.mtime.unwrap_or(new.time),

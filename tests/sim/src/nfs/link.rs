@@ -34,12 +34,19 @@ pub(super) struct Call {
     xid: u32,
     record: Bytes,
     sent: Rc<Cell<u32>>,
+    has_stray_twin: bool,
 }
 
 impl Call {
-    /// It was sent more than once, so it may meet its own work, and may be done once more, later.
+    /// It was sent more than once, so a copy may be about when it has been answered.
     pub(super) fn is_doubled(&self) -> bool {
         self.sent.get() > 1
+    }
+
+    /// It was answered that it will be better later, while an earlier copy was about: that one has
+    /// another number and is another call, so this one may meet its work.
+    pub(super) fn has_stray_twin(&self) -> bool {
+        self.has_stray_twin
     }
 
     /// One in `count` calls is.
@@ -114,7 +121,8 @@ impl<'a> Link<'a> {
     /// A call of any procedure.
     pub(super) fn prepare_any(&self, program: [u32; 3], arguments: &impl Pack) -> Call {
         let xid = self.next_xid();
-        Call { xid, record: rpc::record(xid, program, arguments), sent: Rc::default() }
+        let record = rpc::record(xid, program, arguments);
+        Call { xid, record, sent: Rc::default(), has_stray_twin: false }
     }
 
     /// Makes a call, again as long as the server says that it will be better later.
@@ -136,6 +144,7 @@ impl<'a> Link<'a> {
             call.record = rpc::renumbered(&call.record, call.xid);
             // It was answered that nothing was done; only an earlier twin may still be about.
             call.sent.set(call.sent.get() - 1);
+            call.has_stray_twin |= call.sent.get() > 0;
         }
         panic!("called in vain, {TRIES_MAX} times");
     }

@@ -8,7 +8,7 @@
 //! | `files.rs` | content: writes, stable and not, commits, verifiers |
 //! | `names.rs` | names: made, linked, moved, removed |
 //! | `look.rs` | looking at a name, a file, a directory |
-//! | `rules.rs` | what the oracle must bear as long as replies are not stored |
+//! | `rules.rs` | what the oracle must bear |
 
 mod files;
 mod link;

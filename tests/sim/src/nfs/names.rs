@@ -74,8 +74,6 @@ pub(super) struct Names {
     halves: RefCell<Vec<Half>>,
     /// Made by a call that was not answered: the handle is not known.
     unknown: RefCell<BTreeSet<Key>>,
-    /// Files that may have too many links: see [`rules::LINKS_STAY_BEHIND`].
-    overlinked: RefCell<BTreeSet<Named>>,
 }
 
 impl Names {
@@ -90,10 +88,11 @@ impl Names {
             let made: CREATE3res = link.ask(&mut call).await?;
             directories.push(match made {
                 Nfs3Result::Ok(made) => made.obj.unwrap(),
-                // The call was sent again.
-                Nfs3Result::Err(_) => {
+                // Its stray twin was quicker.
+                Nfs3Result::Err(_) if call.has_stray_twin() => {
                     find(link, root, name.as_bytes()).await?.expect("a directory")
                 }
+                Nfs3Result::Err((status, _)) => panic!("{name}: {status}"),
             });
         }
         Ok(Self {
@@ -103,7 +102,6 @@ impl Names {
             left: RefCell::default(),
             halves: RefCell::default(),
             unknown: RefCell::default(),
-            overlinked: RefCell::default(),
         })
     }
 
@@ -212,11 +210,9 @@ impl Names {
         mut call: Call,
     ) -> Result<(), PowerCut> {
         link.tell(|| format!("{change:?}"));
-        let files = self.files_of(&change);
         let mut issued = self.issue(&change);
         let Ok(done) = self.do_once(link, &change, &mut call).await else {
             self.left_unanswered(&change);
-            self.overlinked.borrow_mut().extend(files);
             self.left.borrow_mut().push((worker, change, call));
             return Err(PowerCut);
         };
@@ -228,10 +224,9 @@ impl Names {
         for (key, number) in &issued {
             self.answered(key, *number, durable);
         }
-        link.tell(|| format!("done: {change:?}, doubled: {}", call.is_doubled()));
-        if rules::HAS_A_LATE_TWIN && call.is_doubled() {
+        link.tell(|| format!("done: {change:?}, stray twin: {}", call.has_stray_twin()));
+        if rules::HAS_A_LATE_TWIN && call.has_stray_twin() {
             self.twins.borrow_mut().extend(keys_of(&change));
-            self.overlinked.borrow_mut().extend(files);
         }
         Ok(())
     }
@@ -270,7 +265,7 @@ impl Names {
             _ => nfsstat3::NFS3ERR_NOENT,
         };
         let durable = done == nfsstat3::NFS3_OK;
-        let tolerated = rules::MEETS_ITS_OWN_WORK && call.is_doubled() && done == met_own_work;
+        let tolerated = rules::MEETS_ITS_OWN_WORK && call.has_stray_twin() && done == met_own_work;
         assert!(durable || tolerated, "{change:?}: {done}");
         Ok(Done { made: None, durable })
     }
@@ -298,7 +293,7 @@ impl Names {
                     _ => nfsstat3::NFS3_OK,
                 };
                 let tolerated = rules::MEETS_ITS_OWN_WORK
-                    && call.is_doubled()
+                    && call.has_stray_twin()
                     && may_exist == nfsstat3::NFS3ERR_EXIST;
                 assert!(tolerated, "{change:?}: {status}");
                 let directory = &self.directories[key.0];
@@ -332,16 +327,6 @@ impl Names {
                 vec![issue(from, None), issue(to, Some(moved.clone()))]
             }
         }
-    }
-
-    /// The files whose links the change counts.
-    fn files_of(&self, change: &Change) -> Vec<Named> {
-        let linked = match change {
-            Change::Link(named, _) => Some(named.clone()),
-            _ => None,
-        };
-        let named = keys_of(change).into_iter().filter_map(|key| self.settled_at(&key));
-        named.chain(linked).collect()
     }
 
     fn answered(&self, key: &Key, number: usize, durable: bool) {
@@ -466,10 +451,8 @@ impl Names {
         for (key, named) in present {
             let (_, links) = named_by(link, &handle_of(named)).await?;
             let names = present.values().filter(|other| *other == named).count();
-            let tolerated = rules::LINKS_STAY_BEHIND && self.overlinked.borrow().contains(named);
-            let right = links as usize == names || links as usize > names && tolerated;
             assert!(
-                right || named.is_directory,
+                links as usize == names || named.is_directory,
                 "the file of {key:?} has {names} names and {links} links"
             );
         }

@@ -127,8 +127,8 @@ impl Fields<'_> {
 strikes! {
     /// The seed decides which ready task runs next, for the whole run.
     Shuffle "shuffle" {}
-    /// How messages fare from now on. Lost and damaged ones are requests that change nothing: of
-    /// applications only, or of all nodes.
+    /// How messages fare from now on. Lost, doubled and damaged ones are requests that change nothing,
+    /// or have a call id: of applications only, or of all nodes.
     Network "network" {
         loss_ppm: u32, corrupt_ppm: u32, duplicate_ppm: u32, reorder_ppm: u32, delay_ppm: u32,
         delay_max_ns: u64, jitter_ns: u64, applications_only: bool,

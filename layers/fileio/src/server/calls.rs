@@ -1,0 +1,192 @@
+//! Calls that are done once, however often they come (design D11, ADR 9). The metadata store the reply
+//! with the record that does what was asked. What changed nothing is remembered here, for a while: a
+//! late copy of it must not do anything either. It need not survive this node, whose next life hears
+//! nothing that was sent to this one.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use meta::protocol::{FindReply, Outcome};
+use runtime::protocol::Undelivered;
+use runtime::sync::KeyedLock;
+
+use super::create::kind_of;
+use super::{FileServer, is_in_doubt};
+use crate::protocol::{
+    Attributes, CallId, Created, Credentials, Error, Handle, Kind, Reply, Request, Time,
+};
+
+/// Replies that changed nothing and are remembered, at most.
+const UNCHANGED_MAX: usize = 1024;
+
+/// Calls of this node.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// Those under way: a second copy of one waits for the first.
+    running: KeyedLock<CallId>,
+    unchanged: RefCell<Unchanged>,
+}
+
+/// Replies that changed nothing, oldest first.
+#[derive(Debug, Default)]
+struct Unchanged {
+    replies: BTreeMap<CallId, Reply>,
+    order: VecDeque<CallId>,
+}
+
+impl Unchanged {
+    fn keep(&mut self, call: CallId, reply: Reply) {
+        if self.replies.insert(call, reply).is_none() {
+            self.order.push_back(call);
+        }
+        if self.order.len() > UNCHANGED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.replies.remove(&oldest);
+        }
+    }
+}
+
+impl FileServer {
+    /// Does the request `call`, or tells what came of it when it was done.
+    pub(super) async fn once(self: &Rc<Self>, call: CallId, request: &Request) -> Reply {
+        let _alone = self.calls.running.exclusive(call).await;
+        let known = self.calls.unchanged.borrow().replies.get(&call).cloned();
+        if let Some(reply) = known {
+            return reply;
+        }
+        let find = FindReply { call, durable: is_durable(request) };
+        match self.meta_here(find.clone()).await {
+            Ok(None) => {}
+            Ok(Some(outcome)) => return self.again(request, outcome).await,
+            Err(error) => return refused(request, error),
+        }
+        let reply = self.perform(request).await;
+        // A call without a stored reply was not done, however it ended; one with it was, whatever
+        // failed after it was decided.
+        match (self.meta_here(find).await, failure(&reply)) {
+            (Ok(Some(_)), None) => reply,
+            (Ok(Some(outcome)), Some(_)) => self.again(request, outcome).await,
+            (Ok(None), Some(error)) if is_in_doubt(error) => {
+                refused(request, Undelivered::Busy.into())
+            }
+            (Ok(None), error) => {
+                if error.is_none_or(is_final) {
+                    self.calls.unchanged.borrow_mut().keep(call, reply.clone());
+                }
+                reply
+            }
+            // Decided, but not yet to be told.
+            (Err(error), _) => refused(request, error),
+        }
+    }
+
+    /// Does a request that has a call id.
+    pub(super) async fn perform(self: &Rc<Self>, request: &Request) -> Reply {
+        match request {
+            Request::Create(r) => Reply::Create(self.create(r).await),
+            Request::MakeNode(r) => Reply::MakeNode(self.make_node(r).await),
+            Request::Remove(r) => Reply::Remove(self.remove(r).await),
+            Request::RemoveDirectory(r) => Reply::RemoveDirectory(self.remove_directory(r).await),
+            Request::Rename(r) => Reply::Rename(self.rename(r).await),
+            Request::Link(r) => Reply::Link(self.link(r).await),
+            _ => Reply::Undelivered(Undelivered::Garbled),
+        }
+    }
+
+    /// The reply to a request that was done before.
+    async fn again(&self, request: &Request, outcome: Outcome) -> Reply {
+        match (request, outcome) {
+            (Request::Create(r), Outcome::Made { ino, generation }) => {
+                let file = Handle { ino, generation };
+                let attributes = self.made_before(file, Kind::File {}, &r.who).await;
+                Reply::Create(attributes.map(|attributes| Created { attributes, new: true }))
+            }
+            (Request::MakeNode(r), Outcome::Made { ino, generation }) => {
+                let file = Handle { ino, generation };
+                Reply::MakeNode(self.made_before(file, kind_of(&r.node), &r.who).await)
+            }
+            (Request::Remove(_), Outcome::Done {}) => Reply::Remove(Ok(())),
+            (Request::RemoveDirectory(_), Outcome::Done {}) => Reply::RemoveDirectory(Ok(())),
+            (Request::Rename(_), Outcome::Done {}) => Reply::Rename(Ok(())),
+            (Request::Link(r), Outcome::Done {}) => {
+                Reply::Link(self.made_before(r.file, Kind::File {}, &r.who).await)
+            }
+            // The id is another call's.
+            _ => refused(request, Error::Invalid {}),
+        }
+    }
+
+    /// What `who` has made or linked earlier, as it is now.
+    async fn made_before(
+        &self,
+        file: Handle,
+        kind: Kind,
+        who: &Credentials,
+    ) -> Result<Attributes, Error> {
+        match self.inode(file).await {
+            // It was removed since. That it was made stays true.
+            Err(Error::Stale {}) => Ok(removed(file, kind, who, self.now())),
+            inode => Ok(inode?.attributes),
+        }
+    }
+}
+
+/// Is it durable when answered?
+fn is_durable(request: &Request) -> bool {
+    match request {
+        Request::Create(r) => r.durable,
+        Request::Remove(r) => r.durable,
+        _ => true,
+    }
+}
+
+/// The same request, sent again, would fail in the same way, unless others change something.
+fn is_final(error: Error) -> bool {
+    !matches!(error, Error::Undelivered { .. } | Error::Damaged {} | Error::LostWrites {})
+}
+
+/// Why a request with a call id failed.
+fn failure(reply: &Reply) -> Option<Error> {
+    match reply {
+        Reply::Create(r) => r.as_ref().err().copied(),
+        Reply::MakeNode(r) | Reply::Link(r) => r.as_ref().err().copied(),
+        Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.err(),
+        _ => None,
+    }
+}
+
+/// The reply that tells of a failure.
+fn refused(request: &Request, error: Error) -> Reply {
+    match request {
+        Request::Create(_) => Reply::Create(Err(error)),
+        Request::MakeNode(_) => Reply::MakeNode(Err(error)),
+        Request::Remove(_) => Reply::Remove(Err(error)),
+        Request::RemoveDirectory(_) => Reply::RemoveDirectory(Err(error)),
+        Request::Rename(_) => Reply::Rename(Err(error)),
+        Request::Link(_) => Reply::Link(Err(error)),
+        _ => Reply::Undelivered(Undelivered::Garbled),
+    }
+}
+
+/// All that can be said of a file without a name.
+fn removed(file: Handle, kind: Kind, who: &Credentials, now: Time) -> Attributes {
+    Attributes {
+        ino: file.ino,
+        generation: file.generation,
+        kind,
+        mode: 0,
+        links: 0,
+        uid: who.uid,
+        gid: who.gid,
+        major: 0,
+        minor: 0,
+        size: 0,
+        used_bytes: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        birth: now,
+    }
+}

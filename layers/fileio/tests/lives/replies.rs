@@ -1,0 +1,271 @@
+//! Calls whose replies get lost, while nodes restart and the power goes: each is done once, and whoever
+//! asks again is told what came of it the first time.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::time::Duration;
+
+use fileio::client::ask;
+use fileio::protocol::*;
+use futures::future::{Either, join, join_all, select};
+use runtime::seed::{Rng, with_seed};
+use runtime::{Context, NodeId};
+
+use crate::cluster::{APPLICATIONS, Cluster, nodes};
+
+const CLIENTS: u64 = 3;
+/// Names of each client: few, so that each is made and removed again and again.
+const NAMES: u64 = 5;
+/// Calls of each client.
+const CALLS: u64 = 120;
+/// So many answered calls may come once more.
+const REMEMBERED: usize = 40;
+/// A call is sent so often, at most.
+const TRIES_MAX: u32 = 5_000;
+
+/// What a name names, and whether that is a directory.
+type Named = (Handle, bool);
+
+/// What can be told from a reply.
+type Told = Option<Handle>;
+
+struct Client<'a> {
+    cluster: &'a Cluster,
+    number: u64,
+    /// Also calls whose names are claimed at other nodes: these claims outlive the node.
+    moves: bool,
+    rng: Rng,
+    names: BTreeMap<Name, Named>,
+    calls: u64,
+    answered: VecDeque<(Request, Told)>,
+    sent: &'a Cell<u64>,
+}
+
+fn handle(attributes: &Attributes) -> Handle {
+    Handle { ino: attributes.ino, generation: attributes.generation }
+}
+
+fn who() -> Credentials {
+    Credentials::root()
+}
+
+async fn send(context: &Context, request: Request) -> Result<Told, Error> {
+    let made = |attributes: Attributes| Some(handle(&attributes));
+    match request {
+        Request::Create(call) => {
+            let created = ask(context, call).await?;
+            assert!(created.new, "it is told to be there before");
+            Ok(made(created.attributes))
+        }
+        Request::MakeNode(call) => ask(context, call).await.map(made),
+        Request::Link(call) => ask(context, call).await.map(made),
+        Request::Remove(call) => ask(context, call).await.map(|()| None),
+        Request::RemoveDirectory(call) => ask(context, call).await.map(|()| None),
+        Request::Rename(call) => ask(context, call).await.map(|()| None),
+        other => unreachable!("{other:?} has no call id"),
+    }
+}
+
+impl Client<'_> {
+    /// Sends a call, from one gateway or the other, until a reply gets through.
+    async fn exchange(&mut self, request: &Request) -> Told {
+        for _ in 0..TRIES_MAX {
+            let index = self.rng.below(u64::from(APPLICATIONS)) as u32;
+            let context = self.cluster.application(index);
+            let most = 64 << self.rng.below(15);
+            let patience = Duration::from_micros(self.rng.below(most));
+            self.sent.set(self.sent.get() + 1);
+            let sending = pin!(send(&context, request.clone()));
+            match select(sending, context.sleep(patience)).await {
+                Either::Left((Ok(told), _)) if self.rng.chance(1, 2) => return told,
+                Either::Left((Err(Error::Undelivered { .. } | Error::Damaged {}), _)) => {
+                    self.cluster.pass(Duration::from_millis(5)).await;
+                }
+                Either::Left((Err(error), _)) => {
+                    panic!("{request:?}: {error}; {:?}", self.names);
+                }
+                // The reply is lost.
+                Either::Left((Ok(_), _)) | Either::Right(_) => {}
+            }
+        }
+        panic!("{request:?}: sent in vain");
+    }
+
+    async fn work(&mut self) {
+        while self.calls < CALLS {
+            if self.rng.chance(1, 6) && !self.answered.is_empty() {
+                let index = self.rng.index(self.answered.len());
+                let (request, first) = self.answered[index].clone();
+                assert_eq!(self.exchange(&request).await, first, "{request:?} came late");
+            } else {
+                self.change().await;
+            }
+            let name = self.any_name();
+            let wanted = self.names.get(&name).map(|(handle, _)| *handle);
+            assert_eq!(self.cluster.find(&name).await, wanted, "{name:?}");
+            let pause = Duration::from_micros(self.rng.below(10_000));
+            self.cluster.pass(pause).await;
+        }
+    }
+
+    fn any_name(&mut self) -> Name {
+        let (client, number) = (self.number, self.rng.below(NAMES));
+        Name::new(format!("{client}-{number}").into_bytes()).unwrap()
+    }
+
+    /// One call that must succeed.
+    async fn change(&mut self) {
+        let (name, other) = (self.any_name(), self.any_name());
+        self.calls += 1;
+        let call = CallId { client: self.number, number: self.calls };
+        let (who, directory) = (who(), ROOT);
+        let (change, existing) = (Change::default(), Existing::Refuse {});
+        let found = self.names.get(&name).copied();
+        let (moved, target) = (found.filter(|_| self.moves), self.names.get(&other).copied());
+        let is_file = |named: Named| !named.1;
+        match (found, self.rng.below(4)) {
+            (None, 0) => {
+                let node = NewNode::Directory {};
+                let order =
+                    MakeNode { who, call, directory, name: name.clone(), node, change }.into();
+                let made = self.done(order).await.unwrap();
+                self.names.insert(name, (made, true));
+            }
+            (None, _) => {
+                let change = Change { size: Some(7), ..change };
+                let create = Create {
+                    who,
+                    call,
+                    directory,
+                    name: name.clone(),
+                    existing,
+                    change,
+                    durable: true,
+                };
+                let made = self.done(create.into()).await.unwrap();
+                self.names.insert(name, (made, false));
+            }
+            (Some(_), 0) if moved.is_some_and(is_file) && target.is_none() => {
+                let (file, is_directory) = moved.unwrap();
+                let link = Link { who, call, file, directory, name: other.clone() };
+                assert_eq!(self.done(link.into()).await, Some(file));
+                self.names.insert(other, (file, is_directory));
+            }
+            (Some(_), 1) if moved.is_some() && may_replace(moved, target) => {
+                let (from_name, to_name) = (name.clone(), other.clone());
+                let (from_directory, to_directory) = (ROOT, ROOT);
+                let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+                self.done(rename.into()).await;
+                self.names.remove(&name);
+                self.names.insert(other, moved.unwrap());
+            }
+            (Some((_, true)), _) => {
+                let remove = RemoveDirectory { who, call, directory, name: name.clone() };
+                self.done(remove.into()).await;
+                self.names.remove(&name);
+            }
+            (Some((_, false)), _) => {
+                let remove = Remove { who, call, directory, name: name.clone(), durable: true };
+                self.done(remove.into()).await;
+                self.names.remove(&name);
+            }
+        }
+    }
+
+    async fn done(&mut self, request: Request) -> Told {
+        let told = self.exchange(&request).await;
+        if self.answered.len() == REMEMBERED {
+            self.answered.pop_front();
+        }
+        self.answered.push_back((request, told));
+        told
+    }
+}
+
+/// Both are files and not the same one, or there is nothing to replace.
+fn may_replace(moved: Option<Named>, target: Option<Named>) -> bool {
+    let (Some(moved), Some(target)) = (moved, target) else { return true };
+    moved.0 != target.0 && !moved.1 && !target.1
+}
+
+/// The power goes now and then, or one node restarts.
+async fn disturb(cluster: &Cluster, one_by_one: bool, over: &Cell<bool>, mut rng: Rng) {
+    let nodes: Vec<NodeId> = nodes().collect();
+    while !over.get() {
+        let most = 1 << (12 + rng.below(10));
+        cluster.pass(Duration::from_micros(rng.below(most))).await;
+        if one_by_one && rng.chance(3, 4) {
+            cluster.restart(nodes[rng.index(nodes.len())]).await;
+        } else {
+            cluster.power_cut().await;
+        }
+    }
+}
+
+/// All names are there, and files and the root have the links that they need.
+async fn check(cluster: &Cluster, clients: &[Client<'_>]) {
+    let wanted: BTreeMap<Name, Named> =
+        clients.iter().flat_map(|client| client.names.clone()).collect();
+    let list =
+        ReadDirectory { who: who(), directory: ROOT, after: 0, count_max: 1_000, attributes: true };
+    let page = cluster.ask(list).await;
+    let found = page
+        .entries
+        .iter()
+        .map(|entry| (entry.name.clone(), (entry.handle, entry.kind == (Kind::Directory {}))));
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), wanted);
+    let directories = wanted.values().filter(|(_, is_directory)| *is_directory).count();
+    assert_eq!(page.directory.links as usize, 2 + directories, "links of the root");
+    for (name, (file, is_directory)) in &wanted {
+        let attributes = cluster.ask(GetAttributes { file: *file }).await;
+        let names = wanted.values().filter(|(other, _)| other == file).count();
+        let links = if *is_directory { 2 } else { names };
+        assert_eq!(attributes.links as usize, links, "links of {name:?}");
+        assert!(*is_directory || attributes.size == 7, "size of {name:?}");
+    }
+}
+
+fn lost_replies(rng: &mut Rng, one_by_one: bool) {
+    let cluster = Cluster::new(rng.bits());
+    let (over, sent) = (Cell::new(false), Cell::new(0));
+    let disturber = Rng::new(rng.bits());
+    let mut clients: Vec<Client<'_>> = (0..CLIENTS)
+        .map(|number| Client {
+            cluster: &cluster,
+            number,
+            moves: !one_by_one,
+            rng: Rng::new(rng.bits()),
+            names: BTreeMap::new(),
+            calls: 0,
+            answered: VecDeque::new(),
+            sent: &sent,
+        })
+        .collect();
+    let world = cluster.world.clone();
+    world.run(async {
+        let working = async {
+            join_all(clients.iter_mut().map(Client::work)).await;
+            over.set(true);
+        };
+        join(working, disturb(&cluster, one_by_one, &over, disturber)).await;
+        cluster.power_cut().await;
+        check(&cluster, &clients).await;
+    });
+    println!("{} calls, sent {} times", CLIENTS * CALLS, sent.get());
+}
+
+fn seeds() -> u64 {
+    std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+#[test]
+fn a_call_whose_reply_is_lost_is_done_once_whenever_the_power_goes() {
+    (0..seeds()).for_each(|_| with_seed(|rng| lost_replies(rng, false)));
+}
+
+#[test]
+fn a_call_whose_reply_is_lost_is_done_once_whichever_node_restarts() {
+    (0..seeds()).for_each(|_| with_seed(|rng| lost_replies(rng, true)));
+}

@@ -1,0 +1,201 @@
+//! Replies to calls that changed something (design D11, ADR 9). A reply is stored by the very record
+//! that does what was asked, so that a call which comes again is answered and not done twice, also
+//! after a crash.
+//!
+//! The table is a ring of slots. A new reply takes the slot of the oldest one if that is old enough, or
+//! if there are too many: so nothing is ever deleted, and all of them are known in memory.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::time::Duration;
+
+use runtime::wire::to_bytes;
+
+use super::{MetaServer, decode};
+use crate::keys;
+use crate::protocol::{CallId, Error, FindReply, Outcome, StoredReply};
+use crate::store::{Batch, Position, StoreError};
+
+/// Replies of one node, at most: some 100 bytes each in memory, 50 on disk.
+pub const REPLIES_MAX: usize = 4096;
+/// A reply is kept so long, unless too many others come, from its record on or from the mount on: a
+/// client whose server was away asks again when it is back.
+pub const REPLY_AGE_MAX: Duration = Duration::from_hours(1);
+
+/// One reply that is kept.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    sequence: u64,
+    outcome: Outcome,
+    /// The record that has it.
+    position: Position,
+    /// The intent of that record, if the call touches other nodes and was decided in this life.
+    intent: Option<u64>,
+}
+
+/// A slot and what is in it.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    number: u64,
+    call: CallId,
+    sequence: u64,
+    since: Duration,
+}
+
+/// All replies of a node.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    kept: RefCell<BTreeMap<CallId, Kept>>,
+    /// All slots, that with the oldest reply first.
+    slots: RefCell<VecDeque<Slot>>,
+    /// The number of the next reply.
+    sequence: Cell<u64>,
+}
+
+impl Replies {
+    /// Puts the reply of a call into the batch that does what was asked.
+    pub(super) fn put(&self, (call, outcome): (CallId, Outcome), now: Duration, batch: &mut Batch) {
+        let reply = StoredReply { sequence: self.sequence.get(), call, outcome };
+        batch.put(keys::reply(self.next_slot(now)), to_bytes(&reply));
+    }
+
+    /// That batch was committed just now.
+    pub(super) fn stored(
+        &self,
+        (call, outcome): (CallId, Outcome),
+        now: Duration,
+        position: Position,
+        intent: Option<u64>,
+    ) {
+        let (number, sequence) = (self.next_slot(now), self.sequence.get());
+        let is_reused = number < self.slots.borrow().len() as u64;
+        let reused = is_reused.then(|| self.slots.borrow_mut().pop_front()).flatten();
+        if let Some(oldest) = reused {
+            let mut kept = self.kept.borrow_mut();
+            // Unless the same call was done anew when its reply had been too old.
+            if kept.get(&oldest.call).is_some_and(|kept| kept.sequence == oldest.sequence) {
+                kept.remove(&oldest.call);
+            }
+        }
+        self.sequence.set(sequence + 1);
+        self.slots.borrow_mut().push_back(Slot { number, call, sequence, since: now });
+        self.kept.borrow_mut().insert(call, Kept { sequence, outcome, position, intent });
+    }
+
+    /// Slots are taken in order, so those in use are the first ones.
+    fn next_slot(&self, now: Duration) -> u64 {
+        let slots = self.slots.borrow();
+        let is_full = slots.len() >= REPLIES_MAX;
+        let oldest = slots.front().filter(|oldest| is_full || is_too_old(oldest.since, now));
+        oldest.map_or(slots.len() as u64, |oldest| oldest.number)
+    }
+
+    fn find(&self, call: CallId, now: Duration) -> Option<Kept> {
+        let kept = self.kept.borrow().get(&call).copied()?;
+        let slots = self.slots.borrow();
+        let index = slots.binary_search_by_key(&kept.sequence, |slot| slot.sequence).ok()?;
+        (!is_too_old(slots[index].since, now)).then_some(kept)
+    }
+}
+
+fn is_too_old(since: Duration, now: Duration) -> bool {
+    now.saturating_sub(since) >= REPLY_AGE_MAX
+}
+
+impl MetaServer {
+    pub(super) async fn find_reply(&self, request: FindReply) -> Result<Option<Outcome>, Error> {
+        let found = self.replies.find(request.call, self.context.now());
+        let Some(Kept { outcome, position, intent, .. }) = found else { return Ok(None) };
+        if request.durable {
+            self.store.durable(position).await?;
+        }
+        if let Some(intent) = intent {
+            self.is_applied(intent).await?;
+        }
+        Ok(Some(outcome))
+    }
+
+    /// Reads all replies. At a mount.
+    pub(super) async fn load_replies(&self) -> Result<(), StoreError> {
+        let bad = || StoreError::Damaged { what: "a stored reply", block: 0 };
+        let (from, end) = keys::all_replies();
+        let found = self.store.scan(Bound::Included(&from), &end, usize::MAX).await?;
+        let mut slots = Vec::with_capacity(found.len());
+        for (number, (key, value)) in (0..).zip(found) {
+            let reply: StoredReply = decode(&value).map_err(|_| bad())?;
+            if keys::reply_slot(&key) != Some(number) {
+                return Err(bad());
+            }
+            slots.push((number, reply));
+        }
+        slots.sort_unstable_by_key(|(_, reply)| reply.sequence);
+        let since = self.context.now();
+        for (number, StoredReply { sequence, call, outcome }) in slots {
+            let kept = Kept { sequence, outcome, position: Position::default(), intent: None };
+            self.replies.kept.borrow_mut().insert(call, kept);
+            self.replies.slots.borrow_mut().push_back(Slot { number, call, sequence, since });
+            self.replies.sequence.set(sequence + 1);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: u64) -> CallId {
+        CallId { client: 1, number }
+    }
+
+    fn store(replies: &Replies, number: u64, now: Duration) -> Vec<u8> {
+        let (mut batch, reply) = (Batch::new(), (call(number), Outcome::Done {}));
+        let slot = replies.next_slot(now);
+        replies.put(reply, now, &mut batch);
+        replies.stored(reply, now, Position::default(), None);
+        keys::reply(slot)
+    }
+
+    #[test]
+    fn a_reply_adds_few_bytes_to_the_record() {
+        let bytes = |outcome| {
+            let mut batch = Batch::new();
+            Replies::default().put((call(1), outcome), Duration::ZERO, &mut batch);
+            batch.length_bytes()
+        };
+        assert_eq!(bytes(Outcome::Done {}), 39);
+        assert_eq!(bytes(Outcome::Made { ino: 1, generation: 2 }), 55);
+    }
+
+    #[test]
+    fn the_oldest_reply_gives_way_when_there_are_too_many() {
+        let (replies, now) = (Replies::default(), Duration::ZERO);
+        for number in 0..REPLIES_MAX as u64 {
+            assert_eq!(store(&replies, number, now), keys::reply(number));
+        }
+        assert!(replies.find(call(0), now).is_some());
+        assert_eq!(store(&replies, 9999, now), keys::reply(0));
+        assert!(replies.find(call(0), now).is_none() && replies.find(call(1), now).is_some());
+        assert_eq!(replies.kept.borrow().len(), REPLIES_MAX);
+    }
+
+    #[test]
+    fn an_old_reply_is_not_given_and_its_slot_is_used_again() {
+        let replies = Replies::default();
+        let second = Duration::from_secs(1);
+        store(&replies, 1, Duration::ZERO);
+        store(&replies, 2, second);
+        let late = REPLY_AGE_MAX;
+        assert!(replies.find(call(1), late).is_none() && replies.find(call(2), late).is_some());
+        assert_eq!(store(&replies, 3, late), keys::reply(0));
+        assert_eq!(store(&replies, 4, late), keys::reply(2));
+        // Done anew: when its older reply leaves, the newer one stays.
+        let later = late + second;
+        assert!(replies.find(call(2), later).is_none());
+        store(&replies, 2, later);
+        assert_eq!(replies.slots.borrow().len(), 3);
+        store(&replies, 5, later + REPLY_AGE_MAX);
+        assert!(replies.find(call(2), later + second).is_some());
+    }
+}
