@@ -238,6 +238,36 @@ impl File {
         block_on(self.file.set_len(size))
     }
 
+    /// See [`file::File::punch_hole`].
+    pub fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
+        block_on(self.file.punch_hole(offset, length))
+    }
+
+    /// See [`file::File::allocate`].
+    pub fn allocate(
+        &self,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file.allocate(offset, length, keep_size))
+    }
+
+    /// See [`file::File::zero_range`].
+    pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
+        block_on(self.file.zero_range(offset, length, keep_size))
+    }
+
+    /// See [`file::File::seek_data`].
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
+        block_on(self.file.seek_data(offset))
+    }
+
+    /// See [`file::File::seek_hole`].
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
+        block_on(self.file.seek_hole(offset))
+    }
+
     /// See [`file::File::set_attributes`].
     pub fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
         block_on(self.file.set_attributes(change))

@@ -149,6 +149,17 @@ runtime::record! {
     }
 }
 
+runtime::choice! {
+    /// What [`Seek`] looks for.
+    #[derive(Copy)]
+    pub enum SeekTarget {
+        /// A byte in a block.
+        1 Data {},
+        /// A byte in no block; the end of the file counts as one.
+        2 Hole {},
+    }
+}
+
 runtime::record! {
     /// Space of the volume, in bytes and inodes.
     #[derive(Copy, Default)]
@@ -361,6 +372,55 @@ runtime::protocol! {
         /// Its inode number.
         ino: u64,
     } -> ();
+
+    /// Make a hole: blocks that lie in the range as a whole are freed, the rest of it becomes zeros,
+    /// the size stays. Seen at once, durable like a write, and as atomic: one record of the log holds
+    /// at least all of one chunk. Works on a full volume.
+    19 Bulk PunchHole {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The first byte.
+        offset: u64,
+        /// How many bytes, at least one. What is past the end of the file is ignored.
+        length: u64,
+        /// Durable when answered.
+        durable: bool,
+    } -> Verified;
+
+    /// Prepare for writes to a range: if the volume cannot hold it now, [`Error::NoSpace`] comes at
+    /// once. No block is set aside, since each write goes to new blocks (design D6): others may take
+    /// the space before the writes come.
+    20 Control Allocate {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The first byte.
+        offset: u64,
+        /// How many bytes, at least one.
+        length: u64,
+        /// Leave the size as it is; otherwise a file that ends before the range's end is lengthened
+        /// to there, by a hole.
+        keep_size: bool,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// The first byte at or after an offset that is data, or in a hole, in blocks as the file has them
+    /// now, committed or not. `None` if the offset is not before the end of the file, or if no data
+    /// follows (ENXIO).
+    21 Control Seek {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// Where to begin.
+        offset: u64,
+        /// What to look for.
+        target: SeekTarget,
+    } -> Option<u64>;
 }
 
 runtime::choice! {

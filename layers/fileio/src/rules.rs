@@ -66,6 +66,11 @@ pub(crate) fn check_size(size: u64) -> Result<(), Error> {
     if size <= FILE_SIZE_MAX { Ok(()) } else { Err(Error::FileTooLarge {}) }
 }
 
+/// Can a file have all these bytes?
+pub(crate) fn check_range(offset: u64, length: u64) -> Result<(), Error> {
+    check_size(offset.checked_add(length).ok_or(Error::FileTooLarge {})?)
+}
+
 fn owns(who: &Credentials, file: &Attributes) -> bool {
     who.uid == 0 || who.uid == file.uid
 }

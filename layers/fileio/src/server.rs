@@ -7,6 +7,7 @@ mod files;
 mod read;
 mod remove;
 mod rename;
+mod space;
 mod write;
 
 use std::rc::Rc;
@@ -93,6 +94,9 @@ impl FileServer {
             Request::Read(r) => Reply::Read(self.read(r).await),
             Request::Write(r) => Reply::Write(self.write(r).await),
             Request::Commit(r) => Reply::Commit(self.commit(&r.file).await),
+            Request::PunchHole(r) => Reply::PunchHole(self.punch_hole(r).await),
+            Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
+            Request::Seek(r) => Reply::Seek(self.seek(&r).await),
             Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
             Request::Settle(_) => Reply::Settle(self.settle().await),
             Request::Trim(r) => {

@@ -138,7 +138,7 @@ fn same_nothing(_: &(), _: &(), _: &str) {}
 fn step(world: &mut World, step: usize, rng: &mut Rng) {
     let (who, name, call) = (any_user(rng), any_name(rng), world.call_id());
     let (one, other) = (world.any(rng), world.any(rng));
-    match rng.below(20) {
+    match rng.below(25) {
         0..3 => {
             let change = Change { size: None, ..any_change(rng) };
             let existing = match rng.below(4) {
@@ -313,7 +313,65 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 same_attributes
             );
         }
+        19..23 => space(world, step, one, &who, rng),
         _ => read(world, step, one, rng.below(FILE_BYTES_MAX), rng.below(200_000) as u32, &who),
+    }
+}
+
+/// Holes, and telling them from data.
+fn space(world: &World, step: usize, one: Pair, who: &Credentials, rng: &mut Rng) {
+    let mut offset = rng.below(FILE_BYTES_MAX);
+    let most = if rng.chance(1, 2) { 100_000 } else { 6_000 };
+    let mut length = rng.below(most);
+    if rng.chance(1, 3) {
+        (offset, length) = (offset / 4096 * 4096, length / 4096 * 4096);
+    }
+    let durable = rng.chance(1, 8);
+    match rng.below(4) {
+        0 | 1 => {
+            both!(
+                world,
+                step,
+                |pick| PunchHole { who: who.clone(), file: pick(one), offset, length, durable },
+                same_verified
+            );
+        }
+        2 => {
+            let keep_size = rng.chance(1, 2);
+            both!(
+                world,
+                step,
+                |pick| Allocate {
+                    who: who.clone(),
+                    file: pick(one),
+                    offset,
+                    length,
+                    keep_size,
+                    durable
+                },
+                same_attributes
+            );
+        }
+        _ => seek_all(world, step, one, who),
+    }
+}
+
+/// All data and holes of a file.
+fn seek_all(world: &World, step: usize, file: Pair, who: &Credentials) {
+    let (mut offset, mut target) = (0, SeekTarget::Data {});
+    loop {
+        let found = both!(
+            world,
+            step,
+            |pick| Seek { who: who.clone(), file: pick(file), offset, target },
+            |real: &Option<u64>, model: &Option<u64>, told: &str| assert_eq!(real, model, "{told}")
+        );
+        let Some((Some(found), _)) = found else { return };
+        offset = found;
+        target = match target {
+            SeekTarget::Data {} => SeekTarget::Hole {},
+            SeekTarget::Hole {} => SeekTarget::Data {},
+        };
     }
 }
 
@@ -373,6 +431,7 @@ fn every_answer_is_the_models() {
                 let root = Credentials::root();
                 read(&world, STEPS, pair, 0, FILE_BYTES_MAX as u32 + 200_000, &root);
                 both!(world, STEPS, |pick| GetAttributes { file: pick(pair) }, same_attributes);
+                seek_all(&world, STEPS, pair, &root);
                 if let Some([real, model]) = names(&world, pair, 1 + rng.below(5) as u32) {
                     assert_eq!(real, model);
                 }

@@ -11,6 +11,9 @@ pub use blockio::protocol::Unsynced;
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
 pub const SCAN_MAX: u32 = 4096;
 
+/// Chunks that one [`FindChunks`] returns, at most.
+pub const FOUND_MAX: u32 = 64;
+
 runtime::record! {
     /// What a name names.
     #[derive(Copy, PartialOrd, Ord, Hash)]
@@ -227,6 +230,39 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// A chunk of a file that has blocks.
+    pub struct FoundChunk {
+        /// Which chunk of the file.
+        index: u64,
+        /// Its blocks.
+        chunk: Chunk,
+    }
+}
+
+runtime::record! {
+    /// Chunks of a file that have blocks.
+    pub struct FoundChunks {
+        /// In the order of their indices.
+        chunks: Vec<FoundChunk>,
+        /// The index from which on others may follow; `None` if there are no more.
+        next: Option<u64>,
+    }
+}
+
+runtime::record! {
+    /// A block that no map names yet, and whose content is in the cache.
+    #[derive(Copy)]
+    pub struct FreshBlock {
+        /// Its number on the logical disk; it was [allocated](Allocate).
+        block: u64,
+        /// The CRC-32C of its content.
+        checksum: u32,
+        /// Where the content is, and the life in which it was put there.
+        written: Unsynced,
+    }
+}
+
+runtime::record! {
     /// Space of one node.
     #[derive(Copy, Default)]
     pub struct NodeSpace {
@@ -400,6 +436,8 @@ runtime::protocol! {
     17 Bulk Allocate {
         /// How many.
         blocks: u32,
+        /// For a change that frees space: on a full volume a few may come from the reserve.
+        relief: bool,
     } -> Vec<Run>;
 
     /// Give reserved blocks back that were never installed.
@@ -436,8 +474,7 @@ runtime::protocol! {
         ino: u64,
     } -> Verified;
 
-    /// Set the size; cuts whole blocks off (the rest of the last one has been zeroed before).
-    /// Nobody may be reading or writing.
+    /// Set the size; cuts whole blocks off. Nobody may be reading or writing.
     22 Control Truncate {
         /// The file.
         ino: u64,
@@ -449,6 +486,9 @@ runtime::protocol! {
         time: Time,
         /// Durable when answered.
         durable: bool,
+        /// Takes the place of the last block, in the record of the cut: its content up to the size,
+        /// then zeros. Not needed if what is cut off within that block is zeros already.
+        last: Option<FreshBlock>,
     } -> Attributes;
 
     /// Files that have waited for a [`Commit`] for this long, or hold this many chunks.
@@ -540,6 +580,18 @@ runtime::protocol! {
         /// The file.
         ino: u64,
     } -> u64;
+
+    /// The next chunks of a file that have blocks, with what is not committed yet.
+    39 Bulk FindChunks {
+        /// The file.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The first chunk.
+        first: u64,
+        /// How many chunks, at most [`FOUND_MAX`].
+        count_max: u32,
+    } -> FoundChunks;
 }
 
 runtime::choice! {

@@ -17,6 +17,8 @@
 //! - Modes that are not given are 0644 for files and other nodes, 0755 for directories; a symbolic
 //!   link's is always 0777. A directory's size is one page.
 //! - Only root makes devices.
+//! - A hole that reaches the end of a file frees its last block too. [`Allocate`](crate::protocol::Allocate) sets nothing aside
+//!   and changes nothing but the size.
 //! - A request that comes again with its [`CallId`] gets the first answer, if that was a success.
 //!
 //! # Rooms
@@ -139,6 +141,9 @@ impl Model {
             Request::Read(r) => Reply::Read(state.read(r, now)),
             Request::Write(r) => Reply::Write(state.write(r, now)),
             Request::Commit(r) => Reply::Commit(state.commit(r)),
+            Request::PunchHole(r) => Reply::PunchHole(state.punch_hole(r, now)),
+            Request::Allocate(r) => Reply::Allocate(state.allocate(r, now)),
+            Request::Seek(r) => Reply::Seek(state.seek(r)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
             // Only nodes say this to each other; the model is one.
