@@ -47,6 +47,9 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         // A stable write, which the client asks again: nothing of it is left.
         Error::LostWrites {} => nfsstat3::NFS3ERR_JUKEBOX,
         Error::BadCookie {} => nfsstat3::NFS3ERR_BAD_COOKIE,
+        // No procedure of version 3 is about extended attributes.
+        Error::NoXattr {} | Error::TooLarge {} => nfsstat3::NFS3ERR_INVAL,
+        Error::Unsupported {} => nfsstat3::NFS3ERR_NOTSUPP,
     }
 }
 

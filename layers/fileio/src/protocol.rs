@@ -8,7 +8,7 @@ use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
     Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
-    Verified, access,
+    Verified, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName, access,
 };
 
 /// The root directory of every volume.
@@ -421,6 +421,57 @@ runtime::protocol! {
         /// What to look for.
         target: SeekTarget,
     } -> Option<u64>;
+
+    /// The value of an extended attribute. `user.` and `trusted.` are the namespaces that there are.
+    22 Bulk GetXattr {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The attribute.
+        name: XattrName,
+    } -> Vec<u8>;
+
+    /// Set an extended attribute.
+    23 Bulk SetXattr {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The file.
+        file: Handle,
+        /// The attribute.
+        name: XattrName,
+        /// Its value, at most [`XATTR_VALUE_MAX`] bytes; all of a file's names and values have at most
+        /// [`XATTRS_BYTES_MAX`].
+        value: Vec<u8>,
+        /// What must be there before.
+        mode: XattrMode,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// The names of all extended attributes that the asker may know of, in order.
+    24 Bulk ListXattrs {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+    } -> Vec<XattrName>;
+
+    /// Remove an extended attribute.
+    25 Bulk RemoveXattr {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The file.
+        file: Handle,
+        /// The attribute.
+        name: XattrName,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
 }
 
 runtime::choice! {
@@ -484,6 +535,15 @@ runtime::choice! {
         /// again.
         #[error("what was written was lost before it was durable: a node has restarted")]
         17 LostWrites {},
+        /// ENODATA: the file has no extended attribute of this name that the asker may know of.
+        #[error("no such extended attribute")]
+        18 NoXattr {},
+        /// E2BIG: the value, or all extended attributes of the file together, are too large.
+        #[error("too large to be stored")]
+        19 TooLarge {},
+        /// EOPNOTSUPP: there is no such namespace of extended attributes here.
+        #[error("not supported: extended attributes begin with 'user.' or 'trusted.'")]
+        20 Unsupported {},
     }
 }
 

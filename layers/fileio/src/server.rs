@@ -9,6 +9,7 @@ mod remove;
 mod rename;
 mod space;
 mod write;
+mod xattrs;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -97,6 +98,10 @@ impl FileServer {
             Request::PunchHole(r) => Reply::PunchHole(self.punch_hole(r).await),
             Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
             Request::Seek(r) => Reply::Seek(self.seek(&r).await),
+            Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
+            Request::SetXattr(r) => Reply::SetXattr(self.set_xattr(r).await),
+            Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
+            Request::RemoveXattr(r) => Reply::RemoveXattr(self.remove_xattr(r).await),
             Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
             Request::Settle(_) => Reply::Settle(self.settle().await),
             Request::Trim(r) => {
@@ -222,8 +227,9 @@ impl From<meta::protocol::Error> for Error {
             Meta::NotDirectory {} => Self::NotDirectory {},
             Meta::NoSpace {} => Self::NoSpace {},
             Meta::Damaged {} => Self::Damaged {},
-            Meta::TooLarge {} => Self::Invalid {},
+            Meta::TooLarge {} => Self::TooLarge {},
             Meta::LostWrites {} => Self::LostWrites {},
+            Meta::NoXattr {} => Self::NoXattr {},
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Bound;
 
-use crate::attributes::Name;
+use crate::attributes::{Name, XattrName};
 use crate::hash::name_hash;
 use crate::protocol::IntentId;
 
@@ -18,6 +18,7 @@ mod table {
     pub(super) const INTENT: u8 = 5;
     pub(super) const COUNT: u8 = 6;
     pub(super) const APPLIED: u8 = 7;
+    pub(super) const XATTR: u8 = 8;
 }
 
 /// What a key is the key of.
@@ -28,6 +29,7 @@ pub(crate) enum Table {
     Name,
     Intent,
     Count,
+    Xattr,
 }
 
 /// The table of a key.
@@ -38,6 +40,7 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::NAME => Table::Name,
         table::INTENT => Table::Intent,
         table::COUNT => Table::Count,
+        table::XATTR => Table::Xattr,
         _ => return None,
     })
 }
@@ -151,6 +154,38 @@ pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
     (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
 }
 
+/// Piece `piece` of the value of the extended attribute `name` of `ino`. A zero byte ends the name.
+pub(crate) fn xattr(ino: u64, name: &XattrName, piece: u8) -> Vec<u8> {
+    let mut key = key(table::XATTR, &[ino]);
+    key.extend_from_slice(name.as_bytes());
+    key.extend_from_slice(&[0, piece]);
+    key
+}
+
+/// Name and piece in the key of an extended attribute.
+pub(crate) fn xattr_parts(key: &[u8]) -> Option<(&[u8], u8)> {
+    match key.get(9..)? {
+        [name @ .., 0, piece] => Some((name, *piece)),
+        _ => None,
+    }
+}
+
+/// The range of the pieces of one extended attribute.
+pub(crate) fn xattr_pieces(ino: u64, name: &XattrName) -> (Vec<u8>, Vec<u8>) {
+    let of = |end: u8| [&key(table::XATTR, &[ino])[..], name.as_bytes(), &[end]].concat();
+    (of(0), of(1))
+}
+
+/// The range of all extended attributes of `ino`.
+pub(crate) fn xattrs(ino: u64) -> (Vec<u8>, Vec<u8>) {
+    (key(table::XATTR, &[ino]), key(table::XATTR, &[ino + 1]))
+}
+
+/// The range of all extended attributes.
+pub(crate) fn all_xattrs() -> (Vec<u8>, Vec<u8>) {
+    (key(table::XATTR, &[]), key(table::XATTR + 1, &[]))
+}
+
 /// The range of the keys of all inodes.
 pub(crate) fn all_inodes() -> (Vec<u8>, Vec<u8>) {
     (key(table::INODE, &[]), key(table::INODE + 1, &[]))
@@ -198,5 +233,18 @@ mod tests {
         assert_eq!(name_parts(&key), Some((position(1, &name), &b"a"[..])));
         assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
         assert!(position(1, &name) < 1 << POSITION_BITS);
+    }
+
+    #[test]
+    fn pieces_of_a_value_are_together_and_apart_from_other_names() {
+        let name = |text: &'static str| XattrName::new(text.as_bytes()).unwrap();
+        let key = xattr(1, &name("ab"), 3);
+        assert_eq!(key, [8, 0, 0, 0, 0, 0, 0, 0, 1, b'a', b'b', 0, 3]);
+        assert_eq!(xattr_parts(&key), Some((&b"ab"[..], 3)));
+        let (from, to) = xattr_pieces(1, &name("ab"));
+        assert!(from <= xattr(1, &name("ab"), 0) && xattr(1, &name("ab"), 255) < to);
+        assert!(xattr(1, &name("a"), 255) < from && to <= xattr(1, &name("ab\x01"), 0));
+        let (from, to) = xattrs(1);
+        assert!(from <= key && key < to);
     }
 }

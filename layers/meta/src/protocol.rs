@@ -4,7 +4,7 @@
 
 use runtime::protocol::Undelivered;
 
-pub use crate::attributes::{Attributes, Kind, Name, Time, Verified};
+pub use crate::attributes::{Attributes, Kind, Name, Time, Verified, XattrMode, XattrName};
 pub use blockio::geometry::Run;
 pub use blockio::protocol::Unsynced;
 
@@ -155,6 +155,8 @@ runtime::record! {
         intents: u64,
         /// Effects of other nodes' intents that are remembered as applied.
         applied: u64,
+        /// Pieces of extended attributes.
+        xattrs: u64,
     }
 }
 
@@ -592,6 +594,42 @@ runtime::protocol! {
         /// How many chunks, at most [`FOUND_MAX`].
         count_max: u32,
     } -> FoundChunks;
+
+    /// The value of an extended attribute.
+    40 Bulk GetXattr {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The attribute.
+        name: XattrName,
+    } -> Vec<u8>;
+
+    /// Set or remove an extended attribute.
+    41 Bulk ChangeXattr {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The attribute.
+        name: XattrName,
+        /// The value; `None` removes it.
+        value: Option<Vec<u8>>,
+        /// What must be there before.
+        mode: XattrMode,
+        /// ctime.
+        time: Time,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// The names of all extended attributes, in order.
+    42 Bulk ListXattrs {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+    } -> Vec<XattrName>;
 }
 
 runtime::choice! {
@@ -629,6 +667,9 @@ runtime::choice! {
         /// Content that was not committed yet is lost: a node that had it has restarted.
         #[error("a node restarted: what was written and not committed is lost, write it again")]
         9 LostWrites {},
+        /// The inode has no extended attribute of this name.
+        #[error("no such extended attribute")]
+        10 NoXattr {},
     }
 }
 

@@ -10,6 +10,7 @@ mod inodes;
 mod intents;
 mod names;
 mod verifiers;
+mod xattrs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,8 @@ pub struct MetaServer {
     loading: KeyedLock<u64>,
     /// One commit or truncation per inode.
     commits: KeyedLock<u64>,
+    /// Shared to read the extended attributes of an inode, exclusive to change them.
+    xattrs: KeyedLock<u64>,
     directories: Directories,
     intents: Intents,
     space: Space,
@@ -115,6 +118,7 @@ impl MetaServer {
             dead: RefCell::default(),
             loading: KeyedLock::default(),
             commits: KeyedLock::default(),
+            xattrs: KeyedLock::default(),
             directories: Directories::default(),
             intents: Intents::default(),
             space: Space::default(),
@@ -174,6 +178,9 @@ impl MetaServer {
                 Reply::UnlockTree(Ok(()))
             }
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
+            Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
+            Request::ChangeXattr(r) => Reply::ChangeXattr(self.change_xattr(r).await),
+            Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
         }

@@ -19,6 +19,11 @@
 //! - Only root makes devices.
 //! - A hole that reaches the end of a file frees its last block too. [`Allocate`](crate::protocol::Allocate) sets nothing aside
 //!   and changes nothing but the size.
+//! - Extended attributes have two namespaces: `user.`, of files and directories, where the mode
+//!   decides (also for owners) and in a sticky directory only owners write; and `trusted.`, which only
+//!   root sees. What others have, `security.` and `system.`, is [`Error::Unsupported`]: a label or an
+//!   access control list that is kept and not obeyed would be worse than none. Checks come in this
+//!   order: the namespace, the right, the length of the value, what the mode asks for, the sum.
 //! - A request that comes again with its [`CallId`] gets the first answer, if that was a success.
 //!
 //! # Rooms
@@ -29,6 +34,7 @@
 //! | `state.rs` | inodes, and who may do what |
 //! | `names.rs` | requests that name an entry of a directory |
 //! | `files.rs` | requests by handle |
+//! | `xattrs.rs` | extended attributes |
 //! | `content.rs` | the bytes of a sparse file |
 //! | `machine.rs` | a machine to test clients on |
 
@@ -39,6 +45,7 @@ mod names;
 mod state;
 #[cfg(test)]
 mod tests;
+mod xattrs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -144,6 +151,10 @@ impl Model {
             Request::PunchHole(r) => Reply::PunchHole(state.punch_hole(r, now)),
             Request::Allocate(r) => Reply::Allocate(state.allocate(r, now)),
             Request::Seek(r) => Reply::Seek(state.seek(r)),
+            Request::GetXattr(r) => Reply::GetXattr(state.get_xattr(r)),
+            Request::SetXattr(r) => Reply::SetXattr(state.set_xattr(r, now)),
+            Request::ListXattrs(r) => Reply::ListXattrs(state.list_xattrs(r)),
+            Request::RemoveXattr(r) => Reply::RemoveXattr(state.remove_xattr(r, now)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
             // Only nodes say this to each other; the model is one.
@@ -180,6 +191,8 @@ fn call_id(request: &Request) -> Option<CallId> {
         Request::RemoveDirectory(r) => Some(r.call),
         Request::Rename(r) => Some(r.call),
         Request::Link(r) => Some(r.call),
+        Request::SetXattr(r) => Some(r.call),
+        Request::RemoveXattr(r) => Some(r.call),
         _ => None,
     }
 }
@@ -188,6 +201,7 @@ fn succeeded(reply: &Reply) -> bool {
     match reply {
         Reply::Create(r) => r.is_ok(),
         Reply::MakeNode(r) | Reply::Link(r) => r.is_ok(),
+        Reply::SetXattr(r) | Reply::RemoveXattr(r) => r.is_ok(),
         Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.is_ok(),
         _ => false,
     }

@@ -230,12 +230,7 @@ impl FileServer {
     }
 
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Attributes, Error> {
-        let file = request.file;
-        self.alone(file, async || self.allocate_alone(request).await).await
-    }
-
-    async fn allocate_alone(&self, request: &Allocate) -> Result<Attributes, Error> {
-        let &Allocate { ref who, file, offset, length, keep_size, durable } = request;
+        let &Allocate { ref who, file, offset, length, keep_size, .. } = request;
         let before = self.inode(file).await?.attributes;
         rules::check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
@@ -251,7 +246,18 @@ impl FileServer {
         if missing_bytes > 0 && missing_bytes > self.get_space().await?.free_bytes {
             return Err(Error::NoSpace {});
         }
-        if keep_size || end <= before.size {
+        if keep_size {
+            return Ok(before);
+        }
+        self.alone(file, async || self.lengthen_alone(request).await).await
+    }
+
+    /// Lengthens the file to the end of what was allocated, unless it is as long by now.
+    async fn lengthen_alone(&self, request: &Allocate) -> Result<Attributes, Error> {
+        let &Allocate { ref who, file, offset, length, durable, .. } = request;
+        let before = self.inode(file).await?.attributes;
+        let end = offset + length;
+        if end <= before.size {
             return Ok(before);
         }
         let mode = rules::without_setid(who, &before);

@@ -1,13 +1,13 @@
 //! Reading all metadata of a node, to check it: what is there, and whether its space is exact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::{MetaServer, decode};
-use crate::attributes::Name;
+use crate::attributes::{Name, XattrName};
 use crate::keys;
 use crate::protocol::{Chunk, Dentry, Inode, Run};
-use crate::store::{Audit, StoreError};
+use crate::store::{Audit, StoreError, VALUE_BYTES_MAX};
 
 /// All metadata of one node, durable or not.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,10 @@ pub struct NodeAudit {
     pub names: Vec<(u64, Name, Dentry)>,
     /// Blocks that the chunks of each file name.
     pub blocks: BTreeMap<u64, u64>,
+    /// Bytes in each piece of each extended attribute, by inode and name.
+    pub xattrs: BTreeMap<(u64, Vec<u8>), Vec<usize>>,
+    /// Inodes whose removal, or cut, is not done to its end.
+    pub trims: BTreeSet<u64>,
     /// Things still to be done: space to be trimmed, groups on their way.
     pub intents: u64,
     /// The count of inodes that the node keeps.
@@ -51,6 +55,7 @@ impl MetaServer {
             let flaw = format!("{busy} blocks are busy, {reasons} + {passing} have a reason to be");
             found.flaws.push(flaw);
         }
+        found.check_xattrs();
         if found.inodes.len() as u64 != found.inode_count {
             let (inodes, count) = (found.inodes.len(), found.inode_count);
             found.flaws.push(format!("{inodes} inodes are there, {count} are counted"));
@@ -60,6 +65,22 @@ impl MetaServer {
 }
 
 impl NodeAudit {
+    /// Extended attributes belong to an inode of the node, or to one that is being trimmed, and have
+    /// only whole pieces but the last.
+    fn check_xattrs(&mut self) {
+        let inodes: BTreeSet<u64> = self.inodes.iter().map(|inode| inode.attributes.ino).collect();
+        for ((ino, name), lengths) in &self.xattrs {
+            if !inodes.contains(ino) && !self.trims.contains(ino) {
+                let name = String::from_utf8_lossy(name);
+                self.flaws.push(format!("{name} belongs to inode {ino}, which is not there"));
+            }
+            let last = lengths.len() - 1;
+            if lengths[..last].iter().any(|&length| length != VALUE_BYTES_MAX) {
+                self.flaws.push(format!("an extended attribute of inode {ino} lacks a piece"));
+            }
+        }
+    }
+
     /// Takes one key of the store; `None` if it cannot be read.
     fn take(&mut self, key: &[u8], value: &[u8], used: &mut Vec<Run>) -> Option<()> {
         match keys::table_of(key)? {
@@ -74,8 +95,23 @@ impl NodeAudit {
                 let name = Name::new(name.to_vec()).ok()?;
                 self.names.push((keys::number(key, 1)?, name, decode(value).ok()?));
             }
-            keys::Table::Intent => self.intents += 1,
+            keys::Table::Intent => {
+                self.intents += 1;
+                if keys::number(key, 1)? == keys::TRIMS {
+                    self.trims.insert(keys::intent_number(key)?);
+                }
+            }
             keys::Table::Count => {}
+            keys::Table::Xattr => {
+                let (name, piece) = keys::xattr_parts(key)?;
+                XattrName::new(name.to_vec()).ok()?;
+                let of = (keys::number(key, 1)?, name.to_vec());
+                let lengths: &mut Vec<usize> = self.xattrs.entry(of).or_default();
+                if usize::from(piece) != lengths.len() {
+                    return None;
+                }
+                lengths.push(value.len());
+            }
         }
         Some(())
     }

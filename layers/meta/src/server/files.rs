@@ -373,6 +373,8 @@ impl MetaServer {
 
     async fn trim_all(&self, ino: u64, unnamed: Vec<Run>) -> Result<(), Error> {
         self.forget_and_release(unnamed).await?;
+        self.trim_xattrs(ino).await?;
+        // With the intent, so last.
         self.trim_chunks(ino, 0).await?;
         Ok(())
     }
@@ -426,6 +428,9 @@ impl MetaServer {
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
             let first = decode(&value).map_err(|_| bad_intent())?;
+            if self.store.get(&keys::inode(ino)).await?.is_none() {
+                self.trim_xattrs(ino).await.map_err(|_| bad_intent())?;
+            }
             self.trim_chunks(ino, first).await.map_err(|_| bad_intent())?;
         }
         Ok(())

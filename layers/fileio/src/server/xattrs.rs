@@ -1,0 +1,66 @@
+//! Extended attributes: who may do what with them; the metadata keeps them.
+
+use meta::protocol::{self as metadata, ChangeXattr};
+
+use super::FileServer;
+use crate::protocol::{
+    Attributes, Credentials, Error, GetXattr, Handle, ListXattrs, RemoveXattr, SetXattr,
+    XATTR_VALUE_MAX, XattrMode, XattrName, access,
+};
+use crate::rules;
+
+impl FileServer {
+    pub(super) async fn get_xattr(&self, request: GetXattr) -> Result<Vec<u8>, Error> {
+        let GetXattr { who, file, name } = request;
+        self.check_xattr(&who, file, &name, access::READ).await?;
+        let Handle { ino, generation } = file;
+        self.meta_here(metadata::GetXattr { ino, generation, name }).await
+    }
+
+    pub(super) async fn set_xattr(&self, request: SetXattr) -> Result<Attributes, Error> {
+        let SetXattr { who, call: _, file, name, value, mode, durable } = request;
+        self.check_xattr(&who, file, &name, access::WRITE).await?;
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(Error::TooLarge {});
+        }
+        self.change_xattr(file, name, Some(value), mode, durable).await
+    }
+
+    pub(super) async fn list_xattrs(&self, request: ListXattrs) -> Result<Vec<XattrName>, Error> {
+        let ListXattrs { who, file } = request;
+        let Handle { ino, generation } = file;
+        let mut names = self.meta_here(metadata::ListXattrs { ino, generation }).await?;
+        names.retain(|name| rules::lists_xattr(&who, name));
+        Ok(names)
+    }
+
+    pub(super) async fn remove_xattr(&self, request: RemoveXattr) -> Result<Attributes, Error> {
+        let RemoveXattr { who, call: _, file, name, durable } = request;
+        self.check_xattr(&who, file, &name, access::WRITE).await?;
+        self.change_xattr(file, name, None, XattrMode::Replace {}, durable).await
+    }
+
+    async fn check_xattr(
+        &self,
+        who: &Credentials,
+        file: Handle,
+        name: &XattrName,
+        wanted: u32,
+    ) -> Result<(), Error> {
+        let attributes = self.inode(file).await?.attributes;
+        rules::check_xattr(who, &attributes, name, wanted)
+    }
+
+    async fn change_xattr(
+        &self,
+        file: Handle,
+        name: XattrName,
+        value: Option<Vec<u8>>,
+        mode: XattrMode,
+        durable: bool,
+    ) -> Result<Attributes, Error> {
+        let Handle { ino, generation } = file;
+        let time = self.now();
+        self.meta_here(ChangeXattr { ino, generation, name, value, mode, time, durable }).await
+    }
+}
