@@ -278,12 +278,7 @@ impl File {
     }
 
     /// See [`file::File::allocate`].
-    pub fn allocate(
-        &self,
-        offset: u64,
-        length: u64,
-        keep_size: bool,
-    ) -> Result<Attributes, Error> {
+    pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<Attributes, Error> {
         block_on(self.file.allocate(offset, length, keep_size))
     }
 

@@ -244,12 +244,7 @@ impl<S: Spawn> File<S> {
 
     /// Makes `length` bytes from `offset` on zeros, by a hole; lengthens the file to their end unless
     /// `keep_size`. Two steps: if the second fails, the file may be longer, but its bytes are as before.
-    pub async fn zero_range(
-        &self,
-        offset: u64,
-        length: u64,
-        keep_size: bool,
-    ) -> Result<(), Error> {
+    pub async fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
         self.allocate(offset, length, keep_size).await?;
         self.punch_hole(offset, length).await
     }

@@ -445,7 +445,10 @@ fn all_xattrs(world: &World, step: usize, file: Pair, who: &Credentials) {
         world,
         step,
         |pick| ListXattrs { who: who.clone(), file: pick(file) },
-        |real: &Vec<XattrName>, model: &Vec<XattrName>, told: &str| assert_eq!(real, model, "{told}")
+        |real: &Vec<XattrName>, model: &Vec<XattrName>, told: &str| assert_eq!(
+            real, model,
+            "{told}"
+        )
     );
     for name in listed.map(|(names, _)| names).unwrap_or_default() {
         both!(

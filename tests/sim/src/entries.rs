@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fileio::protocol::{
     Attributes, Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace,
-    GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, Parent, ROOT, Remove,
-    RemoveDirectory, RemoveXattr, Rename, SetXattr, Write, XattrMode, XattrName,
+    GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, Parent, ROOT,
+    Remove, RemoveDirectory, RemoveXattr, Rename, SetXattr, Write, XattrMode, XattrName,
 };
 use futures::FutureExt as _;
 use meta::hash::ino_node;

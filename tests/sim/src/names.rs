@@ -303,11 +303,8 @@ impl Tree<'_> {
     }
 
     async fn check_xattr(&self, file: Pair, who: &Credentials, name: XattrName) {
-        let value = self.both(|pick| GetXattr {
-            who: who.clone(),
-            file: pick(file),
-            name: name.clone(),
-        });
+        let value =
+            self.both(|pick| GetXattr { who: who.clone(), file: pick(file), name: name.clone() });
         if let Some((real, model)) = value.await {
             assert!(real == model, "client {}: another value of {name:?}", self.client);
         }

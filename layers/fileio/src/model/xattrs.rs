@@ -13,7 +13,13 @@ impl Inode {
     fn check_xattr_write(&self, who: &Credentials, name: &XattrName) -> Result<(), Error> {
         let refused = Err(Error::NotPermitted {});
         match (Namespace::of(name)?, self.fixed.kind) {
-            (Namespace::Trusted, _) => if who.uid == 0 { Ok(()) } else { refused },
+            (Namespace::Trusted, _) => {
+                if who.uid == 0 {
+                    Ok(())
+                } else {
+                    refused
+                }
+            }
             (Namespace::User, Kind::Directory {})
                 if self.fixed.mode & STICKY != 0 && !self.owned_by(who) =>
             {

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use meta::attributes::access;
 use meta::protocol::{
     Allocate as Reserve, ChangeInode, Chunk, ChunkUpdate, Commit, FOUND_MAX, FindChunks,
-    FoundChunks, FreshBlock, Install, InodeChange, RollBack, Run, Seal, Truncate, Unsynced,
+    FoundChunks, FreshBlock, InodeChange, Install, RollBack, Run, Seal, Truncate, Unsynced,
 };
 
 use super::read::zeros;

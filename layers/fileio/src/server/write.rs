@@ -13,9 +13,7 @@ use runtime::hash::Crc32c;
 
 use super::FileServer;
 use crate::pieces::Pieces;
-use crate::protocol::{
-    Attributes, Credentials, Error, Handle, TRANSFER_MAX, Verified, Write,
-};
+use crate::protocol::{Attributes, Credentials, Error, Handle, TRANSFER_MAX, Verified, Write};
 use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;

@@ -63,11 +63,8 @@ impl MetaServer {
         }
         let _alone = self.xattrs.exclusive(ino).await;
         self.load(ino, generation).await?;
-        let (old, others): (Vec<Piece>, Vec<Piece>) = self
-            .pieces(keys::xattrs(ino))
-            .await?
-            .into_iter()
-            .partition(|piece| piece.name == name);
+        let (old, others): (Vec<Piece>, Vec<Piece>) =
+            self.pieces(keys::xattrs(ino)).await?.into_iter().partition(|piece| piece.name == name);
         match (mode, old.is_empty()) {
             (XattrMode::Create {}, false) => return Err(Error::Exists {}),
             (XattrMode::Replace {}, true) => return Err(Error::NoXattr {}),
@@ -153,6 +150,7 @@ fn put_value(
 
 /// Bytes of names and values.
 fn bytes_of(pieces: &[Piece]) -> usize {
-    let name_bytes = |piece: &Piece| if piece.number == 0 { piece.name.as_bytes().len() } else { 0 };
+    let name_bytes =
+        |piece: &Piece| if piece.number == 0 { piece.name.as_bytes().len() } else { 0 };
     pieces.iter().map(|piece| name_bytes(piece) + piece.value.len()).sum()
 }
