@@ -200,8 +200,9 @@ fn call_id(request: &Request) -> Option<CallId> {
 fn succeeded(reply: &Reply) -> bool {
     match reply {
         Reply::Create(r) => r.is_ok(),
-        Reply::MakeNode(r) | Reply::Link(r) => r.is_ok(),
-        Reply::SetXattr(r) | Reply::RemoveXattr(r) => r.is_ok(),
+        Reply::MakeNode(r) | Reply::Link(r) | Reply::SetXattr(r) | Reply::RemoveXattr(r) => {
+            r.is_ok()
+        }
         Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.is_ok(),
         _ => false,
     }
