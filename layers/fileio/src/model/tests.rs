@@ -524,7 +524,8 @@ fn a_hole_frees_whole_pages_and_zeroes_its_edges_and_can_be_found() {
     let model = Model::default();
     let me = root(&model);
     let file = me.create(ROOT, "f").unwrap();
-    me.write(file, 0, &[7; 20_000]).unwrap();
+    me.write(file, 0, &[7; 10_000]).unwrap();
+    me.write(file, 10_000, &[7; 10_000]).unwrap();
     let punch = |offset, length| {
         let (who, durable) = (me.who.clone(), false);
         model.ask(PunchHole { who, file, offset, length, durable }).map(|_| ())
