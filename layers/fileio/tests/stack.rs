@@ -167,9 +167,9 @@ fn a_full_volume_can_be_cut_and_punched_anywhere() {
     };
     assert_eq!(block_on(ask(&door, more)), Err(Error::NoSpace {}));
 
-    for hole in 0..20 {
-        let (offset, length) = (hole * 300_000 + 100, 50);
-        let punch = PunchHole { who: who(), file, offset, length, durable: hole % 2 == 0 };
+    for number in 0..20 {
+        let (offset, length) = (number * 300_000 + 100, 50);
+        let punch = PunchHole { who: who(), file, offset, length, durable: number % 2 == 0 };
         block_on(ask(&door, punch)).unwrap();
     }
     for cut in 1..=20 {
@@ -185,14 +185,14 @@ fn a_full_volume_can_be_cut_and_punched_anywhere() {
 
     let running = run(&directory).unwrap();
     let door = running.door();
-    for hole in 0..20 {
-        let found = read(&door, file, hole * 300_000 + 99, 52);
+    for number in 0..20 {
+        let found = read(&door, file, number * 300_000 + 99, 52);
         assert_eq!(found, [&[7][..], &[0; 50], &[7]].concat());
     }
     let cut = length - 100_001;
     assert_eq!(read(&door, file, cut - 1, 3), [7, 0, 0]);
-    let hole = Seek { who: who(), file, offset: cut + 4096, target: SeekTarget::Data {} };
-    assert_eq!(block_on(ask(&door, hole)), Ok(None));
+    let seek = Seek { who: who(), file, offset: cut + 4096, target: SeekTarget::Data {} };
+    assert_eq!(block_on(ask(&door, seek)), Ok(None));
 }
 
 #[test]
