@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
 use crate::stream::{Mode, Stream};
-use crate::{Attributes, Change, Credentials, SetTime, Space, file};
+use crate::{Attributes, Change, Credentials, SetTime, Space, XattrMode, XattrName, file};
 
 /// A volume as ordinary threads use it. Cheap to clone; may be used by many threads at once.
 #[derive(Clone, Debug)]
@@ -120,6 +120,40 @@ impl Volume {
     /// See [`FileSystem::set_len`].
     pub fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
         block_on(self.file_system.set_len(path, size))
+    }
+
+    /// See [`FileSystem::get_xattr`].
+    pub fn get_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+    ) -> Result<Vec<u8>, Error> {
+        block_on(self.file_system.get_xattr(path, name))
+    }
+
+    /// See [`FileSystem::set_xattr`].
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.set_xattr(path, name, value, mode))
+    }
+
+    /// See [`FileSystem::list_xattrs`].
+    pub fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<XattrName>, Error> {
+        block_on(self.file_system.list_xattrs(path))
+    }
+
+    /// See [`FileSystem::remove_xattr`].
+    pub fn remove_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Error> {
+        block_on(self.file_system.remove_xattr(path, name))
     }
 
     /// See [`FileSystem::mkdir`].
@@ -236,6 +270,31 @@ impl File {
     /// See [`file::File::set_len`].
     pub fn set_len(&self, size: u64) -> Result<(), Error> {
         block_on(self.file.set_len(size))
+    }
+
+    /// See [`file::File::punch_hole`].
+    pub fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
+        block_on(self.file.punch_hole(offset, length))
+    }
+
+    /// See [`file::File::allocate`].
+    pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<Attributes, Error> {
+        block_on(self.file.allocate(offset, length, keep_size))
+    }
+
+    /// See [`file::File::zero_range`].
+    pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
+        block_on(self.file.zero_range(offset, length, keep_size))
+    }
+
+    /// See [`file::File::seek_data`].
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
+        block_on(self.file.seek_data(offset))
+    }
+
+    /// See [`file::File::seek_hole`].
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
+        block_on(self.file.seek_hole(offset))
     }
 
     /// See [`file::File::set_attributes`].

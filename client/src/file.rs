@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Commit, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle, Read, SetAttributes,
-    TRANSFER_MAX, Write,
+    Allocate, Commit, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle, PunchHole, Read,
+    Seek, SeekTarget, SetAttributes, TRANSFER_MAX, Write,
 };
 use futures::{StreamExt as _, stream};
 use runtime::Spawn;
@@ -208,6 +208,62 @@ impl<S: Spawn> File<S> {
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         self.check_writable().map_err(Error::of("cut", &self.path))?;
         self.set_attributes(Change { size: Some(size), ..Change::default() }).await.map(drop)
+    }
+
+    /// Makes a hole of `length` bytes from `offset` on: they read as zeros, and whole blocks of them are
+    /// free space again. The size stays. Works on a full volume.
+    pub async fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
+        let punched = async {
+            self.check_writable()?;
+            let (who, file) = (self.system.who(), self.handle);
+            let call = PunchHole { who, file, offset, length, durable: false };
+            let punched = self.system.ask(call).await?;
+            self.unsynced.note(punched.write_verifier);
+            Ok(())
+        };
+        punched.await.map_err(|cause: Cause| Error::of("make a hole in", &self.path)(cause))
+    }
+
+    /// Prepares for writes of `length` bytes from `offset` on: fails at once if the volume cannot hold
+    /// them now, and lengthens the file to their end unless `keep_size`. Sets no space aside: a later
+    /// write, even of a range that is written already, may still find the volume full.
+    pub async fn allocate(
+        &self,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    ) -> Result<Attributes, Error> {
+        let allocated = async {
+            self.check_writable()?;
+            let (who, file) = (self.system.who(), self.handle);
+            let call = Allocate { who, file, offset, length, keep_size, durable: false };
+            self.system.ask(call).await
+        };
+        allocated.await.map_err(Error::of("allocate space for", &self.path))
+    }
+
+    /// Makes `length` bytes from `offset` on zeros, by a hole; lengthens the file to their end unless
+    /// `keep_size`. Two steps: if the second fails, the file may be longer, but its bytes are as before.
+    pub async fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
+        self.allocate(offset, length, keep_size).await?;
+        self.punch_hole(offset, length).await
+    }
+
+    /// The first byte at or after `offset` that is data, as `SEEK_DATA` has it; `None` (`ENXIO`) if there
+    /// is none before the end of the file.
+    pub async fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
+        self.seek(offset, SeekTarget::Data {}).await
+    }
+
+    /// The first byte at or after `offset` that is in a hole, as `SEEK_HOLE` has it: there is one at the
+    /// end of each file. `None` (`ENXIO`) if `offset` is not before the end.
+    pub async fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
+        self.seek(offset, SeekTarget::Hole {}).await
+    }
+
+    async fn seek(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>, Error> {
+        let call = Seek { who: self.system.who(), file: self.handle, offset, target };
+        self.system.ask(call).await.map_err(Error::of("seek in", &self.path))
     }
 
     /// Changes attributes.

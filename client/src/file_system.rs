@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
-    CallId, Create, Error as FileIoError, Existing, FileIo, GetSpace, Handle, Link, MakeNode, Name,
-    NewNode, ReadLink, Remove, RemoveDirectory, Rename, SetAttributes, Settle,
+    CallId, Create, Error as FileIoError, Existing, FileIo, GetSpace, GetXattr, Handle, Link,
+    ListXattrs, MakeNode, Name, NewNode, ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename,
+    SetAttributes, SetXattr, Settle,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{Call, NodeId, Spawn};
@@ -16,7 +17,7 @@ use crate::error::{Cause, Error};
 use crate::file::File;
 use crate::options::OpenOptions;
 use crate::walk::{Last, Place, handle_of};
-use crate::{Attributes, Change, Credentials, Kind, SetTime, Space};
+use crate::{Attributes, Change, Credentials, Kind, SetTime, Space, XattrMode, XattrName};
 
 /// Nodes that are told to settle at once, at most.
 const SETTLING_MAX: usize = 64;
@@ -166,6 +167,66 @@ impl<S: Spawn> FileSystem<S> {
     /// Cuts a file, or lengthens it by a hole.
     pub async fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
         self.set_attributes(path, Change { size: Some(size), ..Change::default() }).await
+    }
+
+    /// The value of an extended attribute; of a symbolic link's target.
+    pub async fn get_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+    ) -> Result<Vec<u8>, Error> {
+        let path = path.as_ref();
+        let value = async {
+            let name = XattrName::new(name.as_ref().to_vec())?;
+            let file = handle_of(&self.find(path, Last::Follow).await?);
+            self.ask(GetXattr { who: self.who(), file, name }).await
+        };
+        value.await.map_err(Error::of("read an extended attribute of", path))
+    }
+
+    /// Sets an extended attribute, if what is there before is as `mode` has it; of a symbolic link's
+    /// target.
+    pub async fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let set = async {
+            let name = XattrName::new(name.as_ref().to_vec())?;
+            let file = handle_of(&self.find(path, Last::Follow).await?);
+            let (who, call, value) = (self.who(), self.call(), value.as_ref().to_vec());
+            self.ask(SetXattr { who, call, file, name, value, mode, durable: false }).await
+        };
+        set.await.map_err(Error::of("set an extended attribute of", path))
+    }
+
+    /// The names of all extended attributes, in order; of a symbolic link's target.
+    pub async fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<XattrName>, Error> {
+        let path = path.as_ref();
+        let names = async {
+            let file = handle_of(&self.find(path, Last::Follow).await?);
+            self.ask(ListXattrs { who: self.who(), file }).await
+        };
+        names.await.map_err(Error::of("list extended attributes of", path))
+    }
+
+    /// Removes an extended attribute; of a symbolic link's target.
+    pub async fn remove_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+    ) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let removed = async {
+            let name = XattrName::new(name.as_ref().to_vec())?;
+            let file = handle_of(&self.find(path, Last::Follow).await?);
+            let (who, call) = (self.who(), self.call());
+            self.ask(RemoveXattr { who, call, file, name, durable: false }).await
+        };
+        removed.await.map_err(Error::of("remove an extended attribute of", path))
     }
 
     /// Makes a directory.

@@ -42,7 +42,9 @@ pub use directory::ReadDir;
 pub use error::{Cause, Error};
 pub use file::File;
 pub use file_system::FileSystem;
-pub use fileio::protocol::{Attributes, Change, Credentials, Kind, SetTime, Space, Time};
+pub use fileio::protocol::{
+    Attributes, Change, Credentials, Kind, SetTime, Space, Time, XattrMode, XattrName,
+};
 pub use options::OpenOptions;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;

@@ -37,7 +37,8 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NotEmpty {} => nfsstat3::NFS3ERR_NOTEMPTY,
         Error::AccessDenied {} => nfsstat3::NFS3ERR_ACCES,
         Error::NotPermitted {} => nfsstat3::NFS3ERR_PERM,
-        Error::Invalid {} => nfsstat3::NFS3ERR_INVAL,
+        // No procedure of version 3 is about extended attributes.
+        Error::Invalid {} | Error::NoXattr {} | Error::TooLarge {} => nfsstat3::NFS3ERR_INVAL,
         Error::FileTooLarge {} => nfsstat3::NFS3ERR_FBIG,
         Error::NoSpace {} => nfsstat3::NFS3ERR_NOSPC,
         Error::TooManyLinks {} => nfsstat3::NFS3ERR_MLINK,
@@ -47,6 +48,7 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         // A stable write, which the client asks again: nothing of it is left.
         Error::LostWrites {} => nfsstat3::NFS3ERR_JUKEBOX,
         Error::BadCookie {} => nfsstat3::NFS3ERR_BAD_COOKIE,
+        Error::Unsupported {} => nfsstat3::NFS3ERR_NOTSUPP,
     }
 }
 

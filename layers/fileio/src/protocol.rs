@@ -9,7 +9,7 @@ use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
     Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
-    Verified, access,
+    Verified, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName, access,
 };
 pub use meta::protocol::CallId;
 
@@ -137,6 +137,17 @@ runtime::record! {
         attributes: Attributes,
         /// It did not exist before.
         new: bool,
+    }
+}
+
+runtime::choice! {
+    /// What [`Seek`] looks for.
+    #[derive(Copy)]
+    pub enum SeekTarget {
+        /// A byte in a block.
+        1 Data {},
+        /// A byte in no block; the end of the file counts as one.
+        2 Hole {},
     }
 }
 
@@ -352,6 +363,106 @@ runtime::protocol! {
         /// Its inode number.
         ino: u64,
     } -> ();
+
+    /// Make a hole: blocks that lie in the range as a whole are freed, the rest of it becomes zeros,
+    /// the size stays. Seen at once, durable like a write, and as atomic: one record of the log holds
+    /// at least all of one chunk. Works on a full volume.
+    19 Bulk PunchHole {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The first byte.
+        offset: u64,
+        /// How many bytes, at least one. What is past the end of the file is ignored.
+        length: u64,
+        /// Durable when answered.
+        durable: bool,
+    } -> Verified;
+
+    /// Prepare for writes to a range: if the volume cannot hold it now, [`Error::NoSpace`] comes at
+    /// once. No block is set aside, since each write goes to new blocks (design D6): others may take
+    /// the space before the writes come.
+    20 Control Allocate {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The first byte.
+        offset: u64,
+        /// How many bytes, at least one.
+        length: u64,
+        /// Leave the size as it is; otherwise a file that ends before the range's end is lengthened
+        /// to there, by a hole.
+        keep_size: bool,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// The first byte at or after an offset that is data, or in a hole, in blocks as the file has them
+    /// now, committed or not. `None` if the offset is not before the end of the file, or if no data
+    /// follows (ENXIO).
+    21 Control Seek {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// Where to begin.
+        offset: u64,
+        /// What to look for.
+        target: SeekTarget,
+    } -> Option<u64>;
+
+    /// The value of an extended attribute. `user.` and `trusted.` are the namespaces that there are.
+    22 Bulk GetXattr {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The attribute.
+        name: XattrName,
+    } -> Vec<u8>;
+
+    /// Set an extended attribute.
+    23 Bulk SetXattr {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The file.
+        file: Handle,
+        /// The attribute.
+        name: XattrName,
+        /// Its value, at most [`XATTR_VALUE_MAX`] bytes; all of a file's names and values have at most
+        /// [`XATTRS_BYTES_MAX`].
+        value: Vec<u8>,
+        /// What must be there before.
+        mode: XattrMode,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
+
+    /// The names of all extended attributes that the asker may know of, in order.
+    24 Bulk ListXattrs {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+    } -> Vec<XattrName>;
+
+    /// Remove an extended attribute.
+    25 Bulk RemoveXattr {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The file.
+        file: Handle,
+        /// The attribute.
+        name: XattrName,
+        /// Durable when answered.
+        durable: bool,
+    } -> Attributes;
 }
 
 impl Request {
@@ -364,6 +475,8 @@ impl Request {
             Self::RemoveDirectory(r) => Some(r.call),
             Self::Rename(r) => Some(r.call),
             Self::Link(r) => Some(r.call),
+            Self::SetXattr(r) => Some(r.call),
+            Self::RemoveXattr(r) => Some(r.call),
             _ => None,
         }
     }
@@ -430,6 +543,15 @@ runtime::choice! {
         /// again.
         #[error("what was written was lost before it was durable: a node has restarted")]
         17 LostWrites {},
+        /// ENODATA: the file has no extended attribute of this name that the asker may know of.
+        #[error("no such extended attribute")]
+        18 NoXattr {},
+        /// E2BIG: the value, or all extended attributes of the file together, are too large.
+        #[error("too large to be stored")]
+        19 TooLarge {},
+        /// EOPNOTSUPP: there is no such namespace of extended attributes here.
+        #[error("not supported: extended attributes begin with 'user.' or 'trusted.'")]
+        20 Unsupported {},
     }
 }
 

@@ -5,7 +5,9 @@
 use meta::attributes::access;
 use meta::protocol::{InodeChange, NewInode};
 
-use crate::protocol::{Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Kind, SetTime, Time};
+use crate::protocol::{
+    Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Kind, SetTime, Time, XattrName,
+};
 
 /// `0o1000`: only owners remove entries of such a directory.
 const STICKY: u32 = 0o1000;
@@ -14,6 +16,11 @@ pub(crate) const SETGID: u32 = 0o2000;
 const SETUID: u32 = 0o4000;
 const GROUP_EXECUTE: u32 = 0o010;
 const MODE_BITS: u32 = 0o7777;
+
+/// Extended attributes of users.
+const USER: &[u8] = b"user.";
+/// Extended attributes of root.
+const TRUSTED: &[u8] = b"trusted.";
 
 /// As a result.
 pub(crate) fn permit(permitted: bool) -> Result<(), Error> {
@@ -64,6 +71,11 @@ pub(crate) fn check_content(kind: Kind) -> Result<(), Error> {
 /// Is a file of this size possible?
 pub(crate) fn check_size(size: u64) -> Result<(), Error> {
     if size <= FILE_SIZE_MAX { Ok(()) } else { Err(Error::FileTooLarge {}) }
+}
+
+/// Can a file have all these bytes?
+pub(crate) fn check_range(offset: u64, length: u64) -> Result<(), Error> {
+    check_size(offset.checked_add(length).ok_or(Error::FileTooLarge {})?)
 }
 
 fn owns(who: &Credentials, file: &Attributes) -> bool {
@@ -198,6 +210,40 @@ pub(crate) fn new_inode(
         target: Vec::new(),
         size: change.size.unwrap_or(0),
     })
+}
+
+/// May `who` read (or write) the extended attribute, as Linux has it? `user.` is for files and
+/// directories: their mode decides, and in a sticky directory only owners write. `trusted.` is root's.
+/// There are no others: access control lists and labels that are stored and not obeyed would promise
+/// what is not kept.
+pub(crate) fn check_xattr(
+    who: &Credentials,
+    file: &Attributes,
+    name: &XattrName,
+    wanted: u32,
+) -> Result<(), Error> {
+    let refused = if wanted == access::READ { Error::NoXattr {} } else { Error::NotPermitted {} };
+    let is_named = |rest: &[u8]| if rest.is_empty() { Err(Error::Invalid {}) } else { Ok(()) };
+    if let Some(rest) = name.as_bytes().strip_prefix(TRUSTED) {
+        is_named(rest)?;
+        return if who.uid == 0 { Ok(()) } else { Err(refused) };
+    }
+    is_named(name.as_bytes().strip_prefix(USER).ok_or(Error::Unsupported {})?)?;
+    match file.kind {
+        Kind::File {} => {}
+        Kind::Directory {} => {
+            if wanted == access::WRITE && file.mode & STICKY != 0 && !owns(who, file) {
+                return Err(refused);
+            }
+        }
+        _ => return Err(refused),
+    }
+    permit(file.permits(who, wanted))
+}
+
+/// May `who` know that there is such an extended attribute?
+pub(crate) fn lists_xattr(who: &Credentials, name: &XattrName) -> bool {
+    who.uid == 0 || !name.as_bytes().starts_with(TRUSTED)
 }
 
 /// Is a read at `now` to be noted? As `relatime`: if not noted since the last change, or for a day.

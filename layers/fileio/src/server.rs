@@ -8,7 +8,9 @@ mod files;
 mod read;
 mod remove;
 mod rename;
+mod space;
 mod write;
+mod xattrs;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -93,7 +95,9 @@ impl FileServer {
             | Request::Remove(_)
             | Request::RemoveDirectory(_)
             | Request::Rename(_)
-            | Request::Link(_) => self.perform(&request).await,
+            | Request::Link(_)
+            | Request::SetXattr(_)
+            | Request::RemoveXattr(_) => self.perform(&request).await,
             Request::Lookup(r) => Reply::Lookup(self.lookup(r).await),
             Request::Parent(r) => Reply::Parent(self.parent(r).await),
             Request::GetAttributes(r) => Reply::GetAttributes(self.get_attributes(&r).await),
@@ -103,6 +107,11 @@ impl FileServer {
             Request::Read(r) => Reply::Read(self.read(r).await),
             Request::Write(r) => Reply::Write(self.write(r).await),
             Request::Commit(r) => Reply::Commit(self.commit(&r.file).await),
+            Request::PunchHole(r) => Reply::PunchHole(self.punch_hole(r).await),
+            Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
+            Request::Seek(r) => Reply::Seek(self.seek(&r).await),
+            Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
+            Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
             Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
             Request::Settle(_) => Reply::Settle(self.settle().await),
             Request::Trim(r) => {
@@ -244,8 +253,9 @@ impl From<meta::protocol::Error> for Error {
             Meta::NotDirectory {} => Self::NotDirectory {},
             Meta::NoSpace {} => Self::NoSpace {},
             Meta::Damaged {} => Self::Damaged {},
-            Meta::TooLarge {} => Self::Invalid {},
+            Meta::TooLarge {} => Self::TooLarge {},
             Meta::LostWrites {} => Self::LostWrites {},
+            Meta::NoXattr {} => Self::NoXattr {},
         }
     }
 }

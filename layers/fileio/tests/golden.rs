@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Attributes, CallId, Commit, Credentials, Error, Handle, Name, Read, Remove, Reply, Request,
-    Verified, Write,
+    Attributes, CallId, Commit, Credentials, Error, Handle, Name, PunchHole, Read, Remove, Reply,
+    Request, Seek, SeekTarget, SetXattr, Verified, Write, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -45,6 +45,22 @@ fn requests_have_the_agreed_bytes() {
     let expected = format!("07{WHO_BYTES}04000000000000000500000000000000{FILE_BYTES}016100");
     assert_eq!(form(&Request::from(remove)), (expected, Vec::new()));
 
+    let punch = PunchHole { who: who(), file: FILE, offset: 16, length: 255, durable: true };
+    let expected = format!("13{WHO_BYTES}{FILE_BYTES}1000000000000000ff0000000000000001");
+    assert_eq!(form(&Request::from(punch)), (expected, Vec::new()));
+
+    let seek = Seek { who: who(), file: FILE, offset: 16, target: SeekTarget::Hole {} };
+    let expected = format!("15{WHO_BYTES}{FILE_BYTES}100000000000000002");
+    assert_eq!(form(&Request::from(seek)), (expected, Vec::new()));
+
+    let (name, value) = (XattrName::new(&b"user.a"[..]).unwrap(), b"xy".to_vec());
+    let (mode, durable) = (XattrMode::Create {}, false);
+    let set = SetXattr { who: who(), call, file: FILE, name, value, mode, durable };
+    let call_bytes = "04000000000000000500000000000000";
+    let expected =
+        format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");
+    assert_eq!(form(&Request::from(set)), (expected, Vec::new()));
+
     let commit = Request::from(Commit { file: FILE });
     assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
 }
@@ -54,6 +70,9 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Remove(Ok(()))).0, "0701");
     assert_eq!(form(&Reply::Remove(Err(Error::NoSpace {}))).0, "07000b");
     assert_eq!(form(&Reply::Write(Err(Error::LostWrites {}))).0, "0e0011");
+    assert_eq!(form(&Reply::Seek(Ok(None))).0, "150100");
+    assert_eq!(form(&Reply::Seek(Ok(Some(0x0102)))).0, "1501010201000000000000");
+    assert_eq!(form(&Reply::GetXattr(Err(Error::NoXattr {}))).0, "160012");
     let attributes = Attributes::sample(&mut Rng::new(1));
     let verified = Verified { attributes, write_verifier: 0x0102 };
     let expected = format!("{}0201000000000000", form(&attributes).0);

@@ -138,7 +138,7 @@ fn same_nothing(_: &(), _: &(), _: &str) {}
 fn step(world: &mut World, step: usize, rng: &mut Rng) {
     let (who, name, call) = (any_user(rng), any_name(rng), world.call_id());
     let (one, other) = (world.any(rng), world.any(rng));
-    match rng.below(20) {
+    match rng.below(30) {
         0..3 => {
             let change = Change { size: None, ..any_change(rng) };
             let existing = match rng.below(4) {
@@ -313,7 +313,150 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 same_attributes
             );
         }
+        19..23 => space(world, step, one, &who, rng),
+        23..28 => xattrs(world, step, (one, call), &who, rng),
         _ => read(world, step, one, rng.below(FILE_BYTES_MAX), rng.below(200_000) as u32, &who),
+    }
+}
+
+/// Holes, and telling them from data.
+fn space(world: &World, step: usize, one: Pair, who: &Credentials, rng: &mut Rng) {
+    let mut offset = rng.below(FILE_BYTES_MAX);
+    let most = if rng.chance(1, 2) { 100_000 } else { 6_000 };
+    let mut length = rng.below(most);
+    if rng.chance(1, 3) {
+        (offset, length) = (offset / 4096 * 4096, length / 4096 * 4096);
+    }
+    let durable = rng.chance(1, 8);
+    match rng.below(4) {
+        0 | 1 => {
+            both!(
+                world,
+                step,
+                |pick| PunchHole { who: who.clone(), file: pick(one), offset, length, durable },
+                same_verified
+            );
+        }
+        2 => {
+            let keep_size = rng.chance(1, 2);
+            both!(
+                world,
+                step,
+                |pick| Allocate {
+                    who: who.clone(),
+                    file: pick(one),
+                    offset,
+                    length,
+                    keep_size,
+                    durable
+                },
+                same_attributes
+            );
+        }
+        _ => seek_all(world, step, one, who),
+    }
+}
+
+/// All data and holes of a file.
+fn seek_all(world: &World, step: usize, file: Pair, who: &Credentials) {
+    let (mut offset, mut target) = (0, SeekTarget::Data {});
+    loop {
+        let found = both!(
+            world,
+            step,
+            |pick| Seek { who: who.clone(), file: pick(file), offset, target },
+            |real: &Option<u64>, model: &Option<u64>, told: &str| assert_eq!(real, model, "{told}")
+        );
+        let Some((Some(found), _)) = found else { return };
+        offset = found;
+        target = match target {
+            SeekTarget::Data {} => SeekTarget::Hole {},
+            SeekTarget::Hole {} => SeekTarget::Data {},
+        };
+    }
+}
+
+fn any_xattr_name(rng: &mut Rng) -> XattrName {
+    const NAMES: [&str; 8] =
+        ["user.a", "user.a", "user.ab", "user.b", "trusted.a", "user.", "security.a", "user"];
+    XattrName::new(NAMES[rng.index(8)].as_bytes()).unwrap()
+}
+
+/// Any request about extended attributes.
+fn xattrs(
+    world: &World,
+    step: usize,
+    (one, call): (Pair, CallId),
+    who: &Credentials,
+    rng: &mut Rng,
+) {
+    let (name, durable) = (any_xattr_name(rng), rng.chance(1, 8));
+    match rng.below(6) {
+        0..3 => {
+            let length = [0, 1, 100, 8_192, 8_193, 20_000, 32_768, 32_769][rng.index(8)];
+            let mut value = vec![0; length];
+            rng.fill(&mut value);
+            let modes = [XattrMode::Either {}, XattrMode::Create {}, XattrMode::Replace {}];
+            let mode = modes[rng.index(3)];
+            both!(
+                world,
+                step,
+                |pick| SetXattr {
+                    who: who.clone(),
+                    call,
+                    file: pick(one),
+                    name: name.clone(),
+                    value: value.clone(),
+                    mode,
+                    durable
+                },
+                same_attributes
+            );
+        }
+        3 => {
+            both!(
+                world,
+                step,
+                |pick| RemoveXattr {
+                    who: who.clone(),
+                    call,
+                    file: pick(one),
+                    name: name.clone(),
+                    durable
+                },
+                same_attributes
+            );
+        }
+        4 => {
+            both!(
+                world,
+                step,
+                |pick| GetXattr { who: who.clone(), file: pick(one), name: name.clone() },
+                |real: &Vec<u8>, model: &Vec<u8>, told: &str| assert!(real == model, "{told}")
+            );
+        }
+        _ => all_xattrs(world, step, one, who),
+    }
+}
+
+/// All names and values of a file.
+fn all_xattrs(world: &World, step: usize, file: Pair, who: &Credentials) {
+    let listed = both!(
+        world,
+        step,
+        |pick| ListXattrs { who: who.clone(), file: pick(file) },
+        |real: &Vec<XattrName>, model: &Vec<XattrName>, told: &str| assert_eq!(
+            real, model,
+            "{told}"
+        )
+    );
+    for name in listed.map(|(names, _)| names).unwrap_or_default() {
+        both!(
+            world,
+            step,
+            |pick| GetXattr { who: who.clone(), file: pick(file), name: name.clone() },
+            |real: &Vec<u8>, model: &Vec<u8>, told: &str| assert!(real == model, "{told}")
+        );
     }
 }
 
@@ -373,6 +516,8 @@ fn every_answer_is_the_models() {
                 let root = Credentials::root();
                 read(&world, STEPS, pair, 0, FILE_BYTES_MAX as u32 + 200_000, &root);
                 both!(world, STEPS, |pick| GetAttributes { file: pick(pair) }, same_attributes);
+                seek_all(&world, STEPS, pair, &root);
+                all_xattrs(&world, STEPS, pair, &root);
                 if let Some([real, model]) = names(&world, pair, 1 + rng.below(5) as u32) {
                     assert_eq!(real, model);
                 }

@@ -129,6 +129,72 @@ fn a_full_volume_says_so_and_has_room_again_after_a_removal() {
     assert!(second + 8 >= first, "{second} MiB after {first} MiB, {after:?} of {before:?}");
 }
 
+/// A file as long as the volume has room for, committed; its length.
+fn fill(door: &Door, file: Handle) -> u64 {
+    let mut offset = 0;
+    for length in [1 << 20, 4096] {
+        let piece = Bytes::from(vec![7; length]);
+        loop {
+            let (who, data) = (Credentials::root(), vec![piece.clone()]);
+            match block_on(ask(door, Write { who, file, offset, data, durable: false })) {
+                Ok(_) => offset += length as u64,
+                Err(Error::NoSpace {}) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    block_on(ask(door, Commit { file })).unwrap();
+    offset
+}
+
+#[test]
+fn a_full_volume_can_be_cut_and_punched_anywhere() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    let file = create(&door, "full", 1);
+    let length = fill(&door, file);
+    let who = Credentials::root;
+    let more = Allocate {
+        who: who(),
+        file,
+        offset: length,
+        length: 64 << 20,
+        keep_size: true,
+        durable: false,
+    };
+    assert_eq!(block_on(ask(&door, more)), Err(Error::NoSpace {}));
+
+    for number in 0..20 {
+        let (offset, length) = (number * 300_000 + 100, 50);
+        let punch = PunchHole { who: who(), file, offset, length, durable: number % 2 == 0 };
+        block_on(ask(&door, punch)).unwrap();
+    }
+    for cut in 1..=20 {
+        let change = Change { size: Some(length - cut * 5_000 - 1), ..Change::default() };
+        let call = SetAttributes { who: who(), file, change, only_if_ctime: None, durable: true };
+        block_on(ask(&door, call)).unwrap();
+    }
+    let longer = Change { size: Some(length), ..Change::default() };
+    let call =
+        SetAttributes { who: who(), file, change: longer, only_if_ctime: None, durable: false };
+    block_on(ask(&door, call)).unwrap();
+    running.stop().unwrap();
+
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    for number in 0..20 {
+        let found = read(&door, file, number * 300_000 + 99, 52);
+        assert_eq!(found, [&[7][..], &[0; 50], &[7]].concat());
+    }
+    let cut = length - 100_001;
+    assert_eq!(read(&door, file, cut - 1, 3), [7, 0, 0]);
+    let seek = Seek { who: who(), file, offset: cut + 4096, target: SeekTarget::Data {} };
+    assert_eq!(block_on(ask(&door, seek)), Ok(None));
+}
+
 #[test]
 fn a_volume_is_opened_once_at_a_time_and_never_made_over_another() {
     let home = tempfile::tempdir().unwrap();

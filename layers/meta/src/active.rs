@@ -81,6 +81,20 @@ impl Active {
         changed.map(|change| &change.chunk).or_else(|| self.recent.get(&index))
     }
 
+    /// The first `count` chunks from `first` on with changes that no record names, as they are now.
+    pub(crate) fn changed_chunks(&self, first: u64, count: usize) -> BTreeMap<u64, Chunk> {
+        let mut changed = BTreeMap::new();
+        // The newest state of a chunk replaces older ones.
+        for changes in [&self.committing, &self.sealed, &self.pending] {
+            let from = changes.range(first..).take(count);
+            changed.extend(from.map(|(&index, change)| (index, change.chunk.clone())));
+        }
+        while changed.len() > count {
+            changed.pop_last();
+        }
+        changed
+    }
+
     /// Remembers a chunk of the store.
     pub(crate) fn remember(&mut self, index: u64, chunk: Chunk) {
         if self.recent.len() >= RECENT_MAX && !self.recent.contains_key(&index) {

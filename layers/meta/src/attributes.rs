@@ -73,6 +73,69 @@ impl Wire for Name {
     }
 }
 
+/// Bytes in the name of an extended attribute, at most.
+pub const XATTR_NAME_MAX: usize = 255;
+
+/// Bytes in the value of an extended attribute, at most. It must fit one record: on volumes with
+/// stripes below 64 KiB less is possible.
+pub const XATTR_VALUE_MAX: usize = 32 << 10;
+
+/// Bytes in the names and values of all extended attributes of one inode, at most.
+pub const XATTRS_BYTES_MAX: usize = 64 << 10;
+
+/// The name of an extended attribute, with its namespace as in `user.comment`: 1 to
+/// [`XATTR_NAME_MAX`] bytes without NUL.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XattrName(Bytes);
+
+impl XattrName {
+    /// Checks and takes `bytes`.
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, NameError> {
+        let bytes = bytes.into();
+        match &bytes[..] {
+            [] => Err(NameError::Empty),
+            name if name.len() > XATTR_NAME_MAX => Err(NameError::TooLong),
+            name if name.contains(&0) => Err(NameError::Forbidden),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes; not always UTF-8.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Length (u8), then the bytes.
+impl Wire for XattrName {
+    fn put(&self, out: &mut Encoder) {
+        out.bytes(&[self.0.len() as u8]);
+        out.bytes(&self.0);
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let length = u8::take(input)?;
+        let bytes = Bytes::copy_from_slice(input.bytes(usize::from(length))?);
+        Self::new(bytes).map_err(|_| Malformed("not the name of an extended attribute"))
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        let length = 1 + rng.index(XATTR_NAME_MAX);
+        Self((0..length).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<_>>().into())
+    }
+}
+
+runtime::choice! {
+    /// What setting an extended attribute does if there is one of this name, or none.
+    #[derive(Copy)]
+    pub enum XattrMode {
+        /// Set it in any case.
+        1 Either {},
+        /// Only if there is none, else it exists.
+        2 Create {},
+        /// Only if there is one, else there is no such attribute.
+        3 Replace {},
+    }
+}
+
 runtime::record! {
     /// A point in time.
     #[derive(Copy, Default, PartialOrd, Ord, Hash)]

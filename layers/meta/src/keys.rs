@@ -5,7 +5,7 @@
 
 use std::ops::Bound;
 
-use crate::attributes::Name;
+use crate::attributes::{Name, XattrName};
 use crate::hash::name_hash;
 use crate::protocol::IntentId;
 
@@ -18,6 +18,7 @@ mod table {
     pub(super) const INTENT: u8 = 5;
     pub(super) const COUNT: u8 = 6;
     pub(super) const APPLIED: u8 = 7;
+    pub(super) const XATTR: u8 = 8;
 }
 
 /// What a key is the key of.
@@ -30,6 +31,7 @@ pub(crate) enum Table {
     Count,
     Applied,
     Reply,
+    Xattr,
 }
 
 /// The table of a key.
@@ -42,6 +44,7 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::COUNT => Table::Count,
         table::APPLIED => Table::Applied,
         table::REPLY => Table::Reply,
+        table::XATTR => Table::Xattr,
         _ => return None,
     })
 }
@@ -170,6 +173,33 @@ pub(crate) fn all_replies() -> (Vec<u8>, Vec<u8>) {
     (key(table::REPLY, &[]), key(table::REPLY + 1, &[]))
 }
 
+/// Piece `piece` of the value of the extended attribute `name` of `ino`. A zero byte ends the name.
+pub(crate) fn xattr(ino: u64, name: &XattrName, piece: u8) -> Vec<u8> {
+    let mut key = key(table::XATTR, &[ino]);
+    key.extend_from_slice(name.as_bytes());
+    key.extend_from_slice(&[0, piece]);
+    key
+}
+
+/// Name and piece in the key of an extended attribute.
+pub(crate) fn xattr_parts(key: &[u8]) -> Option<(&[u8], u8)> {
+    match key.get(9..)? {
+        [name @ .., 0, piece] => Some((name, *piece)),
+        _ => None,
+    }
+}
+
+/// The range of the pieces of one extended attribute.
+pub(crate) fn xattr_pieces(ino: u64, name: &XattrName) -> (Vec<u8>, Vec<u8>) {
+    let of = |end: u8| [&key(table::XATTR, &[ino])[..], name.as_bytes(), &[end]].concat();
+    (of(0), of(1))
+}
+
+/// The range of all extended attributes of `ino`.
+pub(crate) fn xattrs(ino: u64) -> (Vec<u8>, Vec<u8>) {
+    (key(table::XATTR, &[ino]), key(table::XATTR, &[ino + 1]))
+}
+
 /// The range that holds nothing but `key`.
 pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
@@ -228,11 +258,26 @@ mod tests {
             (arrival(1), Table::Intent),
             (promise(1), Table::Intent),
             (applied(IntentId { node: 1, number: 2 }), Table::Applied),
+            (reply(5), Table::Reply),
+            (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), Table::Xattr),
         ];
         for (key, table) in keys {
             assert_eq!(table_of(&key), Some(table));
         }
-        assert_eq!(table_of(&[4]), None, "a table that nobody writes");
+        assert_eq!(table_of(&[0]), None, "a table that nobody writes");
         assert_eq!(table_of(&[]), None);
+    }
+
+    #[test]
+    fn pieces_of_a_value_are_together_and_apart_from_other_names() {
+        let name = |text: &'static str| XattrName::new(text.as_bytes()).unwrap();
+        let key = xattr(1, &name("ab"), 3);
+        assert_eq!(key, [8, 0, 0, 0, 0, 0, 0, 0, 1, b'a', b'b', 0, 3]);
+        assert_eq!(xattr_parts(&key), Some((&b"ab"[..], 3)));
+        let (from, to) = xattr_pieces(1, &name("ab"));
+        assert!(from <= xattr(1, &name("ab"), 0) && xattr(1, &name("ab"), 255) < to);
+        assert!(xattr(1, &name("a"), 255) < from && to <= xattr(1, &name("ab\x01"), 0));
+        let (from, to) = xattrs(1);
+        assert!(from <= key && key < to);
     }
 }

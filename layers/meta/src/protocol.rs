@@ -4,12 +4,15 @@
 
 use runtime::protocol::Undelivered;
 
-pub use crate::attributes::{Attributes, Kind, Name, Time, Verified};
+pub use crate::attributes::{Attributes, Kind, Name, Time, Verified, XattrMode, XattrName};
 pub use blockio::geometry::Run;
 pub use blockio::protocol::Unsynced;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
 pub const SCAN_MAX: u32 = 4096;
+
+/// Chunks that one [`FindChunks`] returns, at most.
+pub const FOUND_MAX: u32 = 64;
 
 runtime::record! {
     /// What a name names.
@@ -251,6 +254,39 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// A chunk of a file that has blocks.
+    pub struct FoundChunk {
+        /// Which chunk of the file.
+        index: u64,
+        /// Its blocks.
+        chunk: Chunk,
+    }
+}
+
+runtime::record! {
+    /// Chunks of a file that have blocks.
+    pub struct FoundChunks {
+        /// In the order of their indices.
+        chunks: Vec<FoundChunk>,
+        /// The index from which on others may follow; `None` if there are no more.
+        next: Option<u64>,
+    }
+}
+
+runtime::record! {
+    /// A block that no map names yet, and whose content is in the cache.
+    #[derive(Copy)]
+    pub struct FreshBlock {
+        /// Its number on the logical disk; it was [allocated](Allocate).
+        block: u64,
+        /// The CRC-32C of its content.
+        checksum: u32,
+        /// Where the content is, and the life in which it was put there.
+        written: Unsynced,
+    }
+}
+
+runtime::record! {
     /// Space of one node.
     #[derive(Copy, Default)]
     pub struct NodeSpace {
@@ -428,6 +464,8 @@ runtime::protocol! {
     17 Bulk Allocate {
         /// How many.
         blocks: u32,
+        /// For a change that frees space: on a full volume a few may come from the reserve.
+        relief: bool,
     } -> Vec<Run>;
 
     /// Give reserved blocks back that were never installed.
@@ -464,8 +502,7 @@ runtime::protocol! {
         ino: u64,
     } -> Verified;
 
-    /// Set the size; cuts whole blocks off (the rest of the last one has been zeroed before).
-    /// Nobody may be reading or writing.
+    /// Set the size; cuts whole blocks off. Nobody may be reading or writing.
     22 Control Truncate {
         /// The file.
         ino: u64,
@@ -477,6 +514,9 @@ runtime::protocol! {
         time: Time,
         /// Durable when answered.
         durable: bool,
+        /// Takes the place of the last block, in the record of the cut: its content up to the size,
+        /// then zeros. Not needed if what is cut off within that block is zeros already.
+        last: Option<FreshBlock>,
     } -> Attributes;
 
     /// Files that have waited for a [`Commit`] for this long, or hold this many chunks.
@@ -576,6 +616,56 @@ runtime::protocol! {
         /// Durable when answered.
         durable: bool,
     } -> Option<Outcome>;
+
+    /// The next chunks of a file that have blocks, with what is not committed yet.
+    40 Bulk FindChunks {
+        /// The file.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The first chunk.
+        first: u64,
+        /// How many chunks, at most [`FOUND_MAX`].
+        count_max: u32,
+    } -> FoundChunks;
+
+    /// The value of an extended attribute.
+    41 Bulk GetXattr {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The attribute.
+        name: XattrName,
+    } -> Vec<u8>;
+
+    /// Set or remove an extended attribute.
+    42 Bulk ChangeXattr {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+        /// The attribute.
+        name: XattrName,
+        /// The value; `None` removes it.
+        value: Option<Vec<u8>>,
+        /// What must be there before.
+        mode: XattrMode,
+        /// ctime.
+        time: Time,
+        /// Durable when answered.
+        durable: bool,
+        /// The call for which it is done: that it was is stored with it ([`FindReply`]).
+        call: CallId,
+    } -> Attributes;
+
+    /// The names of all extended attributes, in order.
+    43 Bulk ListXattrs {
+        /// The inode.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+    } -> Vec<XattrName>;
 }
 
 runtime::choice! {
@@ -613,6 +703,9 @@ runtime::choice! {
         /// Content that was not committed yet is lost: a node that had it has restarted.
         #[error("a node restarted: what was written and not committed is lost, write it again")]
         9 LostWrites {},
+        /// The inode has no extended attribute of this name.
+        #[error("no such extended attribute")]
+        10 NoXattr {},
     }
 }
 

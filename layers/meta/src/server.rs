@@ -10,6 +10,7 @@ mod intents;
 mod names;
 mod replies;
 mod verifiers;
+mod xattrs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,8 @@ pub struct MetaServer {
     loading: KeyedLock<u64>,
     /// One commit or truncation per inode.
     commits: KeyedLock<u64>,
+    /// Shared to read the extended attributes of an inode, exclusive to change them.
+    xattrs: KeyedLock<u64>,
     directories: Directories,
     intents: Intents,
     space: Space,
@@ -118,6 +121,7 @@ impl MetaServer {
             dead: RefCell::default(),
             loading: KeyedLock::default(),
             commits: KeyedLock::default(),
+            xattrs: KeyedLock::default(),
             directories: Directories::default(),
             intents: Intents::default(),
             space: Space::default(),
@@ -161,7 +165,8 @@ impl MetaServer {
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
             Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
             Request::Map(r) => Reply::Map(self.map(r).await),
-            Request::Allocate(r) => Reply::Allocate(self.allocate(r.blocks).await),
+            Request::FindChunks(r) => Reply::FindChunks(self.find_chunks(r).await),
+            Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
             Request::Release(r) => Reply::Release(self.release(r.runs).await),
             Request::Install(r) => Reply::Install(self.install(r).await),
             Request::Seal(r) => Reply::Seal(self.seal(&r).await),
@@ -177,6 +182,9 @@ impl MetaServer {
                 Reply::UnlockTree(Ok(()))
             }
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
+            Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
+            Request::ChangeXattr(r) => Reply::ChangeXattr(self.change_xattr(r).await),
+            Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
             Request::FindReply(r) => Reply::FindReply(self.find_reply(r).await),

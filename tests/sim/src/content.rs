@@ -89,6 +89,22 @@ impl Content {
         self.issue(blocks, size, true)
     }
 
+    /// A hole of `length` bytes begins; nobody else writes.
+    pub(super) fn issue_punch(&mut self, offset: u64, length: u64) -> Issued {
+        let mut blocks = Vec::new();
+        for index in blocks_of(offset..offset + length) {
+            let start = index as u64 * BLOCK;
+            let (from, to) = (offset.max(start), (offset + length).min(start + BLOCK));
+            let mut block = self.blocks[index].last().to_vec();
+            block[(from - start) as usize..(to - start) as usize].fill(0);
+            if block[..] != self.blocks[index].last()[..] {
+                blocks.push((index, self.blocks[index].issue(block.into())));
+            }
+        }
+        let size = self.sizes.acknowledged;
+        self.issue(blocks, size, false)
+    }
+
     fn issue(&mut self, blocks: Vec<(usize, usize)>, size: u64, cuts: bool) -> Issued {
         self.sizes.issued = self.sizes.issued.max(size);
         self.sizes.after_crash.push((size, false));

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fileio::protocol::{
     Attributes, Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace,
-    Handle, Kind, Link, Lookup, MakeNode, Name, NewNode, Parent, ROOT, Remove, RemoveDirectory,
-    Rename, Write,
+    GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, Parent, ROOT,
+    Remove, RemoveDirectory, RemoveXattr, Rename, SetXattr, Write, XattrMode, XattrName,
 };
 use futures::FutureExt as _;
 use meta::hash::ino_node;
 use meta::protocol::Map;
+use meta::store::VALUE_BYTES_MAX;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
@@ -28,6 +29,8 @@ const DIRECTORIES: usize = 3;
 const NAMES: u64 = 4;
 /// Bytes of a file, at most.
 const FILE_BYTES_MAX: u64 = 200_000;
+/// Bytes in the value of an extended attribute, at most: a record with it fits the smallest stripe.
+const XATTR_BYTES_MAX: usize = 9_000;
 /// More chunks than a file has.
 const CHUNKS_MAX: u32 = 64;
 
@@ -53,6 +56,8 @@ struct Entries<'a> {
     directories: Vec<Handle>,
     named: RefCell<BTreeMap<Key, Versions<Named>>>,
     halves: RefCell<Vec<Half>>,
+    /// The extended attribute of each file, as the seed of its value.
+    xattrs: RefCell<BTreeMap<Handle, Versions<Option<u64>>>>,
     /// Made by a request that was not answered: its handle is not known.
     unknown: RefCell<Vec<Key>>,
 }
@@ -83,6 +88,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         directories,
         named: RefCell::default(),
         halves: RefCell::default(),
+        xattrs: RefCell::default(),
         unknown: RefCell::default(),
     };
     for _ in 0..rounds {
@@ -111,11 +117,12 @@ impl Entries<'_> {
         while !self.scene.is_over() {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
             let durable = rng.chance(2, 3);
-            let done = match (self.settled_at(&one), rng.below(4)) {
-                (None, 0..3) => self.create(client, one, durable, &mut rng).await,
+            let done = match (self.settled_at(&one), rng.below(5)) {
+                (None, 0..4) => self.create(client, one, durable, &mut rng).await,
                 (None, _) => self.make_directory(client, one).await,
                 (Some(file), 0) => self.link(client, file, other).await,
                 (Some(file), 1) => self.remove(client, one, file, durable).await,
+                (Some(file), 2) => self.change_xattr(client, file, durable, &mut rng).await,
                 (Some(file), _) => self.rename(client, one, file, other).await,
             };
             if let Err(PowerCut) = done {
@@ -188,10 +195,44 @@ impl Entries<'_> {
         let made = self.scene.ask(client, create).await;
         let file = made.as_ref().ok().map(|created| handle_of(&created.attributes));
         self.made(&key, made.map(|created| created.attributes), durable)?;
-        match file.filter(|_| rng.chance(1, 2)) {
-            Some(file) => self.write(client, file, rng).await,
-            None => Ok(()),
+        let Some(file) = file else { return Ok(()) };
+        if rng.chance(1, 3) {
+            self.change_xattr(client, file, durable, rng).await?;
         }
+        if rng.chance(1, 2) { self.write(client, file, rng).await } else { Ok(()) }
+    }
+
+    /// Sets the extended attribute of a file, or removes it. It must go with the file.
+    async fn change_xattr(
+        &self,
+        client: u32,
+        file: Handle,
+        durable: bool,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let is_there = self.xattrs.borrow().get(&file).is_some_and(|set| set.settled().is_some());
+        let set = (!is_there || rng.chance(2, 3)).then(|| rng.bits());
+        let number = {
+            let mut xattrs = self.xattrs.borrow_mut();
+            xattrs.entry(file).or_insert_with(|| Versions::new(None)).issue(set)
+        };
+        let (who, call, name) = (Credentials::root(), self.scene.call_id(), xattr_name());
+        let done = match set {
+            Some(seed) => {
+                let (value, mode) = (xattr_value(seed), XattrMode::Either {});
+                let call = SetXattr { who, call, file, name, value, mode, durable };
+                self.scene.ask(client, call).await
+            }
+            None => self.scene.ask(client, RemoveXattr { who, call, file, name, durable }).await,
+        };
+        done.map(drop).or_else(end)?;
+        if let Some(versions) = self.xattrs.borrow_mut().get_mut(&file) {
+            versions.acknowledge(number);
+            if durable {
+                versions.durable(number);
+            }
+        }
+        Ok(())
     }
 
     /// What a file holds must go with it.
@@ -318,6 +359,10 @@ impl Entries<'_> {
             let number = versions.acknowledged();
             versions.durable(number);
         }
+        for versions in self.xattrs.borrow_mut().values_mut() {
+            let number = versions.acknowledged();
+            versions.durable(number);
+        }
     }
 
     async fn look(&self, key: &Key) -> Named {
@@ -389,14 +434,40 @@ impl Entries<'_> {
             let links = self.attributes(directory).await.links;
             assert_eq!(links, 2 + directories, "links of {directory:?}");
         }
+        tree.xattrs += self.check_xattr(ROOT).await;
         for (&file, &names) in &tree.named {
+            tree.xattrs += self.check_xattr(file).await;
             let attributes = self.attributes(file).await;
             if attributes.kind != (Kind::Directory {}) {
                 assert_eq!(attributes.links, names, "links of {file:?}");
                 tree.data_blocks += self.blocks(file).await;
             }
         }
+        self.xattrs.borrow_mut().retain(|file, _| tree.named.contains_key(file));
         self.check_audit(&tree).await;
+    }
+
+    /// The extended attribute of a file is one of those that it may have after a crash. Returns the
+    /// pieces that the node keeps for it.
+    async fn check_xattr(&self, file: Handle) -> u64 {
+        let (who, name) = (Credentials::root(), xattr_name());
+        let found = match self.scene.ask(0, GetXattr { who: who.clone(), file, name }).await {
+            Ok(value) => Some(value),
+            Err(Failure::Refused(Error::NoXattr {})) => None,
+            Err(failure) => panic!("the extended attribute of {file:?}: {failure:?}"),
+        };
+        let names = self.scene.ask(0, ListXattrs { who, file }).await;
+        let listed = names.unwrap_or_else(|failure| panic!("{file:?}: {failure:?}"));
+        assert_eq!(listed.len(), usize::from(found.is_some()), "{file:?} has {listed:?}");
+
+        let mut xattrs = self.xattrs.borrow_mut();
+        let versions = xattrs.entry(file).or_insert_with(|| Versions::new(None));
+        let possible = versions.after_crash().iter();
+        let seed = possible.copied().find(|seed| seed.map(xattr_value) == found);
+        let lengths = (versions.after_crash().len(), found.as_ref().map(Vec::len));
+        let seed = seed.unwrap_or_else(|| panic!("{file:?} has none of the values: {lengths:?}"));
+        versions.settle(seed);
+        found.map_or(0, |value| value.len().div_ceil(VALUE_BYTES_MAX).max(1) as u64)
     }
 
     async fn attributes(&self, file: Handle) -> Attributes {
@@ -422,14 +493,15 @@ impl Entries<'_> {
             audit.inodes.len() as u64,
             audit.names.len() as u64,
             audit.blocks.values().sum(),
-            audit.trims,
+            audit.xattrs.values().map(|pieces| pieces.len() as u64).sum(),
+            audit.trims.len() as u64,
             audit.promises,
             audit.applied,
         ];
-        let needed = [inodes, tree.names, tree.data_blocks, 0, 0, 0];
+        let needed = [inodes, tree.names, tree.data_blocks, tree.xattrs, 0, 0, 0];
         assert_eq!(
             held, needed,
-            "inodes, names, blocks, trims, promises, marks that the nodes hold and the tree needs"
+            "inodes, names, blocks, pieces of xattrs, trims, promises, marks that the nodes hold and the tree needs"
         );
         let space = self.scene.ask(0, GetSpace {}).await;
         assert_eq!(space.map(|space| space.inodes), Ok(inodes), "inodes as told to clients");
@@ -459,6 +531,20 @@ struct Tree {
     /// All but the root, with the number of their names.
     named: BTreeMap<Handle, u32>,
     data_blocks: u64,
+    /// Pieces of extended attributes.
+    xattrs: u64,
+}
+
+fn xattr_name() -> XattrName {
+    XattrName::new(&b"user.tag"[..]).expect("a name")
+}
+
+/// The value of an extended attribute: one piece or two.
+fn xattr_value(seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut value = vec![0; rng.index(XATTR_BYTES_MAX)];
+    rng.fill(&mut value);
+    value
 }
 
 fn any_key(client: u32, rng: &mut Rng) -> Key {

@@ -1,4 +1,6 @@
-//! Several clients write, read, cut and commit some files, compared with [`Content`].
+//! Several clients write, read, cut, punch and commit some files, compared with [`Content`].
+
+mod space;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -169,12 +171,15 @@ impl Files<'_> {
         while !self.scene.is_over() {
             let file = rng.index(self.all.len());
             let done = match rng.below(100) {
-                0..42 => self.write_own(client, file, &mut rng).await,
-                42..48 => self.write_any(client, file, &mut rng).await,
-                48..75 => self.read(client, file, &mut rng).await,
-                75..87 => self.commit(client, file).await,
-                87..94 => self.cut(client, file, &mut rng).await,
-                94..99 => self.look(client, file).await,
+                0..40 => self.write_own(client, file, &mut rng).await,
+                40..45 => self.write_any(client, file, &mut rng).await,
+                45..68 => self.read(client, file, &mut rng).await,
+                68..79 => self.commit(client, file).await,
+                79..86 => self.cut(client, file, &mut rng).await,
+                86..91 => self.punch(client, file, &mut rng).await,
+                91..93 => self.allocate(client, file, &mut rng).await,
+                93..96 => self.seek(client, file, &mut rng).await,
+                96..99 => self.look(client, file).await,
                 _ => {
                     self.scene.pass(Duration::from_millis(rng.below(3_000))).await;
                     Ok(())
@@ -324,12 +329,6 @@ impl Files<'_> {
                 assert_eq!(attributes.size, size, "a cut gives the size");
                 content.borrow_mut().acknowledge(&issued);
                 Ok(())
-            }
-            // The rest of the last block goes to a fresh block.
-            Err(Failure::Refused(Error::NoSpace {}))
-                if self.habits.fills && !size.is_multiple_of(BLOCK) =>
-            {
-                self.see_what_is_left(client, file).await
             }
             Err(failure) => Self::ended(failure),
         }

@@ -4,8 +4,9 @@
 use fileio::model::Model;
 use fileio::protocol::{
     Attributes, Change, Create, Created, Credentials, Error, Existing, FileIo, GetAttributes,
-    Handle, Kind, Link, Lookup, MakeNode, Name, NewNode, ROOT, ReadDirectory, ReadLink, Remove,
-    RemoveDirectory, Rename, SetAttributes,
+    GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, ROOT, ReadDirectory,
+    ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename, SetAttributes, SetXattr, XattrMode,
+    XattrName,
 };
 use futures::FutureExt as _;
 use runtime::Call;
@@ -17,6 +18,9 @@ use super::scene::{Failure, Scene};
 /// leaves then.
 const CROWD_MIN: u64 = 100;
 const CROWD_MORE: u64 = 200;
+/// Bytes in the value of an extended attribute, at most: two pieces, and with them a record that fits
+/// the smallest stripe.
+const XATTR_BYTES_MAX: usize = 9_000;
 /// Names of one page when a whole crowd is listed.
 const CROWD_PAGE: u32 = 40;
 
@@ -167,7 +171,7 @@ impl Tree<'_> {
     async fn step(&mut self, rng: &mut Rng) {
         let (who, name, to_name) = (any_user(rng), any_name(rng), any_name(rng));
         let (one, other, call) = (self.any(rng), self.any(rng), self.scene.call_id());
-        match rng.below(18) {
+        match rng.below(23) {
             0..4 => self.create(one, who, name, rng).await,
             4..7 => {
                 let node = match rng.below(5) {
@@ -243,8 +247,9 @@ impl Tree<'_> {
             15 => {
                 self.both(|pick| ReadLink { file: pick(one) }).await;
             }
-            16 if rng.chance(1, 4) => self.check_strange_handle(one).await,
-            16 => self.check_directory(one, 1 + rng.below(4) as u32).await,
+            16..21 => self.change_xattr(one, &who, rng).await,
+            21 if rng.chance(1, 4) => self.check_strange_handle(one).await,
+            21 => self.check_directory(one, 1 + rng.below(4) as u32).await,
             _ => {
                 self.both_alike(|pick| Lookup {
                     who: who.clone(),
@@ -253,6 +258,66 @@ impl Tree<'_> {
                 })
                 .await;
             }
+        }
+    }
+
+    /// Sets, reads or removes an extended attribute.
+    async fn change_xattr(&self, file: Pair, who: &Credentials, rng: &mut Rng) {
+        const NAMES: [&str; 5] = ["user.a", "user.ab", "user.b", "trusted.a", "security.a"];
+        let name = XattrName::new(NAMES[rng.index(5)].as_bytes()).expect("a name");
+        let (call, durable) = (self.scene.call_id(), rng.chance(1, 2));
+        match rng.below(4) {
+            0 | 1 => {
+                let mode = match rng.below(4) {
+                    0 => XattrMode::Create {},
+                    1 => XattrMode::Replace {},
+                    _ => XattrMode::Either {},
+                };
+                // Some in several pieces, none too long for the smallest stripe.
+                let most = if rng.chance(1, 4) { XATTR_BYTES_MAX } else { 100 };
+                let mut value = vec![0; rng.index(most)];
+                rng.fill(&mut value);
+                self.both_alike(|pick| SetXattr {
+                    who: who.clone(),
+                    call,
+                    file: pick(file),
+                    name: name.clone(),
+                    value: value.clone(),
+                    mode,
+                    durable,
+                })
+                .await;
+            }
+            2 => {
+                self.both_alike(|pick| RemoveXattr {
+                    who: who.clone(),
+                    call,
+                    file: pick(file),
+                    name: name.clone(),
+                    durable,
+                })
+                .await;
+            }
+            _ => self.check_xattr(file, who, name).await,
+        }
+    }
+
+    async fn check_xattr(&self, file: Pair, who: &Credentials, name: XattrName) {
+        let value =
+            self.both(|pick| GetXattr { who: who.clone(), file: pick(file), name: name.clone() });
+        if let Some((real, model)) = value.await {
+            assert!(real == model, "client {}: another value of {name:?}", self.client);
+        }
+    }
+
+    /// The extended attributes of a file are those of the model.
+    async fn check_xattrs(&self, file: Pair) {
+        let who = Credentials::root();
+        let listed = self.both(|pick| ListXattrs { who: who.clone(), file: pick(file) });
+        let Some((real, model)) = listed.await else { return };
+        assert_eq!(real, model, "client {}: extended attributes of {file:?}", self.client);
+        for name in real {
+            self.check_xattr(file, &who, name).await;
         }
     }
 
@@ -317,6 +382,7 @@ impl Tree<'_> {
     async fn check_all(&self) {
         for &pair in &self.known {
             self.both_alike(|pick| GetAttributes { file: pick(pair) }).await;
+            self.check_xattrs(pair).await;
             self.check_directory(pair, if pair == self.known[0] { CROWD_PAGE } else { 3 }).await;
         }
     }

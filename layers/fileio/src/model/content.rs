@@ -54,6 +54,33 @@ impl Content {
         }
     }
 
+    /// Makes a hole: whole pages go, the edges become zeros. The last page is whole if all of its
+    /// bytes that are before the end go.
+    pub(super) fn punch(&mut self, from: u64, to: u64) {
+        let to = if to < self.size { to } else { self.size.next_multiple_of(PAGE) };
+        for number in pages_of(from, to.saturating_sub(from)) {
+            let start = number * PAGE;
+            let (lo, hi) = (from.max(start) - start, to.min(start + PAGE) - start);
+            if (lo, hi) == (0, PAGE) {
+                self.pages.remove(&number);
+            } else if let Some(page) = self.pages.get_mut(&number) {
+                page[lo as usize..hi as usize].fill(0);
+            }
+        }
+    }
+
+    /// The first byte from `offset` on that is in a page (or in none, if not `in_page`).
+    pub(super) fn seek(&self, offset: u64, in_page: bool) -> Option<u64> {
+        let is_wanted = |number: &u64| self.pages.contains_key(number) == in_page;
+        let first = (offset / PAGE..self.size.div_ceil(PAGE)).find(is_wanted);
+        match first {
+            _ if offset >= self.size => None,
+            Some(number) => Some(offset.max(number * PAGE)),
+            None if in_page => None,
+            None => Some(self.size),
+        }
+    }
+
     /// Cuts the content, or lengthens it by a hole.
     pub(super) fn set_size(&mut self, size: u64) {
         self.size = size;

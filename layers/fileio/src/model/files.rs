@@ -5,9 +5,9 @@ use meta::attributes::access;
 
 use super::state::{Body, State, permit};
 use crate::protocol::{
-    Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX,
-    GetAttributes, Handle, Read, ReadData, ReadDirectory, ReadLink, SetAttributes, TRANSFER_MAX,
-    Time, Verified, Write,
+    Allocate, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX,
+    GetAttributes, Handle, PunchHole, Read, ReadData, ReadDirectory, ReadLink, Seek, SeekTarget,
+    SetAttributes, TRANSFER_MAX, Time, Verified, Write,
 };
 
 /// The write verifier of all files.
@@ -119,9 +119,58 @@ impl State {
         Ok(verified(inode.attributes()))
     }
 
+    pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<Verified, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        inode.content()?;
+        inode.check_transfer(&r.who, access::WRITE)?;
+        let end = end_of_range(r.offset, r.length)?;
+        let content = inode.content()?;
+        if r.offset < content.size() {
+            content.punch(r.offset, end);
+            inode.modified(now);
+            inode.drop_setid(&r.who);
+        }
+        Ok(verified(inode.attributes()))
+    }
+
+    pub(super) fn allocate(&mut self, r: &Allocate, now: Time) -> Result<Attributes, Error> {
+        let free_bytes = self.free_bytes();
+        let inode = self.inode_mut(&r.file)?;
+        inode.content()?;
+        inode.check_transfer(&r.who, access::WRITE)?;
+        let end = end_of_range(r.offset, r.length)?;
+        let content = inode.content()?;
+        if content.growth_bytes(r.offset, r.length) > free_bytes {
+            return Err(Error::NoSpace {});
+        }
+        if !r.keep_size && end > content.size() {
+            content.set_size(end);
+            inode.modified(now);
+            inode.drop_setid(&r.who);
+        }
+        Ok(inode.attributes())
+    }
+
+    pub(super) fn seek(&mut self, r: &Seek) -> Result<Option<u64>, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        inode.content()?;
+        inode.check_transfer(&r.who, access::READ)?;
+        let in_page = r.target == SeekTarget::Data {};
+        Ok(inode.content()?.seek(r.offset, in_page))
+    }
+
     pub(super) fn commit(&self, r: &Commit) -> Result<Verified, Error> {
         self.attributes(&r.file).map(verified)
     }
+}
+
+/// The end of a range of at least one byte that a file can have.
+fn end_of_range(offset: u64, length: u64) -> Result<u64, Error> {
+    if length == 0 {
+        return Err(Error::Invalid {});
+    }
+    let end = offset.checked_add(length).filter(|end| *end <= FILE_SIZE_MAX);
+    end.ok_or(Error::FileTooLarge {})
 }
 
 /// The model never loses anything.

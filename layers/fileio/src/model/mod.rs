@@ -17,6 +17,13 @@
 //! - Modes that are not given are 0644 for files and other nodes, 0755 for directories; a symbolic
 //!   link's is always 0777. A directory's size is one page.
 //! - Only root makes devices.
+//! - A hole that reaches the end of a file frees its last block too. [`Allocate`](crate::protocol::Allocate) sets nothing aside
+//!   and changes nothing but the size.
+//! - Extended attributes have two namespaces: `user.`, of files and directories, where the mode
+//!   decides (also for owners) and in a sticky directory only owners write; and `trusted.`, which only
+//!   root sees. What others have, `security.` and `system.`, is [`Error::Unsupported`]: a label or an
+//!   access control list that is kept and not obeyed would be worse than none. Checks come in this
+//!   order: the namespace, the right, the length of the value, what the mode asks for, the sum.
 //! - A request that comes again with its [`CallId`] gets the first answer, if that was a success.
 //!
 //! # Rooms
@@ -27,6 +34,7 @@
 //! | `state.rs` | inodes, and who may do what |
 //! | `names.rs` | requests that name an entry of a directory |
 //! | `files.rs` | requests by handle |
+//! | `xattrs.rs` | extended attributes |
 //! | `content.rs` | the bytes of a sparse file |
 //! | `machine.rs` | a machine to test clients on |
 
@@ -37,6 +45,7 @@ mod names;
 mod state;
 #[cfg(test)]
 mod tests;
+mod xattrs;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -139,6 +148,13 @@ impl Model {
             Request::Read(r) => Reply::Read(state.read(r, now)),
             Request::Write(r) => Reply::Write(state.write(r, now)),
             Request::Commit(r) => Reply::Commit(state.commit(r)),
+            Request::PunchHole(r) => Reply::PunchHole(state.punch_hole(r, now)),
+            Request::Allocate(r) => Reply::Allocate(state.allocate(r, now)),
+            Request::Seek(r) => Reply::Seek(state.seek(r)),
+            Request::GetXattr(r) => Reply::GetXattr(state.get_xattr(r)),
+            Request::SetXattr(r) => Reply::SetXattr(state.set_xattr(r, now)),
+            Request::ListXattrs(r) => Reply::ListXattrs(state.list_xattrs(r)),
+            Request::RemoveXattr(r) => Reply::RemoveXattr(state.remove_xattr(r, now)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
             // Only nodes say this to each other; the model is one.
@@ -169,7 +185,9 @@ impl Answered {
 fn succeeded(reply: &Reply) -> bool {
     match reply {
         Reply::Create(r) => r.is_ok(),
-        Reply::MakeNode(r) | Reply::Link(r) => r.is_ok(),
+        Reply::MakeNode(r) | Reply::Link(r) | Reply::SetXattr(r) | Reply::RemoveXattr(r) => {
+            r.is_ok()
+        }
         Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.is_ok(),
         _ => false,
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::content::{Content, PAGE};
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Handle, Kind, Name, ROOT, SetTime,
-    Space, Time,
+    Space, Time, XattrName,
 };
 use meta::attributes::access;
 
 /// `0o1000`: only owners remove entries of such a directory.
-const STICKY: u32 = 0o1000;
+pub(super) const STICKY: u32 = 0o1000;
 /// `0o2000`: on a directory, new entries get its group.
 const SETGID: u32 = 0o2000;
 const SETUID: u32 = 0o4000;
@@ -31,6 +31,7 @@ pub(super) struct Inode {
     /// All but the size and the space, which follow from the body.
     pub(super) fixed: Attributes,
     pub(super) body: Body,
+    pub(super) xattrs: BTreeMap<XattrName, Vec<u8>>,
     /// Of the exclusive creation.
     pub(super) verifier: Option<u64>,
 }
@@ -126,7 +127,7 @@ impl Inode {
         }
     }
 
-    fn owned_by(&self, who: &Credentials) -> bool {
+    pub(super) fn owned_by(&self, who: &Credentials) -> bool {
         who.uid == 0 || who.uid == self.fixed.uid
     }
 
@@ -212,7 +213,7 @@ impl State {
             ..attributes_of(ROOT, Kind::Directory {}, &Credentials::root(), now)
         };
         let body = Body::Directory(Directory::new(ROOT.ino));
-        let root = Inode { fixed, body, verifier: None };
+        let root = Inode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
         Self {
             capacity_bytes,
             inodes: BTreeMap::from([(ROOT.ino, root)]),
@@ -315,8 +316,8 @@ impl State {
     ) -> Result<&mut Inode, Error> {
         self.check_add(who, directory)?;
         let handle = self.next_handle();
-        let mut inode =
-            Inode { fixed: attributes_of(handle, kind, who, now), body, verifier: None };
+        let fixed = attributes_of(handle, kind, who, now);
+        let mut inode = Inode { fixed, body, xattrs: BTreeMap::new(), verifier: None };
         let above = self.inode(directory)?.fixed;
         let mut inherited = 0;
         if above.mode & SETGID != 0 {

@@ -518,3 +518,104 @@ fn a_cookie_stays_valid_while_entries_come_and_go() {
         assert_eq!(me.list(ROOT, 0, 0), Err(Error::Invalid {}));
     });
 }
+
+#[test]
+fn a_hole_frees_whole_pages_and_zeroes_its_edges_and_can_be_found() {
+    let model = Model::default();
+    let me = root(&model);
+    let file = me.create(ROOT, "f").unwrap();
+    me.write(file, 0, &[7; 10_000]).unwrap();
+    me.write(file, 10_000, &[7; 10_000]).unwrap();
+    let punch = |offset, length| {
+        let (who, durable) = (me.who.clone(), false);
+        model.ask(PunchHole { who, file, offset, length, durable }).map(|_| ())
+    };
+    let seek =
+        |offset, target| model.ask(Seek { who: me.who.clone(), file, offset, target }).unwrap();
+    let (data, hole) = (SeekTarget::Data {}, SeekTarget::Hole {});
+    punch(4_000, 8_288).unwrap();
+    assert_eq!((me.stat(file).size, me.stat(file).used_bytes), (20_000, 3 * 4096));
+    let (bytes, _) = me.read(file, 3_999, 8_290).unwrap();
+    assert_eq!(bytes, [&[7][..], &[0; 8_288], &[7]].concat());
+    assert_eq!(
+        (seek(0, data), seek(0, hole), seek(5_000, data)),
+        (Some(0), Some(4096), Some(12_288))
+    );
+    assert_eq!(
+        (seek(13_000, hole), seek(20_000, hole), seek(20_000, data)),
+        (Some(20_000), None, None)
+    );
+    punch(12_289, u64::from(u32::MAX)).unwrap();
+    assert_eq!(me.stat(file).used_bytes, 2 * 4096, "the last page goes with the end of the file");
+    assert_eq!(seek(16_384, data), None);
+    assert_eq!(punch(0, 0), Err(Error::Invalid {}));
+    assert_eq!(punch(FILE_SIZE_MAX, 1), Err(Error::FileTooLarge {}));
+}
+
+#[test]
+fn extended_attributes_are_for_whom_linux_has_them() {
+    let model = Model::default();
+    let (root, alice, bob) = (root(&model), user(&model, ALICE), user(&model, BOB));
+    let set = |user: &User, file, name: &str| {
+        let (who, value, mode) = (user.who.clone(), b"v".to_vec(), XattrMode::Either {});
+        let name = XattrName::new(name.as_bytes().to_vec()).unwrap();
+        model
+            .ask(SetXattr { who, call: call(), file, name, value, mode, durable: false })
+            .map(|_| ())
+    };
+    let get = |user: &User, file, name: &str| {
+        let name = XattrName::new(name.as_bytes().to_vec()).unwrap();
+        model.ask(GetXattr { who: user.who.clone(), file, name }).map(|_| ())
+    };
+    let open = root.mkdir(ROOT, "open", 0o1777).unwrap();
+    let file = alice.create(open, "f").unwrap();
+    alice.set(file, mode(0o640)).unwrap();
+    set(&alice, file, "user.a").unwrap();
+    assert_eq!(get(&bob, file, "user.a"), Err(Error::AccessDenied {}));
+    assert_eq!(set(&bob, file, "user.a"), Err(Error::AccessDenied {}));
+    assert_eq!(get(&alice, file, "user.b"), Err(Error::NoXattr {}));
+    // Unlike content, not even for the owner without the mode.
+    alice.set(file, mode(0)).unwrap();
+    assert_eq!(get(&alice, file, "user.a"), Err(Error::AccessDenied {}));
+
+    set(&root, file, "trusted.a").unwrap();
+    assert_eq!(get(&alice, file, "trusted.a"), Err(Error::NoXattr {}));
+    assert_eq!(set(&alice, file, "trusted.a"), Err(Error::NotPermitted {}));
+    let listed = |user: &User| model.ask(ListXattrs { who: user.who.clone(), file }).unwrap().len();
+    assert_eq!((listed(&root), listed(&bob)), (2, 1));
+
+    assert_eq!(set(&bob, open, "user.a"), Err(Error::NotPermitted {}), "a sticky directory");
+    assert_eq!(get(&bob, open, "user.a"), Err(Error::NoXattr {}));
+    let link =
+        alice.node(open, "l", NewNode::Symlink { target: b"f".to_vec() }).map(handle).unwrap();
+    assert_eq!(set(&root, link, "user.a"), Err(Error::NotPermitted {}));
+    assert_eq!(get(&root, link, "user.a"), Err(Error::NoXattr {}));
+    set(&root, link, "trusted.a").unwrap();
+    for other in ["security.selinux", "system.posix_acl_access", "user"] {
+        assert_eq!(set(&root, file, other), Err(Error::Unsupported {}));
+    }
+    assert_eq!(set(&root, file, "user."), Err(Error::Invalid {}));
+}
+
+#[test]
+fn extended_attributes_of_one_file_have_a_limit_together() {
+    let model = Model::default();
+    let me = root(&model);
+    let file = me.create(ROOT, "f").unwrap();
+    let set = |name: &'static str, length, mode| {
+        let (who, name) = (me.who.clone(), XattrName::new(name.as_bytes()).unwrap());
+        let value = vec![1; length];
+        model
+            .ask(SetXattr { who, call: call(), file, name, value, mode, durable: false })
+            .map(|_| ())
+    };
+    let (any, new, old) = (XattrMode::Either {}, XattrMode::Create {}, XattrMode::Replace {});
+    assert_eq!(set("user.a", 1, old), Err(Error::NoXattr {}));
+    set("user.a", XATTR_VALUE_MAX, new).unwrap();
+    assert_eq!(set("user.a", 1, new), Err(Error::Exists {}));
+    assert_eq!(set("user.b", XATTR_VALUE_MAX + 1, any), Err(Error::TooLarge {}));
+    let rest = XATTRS_BYTES_MAX - XATTR_VALUE_MAX - 12;
+    assert_eq!(set("user.b", rest + 1, any), Err(Error::TooLarge {}));
+    set("user.b", rest, any).unwrap();
+    set("user.a", XATTR_VALUE_MAX, old).unwrap();
+}

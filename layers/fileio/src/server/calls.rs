@@ -91,6 +91,8 @@ impl FileServer {
             Request::RemoveDirectory(r) => Reply::RemoveDirectory(self.remove_directory(r).await),
             Request::Rename(r) => Reply::Rename(self.rename(r).await),
             Request::Link(r) => Reply::Link(self.link(r).await),
+            Request::SetXattr(r) => Reply::SetXattr(self.set_xattr(r).await),
+            Request::RemoveXattr(r) => Reply::RemoveXattr(self.remove_xattr(r).await),
             _ => Reply::Undelivered(Undelivered::Garbled),
         }
     }
@@ -113,12 +115,18 @@ impl FileServer {
             (Request::Link(r), Outcome::Done {}) => {
                 Reply::Link(self.made_before(r.file, Kind::File {}, &r.who).await)
             }
+            (Request::SetXattr(r), Outcome::Done {}) => {
+                Reply::SetXattr(self.made_before(r.file, Kind::File {}, &r.who).await)
+            }
+            (Request::RemoveXattr(r), Outcome::Done {}) => {
+                Reply::RemoveXattr(self.made_before(r.file, Kind::File {}, &r.who).await)
+            }
             // The id is another call's.
             _ => refused(request, Error::Invalid {}),
         }
     }
 
-    /// What `who` has made or linked earlier, as it is now.
+    /// What `who` has made, linked or changed earlier, as it is now.
     async fn made_before(
         &self,
         file: Handle,
@@ -138,6 +146,8 @@ fn is_durable(request: &Request) -> bool {
     match request {
         Request::Create(r) => r.durable,
         Request::Remove(r) => r.durable,
+        Request::SetXattr(r) => r.durable,
+        Request::RemoveXattr(r) => r.durable,
         _ => true,
     }
 }
@@ -151,7 +161,9 @@ fn is_final(error: Error) -> bool {
 fn failure(reply: &Reply) -> Option<Error> {
     match reply {
         Reply::Create(r) => r.as_ref().err().copied(),
-        Reply::MakeNode(r) | Reply::Link(r) => r.as_ref().err().copied(),
+        Reply::MakeNode(r) | Reply::Link(r) | Reply::SetXattr(r) | Reply::RemoveXattr(r) => {
+            r.as_ref().err().copied()
+        }
         Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.err(),
         _ => None,
     }
@@ -166,6 +178,8 @@ fn refused(request: &Request, error: Error) -> Reply {
         Request::RemoveDirectory(_) => Reply::RemoveDirectory(Err(error)),
         Request::Rename(_) => Reply::Rename(Err(error)),
         Request::Link(_) => Reply::Link(Err(error)),
+        Request::SetXattr(_) => Reply::SetXattr(Err(error)),
+        Request::RemoveXattr(_) => Reply::RemoveXattr(Err(error)),
         _ => Reply::Undelivered(Undelivered::Garbled),
     }
 }

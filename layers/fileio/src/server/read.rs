@@ -44,7 +44,12 @@ impl FileServer {
     }
 
     /// Bytes `from..to` of the file, at least one: one look at the map, then all stripes at once.
-    async fn read_range(&self, file: Handle, from: u64, to: u64) -> Result<Vec<Bytes>, Error> {
+    pub(super) async fn read_range(
+        &self,
+        file: Handle,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<Bytes>, Error> {
         let chunk_size = u64::from(self.geometry.stripe_size);
         let indices = from / chunk_size..to.div_ceil(chunk_size);
         let mut held = Vec::with_capacity((indices.end - indices.start) as usize);

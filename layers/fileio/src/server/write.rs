@@ -13,9 +13,7 @@ use runtime::hash::Crc32c;
 
 use super::FileServer;
 use crate::pieces::Pieces;
-use crate::protocol::{
-    Attributes, Credentials, Error, FILE_SIZE_MAX, Handle, TRANSFER_MAX, Verified, Write,
-};
+use crate::protocol::{Attributes, Credentials, Error, Handle, TRANSFER_MAX, Verified, Write};
 use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
@@ -30,6 +28,30 @@ struct Written {
     in_place: bool,
 }
 
+/// What is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Data of a client.
+    Data,
+    /// Zeros at the edge of a hole: on a full volume the reserve helps.
+    Relief,
+}
+
+impl Purpose {
+    fn is_relief(self) -> bool {
+        self == Self::Relief
+    }
+}
+
+/// The checksum of a block.
+pub(super) fn checksum(block: &Pieces) -> u32 {
+    let mut checksum = Crc32c::new();
+    for piece in block.iter() {
+        checksum.update(piece);
+    }
+    checksum.finish()
+}
+
 impl FileServer {
     pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Verified, Error> {
         let Write { file, durable, .. } = request;
@@ -38,13 +60,28 @@ impl FileServer {
             self.look_for_loss(file).await;
             written = self.write_once(&request).await;
         }
-        let written = written?;
+        self.make_durable(file, written?, durable).await
+    }
+
+    /// Commits what was `written`, if it shall be.
+    pub(super) async fn make_durable(
+        &self,
+        file: Handle,
+        written: Verified,
+        durable: bool,
+    ) -> Result<Verified, Error> {
         if !durable {
             return Ok(written);
         }
         let committed = self.commit(&file).await?;
         let is_there = committed.write_verifier == written.write_verifier;
         if is_there { Ok(committed) } else { Err(Error::LostWrites {}) }
+    }
+
+    /// A file to which nothing was written.
+    pub(super) async fn unchanged(&self, attributes: Attributes) -> Result<Verified, Error> {
+        let write_verifier = self.meta_here(GetVerifier { ino: attributes.ino }).await?;
+        Ok(Verified { attributes, write_verifier })
     }
 
     async fn write_once(&self, request: &Write) -> Result<Verified, Error> {
@@ -56,14 +93,11 @@ impl FileServer {
         let _writing = self.files.shared(file.ino).await;
         let before = self.inode(file).await?.attributes;
         rules::check_transfer(who, &before, access::WRITE)?;
-        if offset.checked_add(length as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
-            return Err(Error::FileTooLarge {});
-        }
+        rules::check_range(offset, length as u64)?;
         if length == 0 {
-            let write_verifier = self.meta_here(GetVerifier { ino: file.ino }).await?;
-            return Ok(Verified { attributes: before, write_verifier });
+            return self.unchanged(before).await;
         }
-        self.write_locked(who, &before, offset, data.clone()).await
+        self.write_locked(who, &before, offset, data.clone(), Purpose::Data).await
     }
 
     /// Writes at least one byte. The caller holds the file.
@@ -73,6 +107,7 @@ impl FileServer {
         file: &Attributes,
         offset: u64,
         data: Vec<Bytes>,
+        purpose: Purpose,
     ) -> Result<Verified, Error> {
         let data = Pieces::new(data);
         let end = offset + data.length() as u64;
@@ -90,7 +125,7 @@ impl FileServer {
             let start = index * chunk_size;
             let (from, to) = (offset.max(start), end.min(start + chunk_size));
             let part = data.slice((from - offset) as usize, (to - offset) as usize);
-            self.write_chunk((handle, index), old, (from - start) as usize, part)
+            self.write_chunk((handle, index), old, (from - start) as usize, part, purpose)
         });
         let (written, failure) = self.usable(join_all(parts).await).await;
         if let (true, Some(error)) = (written.is_empty(), failure) {
@@ -135,7 +170,7 @@ impl FileServer {
         (kept, failure)
     }
 
-    async fn give_back(&self, runs: Vec<Run>) {
+    pub(super) async fn give_back(&self, runs: Vec<Run>) {
         if let Err(error) = self.meta_here(Release { runs }).await {
             tracing::warn!(%error, "reserved blocks stay in use until the next start");
         }
@@ -148,6 +183,7 @@ impl FileServer {
         old: Chunk,
         from: usize,
         data: Pieces,
+        purpose: Purpose,
     ) -> Result<Written, Error> {
         let to = from + data.length();
         let (first, end) = (from / BLOCK, to.div_ceil(BLOCK));
@@ -159,7 +195,7 @@ impl FileServer {
         let wanted = slots[first..end].iter().filter(|slot| needs(slot)).count() as u32;
         let reserved = match wanted {
             0 => Vec::new(),
-            wanted => self.meta_here(Allocate { blocks: wanted }).await?,
+            blocks => self.meta_here(Allocate { blocks, relief: purpose.is_relief() }).await?,
         };
         let mut fresh = reserved.iter().flat_map(Run::blocks);
         let mut in_place = false;
@@ -171,11 +207,8 @@ impl FileServer {
                 }
                 _ => fresh.next().ok_or(Error::Damaged {})?,
             };
-            let mut checksum = Crc32c::new();
-            for piece in whole.slice(i * BLOCK, (i + 1) * BLOCK).iter() {
-                checksum.update(piece);
-            }
-            *slot = Some(Slot { block, checksum: checksum.finish(), sealed: false });
+            let checksum = checksum(&whole.slice(i * BLOCK, (i + 1) * BLOCK));
+            *slot = Some(Slot { block, checksum, sealed: false });
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
         let written = match self.fill(&chunk, first, end, &whole).await {

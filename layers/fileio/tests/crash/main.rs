@@ -162,7 +162,7 @@ async fn check_audit(volume: &Volume, tree: &Tree, told: &str) {
         audit.inodes.len() as u64,
         audit.names.len() as u64,
         audit.blocks.values().sum(),
-        audit.trims,
+        audit.trims.len() as u64,
         audit.promises,
         audit.applied,
     ];

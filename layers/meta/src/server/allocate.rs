@@ -13,7 +13,7 @@ use runtime::wire::to_bytes;
 use super::{MetaServer, decode};
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{Error, GiveGroups, GroupsArrived, NodeSpace, Run};
+use crate::protocol::{Allocate, Error, GiveGroups, GroupsArrived, NodeSpace, Run};
 use crate::store::{Batch, StoreError};
 
 /// Groups asked of another node at a time.
@@ -39,9 +39,15 @@ pub(super) struct Space {
 }
 
 impl MetaServer {
-    pub(super) async fn allocate(&self, blocks: u32) -> Result<Vec<Run>, Error> {
+    pub(super) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
+        let &Allocate { blocks, relief } = request;
         for _ in 0..BUSY_TRIES_MAX {
-            match self.store.allocate(blocks) {
+            let allocated = if relief {
+                self.store.allocate_relief(blocks)
+            } else {
+                self.store.allocate(blocks)
+            };
+            match allocated {
                 Ok(runs) => return Ok(runs),
                 // Space that was freed comes back with a checkpoint.
                 Err(StoreError::Busy) => self.context.sleep(BUSY_PAUSE).await,

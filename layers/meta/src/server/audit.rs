@@ -1,14 +1,14 @@
 //! Reading all metadata of a node, to check it: what is there, and whether its space is exact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
 use super::{MetaServer, decode};
-use crate::attributes::Name;
+use crate::attributes::{Name, XattrName};
 use crate::keys;
 use crate::protocol::{Chunk, Dentry, Inode, Run, StoredReply};
-use crate::store::{Audit, StoreError};
+use crate::store::{Audit, StoreError, VALUE_BYTES_MAX};
 
 /// Tries of an audit that a checkpoint disturbs.
 const TRIES_MAX: u32 = 20;
@@ -24,8 +24,10 @@ pub struct NodeAudit {
     pub names: Vec<(u64, Name, Dentry)>,
     /// Blocks that the chunks of each file name.
     pub blocks: BTreeMap<u64, u64>,
-    /// Files whose blocks are being freed.
-    pub trims: u64,
+    /// Bytes in each piece of each extended attribute, by inode and name.
+    pub xattrs: BTreeMap<(u64, Vec<u8>), Vec<usize>>,
+    /// Inodes whose removal, or cut, is not done to its end.
+    pub trims: BTreeSet<u64>,
     /// Groups given to another node, or come from one, of which the two have not agreed yet.
     pub passing_groups: u64,
     /// Effects promised to other nodes, not yet known to be durable there.
@@ -73,6 +75,7 @@ impl MetaServer {
             let flaw = format!("{busy} blocks are busy, {reasons} + {passing} have a reason to be");
             found.flaws.push(flaw);
         }
+        found.check_xattrs();
         if found.inodes.len() as u64 != found.inode_count {
             let (inodes, count) = (found.inodes.len(), found.inode_count);
             found.flaws.push(format!("{inodes} inodes are there, {count} are counted"));
@@ -89,12 +92,29 @@ impl NodeAudit {
         for (ino, blocks) in other.blocks {
             *self.blocks.entry(ino).or_default() += blocks;
         }
-        self.trims += other.trims;
+        self.xattrs.extend(other.xattrs);
+        self.trims.extend(other.trims);
         self.passing_groups += other.passing_groups;
         self.promises += other.promises;
         self.applied += other.applied;
         self.inode_count += other.inode_count;
         self.flaws.extend(other.flaws);
+    }
+
+    /// Extended attributes belong to an inode of the node, or to one that is being trimmed, and have
+    /// only whole pieces but the last.
+    fn check_xattrs(&mut self) {
+        let inodes: BTreeSet<u64> = self.inodes.iter().map(|inode| inode.attributes.ino).collect();
+        for ((ino, name), lengths) in &self.xattrs {
+            if !inodes.contains(ino) && !self.trims.contains(ino) {
+                let name = String::from_utf8_lossy(name);
+                self.flaws.push(format!("{name} belongs to inode {ino}, which is not there"));
+            }
+            let last = lengths.len() - 1;
+            if lengths[..last].iter().any(|&length| length != VALUE_BYTES_MAX) {
+                self.flaws.push(format!("an extended attribute of inode {ino} lacks a piece"));
+            }
+        }
     }
 
     /// Takes one key of the store; `None` if it cannot be read.
@@ -112,7 +132,7 @@ impl NodeAudit {
                 self.names.push((keys::number(key, 1)?, name, decode(value).ok()?));
             }
             keys::Table::Intent => match keys::intent_kind(key)? {
-                keys::TRIMS => self.trims += 1,
+                keys::TRIMS => drop(self.trims.insert(keys::intent_number(key)?)),
                 keys::GRANTS | keys::ARRIVALS => self.passing_groups += 1,
                 keys::PROMISES => self.promises += 1,
                 _ => return None,
@@ -120,6 +140,16 @@ impl NodeAudit {
             keys::Table::Count => {}
             keys::Table::Applied => self.applied += 1,
             keys::Table::Reply => drop(decode::<StoredReply>(value).ok()?),
+            keys::Table::Xattr => {
+                let (name, piece) = keys::xattr_parts(key)?;
+                XattrName::new(name.to_vec()).ok()?;
+                let of = (keys::number(key, 1)?, name.to_vec());
+                let lengths: &mut Vec<usize> = self.xattrs.entry(of).or_default();
+                if usize::from(piece) != lengths.len() {
+                    return None;
+                }
+                lengths.push(value.len());
+            }
         }
         Some(())
     }

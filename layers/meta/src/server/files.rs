@@ -1,7 +1,7 @@
 //! Content of files: where it is, and how a change of it becomes durable (design D6): data first,
 //! then the record that names the new blocks with their checksums.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -12,8 +12,12 @@ use runtime::wire::to_bytes;
 use super::{MetaServer, decode};
 use crate::active::Uncommitted;
 use crate::attributes::{Attributes, Verified};
+use crate::chunks::Slot;
 use crate::keys;
-use crate::protocol::{Chunk, Error, Inode, Install, Map, Run, Seal, Truncate};
+use crate::protocol::{
+    Chunk, Error, FOUND_MAX, FindChunks, FoundChunk, FoundChunks, FreshBlock, Inode, Install, Map,
+    Run, Seal, Truncate,
+};
 use crate::store::{Batch, Position, StoreError};
 
 /// Bytes that the chunks of one record may take, at most: well below the store's limit.
@@ -21,8 +25,9 @@ const RECORD_BYTES: usize = 20 << 10;
 /// Bytes that one block of a chunk takes in a record, at most: a run of its own, taken and freed.
 const RECORD_BYTES_PER_BLOCK: usize = 48;
 
-/// Chunks that one record of a trim deletes, at most: on a full volume it must fit the reserve.
-const TRIM_CHUNKS_MAX: usize = 16;
+/// Chunks in one record of a change that frees space, at most: on a full volume it must fit the
+/// reserve.
+const RELIEF_CHUNKS_MAX: usize = 16;
 
 /// Forgets that are under way at a time.
 const FORGETS_MAX: usize = 64;
@@ -58,9 +63,46 @@ impl MetaServer {
 
     async fn stored_chunk(&self, ino: u64, index: u64) -> Result<Chunk, Error> {
         let value = self.store.get(&keys::chunk(ino, index)).await?;
-        let chunk: Chunk = value.map(|value| decode(&value)).transpose()?.unwrap_or_default();
+        Ok(value.map(|value| self.decode_chunk(&value)).transpose()?.unwrap_or_default())
+    }
+
+    fn decode_chunk(&self, value: &[u8]) -> Result<Chunk, Error> {
+        let chunk: Chunk = decode(value)?;
         let blocks = self.stripes.geometry().blocks_per_stripe();
         if chunk.is_valid(blocks) { Ok(chunk) } else { Err(Error::Damaged {}) }
+    }
+
+    pub(super) async fn find_chunks(&self, request: FindChunks) -> Result<FoundChunks, Error> {
+        let FindChunks { ino, generation, first, count_max } = request;
+        let count = count_max.clamp(1, FOUND_MAX) as usize;
+        self.load(ino, generation).await?;
+        // Looked at before the store: what a commit moves there meanwhile is in one of the two.
+        let mut changed = self.with(ino, |active| Ok(active.changed_chunks(first, count)))?;
+        let mut next = None;
+        if changed.len() == count {
+            next = changed.last_key_value().map(|(index, _)| index + 1);
+        }
+        let (from, end) = (keys::chunk(ino, first), keys::chunks_end(ino));
+        let stored = self.store.scan(Bound::Included(&from), &end, count).await?;
+        let mut found = BTreeMap::new();
+        for (key, value) in &stored {
+            let index = keys::chunk_index(key).ok_or(Error::Damaged {})?;
+            found.insert(index, self.decode_chunk(value)?);
+        }
+        if stored.len() == count {
+            let after = found.last_key_value().map(|(index, _)| index + 1);
+            next = next.into_iter().chain(after).min();
+        }
+        found.append(&mut changed);
+        let is_within = |index: u64| next.is_none_or(|next| index < next);
+        let chunks = found
+            .into_iter()
+            .filter(|(index, chunk)| is_within(*index) && !chunk.runs.is_empty())
+            .map(|(index, chunk)| FoundChunk { index, chunk });
+        let found = FoundChunks { chunks: chunks.collect(), next };
+        // Unless the file was removed meanwhile.
+        self.load(ino, generation).await?;
+        Ok(found)
     }
 
     pub(super) async fn install(&self, request: Install) -> Result<Verified, Error> {
@@ -99,7 +141,7 @@ impl MetaServer {
     pub(super) async fn commit(&self, ino: u64) -> Result<Verified, Error> {
         let _alone = self.commits.exclusive(ino).await;
         self.load(ino, 0).await?;
-        let position = self.commit_locked(ino).await?;
+        let position = self.commit_locked(ino, false).await?;
         // A later loss is of what was written later.
         let write_verifier = self.verifiers.get(ino);
         self.store.durable(position).await?;
@@ -120,8 +162,9 @@ impl MetaServer {
         self.forget_and_release(unnamed).await
     }
 
-    /// Commits what is sealed; returns the position after which it is durable.
-    async fn commit_locked(&self, ino: u64) -> Result<Position, Error> {
+    /// Commits what is sealed; returns the position after which it is durable. With `relief` it is
+    /// a part of something that frees space.
+    async fn commit_locked(&self, ino: u64, relief: bool) -> Result<Position, Error> {
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let dropped = self.with(ino, |active| {
             if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
@@ -137,7 +180,7 @@ impl MetaServer {
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
             Ok((active.inode.clone(), changes))
         })?;
-        let outcome = self.record_changes(ino, snapshot, changes).await;
+        let outcome = self.record_changes(ino, snapshot, changes, relief).await;
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
@@ -154,6 +197,7 @@ impl MetaServer {
         ino: u64,
         snapshot: Inode,
         changes: Vec<(u64, Uncommitted)>,
+        relief: bool,
     ) -> Result<Position, Error> {
         let written = changes.iter().flat_map(|(_, change)| &change.written);
         let written: BTreeSet<Unsynced> = written.copied().collect();
@@ -161,9 +205,15 @@ impl MetaServer {
             let synced = self.stripes.sync(written.into_iter().collect()).await;
             synced.map_err(StoreError::from)?;
         }
-        for part in changes.chunks(self.chunks_per_record()) {
+        // Holes too must find their way into the log of a full volume.
+        let relief = relief || count_freed(&changes) > count_taken(&changes);
+        let most = if relief { RELIEF_CHUNKS_MAX } else { usize::MAX };
+        for part in changes.chunks(self.chunks_per_record().min(most)) {
             self.record(|| {
                 let mut batch = Batch::new();
+                if relief {
+                    batch.relieve();
+                }
                 for (index, change) in part {
                     put_chunk(&mut batch, ino, *index, &change.chunk);
                     add_runs(&mut batch, &change.taken, &change.freed);
@@ -188,6 +238,9 @@ impl MetaServer {
                     stored.attributes.size = snapshot.attributes.size;
                     stored.attributes.used_bytes = snapshot.attributes.used_bytes;
                     let mut batch = Batch::new();
+                    if relief {
+                        batch.relieve();
+                    }
                     batch.put(keys::inode(ino), to_bytes(&stored));
                     Ok((batch, stored))
                 })
@@ -204,7 +257,7 @@ impl MetaServer {
     }
 
     pub(super) async fn truncate(&self, request: Truncate) -> Result<Attributes, Error> {
-        let Truncate { ino, generation, size, time, durable } = request;
+        let Truncate { ino, generation, size, time, durable, last } = request;
         let _alone = self.commits.exclusive(ino).await;
         self.load(ino, generation).await?;
         let chunk_size = u64::from(self.stripes.geometry().stripe_size);
@@ -216,17 +269,21 @@ impl MetaServer {
                 self.with(ino, |active| Ok(active.forget_chunks(first_gone(size, self))))?;
             self.forget_and_release(unnamed).await?;
             self.seal(&Seal { ino }).await?;
-            self.commit_locked(ino).await?;
+            self.commit_locked(ino, true).await?;
         }
-        let kept_blocks = (size % chunk_size).div_ceil(block_size) as u32;
-        let boundary = size / chunk_size;
-        let position =
-            self.cut(ino, size, time, shrinks.then_some((boundary, kept_blocks))).await?;
-        let mut last = position;
+        let boundary = shrinks.then(|| Boundary {
+            index: size / chunk_size,
+            kept_blocks: (size % chunk_size).div_ceil(block_size) as u32,
+            last,
+        });
+        if let Some(last) = last {
+            self.stripes.sync(vec![last.written]).await.map_err(StoreError::from)?;
+        }
+        let mut position = self.cut(ino, size, time, boundary).await?;
         if shrinks {
-            last = self.trim_chunks(ino, first_gone(size, self)).await?;
+            position = self.trim_chunks(ino, first_gone(size, self)).await?;
         }
-        self.settle_record(last, durable).await?;
+        self.settle_record(position, durable).await?;
         self.with(ino, |active| Ok(active.inode.attributes))
     }
 
@@ -236,25 +293,27 @@ impl MetaServer {
         ino: u64,
         size: u64,
         time: crate::attributes::Time,
-        boundary: Option<(u64, u32)>,
+        boundary: Option<Boundary>,
     ) -> Result<Position, Error> {
-        let mut left_blocks = match boundary {
-            Some((index, _)) => Some(self.count_blocks(ino, index).await?),
+        let mut left_blocks = match &boundary {
+            Some(boundary) => Some(self.count_blocks(ino, boundary.index).await?),
             None => None,
         };
         let mut cut_chunk = None;
-        if let Some((index, kept_blocks)) = boundary.filter(|(_, kept)| *kept > 0) {
-            let mut chunk = self.stored_chunk(ino, index).await?;
-            chunk.seal();
-            let freed = chunk.cut(kept_blocks);
-            left_blocks = left_blocks.map(|blocks| blocks + chunk.count());
-            cut_chunk = Some((index, chunk, freed)).filter(|(_, _, freed)| !freed.is_empty());
+        if let Some(boundary) = boundary.as_ref().filter(|boundary| boundary.kept_blocks > 0) {
+            let chunk = self.stored_chunk(ino, boundary.index).await?;
+            let chunk = boundary.cut(chunk, self.stripes.geometry().blocks_per_stripe());
+            left_blocks = left_blocks.map(|blocks| blocks + chunk.chunk.count());
+            cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| !chunk.freed.is_empty());
         }
         let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
         let (position, ()) = self
             .record(|| {
                 self.with(ino, |active| {
                     let mut batch = Batch::new();
+                    if boundary.is_some() {
+                        batch.relieve();
+                    }
                     let mut stored = active.stored.clone();
                     stored.attributes.size = size;
                     stored.attributes.mtime = time;
@@ -262,9 +321,9 @@ impl MetaServer {
                     let used = &mut stored.attributes.used_bytes;
                     *used = used_bytes.unwrap_or(*used);
                     batch.put(keys::inode(ino), to_bytes(&stored));
-                    if let Some((index, chunk, freed)) = &cut_chunk {
-                        put_chunk(&mut batch, ino, *index, chunk);
-                        add_runs(&mut batch, &[], freed);
+                    if let Some((index, cut)) = &cut_chunk {
+                        put_chunk(&mut batch, ino, *index, &cut.chunk);
+                        add_runs(&mut batch, &cut.taken, &cut.freed);
                     }
                     if boundary.is_some() {
                         batch.put(keys::trim_intent(ino), to_bytes(&first_gone(size, self)));
@@ -280,8 +339,8 @@ impl MetaServer {
             active.inode.attributes.ctime = time;
             let used = &mut active.inode.attributes.used_bytes;
             *used = used_bytes.unwrap_or(*used);
-            if let Some((index, chunk, _)) = cut_chunk {
-                active.remember(index, chunk);
+            if let Some((index, cut)) = cut_chunk {
+                active.remember(index, cut.chunk);
             }
             Ok(position)
         })
@@ -314,6 +373,8 @@ impl MetaServer {
 
     async fn trim_all(&self, ino: u64, unnamed: Vec<Run>) -> Result<(), Error> {
         self.forget_and_release(unnamed).await?;
+        self.trim_xattrs(ino).await?;
+        // With the intent, so last.
         self.trim_chunks(ino, 0).await?;
         Ok(())
     }
@@ -321,7 +382,7 @@ impl MetaServer {
     /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
     async fn trim_chunks(&self, ino: u64, first: u64) -> Result<Position, Error> {
         let end = keys::chunks_end(ino);
-        let chunks_per_record = self.chunks_per_record().min(TRIM_CHUNKS_MAX);
+        let chunks_per_record = self.chunks_per_record().min(RELIEF_CHUNKS_MAX);
         loop {
             let from = keys::chunk(ino, first);
             let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
@@ -367,6 +428,9 @@ impl MetaServer {
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
             let first = decode(&value).map_err(|_| bad_intent())?;
+            if self.store.get(&keys::inode(ino)).await?.is_none() {
+                self.trim_xattrs(ino).await.map_err(|_| bad_intent())?;
+            }
             self.trim_chunks(ino, first).await.map_err(|_| bad_intent())?;
         }
         Ok(())
@@ -400,6 +464,51 @@ impl MetaServer {
         forgotten.try_collect::<Vec<()>>().await.map_err(StoreError::from)?;
         Ok(self.store.release(&runs)?)
     }
+}
+
+/// Where a file is cut.
+struct Boundary {
+    /// The chunk.
+    index: u64,
+    /// Its blocks that stay.
+    kept_blocks: u32,
+    /// What takes the place of the last of them.
+    last: Option<FreshBlock>,
+}
+
+/// A chunk after a cut.
+struct CutChunk {
+    chunk: Chunk,
+    taken: Vec<Run>,
+    freed: Vec<Run>,
+}
+
+impl Boundary {
+    /// Cuts the chunk, all of which is committed.
+    fn cut(&self, mut chunk: Chunk, blocks_per_stripe: u32) -> CutChunk {
+        chunk.seal();
+        let (mut taken, mut freed) = (Vec::new(), chunk.cut(self.kept_blocks));
+        let mut slots = chunk.slots(blocks_per_stripe as usize);
+        let place = slots.get_mut(self.kept_blocks as usize - 1);
+        if let (Some(fresh), Some(Some(place))) = (self.last, place)
+            // Asked once more, after an answer that said that it was busy, it is there already.
+            && place.block != fresh.block
+        {
+            freed.push(Run { start: place.block, count: 1 });
+            taken.push(Run { start: fresh.block, count: 1 });
+            *place = Slot { block: fresh.block, checksum: fresh.checksum, sealed: true };
+            chunk = Chunk::from_slots(&slots, blocks_per_stripe);
+        }
+        CutChunk { chunk, taken, freed }
+    }
+}
+
+fn count_taken(changes: &[(u64, Uncommitted)]) -> u64 {
+    changes.iter().flat_map(|(_, change)| &change.taken).map(|run| u64::from(run.count)).sum()
+}
+
+fn count_freed(changes: &[(u64, Uncommitted)]) -> u64 {
+    changes.iter().flat_map(|(_, change)| &change.freed).map(|run| u64::from(run.count)).sum()
 }
 
 fn bad_intent() -> StoreError {

@@ -268,15 +268,39 @@ impl Store {
     /// caller's until a batch names them ([`Batch::allocated`]) or they are given back
     /// ([`release`](Self::release)); a crash gives them back.
     pub fn allocate(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+        let (floor, kept_back) = {
+            let state = self.state.borrow();
+            (state.data_floor(), state.reserve_blocks())
+        };
+        self.allocate_above(blocks, floor, kept_back)
+    }
+
+    /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
+    /// of a block, a hole): on a full volume they come from the reserve, of which the batches of such
+    /// changes ([`Batch::relieve`]) keep a part of their own.
+    pub fn allocate_relief(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+        let (floor, kept_back) = {
+            let state = self.state.borrow();
+            (state.relief_floor(), state.relief_reserve_blocks())
+        };
+        self.allocate_above(blocks, floor, kept_back)
+    }
+
+    /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
+    fn allocate_above(
+        &self,
+        blocks: u32,
+        floor: u64,
+        kept_back: u64,
+    ) -> Result<Vec<Run>, StoreError> {
         let mut state = self.state.borrow_mut();
         if let Some(stopped) = state.stopped {
             return Err(stopped);
         }
-        let floor = state.data_floor();
         if let Some(runs) = state.space.allocate(blocks, floor) {
             return Ok(runs);
         }
-        let may_find = state.may_find(blocks);
+        let may_find = state.may_find(blocks, kept_back);
         drop(state);
         if !may_find {
             return Err(StoreError::NoSpace);

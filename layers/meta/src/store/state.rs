@@ -173,10 +173,23 @@ impl State {
         self.floor(reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
     }
 
-    /// Could more space be free in a moment, without anybody deleting anything?
-    pub(crate) fn may_find(&self, blocks: u32) -> bool {
+    /// Blocks that are kept back from [data of changes that free space](Self::relief_floor): batches
+    /// of such changes need them.
+    pub(crate) fn relief_reserve_blocks(&self) -> u64 {
+        self.reserve_blocks() / 4
+    }
+
+    /// Whole stripes that data of a change that frees space must leave. Less than what other batches
+    /// leave ([`admit`](Self::admit)): however full the volume is, some is there.
+    pub(crate) fn relief_floor(&self) -> u64 {
+        self.floor(self.checkpoint_blocks(0, 0) + self.relief_reserve_blocks())
+    }
+
+    /// Could more space be free in a moment, without anybody deleting anything? So that `kept_back`
+    /// blocks are left.
+    pub(crate) fn may_find(&self, blocks: u32, kept_back: u64) -> bool {
         let per_stripe = u64::from(self.geometry.blocks_per_stripe());
-        let floor = self.floor(self.reserve_blocks());
+        let floor = self.floor(kept_back);
         let mut coming = self.waiting_blocks;
         if self.checkpointing {
             coming += self.checkpoint_blocks(0, 0);

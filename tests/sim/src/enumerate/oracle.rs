@@ -91,7 +91,9 @@ impl Story<'_> {
             let chosen: Vec<usize> =
                 possible.iter().copied().filter(|i| !lost.contains(i)).collect();
             if let Some(tree) = replay(ops, &chosen) {
-                let is_mixed = |i: &usize| open.contains(i) && matches!(ops[*i], Op::Write(..));
+                let is_mixed = |i: &usize| {
+                    open.contains(i) && matches!(ops[*i], Op::Write(..) | Op::Punch(..))
+                };
                 let structure = chosen.into_iter().filter(|i| !is_mixed(i)).collect();
                 groups.entry(structure).or_default().trees.push(tree);
             }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use fileio::model::Model;
 use fileio::protocol::{
     Attributes, CallId, Change, Commit, Create, Credentials, Error, Existing, FileIo, Handle, Link,
-    Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename, SetAttributes, Write,
+    Lookup, MakeNode, Name, NewNode, PunchHole, ROOT, Remove, RemoveDirectory, Rename,
+    SetAttributes, SetXattr, Write, XattrMode, XattrName,
 };
 use runtime::{Call, Context};
 
@@ -52,6 +53,11 @@ pub(super) struct Done {
 /// A valid name.
 pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes().to_vec()).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// The name of the extended attribute.
+pub(super) fn tag() -> XattrName {
+    XattrName::new(&b"user.tag"[..]).unwrap_or_else(|error| panic!("a name: {error}"))
 }
 
 /// The handle in attributes.
@@ -102,6 +108,18 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
         Op::Owner(path, uid, durable) => {
             let change = Change { uid: Some(uid), ..Change::default() };
             change_file(ask, path, change, durable).await
+        }
+        Op::Punch(path, offset, length, durable) => {
+            let file = find(ask, path).await?;
+            ask.ask(PunchHole { who, file, offset, length, durable: is(durable) }).await?;
+            Ok(Some(file))
+        }
+        Op::Tag(path, value, durable) => {
+            let file = find(ask, path).await?;
+            let (name, value, mode) = (tag(), value.into(), XattrMode::Either {});
+            let durable = is(durable);
+            ask.ask(SetXattr { who, call, file, name, value, mode, durable }).await?;
+            Ok(Some(file))
         }
         Op::Commit(path) => {
             let file = find(ask, path).await?;

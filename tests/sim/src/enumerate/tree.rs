@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use fileio::protocol::{
-    Attributes, Credentials, ENTRIES_MAX, GetAttributes, Handle, Kind, Lookup, Parent, ROOT, Read,
-    ReadDirectory, ReadLink, TRANSFER_MAX,
+    Attributes, Credentials, ENTRIES_MAX, Error, GetAttributes, GetXattr, Handle, Kind, Lookup,
+    Parent, ROOT, Read, ReadDirectory, ReadLink, TRANSFER_MAX,
 };
 
-use super::perform::{Ask, handle, name};
+use super::perform::{Ask, handle, name, tag};
 
 /// Directories below one another, at most.
 const DEPTH_MAX: usize = 8;
@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub(super) size: u64,
     /// Of a symbolic link.
     pub(super) target: Vec<u8>,
+    /// The extended attribute, of what has one.
+    pub(super) tag: Option<Vec<u8>>,
     /// Of a file.
     pub(super) content: Vec<u8>,
     /// The first path of the same file.
@@ -34,8 +36,11 @@ pub(super) struct Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, mode, links, uid, gid, first_path, .. } = self;
+        let Self { kind, mode, links, uid, gid, tag, first_path, .. } = self;
         write!(f, "{kind:?} {mode:o} of {uid}:{gid} with {links} links, first at /{first_path}")?;
+        if let Some(tag) = tag {
+            write!(f, ", tagged {}", String::from_utf8_lossy(tag))?;
+        }
         if !self.knows_parent {
             write!(f, ", which believes to be elsewhere")?;
         }
@@ -90,10 +95,16 @@ async fn look(
         gid,
         size,
         target: Vec::new(),
+        tag: None,
         content: Vec::new(),
         first_path,
         knows_parent: true,
     };
+    match ask.ask(GetXattr { who: who.clone(), file, name: tag() }).await {
+        Ok(value) => entry.tag = Some(value),
+        Err(Error::NoXattr {}) => {}
+        Err(error) => return Err(format!("reading the extended attribute: {error}")),
+    }
     match kind {
         Kind::File {} if size > 0 => {
             let length = u32::try_from(size).unwrap_or(u32::MAX).min(TRANSFER_MAX);

@@ -15,6 +15,10 @@ pub(super) enum Op {
     Size(&'static str, u64, Durable),
     Mode(&'static str, u32, Durable),
     Owner(&'static str, u32, Durable),
+    /// A hole: so many bytes from an offset.
+    Punch(&'static str, u64, u64, Durable),
+    /// Set an extended attribute.
+    Tag(&'static str, &'static str, Durable),
     Commit(&'static str),
     MakeDirectory(&'static str),
     Symlink(&'static str),
@@ -37,6 +41,7 @@ pub(super) const SETUP: &[Op] = &[
     Op::Write("f", 0, 10_000, Acknowledged),
     Op::Create("g", Acknowledged),
     Op::Write("g", 0, 40_000, Acknowledged),
+    Op::Tag("g", "old", Acknowledged),
     Op::MakeDirectory("d"),
     Op::Create("d/x", Acknowledged),
     Op::Write("d/x", 0, 5_000, Acknowledged),
@@ -69,6 +74,10 @@ pub(super) const VOCABULARY: &[(&str, Op)] = &[
     ("cut-g-stripe", Op::Size("g", 16_384, Acknowledged)),
     ("cut-g-later", Op::Size("g", 20_000, Later)),
     ("empty-g", Op::Size("g", 0, Acknowledged)),
+    ("punch-f-later", Op::Punch("f", 100, 9_000, Later)),
+    ("punch-g", Op::Punch("g", 3_000, 30_000, Acknowledged)),
+    ("tag-f", Op::Tag("f", "new", Acknowledged)),
+    ("tag-g-later", Op::Tag("g", "new", Later)),
     ("commit-f", Op::Commit("f")),
     ("commit-g", Op::Commit("g")),
     ("commit-k", Op::Commit("k")),
@@ -123,6 +132,8 @@ impl Op {
             | Self::Size(_, _, durable)
             | Self::Mode(_, _, durable)
             | Self::Owner(_, _, durable)
+            | Self::Punch(_, _, _, durable)
+            | Self::Tag(_, _, durable)
             | Self::Remove(_, durable) => durable == Acknowledged,
             Self::Commit(_)
             | Self::MakeDirectory(_)
@@ -141,7 +152,13 @@ impl Op {
     pub(super) fn is_committed_with_file(self) -> bool {
         matches!(
             self,
-            Self::Create(..) | Self::Write(..) | Self::Size(..) | Self::Mode(..) | Self::Owner(..)
+            Self::Create(..)
+                | Self::Write(..)
+                | Self::Size(..)
+                | Self::Mode(..)
+                | Self::Owner(..)
+                | Self::Punch(..)
+                | Self::Tag(..)
         )
     }
 

@@ -242,7 +242,7 @@ fn flaws(audit: NodeAudit) -> Vec<String> {
             *directories.entry(*above).or_default() += 1;
         }
     }
-    if audit.trims + audit.passing_groups + audit.promises > 0 {
+    if audit.trims.len() as u64 + audit.passing_groups + audit.promises > 0 {
         flaws.push("something is still to be done".to_owned());
     }
     if audit.applied > 0 {

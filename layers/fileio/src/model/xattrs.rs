@@ -1,0 +1,114 @@
+//! Extended attributes.
+
+use meta::attributes::access;
+
+use super::state::{Inode, STICKY, State, permit};
+use crate::protocol::{
+    Attributes, Credentials, Error, GetXattr, Kind, ListXattrs, RemoveXattr, SetXattr, Time,
+    XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
+};
+
+impl Inode {
+    /// May `who` set or remove the attribute?
+    fn check_xattr_write(&self, who: &Credentials, name: &XattrName) -> Result<(), Error> {
+        let refused = Err(Error::NotPermitted {});
+        match (Namespace::of(name)?, self.fixed.kind) {
+            (Namespace::Trusted, _) => {
+                if who.uid == 0 {
+                    Ok(())
+                } else {
+                    refused
+                }
+            }
+            (Namespace::User, Kind::Directory {})
+                if self.fixed.mode & STICKY != 0 && !self.owned_by(who) =>
+            {
+                refused
+            }
+            (Namespace::User, Kind::File {} | Kind::Directory {}) => {
+                permit(self.fixed.permits(who, access::WRITE))
+            }
+            (Namespace::User, _) => refused,
+        }
+    }
+
+    /// Bytes of all names and values but those of `name`.
+    fn xattr_bytes_without(&self, name: &XattrName) -> usize {
+        let others = self.xattrs.iter().filter(|(other, _)| *other != name);
+        others.map(|(name, value)| name.as_bytes().len() + value.len()).sum()
+    }
+}
+
+impl State {
+    pub(super) fn get_xattr(&self, r: &GetXattr) -> Result<Vec<u8>, Error> {
+        let inode = self.inode(&r.file)?;
+        let is_known = match (Namespace::of(&r.name)?, inode.fixed.kind) {
+            (Namespace::Trusted, _) => r.who.uid == 0,
+            (Namespace::User, kind) => matches!(kind, Kind::File {} | Kind::Directory {}),
+        };
+        if !is_known {
+            return Err(Error::NoXattr {});
+        }
+        if Namespace::of(&r.name)? == Namespace::User {
+            permit(inode.fixed.permits(&r.who, access::READ))?;
+        }
+        inode.xattrs.get(&r.name).cloned().ok_or(Error::NoXattr {})
+    }
+
+    pub(super) fn set_xattr(&mut self, r: &SetXattr, now: Time) -> Result<Attributes, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        inode.check_xattr_write(&r.who, &r.name)?;
+        if r.value.len() > XATTR_VALUE_MAX {
+            return Err(Error::TooLarge {});
+        }
+        match (r.mode, inode.xattrs.contains_key(&r.name)) {
+            (XattrMode::Create {}, true) => return Err(Error::Exists {}),
+            (XattrMode::Replace {}, false) => return Err(Error::NoXattr {}),
+            _ => {}
+        }
+        let bytes = r.name.as_bytes().len() + r.value.len();
+        if inode.xattr_bytes_without(&r.name) + bytes > XATTRS_BYTES_MAX {
+            return Err(Error::TooLarge {});
+        }
+        inode.xattrs.insert(r.name.clone(), r.value.clone());
+        inode.fixed.ctime = now;
+        Ok(inode.attributes())
+    }
+
+    pub(super) fn list_xattrs(&self, r: &ListXattrs) -> Result<Vec<XattrName>, Error> {
+        let names = self.inode(&r.file)?.xattrs.keys();
+        let is_seen = |name: &&XattrName| {
+            r.who.uid == 0 || Namespace::of(name).is_ok_and(|space| space == Namespace::User)
+        };
+        Ok(names.filter(is_seen).cloned().collect())
+    }
+
+    pub(super) fn remove_xattr(&mut self, r: &RemoveXattr, now: Time) -> Result<Attributes, Error> {
+        let inode = self.inode_mut(&r.file)?;
+        inode.check_xattr_write(&r.who, &r.name)?;
+        inode.xattrs.remove(&r.name).ok_or(Error::NoXattr {})?;
+        inode.fixed.ctime = now;
+        Ok(inode.attributes())
+    }
+}
+
+/// What begins the name of an extended attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    User,
+    Trusted,
+}
+
+impl Namespace {
+    /// The namespace of a name that has something behind it.
+    fn of(name: &XattrName) -> Result<Self, Error> {
+        let name = name.as_bytes();
+        let of = |prefix: &[u8]| name.strip_prefix(prefix);
+        match (of(b"user."), of(b"trusted.")) {
+            (Some([]), _) | (_, Some([])) => Err(Error::Invalid {}),
+            (Some(_), _) => Ok(Self::User),
+            (_, Some(_)) => Ok(Self::Trusted),
+            (None, None) => Err(Error::Unsupported {}),
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Space of a file: cutting it, making holes, preparing for writes, and telling data from holes.
+
+use std::ops::{ControlFlow, Range};
+
+use meta::attributes::access;
+use meta::protocol::{
+    Allocate as Reserve, ChangeInode, Chunk, ChunkUpdate, Commit, FOUND_MAX, FindChunks,
+    FoundChunks, FreshBlock, InodeChange, Install, RollBack, Run, Seal, Truncate, Unsynced,
+};
+
+use super::read::zeros;
+use super::write::{Purpose, checksum};
+use super::{FileServer, LOSSES_MAX};
+use crate::pieces::Pieces;
+use crate::protocol::{
+    Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, Verified,
+};
+use crate::rules;
+
+const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
+
+/// A punch that has changed so many chunks commits them before it goes on.
+const PUNCHED_MAX: usize = 1024;
+
+impl FileServer {
+    /// Does `work` while nobody reads or writes the file: once more from what is committed if what it
+    /// found, or left, turns out to be lost.
+    async fn alone<T>(
+        &self,
+        file: Handle,
+        work: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match self.alone_once(file.ino, &work).await {
+            Err(Error::Damaged {}) => {
+                self.look_for_loss(file).await;
+                self.alone_once(file.ino, &work).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn alone_once<T>(
+        &self,
+        ino: u64,
+        work: &impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let _alone = self.files.exclusive(ino).await;
+        for _ in 0..LOSSES_MAX {
+            match work().await {
+                Err(Error::LostWrites {}) => self.meta_here(RollBack { ino }).await?,
+                outcome => return outcome,
+            }
+        }
+        Err(Error::LostWrites {})
+    }
+
+    /// Cuts the content, or lengthens it by a hole.
+    pub(super) async fn set_size(
+        &self,
+        file: Handle,
+        size: u64,
+        time: Time,
+        durable: bool,
+    ) -> Result<Attributes, Error> {
+        self.alone(file, async || self.set_size_alone(file, size, time, durable).await).await
+    }
+
+    async fn set_size_alone(
+        &self,
+        file: Handle,
+        size: u64,
+        time: Time,
+        durable: bool,
+    ) -> Result<Attributes, Error> {
+        let Handle { ino, generation } = file;
+        let before = self.inode(file).await?.attributes;
+        let last = self.last_block(file, before.size, size).await?;
+        let call = Truncate { ino, generation, size, time, durable, last };
+        let outcome = self.meta_here(call).await;
+        if let (Err(_), Some(last)) = (&outcome, last) {
+            self.give_back(vec![Run { start: last.block, count: 1 }]).await;
+        }
+        outcome
+    }
+
+    /// What the last block becomes by a cut inside of it: should the file grow again, what was cut
+    /// off must read as zeros. `None` if it does so as things are.
+    async fn last_block(
+        &self,
+        file: Handle,
+        old_size: u64,
+        size: u64,
+    ) -> Result<Option<FreshBlock>, Error> {
+        let end = size.next_multiple_of(BLOCK).min(old_size);
+        if size >= end || self.is_zero(file, size..end).await? {
+            return Ok(None);
+        }
+        let start = size / BLOCK * BLOCK;
+        let kept = Pieces::new(self.read_range(file, start, size).await?);
+        let rest = Pieces::new(vec![zeros((start + BLOCK - size) as usize)]);
+        let content = Pieces::join([kept, rest]);
+        let checksum = checksum(&content);
+        let reserved = self.meta_here(Reserve { blocks: 1, relief: true }).await?;
+        let block = reserved.first().ok_or(Error::Damaged {})?.start;
+        let (stripe, offset) = self.geometry.block(block);
+        match self.stripes.write(stripe, offset, content.into_vec()).await {
+            Ok(life) => {
+                Ok(Some(FreshBlock { block, checksum, written: Unsynced { stripe, life } }))
+            }
+            Err(error) => {
+                self.give_back(reserved).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Are all these bytes zeros? Nothing is read of holes.
+    async fn is_zero(&self, file: Handle, range: Range<u64>) -> Result<bool, Error> {
+        let content = self.read_range(file, range.start, range.end).await?;
+        Ok(content.iter().all(|part| part.iter().all(|&byte| byte == 0)))
+    }
+
+    pub(super) async fn punch_hole(&self, request: PunchHole) -> Result<Verified, Error> {
+        let PunchHole { file, durable, .. } = request;
+        let punched = self.alone(file, async || self.punch_alone(&request).await).await?;
+        self.make_durable(file, punched, durable).await
+    }
+
+    async fn punch_alone(&self, request: &PunchHole) -> Result<Verified, Error> {
+        let &PunchHole { ref who, file, offset, length, durable: _ } = request;
+        let before = self.inode(file).await?.attributes;
+        rules::check_transfer(who, &before, access::WRITE)?;
+        check_extent(offset, length)?;
+        if offset >= before.size {
+            return self.unchanged(before).await;
+        }
+        let hole = Hole::new(offset, offset + length, before.size);
+        for edge in hole.edges() {
+            if !self.is_zero(file, edge.clone()).await? {
+                let length = (edge.end - edge.start) as usize;
+                let zeros = vec![zeros(length)];
+                self.write_locked(who, &before, edge.start, zeros, Purpose::Relief).await?;
+            }
+        }
+        let drop_setid = rules::without_setid(who, &before) != before.mode;
+        self.punch_blocks(file, hole.blocks, drop_setid).await
+    }
+
+    /// Takes whole blocks, counted from the start of the file, out of the map.
+    async fn punch_blocks(
+        &self,
+        file: Handle,
+        blocks: Range<u64>,
+        drop_setid: bool,
+    ) -> Result<Verified, Error> {
+        let Handle { ino, .. } = file;
+        let per_chunk = u64::from(self.geometry.blocks_per_stripe());
+        let mut next = Some(blocks.start / per_chunk);
+        let mut punched = 0;
+        loop {
+            let mut updates = Vec::new();
+            if let Some(first) = next.filter(|first| *first < blocks.end.div_ceil(per_chunk)) {
+                let found = self.chunks_from(file, first).await?;
+                next = found.next;
+                for found in found.chunks {
+                    let chunk = self.without(found.index, &found.chunk, &blocks);
+                    if chunk != found.chunk {
+                        let written = Vec::new();
+                        updates.push(ChunkUpdate { index: found.index, chunk, written });
+                    }
+                }
+            } else {
+                next = None;
+            }
+            punched += updates.len();
+            let call = Install { ino, updates, size_min: 0, time: self.now(), drop_setid };
+            let verified = self.meta_here(call).await?;
+            if next.is_none() {
+                return Ok(verified);
+            }
+            if punched >= PUNCHED_MAX {
+                punched = 0;
+                self.meta_here(Seal { ino }).await?;
+                self.meta_here(Commit { ino }).await?;
+            }
+        }
+    }
+
+    /// A chunk without those of `blocks` (of the file) that are in it.
+    fn without(&self, index: u64, chunk: &Chunk, blocks: &Range<u64>) -> Chunk {
+        let per_chunk = self.geometry.blocks_per_stripe();
+        let mut slots = chunk.slots(per_chunk as usize);
+        for (block, slot) in (index * u64::from(per_chunk)..).zip(&mut slots) {
+            if blocks.contains(&block) {
+                *slot = None;
+            }
+        }
+        Chunk::from_slots(&slots, per_chunk)
+    }
+
+    async fn chunks_from(&self, file: Handle, first: u64) -> Result<FoundChunks, Error> {
+        let Handle { ino, generation } = file;
+        self.meta_here(FindChunks { ino, generation, first, count_max: FOUND_MAX }).await
+    }
+
+    /// Tells `look` where the file has blocks, as ranges of bytes in their order, from the chunk of
+    /// `range.start` on, until it breaks or the range ends.
+    async fn look_at_data<T>(
+        &self,
+        file: Handle,
+        range: Range<u64>,
+        mut look: impl FnMut(Range<u64>) -> ControlFlow<T>,
+    ) -> Result<Option<T>, Error> {
+        let chunk_size = u64::from(self.geometry.stripe_size);
+        let mut next = Some(range.start / chunk_size);
+        while let Some(first) = next.filter(|first| *first < range.end.div_ceil(chunk_size)) {
+            let found = self.chunks_from(file, first).await?;
+            for found in &found.chunks {
+                let start = found.index * chunk_size;
+                for run in &found.chunk.runs {
+                    let (from, to) = (u64::from(run.at) * BLOCK, u64::from(run.end()) * BLOCK);
+                    if let ControlFlow::Break(told) = look(start + from..start + to) {
+                        return Ok(Some(told));
+                    }
+                }
+            }
+            next = found.next;
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn allocate(&self, request: &Allocate) -> Result<Attributes, Error> {
+        let &Allocate { ref who, file, offset, length, keep_size, .. } = request;
+        let before = self.inode(file).await?.attributes;
+        rules::check_transfer(who, &before, access::WRITE)?;
+        check_extent(offset, length)?;
+        let end = offset + length;
+        let wanted = offset / BLOCK * BLOCK..end.next_multiple_of(BLOCK);
+        let mut missing_bytes = wanted.end - wanted.start;
+        let counted = self.look_at_data(file, wanted.clone(), |data| {
+            let there = data.end.min(wanted.end).saturating_sub(data.start.max(wanted.start));
+            missing_bytes -= there;
+            ControlFlow::<()>::Continue(())
+        });
+        counted.await?;
+        if missing_bytes > 0 && missing_bytes > self.get_space().await?.free_bytes {
+            return Err(Error::NoSpace {});
+        }
+        if keep_size {
+            return Ok(before);
+        }
+        self.alone(file, async || self.lengthen_alone(request).await).await
+    }
+
+    /// Lengthens the file to the end of what was allocated, unless it is as long by now.
+    async fn lengthen_alone(&self, request: &Allocate) -> Result<Attributes, Error> {
+        let &Allocate { ref who, file, offset, length, durable, .. } = request;
+        let before = self.inode(file).await?.attributes;
+        let end = offset + length;
+        if end <= before.size {
+            return Ok(before);
+        }
+        let mode = rules::without_setid(who, &before);
+        if mode != before.mode {
+            let Handle { ino, generation } = file;
+            let change = InodeChange { mode: Some(mode), ..InodeChange::default() };
+            let call = ChangeInode { ino, generation, change, only_if_ctime: None, durable: false };
+            self.meta_here(call).await?;
+        }
+        self.set_size_alone(file, end, self.now(), durable).await
+    }
+
+    pub(super) async fn seek(&self, request: &Seek) -> Result<Option<u64>, Error> {
+        let &Seek { ref who, file, offset, target } = request;
+        let _reading = self.files.shared(file.ino).await;
+        let before = self.inode(file).await?.attributes;
+        rules::check_transfer(who, &before, access::READ)?;
+        let size = before.size;
+        if offset >= size {
+            return Ok(None);
+        }
+        // So far there is only the other kind.
+        let mut at = offset;
+        let found = self.look_at_data(file, offset..size, |data| {
+            if data.end <= at {
+                return ControlFlow::Continue(());
+            }
+            match target {
+                SeekTarget::Data {} => ControlFlow::Break(data.start.max(offset)),
+                SeekTarget::Hole {} if data.start > at => ControlFlow::Break(at),
+                SeekTarget::Hole {} => {
+                    at = data.end;
+                    ControlFlow::Continue(())
+                }
+            }
+        });
+        let found = found.await?;
+        Ok(match target {
+            SeekTarget::Data {} => found.filter(|found| *found < size),
+            SeekTarget::Hole {} => Some(found.unwrap_or(at).min(size)),
+        })
+    }
+}
+
+/// Is this a range of at least one byte that a file can have?
+fn check_extent(offset: u64, length: u64) -> Result<(), Error> {
+    if length == 0 {
+        return Err(Error::Invalid {});
+    }
+    rules::check_range(offset, length)
+}
+
+/// What a punch does to a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Hole {
+    /// Bytes before the first whole block, which become zeros.
+    front: Range<u64>,
+    /// Whole blocks, counted from the start of the file.
+    blocks: Range<u64>,
+    /// Bytes after the last whole block.
+    back: Range<u64>,
+}
+
+impl Hole {
+    /// Bytes `from..to` of a file of `size` bytes, which begins after `from`. Its last block is whole
+    /// if all of its bytes are in the range.
+    fn new(from: u64, to: u64, size: u64) -> Self {
+        let to = if to < size { to } else { size.next_multiple_of(BLOCK) };
+        let (first, end) = (from.div_ceil(BLOCK), to / BLOCK);
+        Self {
+            front: from..(first * BLOCK).min(to).min(size),
+            blocks: first..end.max(first),
+            back: (end * BLOCK).max(first * BLOCK)..to,
+        }
+    }
+
+    /// The bytes that become zeros.
+    fn edges(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        [self.front.clone(), self.back.clone()].into_iter().filter(|edge| !edge.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_has_whole_blocks_between_two_edges() {
+        let hole = |from, to, size| {
+            let Hole { front, blocks, back } = Hole::new(from, to, size);
+            let edge = |edge: Range<u64>| (!edge.is_empty()).then_some(edge);
+            (edge(front), blocks.clone().count(), blocks.start, edge(back))
+        };
+        assert_eq!(hole(0, 8192, 8192), (None, 2, 0, None));
+        assert_eq!(hole(1, 8193, 9000), (Some(1..4096), 1, 1, Some(8192..8193)));
+        // Within one block.
+        assert_eq!(hole(5000, 6000, 9000), (Some(5000..6000), 0, 2, None));
+        assert_eq!(hole(4096, 6000, 9000), (None, 0, 1, Some(4096..6000)));
+        // Up to the end of the file: its last block is whole, whatever is behind.
+        assert_eq!(hole(8192, 9000, 9000), (None, 1, 2, None));
+        assert_eq!(hole(8193, 1 << 40, 9000), (Some(8193..9000), 0, 3, None));
+    }
+}
