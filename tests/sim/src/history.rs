@@ -34,7 +34,9 @@ impl Deed {
     fn after(self, names: &Names) -> Option<Names> {
         let with = |changes: &[(usize, Option<Handle>)]| {
             let mut after = names.clone();
-            changes.iter().for_each(|&(name, named)| after[name] = named);
+            for &(name, named) in changes {
+                after[name] = named;
+            }
             Some(after)
         };
         match self {

@@ -305,18 +305,18 @@ impl Fight<'_> {
 
     /// The fight is over: is what is left what the answers told?
     async fn judge(&self, client: u32) -> Result<(), PowerCut> {
-        let mut named = Vec::new();
+        let mut found = Vec::new();
         for name in 0..self.names.len() {
-            named.push(self.look(client, name).await?);
+            found.push(self.look(client, name).await?);
         }
         self.history.check(self.names.len());
         for file in self.history.files() {
-            let names = named.iter().filter(|found| **found == Some(file)).count() as u32;
+            let names = found.iter().filter(|one| **one == Some(file)).count() as u32;
             match self.scene.ask(client, GetAttributes { file }).await {
-                Ok(found) => assert!(
-                    names > 0 && found.links == names,
+                Ok(attributes) => assert!(
+                    names > 0 && attributes.links == names,
                     "{file:?} has {names} names and {} links",
-                    found.links
+                    attributes.links
                 ),
                 Err(Failure::Refused(Error::Stale {})) => {
                     assert_eq!(names, 0, "names of {file:?}, which is gone");
@@ -324,7 +324,7 @@ impl Fight<'_> {
                 Err(failure) => return end(failure),
             }
         }
-        for name in (0..self.names.len()).filter(|name| named[*name].is_some()) {
+        for name in (0..self.names.len()).filter(|name| found[*name].is_some()) {
             self.remove(client, name, false).await?;
         }
         Ok(())
