@@ -1,17 +1,20 @@
 //! Clients that change names of their own in shared directories, while the power goes again and
-//! again. Afterwards what was answered as durable is there, a rename that was not answered was done or
+//! again. Some things they do at the same time: a file gets another name while it becomes durable,
+//! a directory is used before it is answered that it was made. Afterwards what was answered as durable is there, a rename that was not answered was done or
 //! not, and nothing else is left: the whole tree is walked and compared with what the nodes hold.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Attributes, Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace,
-    GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, Parent, ROOT,
-    Remove, RemoveDirectory, RemoveXattr, Rename, SetXattr, Write, XattrMode, XattrName,
+    Attributes, Change, Commit, Create, Credentials, DirectoryEntry, Error, Existing,
+    GetAttributes, GetSpace, GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name,
+    NewNode, Parent, ROOT, ReadDirectory, Remove, RemoveDirectory, RemoveXattr, Rename, SetXattr,
+    Write, XattrMode, XattrName,
 };
 use futures::FutureExt as _;
+use futures::future::{join, join_all};
 use meta::hash::ino_node;
 use meta::protocol::Map;
 use meta::store::VALUE_BYTES_MAX;
@@ -31,6 +34,8 @@ const NAMES: u64 = 4;
 const FILE_BYTES_MAX: u64 = 200_000;
 /// Bytes in the value of an extended attribute, at most: a record with it fits the smallest stripe.
 const XATTR_BYTES_MAX: usize = 9_000;
+/// Those who use a directory before it is answered that it is made, less one.
+const USERS_MAX: u64 = 4;
 /// More chunks than a file has.
 const CHUNKS_MAX: u32 = 64;
 
@@ -60,6 +65,8 @@ struct Entries<'a> {
     xattrs: RefCell<BTreeMap<Handle, Versions<Option<u64>>>>,
     /// Made by a request that was not answered: its handle is not known.
     unknown: RefCell<Vec<Key>>,
+    /// What was durably put into directories, until somebody empties them.
+    inside: RefCell<BTreeMap<Handle, Vec<Name>>>,
 }
 
 /// The power went.
@@ -90,6 +97,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         halves: RefCell::default(),
         xattrs: RefCell::default(),
         unknown: RefCell::default(),
+        inside: RefCell::default(),
     };
     for _ in 0..rounds {
         let working =
@@ -118,8 +126,8 @@ impl Entries<'_> {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
             let durable = rng.chance(2, 3);
             let done = match (self.settled_at(&one), rng.below(5)) {
-                (None, 0..4) => self.create(client, one, durable, &mut rng).await,
-                (None, _) => self.make_directory(client, one).await,
+                (None, 0..3) => self.create(client, one, other, durable, &mut rng).await,
+                (None, _) => self.make_directory(client, one, &mut rng).await,
                 (Some(file), 0) => self.link(client, file, other).await,
                 (Some(file), 1) => self.remove(client, one, file, durable).await,
                 (Some(file), 2) => self.change_xattr(client, file, durable, &mut rng).await,
@@ -180,6 +188,7 @@ impl Entries<'_> {
         &self,
         client: u32,
         key: Key,
+        other: Key,
         durable: bool,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
@@ -199,7 +208,7 @@ impl Entries<'_> {
         if rng.chance(1, 3) {
             self.change_xattr(client, file, durable, rng).await?;
         }
-        if rng.chance(1, 2) { self.write(client, file, rng).await } else { Ok(()) }
+        if rng.chance(1, 2) { self.write(client, file, other, rng).await } else { Ok(()) }
     }
 
     /// Sets the extended attribute of a file, or removes it. It must go with the file.
@@ -235,20 +244,29 @@ impl Entries<'_> {
         Ok(())
     }
 
-    /// What a file holds must go with it.
-    async fn write(&self, client: u32, file: Handle, rng: &mut Rng) -> Result<(), PowerCut> {
+    /// What a file holds must go with it. While it becomes durable the file gets another name.
+    async fn write(
+        &self,
+        client: u32,
+        file: Handle,
+        other: Key,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
         let length = 1 + rng.below(20_000);
         let offset = rng.below(FILE_BYTES_MAX - length);
         let data = vec![Bytes::from(vec![7; length as usize])];
         let write = Write { who: Credentials::root(), file, offset, data, durable: false };
         self.scene.ask(client, write).await.map(|_| ()).or_else(end)?;
         if rng.chance(1, 2) {
-            self.scene.ask(client, Commit { file }).await.map(|_| ()).or_else(end)?;
+            let committing = self.scene.ask(client, Commit { file });
+            let (committed, linked) = join(committing, self.link(client, file, other)).await;
+            committed.map(|_| ()).or_else(end).and(linked)?;
         }
         Ok(())
     }
 
-    async fn make_directory(&self, client: u32, key: Key) -> Result<(), PowerCut> {
+    /// Others use the directory as soon as they see it, though nobody was told that it is there.
+    async fn make_directory(&self, client: u32, key: Key, rng: &mut Rng) -> Result<(), PowerCut> {
         let asked = MakeNode {
             who: Credentials::root(),
             call: self.scene.call_id(),
@@ -257,8 +275,80 @@ impl Entries<'_> {
             node: NewNode::Directory {},
             change: Change::default(),
         };
-        let made = self.scene.ask(client, asked).await;
-        self.made(&key, made, true)
+        let is_made = Cell::new(false);
+        let making = async {
+            let made = self.scene.ask(client, asked).await;
+            is_made.set(true);
+            self.made(&key, made, true)
+        };
+        let users = (0..rng.below(USERS_MAX)).map(|user| {
+            let name = name(&format!("inside-{user}"));
+            self.use_early((client + 1 + user as u32) % OBSERVER, &key, name, &is_made)
+        });
+        let (made, used) = join(making, join_all(users.collect::<Vec<_>>())).await;
+        used.into_iter().fold(made, Result::and)
+    }
+
+    /// Makes a file in the directory `key` as soon as that can be seen, unless it `is_made` before.
+    async fn use_early(
+        &self,
+        client: u32,
+        key: &Key,
+        name: Name,
+        is_made: &Cell<bool>,
+    ) -> Result<(), PowerCut> {
+        let who = Credentials::root();
+        let directory = loop {
+            if is_made.get() {
+                return Ok(());
+            }
+            let (above, sought) = (self.directories[key.0], key.1.clone());
+            let lookup = Lookup { who: who.clone(), directory: above, name: sought };
+            match self.scene.ask(client, lookup).await {
+                Ok(found) => break handle_of(&found),
+                Err(Failure::Refused(Error::NotFound {})) => {}
+                Err(failure) => return end(failure),
+            }
+        };
+        let call = self.scene.call_id();
+        let (existing, change) = (Existing::Refuse {}, Change::default());
+        let kept = name.clone();
+        let create = Create { who, call, directory, name, existing, change, durable: true };
+        self.scene.ask(client, create).await.map(|_| ()).or_else(end)?;
+        self.inside.borrow_mut().entry(directory).or_default().push(kept);
+        Ok(())
+    }
+
+    /// Removes a directory, with what was put into it.
+    async fn remove_directory(
+        &self,
+        client: u32,
+        key: &Key,
+        directory: Handle,
+    ) -> Result<(), PowerCut> {
+        self.inside.borrow_mut().remove(&directory);
+        let who = Credentials::root();
+        for DirectoryEntry { name, .. } in self.names_of(directory, client).await? {
+            let call = self.scene.call_id();
+            let remove = Remove { who: who.clone(), call, directory, name, durable: false };
+            self.scene.ask(client, remove).await.or_else(end)?;
+        }
+        let (above, name, call) = (self.directories[key.0], key.1.clone(), self.scene.call_id());
+        let remove = RemoveDirectory { who, call, directory: above, name };
+        self.scene.ask(client, remove).await.or_else(end)
+    }
+
+    async fn names_of(
+        &self,
+        directory: Handle,
+        client: u32,
+    ) -> Result<Vec<DirectoryEntry>, PowerCut> {
+        let (who, after) = (Credentials::root(), 0);
+        let read = ReadDirectory { who, directory, after, count_max: 100, attributes: false };
+        match self.scene.ask(client, read).await {
+            Ok(page) => Ok(page.entries),
+            Err(failure) => end(failure).map(|()| Vec::new()),
+        }
     }
 
     async fn link(&self, client: u32, file: Handle, key: Key) -> Result<(), PowerCut> {
@@ -297,13 +387,11 @@ impl Entries<'_> {
         let (directory, who) = (self.directories[key.0], Credentials::root());
         let number = self.issue(&key, None);
         let (name, call) = (key.1.clone(), self.scene.call_id());
-        let remove = Remove { who: who.clone(), call, directory, name: name.clone(), durable };
+        let remove = Remove { who, call, directory, name, durable };
         match self.scene.ask(client, remove).await {
             Ok(()) => self.answered(&key, number, durable),
             Err(Failure::Refused(Error::IsDirectory {})) => {
-                let call = self.scene.call_id();
-                let remove = RemoveDirectory { who, call, directory, name };
-                self.scene.ask(client, remove).await.or_else(end)?;
+                self.remove_directory(client, &key, file).await?;
                 self.answered(&key, number, true);
             }
             Err(failure) => {
@@ -336,7 +424,9 @@ impl Entries<'_> {
                 self.answered(&to, numbers[1], true);
                 Ok(())
             }
-            Err(Failure::Refused(Error::IsDirectory {} | Error::NotDirectory {})) => {
+            Err(Failure::Refused(
+                Error::IsDirectory {} | Error::NotDirectory {} | Error::NotEmpty {},
+            )) => {
                 // Nothing was done.
                 for (key, named) in [(&from, Some(moved)), (&to, replaced)] {
                     let number = self.issue(key, named);
@@ -394,6 +484,7 @@ impl Entries<'_> {
             self.check_half(&half).await;
         }
         self.check_lists(&present).await;
+        self.check_inside().await;
         self.check_nothing_else_is_there().await;
     }
 
@@ -406,6 +497,18 @@ impl Entries<'_> {
             (false, true) => assert_eq!(from, None, "{half:?} was done"),
             (true, false) => {
                 assert!(!half.to_certain || to == half.replaced, "{half:?} took {to:?}");
+            }
+        }
+    }
+
+    /// What was durably put into a directory is there, so the directory is, too.
+    async fn check_inside(&self) {
+        let inside: Vec<_> = self.inside.borrow().clone().into_iter().collect();
+        for (directory, names) in inside {
+            for name in names {
+                let lookup = Lookup { who: Credentials::root(), directory, name: name.clone() };
+                let found = self.scene.ask(0, lookup).await;
+                assert!(found.is_ok(), "{name:?} of {directory:?} was durable: {found:?}");
             }
         }
     }

@@ -23,6 +23,7 @@
 //! | `harm.rs` | damage to disks: where it hurts, what it may cost |
 //! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
+//! | `history.rs` | the oracle for what happens at the same time: one order explains it |
 //! | `registers.rs` | workload: sectors of the logical disk |
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
@@ -42,6 +43,7 @@ mod entries;
 pub mod enumerate;
 mod files;
 mod harm;
+mod history;
 mod kept;
 mod names;
 mod nemesis;
@@ -150,6 +152,7 @@ impl Workload {
             ),
             heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs | Self::Damage),
             damage: self == Self::Damage,
+            late_relapses: self == Self::Entries,
             restarts: match self {
                 Self::Disks => Restarts::Disks,
                 Self::Cache => Restarts::All,

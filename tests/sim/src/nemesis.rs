@@ -39,6 +39,8 @@ pub(super) struct Tolerance {
     pub(super) heavy: bool,
     /// Damage to the bytes of disks.
     pub(super) damage: bool,
+    /// The power may go once more when a volume is mounted again and nobody has used it yet.
+    pub(super) late_relapses: bool,
 }
 
 /// Where the faults of a run come from.
@@ -261,11 +263,21 @@ impl Nemesis {
     pub(super) fn relapse(&self) -> Option<Duration> {
         self.recoveries.set(self.recoveries.get() + 1);
         let items = self.plan(Part::Recovery(self.recoveries.get()), |rng| {
-            let relapse = rng.chance(1, 4).then(|| (1 << rng.below(18), Strike::Power {}));
-            relapse.into_iter().collect()
+            let at_us = if rng.chance(1, 4) {
+                Some(1 << rng.below(18))
+            } else {
+                let late = self.relapses_late() && rng.chance(1, 4);
+                late.then(|| LATE_MIN_US + rng.below(LATE_MIN_US))
+            };
+            at_us.map(|at_us| (at_us, Strike::Power {})).into_iter().collect()
         });
         let power = items.iter().find(|item| item.strike == Strike::Power {});
         power.map(|item| Duration::from_micros(item.at_us))
+    }
+
+    /// A relapse may come when the volume is mounted already.
+    pub(super) fn relapses_late(&self) -> bool {
+        self.tolerance.late_relapses
     }
 
     /// Does the damage of the next time at which nothing runs.
@@ -427,6 +439,8 @@ const STARTS_MAX: u32 = 10;
 const AWAY_MAX_US: u64 = 200_000;
 /// A heavy fault comes so long before the power goes, at most.
 const HEAVY_MAX_US: u64 = 200_000;
+/// Most volumes are mounted after so long.
+const LATE_MIN_US: u64 = 200_000;
 /// Clocks of nodes differ by so many seconds, at most: somewhat more than a day.
 const CLOCK_SKEW_MAX: u64 = 100_000;
 

@@ -1,20 +1,25 @@
-//! Names that several nodes want at the same time. Who wins nobody knows beforehand, but what was
-//! answered must add up: each file that was made is taken once, and a directory into which somebody
-//! put a file is not removed. Each fight is about a name of its own, so it can be judged when it is
-//! over, and a power cut ends it. What is left then is removed, so that in the end the volume has as
-//! many inodes as before: nothing was left over that no name leads to.
+//! Names that several nodes want at the same time. Who wins nobody knows beforehand, but one order
+//! must explain what all of them, and those who only looked, were answered; each file is there as
+//! often as it has names; and a directory into which somebody put a file is not removed. Each fight is
+//! about names of its own, so it can be judged when it is over, and a power cut ends it. What is left
+//! then is removed, so that in the end the volume has as many inodes as before: nothing was left over
+//! that no name leads to.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::time::Duration;
 
 use fileio::protocol::{
-    Attributes, Change, Create, Credentials, Error, Existing, GetAttributes, GetSpace, Handle,
-    Link, Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
+    Attributes, Change, Create, Created, Credentials, Error, Existing, FileIo, GetAttributes,
+    GetSpace, Handle, Link, Lookup, MakeNode, Name, NewNode, ROOT, Remove, RemoveDirectory, Rename,
 };
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
+use runtime::Call;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
+use super::history::{Deed, History};
 use super::names::{handle_of, name};
 use super::scene::{End, Failure, Scene};
 
@@ -22,6 +27,12 @@ use super::scene::{End, Failure, Scene};
 const RIVALS_MORE: u64 = 4;
 /// What each of them does, one after the other.
 const MOVES: u32 = 3;
+/// Those who only look.
+const OBSERVERS: usize = 2;
+/// Each of them looks so often at two names, at most.
+const LOOKS_MAX: u32 = 10;
+/// The longest pause before the next time.
+const LOOK_PAUSE_MAX_US: u64 = 1_000;
 
 struct Rivals<'a> {
     scene: &'a Scene,
@@ -61,7 +72,7 @@ impl Rivals<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.scene.is_over() {
             let done = if rng.chance(1, 2) {
-                self.fight_for_file(client, &mut rng).await
+                self.fight_for_files(client, &mut rng).await
             } else {
                 self.fight_for_directory(client, &mut rng).await
             };
@@ -94,92 +105,30 @@ impl Rivals<'_> {
         join_all(rivals.collect::<Vec<_>>()).await.into_iter().collect()
     }
 
-    /// Some make, take and carry off the file of one name.
-    async fn fight_for_file(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
-        let prize = self.fresh_name();
-        // Files made under the name, less those taken away.
-        let made = Cell::new(0);
-        self.rivals(client, rng, |client, mut rng| {
-            let (prize, made) = (&prize, &made);
-            async move {
-                for _ in 0..MOVES {
-                    match rng.below(3) {
-                        0 => self.make(client, prize, made).await?,
-                        1 => self.take(client, prize, made).await?,
-                        _ => self.carry_off(client, prize, made).await?,
-                    }
-                }
-                Ok(())
-            }
-            .boxed_local()
-        })
-        .await?;
-        let present = match self.lookup(client, ROOT, prize.clone()).await {
-            Ok(found) => {
-                assert_eq!(found.links, 1, "{prize} has one name");
-                self.remove(client, ROOT, prize.clone()).await.or_else(end)?;
-                1
-            }
-            Err(Failure::Refused(Error::NotFound {})) => 0,
-            Err(failure) => return end(failure),
+    /// Some make, take and move the files of a few names, while others look at these.
+    async fn fight_for_files(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+        let prizes = 2 + rng.index(2);
+        let count = 2 + rng.below(RIVALS_MORE) as usize;
+        let fight = Fight {
+            scene: self.scene,
+            names: (0..prizes + count).map(|_| self.fresh_name()).collect(),
+            prizes,
+            fighting: Cell::new(count),
+            history: History::default(),
         };
-        assert_eq!(made.get(), present, "files of {prize} made, less those taken away");
-        Ok(())
-    }
-
-    async fn make(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
-        match self.create(client, ROOT, prize.clone()).await {
-            Ok(()) => made.set(made.get() + 1),
-            Err(Failure::Refused(Error::Exists {})) => {}
-            Err(failure) => end(failure)?,
-        }
-        Ok(())
-    }
-
-    async fn take(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
-        match self.remove(client, ROOT, prize.clone()).await {
-            Ok(()) => made.set(made.get() - 1),
-            Err(Failure::Refused(Error::NotFound {})) => {}
-            Err(failure) => end(failure)?,
-        }
-        Ok(())
-    }
-
-    /// Renames the file to a name that nobody else knows, where it must be then. It gets its old
-    /// name back, unless that is taken, before the new one goes: then its inode may be at another
-    /// node than its name.
-    async fn carry_off(&self, client: u32, prize: &Name, made: &Cell<i64>) -> Result<(), PowerCut> {
-        let to_name = self.fresh_name();
-        let rename = Rename {
-            who: Credentials::root(),
-            call: self.scene.call_id(),
-            from_directory: ROOT,
-            from_name: prize.clone(),
-            to_directory: ROOT,
-            to_name: to_name.clone(),
-        };
-        match self.scene.ask(client, rename).await {
-            Ok(()) => made.set(made.get() - 1),
-            Err(Failure::Refused(Error::NotFound {})) => return Ok(()),
-            Err(failure) => return end(failure),
-        }
-        let found = match self.lookup(client, ROOT, to_name.clone()).await {
-            Ok(found) => found,
-            Err(failure) => return end(failure),
-        };
-        let link = Link {
-            who: Credentials::root(),
-            call: self.scene.call_id(),
-            file: handle_of(&found),
-            directory: ROOT,
-            name: prize.clone(),
-        };
-        match self.scene.ask(client, link).await {
-            Ok(_) => made.set(made.get() + 1),
-            Err(Failure::Refused(Error::Exists {})) => {}
-            Err(failure) => return end(failure),
-        }
-        self.remove(client, ROOT, to_name).await.or_else(end)
+        let node = |number: usize| (client + number as u32) % OBSERVER;
+        let rivals = (0..count).map(|number| {
+            let (own, rng) = (prizes + number, Rng::new(rng.bits()));
+            fight.rival(node(number), own, rng).boxed_local()
+        });
+        let mut all: Vec<_> = rivals.collect();
+        all.extend(
+            (0..OBSERVERS).map(|number| {
+                fight.observe(node(count + number), Rng::new(rng.bits())).boxed_local()
+            }),
+        );
+        join_all(all).await.into_iter().collect::<Result<(), _>>()?;
+        fight.judge(client).await
     }
 
     /// Some put files into a directory that others remove.
@@ -277,5 +226,226 @@ impl Rivals<'_> {
     ) -> Result<Attributes, Failure> {
         let lookup = Lookup { who: Credentials::root(), directory, name };
         self.scene.ask(client, lookup).await
+    }
+}
+
+/// Several clients at a few names of the root.
+struct Fight<'a> {
+    scene: &'a Scene,
+    /// The prizes, then one name of each rival that no other rival knows.
+    names: Vec<Name>,
+    prizes: usize,
+    /// Rivals that have not done all their moves.
+    fighting: Cell<usize>,
+    history: History,
+}
+
+impl Fight<'_> {
+    async fn rival(&self, client: u32, own: usize, mut rng: Rng) -> Result<(), PowerCut> {
+        let mut outcome = Ok(());
+        for _ in 0..MOVES {
+            outcome = self.do_move(client, own, &mut rng).await;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        self.fighting.set(self.fighting.get() - 1);
+        outcome
+    }
+
+    async fn do_move(&self, client: u32, own: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let (one, more) = (rng.index(self.prizes), 1 + rng.index(self.prizes - 1));
+        let other = (one + more) % self.prizes;
+        let durable = rng.chance(1, 2);
+        match rng.below(8) {
+            0 => self.make(client, one, durable).await,
+            1 => self.open(client, one, durable).await,
+            2..4 => self.rename(client, one, other).await.map(|_| ()),
+            4..6 => {
+                // Whoever makes a file here and moves it leaves its inode at another node.
+                self.make(client, own, durable).await?;
+                self.rename(client, own, one).await.map(|_| ())
+            }
+            6 => self.carry_off(client, one, own, other).await,
+            _ => self.remove(client, one, durable).await,
+        }
+    }
+
+    /// Renames a file to a name that no other rival knows. It gets a prize for its name, unless that
+    /// is taken, before the other one goes.
+    async fn carry_off(
+        &self,
+        client: u32,
+        from: usize,
+        own: usize,
+        back: usize,
+    ) -> Result<(), PowerCut> {
+        if !self.rename(client, from, own).await? {
+            return Ok(());
+        }
+        if let Some(file) = self.look(client, own).await? {
+            self.link(client, file, back).await?;
+        }
+        self.remove(client, own, false).await
+    }
+
+    /// Looks at two names again and again while others fight.
+    async fn observe(&self, client: u32, mut rng: Rng) -> Result<(), PowerCut> {
+        let (one, other) = (rng.index(self.prizes), rng.index(self.names.len()));
+        for _ in 0..LOOKS_MAX {
+            if self.fighting.get() == 0 {
+                break;
+            }
+            self.look(client, one).await?;
+            self.look(client, other).await?;
+            self.scene.pass(Duration::from_micros(rng.below(LOOK_PAUSE_MAX_US))).await;
+        }
+        Ok(())
+    }
+
+    /// The fight is over: is what is left what the answers told?
+    async fn judge(&self, client: u32) -> Result<(), PowerCut> {
+        let mut found = Vec::new();
+        for name in 0..self.names.len() {
+            found.push(self.look(client, name).await?);
+        }
+        self.history.check(self.names.len());
+        for file in self.history.files() {
+            let names = found.iter().filter(|one| **one == Some(file)).count() as u32;
+            match self.scene.ask(client, GetAttributes { file }).await {
+                Ok(attributes) => assert!(
+                    names > 0 && attributes.links == names,
+                    "{file:?} has {names} names and {} links",
+                    attributes.links
+                ),
+                Err(Failure::Refused(Error::Stale {})) => {
+                    assert_eq!(names, 0, "names of {file:?}, which is gone");
+                }
+                Err(failure) => return end(failure),
+            }
+        }
+        for name in (0..self.names.len()).filter(|name| found[*name].is_some()) {
+            self.remove(client, name, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks, and notes what `deed` takes the answer for.
+    async fn ask<C>(
+        &self,
+        client: u32,
+        call: C,
+        deed: impl FnOnce(Result<C::Reply, Error>) -> Result<Deed, Error>,
+    ) -> Result<(), PowerCut>
+    where
+        C: Call<Protocol = FileIo> + Clone + fmt::Debug,
+    {
+        let told = format!("{call:?}");
+        let began = self.history.asked();
+        let answer = match self.scene.ask(client, call).await {
+            Ok(reply) => Ok(reply),
+            Err(Failure::Refused(error)) => Err(error),
+            Err(Failure::PowerCut) => return Err(PowerCut),
+        };
+        let deed = deed(answer).unwrap_or_else(|error| panic!("{told}: {error}"));
+        self.history.answered(began, deed);
+        Ok(())
+    }
+
+    fn creation(&self, name: usize, existing: Existing, durable: bool) -> Create {
+        Create {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: ROOT,
+            name: self.names[name].clone(),
+            existing,
+            change: Change::default(),
+            durable,
+        }
+    }
+
+    async fn make(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
+        let create = self.creation(name, Existing::Refuse {}, durable);
+        self.ask(client, create, |answer| match answer {
+            Ok(made) => Ok(Deed::Make { name, made: Some(handle_of(&made.attributes)) }),
+            Err(Error::Exists {}) => Ok(Deed::Make { name, made: None }),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+
+    async fn open(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
+        let create = self.creation(name, Existing::Use {}, durable);
+        self.ask(client, create, |answer| {
+            let Created { attributes, new } = answer?;
+            Ok(Deed::Open { name, file: handle_of(&attributes), new })
+        })
+        .await
+    }
+
+    async fn look(&self, client: u32, name: usize) -> Result<Option<Handle>, PowerCut> {
+        let sought = self.names[name].clone();
+        let lookup = Lookup { who: Credentials::root(), directory: ROOT, name: sought };
+        let mut seen = None;
+        self.ask(client, lookup, |answer| {
+            seen = match answer {
+                Ok(found) => Some(handle_of(&found)),
+                Err(Error::NotFound {}) => None,
+                Err(error) => return Err(error),
+            };
+            Ok(Deed::Look { name, found: seen })
+        })
+        .await?;
+        Ok(seen)
+    }
+
+    async fn remove(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
+        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let taken = self.names[name].clone();
+        let remove = Remove { who, call, directory: ROOT, name: taken, durable };
+        let deed = |answer| Ok(Deed::Remove { name, done: is_done(answer, Error::NotFound {})? });
+        self.ask(client, remove, deed).await
+    }
+
+    async fn rename(&self, client: u32, from: usize, to: usize) -> Result<bool, PowerCut> {
+        let rename = Rename {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            from_directory: ROOT,
+            from_name: self.names[from].clone(),
+            to_directory: ROOT,
+            to_name: self.names[to].clone(),
+        };
+        let mut done = false;
+        self.ask(client, rename, |answer| {
+            done = is_done(answer, Error::NotFound {})?;
+            Ok(Deed::Rename { from, to, done })
+        })
+        .await?;
+        Ok(done)
+    }
+
+    async fn link(&self, client: u32, file: Handle, name: usize) -> Result<(), PowerCut> {
+        let link = Link {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            file,
+            directory: ROOT,
+            name: self.names[name].clone(),
+        };
+        self.ask(client, link, |answer| {
+            let done = is_done(answer.map(|_| ()), Error::Exists {})?;
+            Ok(Deed::Link { file, name, done })
+        })
+        .await
+    }
+}
+
+/// Was it done, or is the answer `refusal`?
+fn is_done(answer: Result<(), Error>, refusal: Error) -> Result<bool, Error> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(error) if error == refusal => Ok(false),
+        Err(error) => Err(error),
     }
 }

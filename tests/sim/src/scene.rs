@@ -144,7 +144,7 @@ impl Scene {
         }
     }
 
-    /// Brings the cluster up after a power cut; the power may go again meanwhile.
+    /// Brings the cluster up after a power cut; the power may go again meanwhile, or right after.
     pub(super) async fn come_back(&self) {
         let context = self.cluster.application(OBSERVER);
         loop {
@@ -153,7 +153,13 @@ impl Scene {
             let limit = relapse.unwrap_or(LIVELY_WITHIN);
             let mounting = pin!(self.cluster.mount(self.phases));
             match select(mounting, pin!(context.sleep(limit))).await {
-                Either::Left((Ok(()), _)) => break,
+                Either::Left((Ok(()), rest)) => {
+                    if relapse.is_none() || !self.nemesis.relapses_late() {
+                        break;
+                    }
+                    rest.await;
+                    self.nemesis.crash(&self.cluster);
+                }
                 Either::Left((Err(error), _)) => panic!("the volume cannot be mounted: {error}"),
                 Either::Right(_) if relapse.is_none() => {
                     panic!("the volume is not mounted after {LIVELY_WITHIN:?}")

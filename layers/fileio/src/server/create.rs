@@ -25,7 +25,7 @@ const WORD_PAUSE_DOUBLINGS: usize = 5;
 impl FileServer {
     pub(super) async fn lookup(&self, request: Lookup) -> Result<Attributes, Error> {
         let Lookup { who, directory, name } = request;
-        let mut names_nothing = false;
+        let mut names_nothing = None;
         for race in 0..RACES_MAX {
             let above = self.inode(directory).await?.attributes;
             rules::check_search(&who, &above)?;
@@ -35,13 +35,19 @@ impl FileServer {
                 Err(Error::Stale {}) => {}
                 inode => return Ok(inode?.attributes),
             }
-            names_nothing = self.find(directory, &name).await? == Some(found);
-            if names_nothing {
+            names_nothing = self.find(directory, &name).await?.filter(|now| *now == found);
+            if names_nothing.is_some() {
                 // A rename over it was decided where the inode was, and its word is on the way here.
                 self.context.sleep(WORD_PAUSE * (1 << race.min(WORD_PAUSE_DOUBLINGS))).await;
             }
         }
-        Err(if names_nothing { Error::Damaged {} } else { Undelivered::Busy.into() })
+        let found = names_nothing.ok_or(Undelivered::Busy)?;
+        // As long as the word is on its way the name is claimed, so this is busy.
+        match self.make_name_durable(directory, &name, found).await {
+            Ok(()) => Err(Error::Damaged {}),
+            Err(Error::Changed {}) => Err(Undelivered::Busy.into()),
+            Err(error) => Err(error),
+        }
     }
 
     /// What a name of this node names.
