@@ -14,38 +14,40 @@ use runtime::Spawn;
 
 use crate::error::{Cause, Error};
 use crate::file_system::FileSystem;
+use crate::leases::Holding;
 use crate::options::OpenOptions;
-use crate::walk::handle_of;
 use crate::{Attributes, Change};
 
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
 
-/// An open file. Keeps no bytes, so clones and other clients see each other's writes at once, and
-/// there is nothing to close; only what is written and not yet synced may be lost, of which
+/// An open file. It lives on when it loses its last name, until this and its clones are dropped.
+/// Keeps no bytes, so clones and other clients see each other's writes at once; only what is written and not yet synced may be lost, of which
 /// [`sync`](Self::sync) tells.
 #[derive(Clone, Debug)]
-pub struct File<S> {
+pub struct File<S: Spawn> {
     system: FileSystem<S>,
     path: Arc<[u8]>,
     handle: Handle,
     options: OpenOptions,
     unsynced: Arc<Unsynced>,
+    _holding: Arc<Holding<S>>,
 }
 
 impl<S: Spawn> File<S> {
     pub(crate) fn new(
         system: FileSystem<S>,
         path: &[u8],
-        attributes: &Attributes,
+        holding: Holding<S>,
         options: OpenOptions,
     ) -> Self {
         Self {
             system,
             path: path.into(),
-            handle: handle_of(attributes),
+            handle: holding.file(),
             options,
             unsynced: Arc::default(),
+            _holding: Arc::new(holding),
         }
     }
 

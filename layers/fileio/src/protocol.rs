@@ -3,6 +3,8 @@
 //! Every request stands alone: it names its objects in full and carries who asks. Those that are
 //! not idempotent carry a call id too.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
@@ -25,6 +27,12 @@ pub const TARGET_MAX: usize = 4095;
 
 /// Bytes in a file, at most.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// What a client holds at a node it holds for so long after its last word there.
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// A client renews its leases so often, that two words in a row may be lost.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Hard links of one file, at most.
 pub const LINKS_MAX: u32 = 65_000;
@@ -141,11 +149,35 @@ runtime::record! {
 
 runtime::record! {
     /// What was created, or found in its place.
+    #[derive(Copy)]
     pub struct Created {
         /// The file.
         attributes: Attributes,
         /// It did not exist before.
         new: bool,
+    }
+}
+
+runtime::record! {
+    /// A file that is held, or what is no regular file and need not be.
+    #[derive(Copy)]
+    pub struct Held {
+        /// It.
+        attributes: Attributes,
+        /// The client's lease at the file's node; 0 if nothing is held. Another one than before says
+        /// that the node has forgotten what the client held there: it must hold all of it again.
+        lease: u64,
+    }
+}
+
+runtime::record! {
+    /// What was created, or found in its place, and is held.
+    #[derive(Copy)]
+    pub struct HeldNew {
+        /// The file.
+        created: Created,
+        /// As in [`Held`].
+        lease: u64,
     }
 }
 
@@ -361,6 +393,65 @@ runtime::protocol! {
         /// Its inode number.
         ino: u64,
     } -> ();
+
+    /// Hold a file that is open at the client: it lives on without a name until the last client
+    /// lets go, or its lease ends. The lease begins anew. Nothing is held of what is no regular
+    /// file.
+    32 Control Hold {
+        /// The client, and its number of this call: an earlier [`LetGo`] that comes later does not
+        /// count.
+        call: CallId,
+        /// The file.
+        file: Handle,
+    } -> Held;
+
+    /// The client has closed the file.
+    33 Control LetGo {
+        /// The client, and its number of this call.
+        call: CallId,
+        /// The file.
+        file: Handle,
+    } -> ();
+
+    /// The client lives: its lease at this node begins anew. It has held again all that it held in
+    /// an earlier lease. False if the node does not know the lease (it ended, or the node has
+    /// restarted): then the client holds its files again, and renews the lease that it gets.
+    34 Control Renew {
+        /// The client.
+        client: u64,
+        /// The lease.
+        lease: u64,
+    } -> bool;
+
+    /// [`Lookup`], and hold what is found. Asked of the name's node.
+    35 Bulk Open {
+        /// Who asks.
+        who: Credentials,
+        /// The client, and its number of this call.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+    } -> Held;
+
+    /// [`Create`], and hold the file. Asked of the name's node.
+    36 Bulk OpenNew {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+        /// What to do if it exists.
+        existing: Existing,
+        /// Attributes of the new file.
+        change: Change,
+        /// Durable when answered.
+        durable: bool,
+    } -> HeldNew;
 }
 
 runtime::choice! {

@@ -4,6 +4,8 @@ mod attributes;
 mod create;
 mod directory;
 mod files;
+mod leases;
+mod open;
 mod read;
 mod remove;
 mod rename;
@@ -21,6 +23,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
+use self::leases::Leases;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
@@ -36,7 +39,7 @@ const LOSSES_MAX: u32 = 8;
 /// An operation on a name that others change at the same time is tried again so often.
 const RACES_MAX: usize = 64;
 
-/// The files of one node. It keeps no state of clients: only who is at work on which file.
+/// The files of one node. Of clients it knows, for a while, which files they have open.
 pub struct FileServer {
     context: Context,
     stripes: Rc<dyn Stripes>,
@@ -45,6 +48,7 @@ pub struct FileServer {
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
+    leases: Leases,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -70,9 +74,12 @@ impl FileServer {
     pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let geometry = stripes.geometry();
         let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
-        let server = Rc::new(Self { context, stripes, geometry, files, chunks });
+        let leases = Leases::default();
+        let server = Rc::new(Self { context, stripes, geometry, files, chunks, leases });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
+        let waiting = server.clone();
+        server.context.task(async move { waiting.wait_for_holders().await });
         server
     }
 
@@ -99,6 +106,11 @@ impl FileServer {
                 self.trim(r.ino).await;
                 Reply::Trim(Ok(()))
             }
+            Request::Hold(r) => Reply::Hold(self.hold(r).await),
+            Request::LetGo(r) => Reply::LetGo(self.let_go(r).await),
+            Request::Renew(r) => Reply::Renew(Ok(self.renew(r))),
+            Request::Open(r) => Reply::Open(self.open(r).await),
+            Request::OpenNew(r) => Reply::OpenNew(self.open_new(r).await),
         }
     }
 
@@ -170,8 +182,7 @@ impl FileServer {
         for ino in self.meta_here(Execute { effects, claimed, durable }).await? {
             let node = self.node_of(ino);
             if node == self.context.node() {
-                let server = self.clone();
-                self.context.task(async move { server.trim(ino).await });
+                self.trim_later(ino);
             } else {
                 // Should this be lost, the node finds the file by itself.
                 self.context.notify(node, crate::protocol::Trim { ino });

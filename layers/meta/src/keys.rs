@@ -18,6 +18,8 @@ mod table {
     pub(super) const INTENT: u8 = 5;
     pub(super) const COUNT: u8 = 6;
     pub(super) const APPLIED: u8 = 7;
+    pub(super) const UNLINKED: u8 = 16;
+    pub(super) const HOLDER: u8 = 17;
 }
 
 /// What a key is the key of.
@@ -28,6 +30,8 @@ pub(crate) enum Table {
     Name,
     Intent,
     Count,
+    Unlinked,
+    Holder,
 }
 
 /// The table of a key.
@@ -38,6 +42,8 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::NAME => Table::Name,
         table::INTENT => Table::Intent,
         table::COUNT => Table::Count,
+        table::UNLINKED => Table::Unlinked,
+        table::HOLDER => Table::Holder,
         _ => return None,
     })
 }
@@ -151,6 +157,26 @@ pub(crate) fn all_applied() -> (Vec<u8>, Vec<u8>) {
     (key(table::APPLIED, &[]), key(table::APPLIED + 1, &[]))
 }
 
+/// The file `ino` has no name any more, and somebody may have it open.
+pub(crate) fn unlinked(ino: u64) -> Vec<u8> {
+    key(table::UNLINKED, &[ino])
+}
+
+/// The range of all [`unlinked`] files.
+pub(crate) fn all_unlinked() -> (Vec<u8>, Vec<u8>) {
+    (key(table::UNLINKED, &[]), key(table::UNLINKED + 1, &[]))
+}
+
+/// `client` may have files of this node open.
+pub(crate) fn holder(client: u64) -> Vec<u8> {
+    key(table::HOLDER, &[client])
+}
+
+/// The range of all [`holder`]s.
+pub(crate) fn all_holders() -> (Vec<u8>, Vec<u8>) {
+    (key(table::HOLDER, &[]), key(table::HOLDER + 1, &[]))
+}
+
 /// The range of the keys of all inodes.
 pub(crate) fn all_inodes() -> (Vec<u8>, Vec<u8>) {
     (key(table::INODE, &[]), key(table::INODE + 1, &[]))
@@ -198,5 +224,7 @@ mod tests {
         assert_eq!(name_parts(&key), Some((position(1, &name), &b"a"[..])));
         assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
         assert!(position(1, &name) < 1 << POSITION_BITS);
+        assert_eq!(unlinked(0x0102), [16, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(holder(3), [17, 0, 0, 0, 0, 0, 0, 0, 3]);
     }
 }

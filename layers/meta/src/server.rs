@@ -6,6 +6,7 @@ mod census;
 mod directories;
 mod effects;
 mod files;
+mod holds;
 mod inodes;
 mod intents;
 mod names;
@@ -29,6 +30,7 @@ pub use self::audit::NodeAudit;
 
 use self::allocate::Space;
 use self::directories::Directories;
+use self::holds::Holds;
 use self::intents::Intents;
 use self::verifiers::Verifiers;
 use crate::active::Active;
@@ -61,6 +63,7 @@ pub struct MetaServer {
     commits: KeyedLock<u64>,
     directories: Directories,
     intents: Intents,
+    holds: Holds,
     space: Space,
     verifiers: Verifiers,
     /// Inodes of this node.
@@ -117,12 +120,14 @@ impl MetaServer {
             commits: KeyedLock::default(),
             directories: Directories::default(),
             intents: Intents::default(),
+            holds: Holds::default(),
             space: Space::default(),
             verifiers,
             inode_count: Cell::new(count),
         });
         server.finish_trims().await?;
         server.load_promises().await?;
+        server.load_holds().await?;
         Ok(server)
     }
 
@@ -175,6 +180,11 @@ impl MetaServer {
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
+            Request::Hold(r) => Reply::Hold(self.hold_file(r).await),
+            Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
+            Request::NoteHolder(r) => Reply::NoteHolder(self.note_holder(r).await),
+            Request::GetHolders(_) => Reply::GetHolders(Ok(self.holders())),
+            Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::{MetaServer, decode};
-use crate::attributes::Name;
+use crate::attributes::{Attributes, Kind, Name};
 use crate::keys;
 use crate::protocol::{Chunk, Dentry, Inode, Run};
 use crate::store::{Audit, StoreError};
@@ -20,6 +20,8 @@ pub struct NodeAudit {
     pub blocks: BTreeMap<u64, u64>,
     /// Things still to be done: space to be trimmed, groups on their way.
     pub intents: u64,
+    /// Files without a name that somebody may have open.
+    pub unlinked: Vec<u64>,
     /// The count of inodes that the node keeps.
     pub inode_count: u64,
     /// What contradicts itself, in words. Empty on a sound node.
@@ -55,11 +57,26 @@ impl MetaServer {
             let (inodes, count) = (found.inodes.len(), found.inode_count);
             found.flaws.push(format!("{inodes} inodes are there, {count} are counted"));
         }
+        found.check_unlinked();
         Ok(found)
     }
 }
 
 impl NodeAudit {
+    /// A file without a name has a mark, and nothing else has.
+    fn check_unlinked(&mut self) {
+        let is_unlinked = |attributes: &Attributes| {
+            attributes.links == 0 && attributes.kind == (Kind::File {})
+        };
+        let nameless = self.inodes.iter().map(|inode| &inode.attributes);
+        let nameless: Vec<u64> =
+            nameless.filter(|file| is_unlinked(file)).map(|file| file.ino).collect();
+        if nameless != self.unlinked {
+            let marked = &self.unlinked;
+            self.flaws.push(format!("files {nameless:?} have no name, {marked:?} are marked so"));
+        }
+    }
+
     /// Takes one key of the store; `None` if it cannot be read.
     fn take(&mut self, key: &[u8], value: &[u8], used: &mut Vec<Run>) -> Option<()> {
         match keys::table_of(key)? {
@@ -75,7 +92,8 @@ impl NodeAudit {
                 self.names.push((keys::number(key, 1)?, name, decode(value).ok()?));
             }
             keys::Table::Intent => self.intents += 1,
-            keys::Table::Count => {}
+            keys::Table::Unlinked => self.unlinked.push(keys::number(key, 1)?),
+            keys::Table::Count | keys::Table::Holder => {}
         }
         Some(())
     }

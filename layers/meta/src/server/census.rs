@@ -22,6 +22,7 @@ impl MetaServer {
             trims: self.count(keys::intents(keys::TRIMS)).await?,
             intents: self.count(keys::intents(keys::PROMISES)).await?,
             applied: self.count(keys::all_applied()).await?,
+            unlinked: self.count(keys::all_unlinked()).await?,
         })
     }
 
