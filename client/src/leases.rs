@@ -14,7 +14,8 @@ use fileio::hash::ino_node;
 use fileio::protocol::{
     CallId, Error as FileIoError, Handle, Hold, LetGo, RENEW_INTERVAL, Renew,
 };
-use futures::{StreamExt as _, stream};
+use futures::future::{Either, select};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use runtime::{NodeId, Spawn};
 
 /// A node at which something failed is told again so soon.
@@ -247,7 +248,12 @@ async fn renew<S: Spawn>(machine: S, leases: Arc<Leases>) {
             }
             open.leases.iter().map(|(&node, &lease)| (node, lease)).collect()
         };
-        let renewed = nodes.into_iter().map(|(node, lease)| leases.renew_at(&machine, node, lease));
+        let renewed = nodes.into_iter().map(|(node, lease)| {
+            // A node that does not answer must not hold up the leases at others.
+            let renewing = leases.renew_at(&machine, node, lease).boxed_local();
+            let limit = machine.sleep(RENEW_INTERVAL).boxed_local();
+            select(renewing, limit).map(|first| matches!(first, Either::Left((true, _))))
+        });
         let renewed: Vec<bool> =
             stream::iter(renewed).buffer_unordered(WORDS_MAX).collect().await;
         pause = if renewed.into_iter().all(|known| known) { RENEW_INTERVAL } else { RENEW_RETRY };

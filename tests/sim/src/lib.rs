@@ -28,6 +28,7 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `rivals.rs` | workload: names that several want at the same time |
+//! | `holds.rs` | workload: files that lose their names while programs have them open |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
@@ -42,6 +43,7 @@ mod entries;
 pub mod enumerate;
 mod files;
 mod harm;
+mod holds;
 mod kept;
 mod names;
 mod nemesis;
@@ -101,11 +103,13 @@ pub enum Workload {
     Nfs,
     /// Files on disks that are damaged.
     Damage,
+    /// Files that lose their names while they are open.
+    Holds,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -117,6 +121,7 @@ impl Workload {
         Self::Client,
         Self::Nfs,
         Self::Damage,
+        Self::Holds,
     ];
 
     /// The name by which it is chosen.
@@ -133,6 +138,7 @@ impl Workload {
             Self::Client => "client",
             Self::Nfs => "nfs",
             Self::Damage => "damage",
+            Self::Holds => "holds",
         }
     }
 
@@ -148,11 +154,14 @@ impl Workload {
                 self,
                 Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client | Self::Nfs
             ),
-            heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs | Self::Damage),
+            heavy: !matches!(
+                self,
+                Self::Names | Self::Client | Self::Nfs | Self::Damage | Self::Holds
+            ),
             damage: self == Self::Damage,
             restarts: match self {
                 Self::Disks => Restarts::Disks,
-                Self::Cache => Restarts::All,
+                Self::Cache | Self::Holds => Restarts::All,
                 _ => Restarts::None,
             },
         }
@@ -384,6 +393,7 @@ fn drive<'a>(
         }
         Workload::Client => programs::run(scene, habits, planted).boxed_local(),
         Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
+        Workload::Holds => holds::run(scene, clients, rounds, round_ms).boxed_local(),
         Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
     }
 }

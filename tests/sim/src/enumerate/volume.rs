@@ -238,7 +238,7 @@ async fn try_out(context: &Context) -> Result<(), fileio::protocol::Error> {
     Ok(())
 }
 
-async fn audit(cluster: &Cluster, context: &Context) -> Result<Vec<NodeAudit>, String> {
+pub(crate) async fn audit(cluster: &Cluster, context: &Context) -> Result<Vec<NodeAudit>, String> {
     let mut audits = Vec::new();
     for meta in cluster.mounted() {
         let mut tries = 0;
@@ -257,7 +257,7 @@ async fn audit(cluster: &Cluster, context: &Context) -> Result<Vec<NodeAudit>, S
 }
 
 /// What the metadata of all nodes together says that cannot be.
-fn flaws(audits: &[NodeAudit]) -> Vec<String> {
+pub(crate) fn flaws(audits: &[NodeAudit]) -> Vec<String> {
     let mut flaws: Vec<String> = audits.iter().flat_map(|audit| audit.flaws.clone()).collect();
     let mut names: BTreeMap<Handle, u32> = BTreeMap::new();
     let mut directories: BTreeMap<u64, u32> = BTreeMap::new();
