@@ -14,7 +14,7 @@ use runtime::Spawn;
 
 use crate::error::{Cause, Error};
 use crate::file_system::FileSystem;
-use crate::leases::Holding;
+use crate::leases::{Holding, Leases};
 use crate::options::OpenOptions;
 use crate::{Attributes, Change};
 
@@ -31,6 +31,7 @@ pub struct File<S: Spawn> {
     handle: Handle,
     options: OpenOptions,
     unsynced: Arc<Unsynced>,
+    id: u64,
     _holding: Arc<Holding<S>>,
 }
 
@@ -41,14 +42,37 @@ impl<S: Spawn> File<S> {
         holding: Holding<S>,
         options: OpenOptions,
     ) -> Self {
+        let id = system.leases().call().number;
         Self {
             system,
+            id,
             path: path.into(),
             handle: holding.file(),
             options,
             unsynced: Arc::default(),
             _holding: Arc::new(holding),
         }
+    }
+
+    pub(crate) fn system(&self) -> &FileSystem<S> {
+        &self.system
+    }
+
+    pub(crate) fn machine(&self) -> &S {
+        self.system.machine()
+    }
+
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        self.system.leases()
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// The number of this opening, by which locks of it and its clones are told from others.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The path by which it was opened.

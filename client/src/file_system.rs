@@ -349,6 +349,10 @@ impl<S: Spawn> FileSystem<S> {
         Ok(fileio::client::ask(&self.machine, call).await?)
     }
 
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        &self.leases
+    }
+
     pub(crate) fn who(&self) -> Credentials {
         (*self.who).clone()
     }

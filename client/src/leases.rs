@@ -4,6 +4,8 @@
 //! leases renewed, by a task of the machine that ends when nothing is open any more. A node that has
 //! forgotten the client says so, and is told again what is held there.
 
+mod locks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use fileio::client::ask;
 use fileio::hash::ino_node;
+use fileio::locks::LockTable;
 use fileio::protocol::{
     CallId, Error as FileIoError, Handle, Hold, LetGo, RENEW_INTERVAL, Renew,
 };
@@ -51,6 +54,16 @@ struct Open {
     last_words: usize,
     /// A task renews the leases.
     renewing: bool,
+    /// Nodes with another lease than before, which have not heard everything again.
+    behind: BTreeSet<NodeId>,
+    /// The locks on these files.
+    locks: LockTable,
+    /// Files of which locks were lost.
+    lost: BTreeSet<Handle>,
+    /// Unlocks that are under way.
+    unlocking: BTreeMap<Handle, usize>,
+    /// Who notices the end of the lease at each node that has locks.
+    watched: BTreeMap<NodeId, u64>,
 }
 
 /// An open that is under way.
@@ -167,10 +180,13 @@ impl Leases {
             return None;
         }
         open.files.remove(&file);
+        open.lost.remove(&file);
+        open.locks.release(file.ino, self.client);
         let fs_nodes = machine.fs_nodes();
         let node = ino_node(file.ino, fs_nodes);
         if !open.files.keys().any(|other| ino_node(other.ino, fs_nodes) == node) {
             open.leases.remove(&node);
+            open.behind.remove(&node);
         }
         let call = self.call();
         if !open.opening.is_empty() {
@@ -198,19 +214,38 @@ impl Leases {
     }
 
     /// Renews the lease at one node. Returns whether the node knows all now.
-    async fn renew_at<S: Spawn>(&self, machine: &S, node: NodeId, lease: u64) -> bool {
-        let client = self.client;
-        match machine.spawn(node, Renew { client, lease }).await {
-            Ok(true) => return true,
-            Ok(false) => {}
-            Err(_) => return false,
+    async fn renew_at<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId, lease: u64) -> bool {
+        if !self.open().behind.contains(&node) {
+            match self.say_renew(machine, node, lease).await {
+                Ok(true) => return true,
+                Ok(false) => self.open().behind.insert(node),
+                Err(_) => return false,
+            };
         }
         let Some(lease) = self.hold_again(machine, node).await else { return false };
         if let Some(known) = self.open().leases.get_mut(&node) {
             *known = lease;
         }
+        if !self.lock_again(machine, node, lease).await {
+            return false;
+        }
+        self.open().behind.remove(&node);
         // Only with this the node knows that it has heard everything.
-        machine.spawn(node, Renew { client, lease }).await == Ok(true)
+        self.say_renew(machine, node, lease).await == Ok(true)
+    }
+
+    async fn say_renew<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        node: NodeId,
+        lease: u64,
+    ) -> Result<bool, FileIoError> {
+        let (client, watch) = (self.client, self.watch_again(machine, node));
+        let is_known = machine.spawn(node, Renew { client, lease }).await?;
+        if is_known {
+            self.renewed(node, watch);
+        }
+        Ok(is_known)
     }
 
     /// Holds all files at `node` again; the one lease under which this was done.

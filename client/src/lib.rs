@@ -23,7 +23,8 @@
 //! | `file_system.rs` | operations on paths; `walk.rs` finds them, `tree.rs` does whole trees |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
-//! | `leases.rs` | what is open, and the leases under which nodes keep it |
+//! | `lock.rs` | locks of byte ranges |
+//! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it |
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
@@ -35,6 +36,7 @@ pub mod error;
 pub mod file;
 pub mod file_system;
 mod leases;
+pub mod lock;
 pub mod options;
 pub mod process;
 pub mod stream;
@@ -46,7 +48,10 @@ pub use directory::ReadDir;
 pub use error::{Cause, Error};
 pub use file::File;
 pub use file_system::FileSystem;
-pub use fileio::protocol::{Attributes, Change, Credentials, Kind, SetTime, Space, Time};
+pub use fileio::protocol::{
+    Attributes, ByteRange, Change, Credentials, FileLock, Kind, LockKind, SetTime, Space, Time,
+};
+pub use lock::{Lock, Tried};
 pub use options::OpenOptions;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;

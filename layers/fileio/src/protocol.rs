@@ -182,6 +182,77 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// Bytes of a file, whether it is so long or not.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct ByteRange {
+        /// The first.
+        first: u64,
+        /// The last, not before the first; `u64::MAX` for all that follow.
+        last: u64,
+    }
+}
+
+impl ByteRange {
+    /// The whole file.
+    pub const ALL: Self = Self { first: 0, last: u64::MAX };
+}
+
+runtime::choice! {
+    /// What a lock allows others.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub enum LockKind {
+        /// To lock the same bytes in this way, too.
+        1 Shared {},
+        /// Nothing.
+        2 Exclusive {},
+    }
+}
+
+runtime::record! {
+    /// Whose a lock is.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct LockOwner {
+        /// The client: its leases keep the lock.
+        client: u64,
+        /// Who of the client: a process, or an opening of a file.
+        id: u64,
+    }
+}
+
+runtime::record! {
+    /// A lock on a file.
+    #[derive(Copy)]
+    pub struct FileLock {
+        /// Whose it is.
+        owner: LockOwner,
+        /// What is locked.
+        range: ByteRange,
+        /// How.
+        kind: LockKind,
+    }
+}
+
+runtime::choice! {
+    /// What came of a [`Lock`].
+    #[derive(Copy)]
+    pub enum Locked {
+        /// The bytes are locked.
+        1 Granted {},
+        /// Somebody else has a lock. Try again later.
+        2 Conflict {
+            /// This one.
+            lock: FileLock,
+        },
+        /// The client does not hold the file under this lease: it must hold everything again.
+        3 Unheld {},
+        /// The node has restarted, and only locks from before are granted again. Try again later.
+        4 Grace {},
+        /// It is too late to get a lock again: others may have had the bytes.
+        5 Late {},
+    }
+}
+
+runtime::record! {
     /// Space of the volume, in bytes and inodes.
     #[derive(Copy, Default)]
     pub struct Space {
@@ -405,7 +476,7 @@ runtime::protocol! {
         file: Handle,
     } -> Held;
 
-    /// The client has closed the file.
+    /// The client has closed the file, and has no lock on it any more.
     33 Control LetGo {
         /// The client, and its number of this call.
         call: CallId,
@@ -452,6 +523,45 @@ runtime::protocol! {
         /// Durable when answered.
         durable: bool,
     } -> HeldNew;
+
+    /// Lock bytes of a file that the client holds, in place of what the owner has locked of them.
+    /// Never waits for other locks: the client tries again, with pauses. The lease begins anew.
+    40 Control Lock {
+        /// The file.
+        file: Handle,
+        /// For whom.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
+        /// How.
+        kind: LockKind,
+        /// The lease under which the client holds the file.
+        lease: u64,
+        /// The owner had this lock before the node restarted.
+        reclaim: bool,
+    } -> Locked;
+
+    /// The lock of somebody else that would be in the way of such a lock.
+    41 Control TestLock {
+        /// The file.
+        file: Handle,
+        /// For whom.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
+        /// How.
+        kind: LockKind,
+    } -> Option<FileLock>;
+
+    /// Give up what an owner has locked of some bytes.
+    42 Control Unlock {
+        /// The file.
+        file: Handle,
+        /// Whose locks.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
+    } -> ();
 }
 
 runtime::choice! {

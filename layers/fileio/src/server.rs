@@ -5,6 +5,7 @@ mod create;
 mod directory;
 mod files;
 mod leases;
+mod locks;
 mod open;
 mod read;
 mod remove;
@@ -109,6 +110,9 @@ impl FileServer {
             Request::Hold(r) => Reply::Hold(self.hold(r).await),
             Request::LetGo(r) => Reply::LetGo(self.let_go(r).await),
             Request::Renew(r) => Reply::Renew(Ok(self.renew(r))),
+            Request::Lock(r) => Reply::Lock(self.lock(r)),
+            Request::TestLock(r) => Reply::TestLock(self.test_lock(r)),
+            Request::Unlock(r) => Reply::Unlock(self.unlock(r)),
             Request::Open(r) => Reply::Open(self.open(r).await),
             Request::OpenNew(r) => Reply::OpenNew(self.open_new(r).await),
         }

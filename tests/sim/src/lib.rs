@@ -28,7 +28,7 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `rivals.rs` | workload: names that several want at the same time |
-//! | `holds.rs` | workload: files that lose their names while programs have them open |
+//! | `holds/` | workload: files that lose their names while programs have them open; locks |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |

@@ -1,9 +1,12 @@
 //! Files that clients have open.
 
+use runtime::protocol::Undelivered;
+
 use super::state::State;
+use crate::locks::Refusal;
 use crate::protocol::{
-    Attributes, Create, Error, Held, HeldNew, Hold, Kind, LetGo, Lookup, Open, OpenNew,
-    Time,
+    Attributes, ByteRange, Create, Error, FileLock, Held, HeldNew, Hold, Kind, LetGo, Lock, Locked,
+    Lookup, Open, OpenNew, TestLock, Time, Unlock,
 };
 
 /// The lease of all clients.
@@ -19,6 +22,7 @@ impl State {
         let ino = r.file.ino;
         let Some(holders) = self.holders.get_mut(&ino) else { return Ok(()) };
         holders.remove(&r.call.client);
+        self.locks.release(ino, r.call.client);
         if holders.is_empty() {
             self.holders.remove(&ino);
             if self.attributes(&r.file).is_ok_and(|file| file.links == 0) {
@@ -42,6 +46,33 @@ impl State {
         Ok(HeldNew { created, lease })
     }
 
+    pub(super) fn lock(&mut self, r: &Lock) -> Result<Locked, Error> {
+        check_range(r.range)?;
+        let holders = self.holders.get(&r.file.ino);
+        if r.lease != LEASE_ID || !holders.is_some_and(|all| all.contains(&r.owner.client)) {
+            return Ok(Locked::Unheld {});
+        }
+        if r.reclaim {
+            return Ok(Locked::Late {});
+        }
+        match self.locks.lock(r.file.ino, r.owner, r.range, r.kind) {
+            Ok(()) => Ok(Locked::Granted {}),
+            Err(Refusal::Conflict(lock)) => Ok(Locked::Conflict { lock }),
+            Err(Refusal::Full) => Err(Undelivered::Busy.into()),
+        }
+    }
+
+    pub(super) fn test_lock(&self, r: &TestLock) -> Result<Option<FileLock>, Error> {
+        check_range(r.range)?;
+        Ok(self.locks.conflict(r.file.ino, r.owner, r.range, r.kind))
+    }
+
+    pub(super) fn unlock(&mut self, r: &Unlock) -> Result<(), Error> {
+        check_range(r.range)?;
+        let unlocked = self.locks.unlock(r.file.ino, r.owner, r.range);
+        unlocked.map_err(|_| Undelivered::Busy.into())
+    }
+
     fn held(&mut self, client: u64, attributes: Attributes) -> Held {
         if attributes.kind != (Kind::File {}) {
             return Held { attributes, lease: 0 };
@@ -49,4 +80,8 @@ impl State {
         self.holders.entry(attributes.ino).or_default().insert(client);
         Held { attributes, lease: LEASE_ID }
     }
+}
+
+fn check_range(range: ByteRange) -> Result<(), Error> {
+    if range.first <= range.last { Ok(()) } else { Err(Error::Invalid {}) }
 }

@@ -148,6 +148,9 @@ impl Model {
             Request::Hold(r) => Reply::Hold(state.hold(r)),
             Request::LetGo(r) => Reply::LetGo(state.let_go(r)),
             Request::Renew(r) => Reply::Renew(Ok(r.lease == holds::LEASE_ID)),
+            Request::Lock(r) => Reply::Lock(state.lock(r)),
+            Request::TestLock(r) => Reply::TestLock(state.test_lock(r)),
+            Request::Unlock(r) => Reply::Unlock(state.unlock(r)),
             Request::Open(r) => Reply::Open(state.open(r)),
             Request::OpenNew(r) => Reply::OpenNew(state.open_new(r, now)),
             // Only nodes say this to each other; the model is one.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::content::{Content, PAGE};
+use crate::locks::LockTable;
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Handle, Kind, Name, ROOT, SetTime,
     Space, Time,
@@ -26,6 +27,7 @@ pub(super) struct State {
     ino_last: u64,
     /// Clients that hold each file. Their leases never end.
     pub(super) holders: BTreeMap<u64, BTreeSet<u64>>,
+    pub(super) locks: LockTable,
 }
 
 #[derive(Debug)]
@@ -221,6 +223,7 @@ impl State {
             freed: BTreeMap::new(),
             ino_last: ROOT.ino,
             holders: BTreeMap::new(),
+            locks: LockTable::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
 use super::FileServer;
+use crate::locks::LockTable;
 use crate::protocol::{CallId, Error, Handle, Held, Hold, Kind, LEASE, LetGo, Renew};
 
 /// Clients with a lease at one node, at most; past it the answer is `Busy`.
@@ -31,6 +32,18 @@ struct Client {
     files: BTreeMap<u64, u64>,
 }
 
+/// The time after a start in which those who held files before are waited for.
+#[derive(Default)]
+pub(super) enum Grace {
+    /// Who they are is not known yet.
+    #[default]
+    Begins,
+    /// For these.
+    Waits(BTreeSet<u64>),
+    /// For nobody any more.
+    Over,
+}
+
 /// The clients of one node.
 #[derive(Default)]
 pub(super) struct Leases {
@@ -45,8 +58,10 @@ pub(super) struct Leases {
     holding: KeyedLock<u64>,
     /// Clients that have held again all that they held before this node restarted.
     returned: RefCell<BTreeSet<u64>>,
-    /// Nobody is waited for any more who held files before this node restarted.
-    are_known: Cell<bool>,
+    /// Whether somebody is waited for who held files before this node restarted.
+    pub(super) grace: RefCell<Grace>,
+    /// Locks on files that are held.
+    pub(super) locks: RefCell<LockTable>,
     /// Somebody looks for leases that have ended.
     looking: Cell<bool>,
 }
@@ -82,6 +97,7 @@ impl Leases {
         let is_held = client.files.get(&ino).is_some_and(|held| *held <= call.number);
         if is_held {
             client.files.remove(&ino);
+            self.locks.borrow_mut().release(ino, call.client);
         }
         is_held
     }
@@ -96,6 +112,15 @@ impl Leases {
                 holders.remove(&ino);
             }
         }
+    }
+
+    /// Does the client hold the file under this lease? Then the lease begins anew.
+    pub(super) fn is_held_under(&self, client: u64, lease: u64, ino: u64, now: Duration) -> bool {
+        let mut clients = self.clients.borrow_mut();
+        let known = clients.get_mut(&client).filter(|known| known.lease == lease);
+        let Some(known) = known else { return false };
+        known.until = now + LEASE;
+        known.files.contains_key(&ino)
     }
 
     fn is_held(&self, ino: u64) -> bool {
@@ -210,6 +235,7 @@ impl FileServer {
         };
         for ino in gone.into_iter().flat_map(|gone| gone.files.into_keys()) {
             let _alone = self.leases.holding.exclusive(ino).await;
+            self.leases.locks.borrow_mut().release(ino, client);
             self.leases.leave(ino);
             if let Err(error) = self.let_go_unless_held(ino).await {
                 // Its mark is in the store: it is tried again now and then.
@@ -234,6 +260,7 @@ impl FileServer {
     pub(super) async fn wait_for_holders(self: &Rc<Self>) {
         let until = self.context.now() + LEASE;
         let holders = self.meta_here(GetHolders {}).await.unwrap_or_default();
+        self.leases.grace.replace(Grace::Waits(holders.iter().copied().collect()));
         let are_back = || {
             let returned = self.leases.returned.borrow();
             holders.iter().all(|holder| returned.contains(holder))
@@ -241,7 +268,7 @@ impl FileServer {
         while !are_back() && self.context.now() < until {
             self.context.sleep(LOOK_INTERVAL).await;
         }
-        self.leases.are_known.set(true);
+        self.leases.grace.replace(Grace::Over);
         self.remove_what_nobody_holds().await;
         for client in holders {
             self.forget_lost(client).await;
@@ -251,7 +278,7 @@ impl FileServer {
     /// Removes files without a name that nobody holds, if it is known who holds what: mostly what
     /// could not be removed when the last client let go.
     pub(super) async fn remove_what_nobody_holds(self: &Rc<Self>) {
-        if !self.leases.are_known.get() {
+        if !matches!(*self.leases.grace.borrow(), Grace::Over) {
             return;
         }
         match self.meta_here(EndGrace {}).await {

@@ -3,8 +3,12 @@
 //! the subject of one play, which knows exactly what must be in it. A file that nobody has open any
 //! more must be gone soon, and in the end the metadata must hold nothing that no name leads to.
 //!
+//! Programs also lock bytes of files, and compare what they believe to have.
+//!
 //! Programs that live through a power cut keep some files, whose content and loss of name were made
 //! durable before: they find them again.
+
+mod fight;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -140,7 +144,12 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
 impl Holds<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.scene.is_over() {
-            if self.play(client, &mut rng).await.is_err() {
+            let done = if rng.chance(1, 3) {
+                self.fight(client, &mut rng).await
+            } else {
+                self.play(client, &mut rng).await
+            };
+            if done.is_err() {
                 return;
             }
         }
