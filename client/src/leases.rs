@@ -14,9 +14,7 @@ use std::time::Duration;
 use fileio::client::ask;
 use fileio::hash::ino_node;
 use fileio::locks::LockTable;
-use fileio::protocol::{
-    CallId, Error as FileIoError, Handle, Hold, LetGo, RENEW_INTERVAL, Renew,
-};
+use fileio::protocol::{CallId, Error as FileIoError, Handle, Hold, LetGo, RENEW_INTERVAL, Renew};
 use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use runtime::{NodeId, Spawn};
@@ -88,6 +86,15 @@ pub(crate) struct Holding<S: Spawn> {
     file: Handle,
 }
 
+/// A word of letting go that is under way, until it is dropped: a machine that stops drops its tasks.
+struct LastWord(Arc<Leases>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.open().last_words -= 1;
+    }
+}
+
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         let mut open = self.leases.open();
@@ -103,10 +110,11 @@ impl<S: Spawn> Drop for Holding<S> {
     fn drop(&mut self) {
         let Some(call) = self.leases.close(self.file, &self.machine) else { return };
         let (leases, file) = (self.leases.clone(), self.file);
+        let word = LastWord(leases);
         self.machine.task(move |machine| async move {
             // If this is in vain the node keeps the file until the lease ends.
             let _ = ask(&machine, LetGo { call, file }).await;
-            leases.open().last_words -= 1;
+            drop(word);
         });
     }
 }
@@ -265,6 +273,12 @@ impl Leases {
                 Err(_) => complete = false,
             }
         }
+        if complete && leases.is_empty() {
+            // Nothing of this client is left there.
+            let mut open = self.open();
+            open.leases.remove(&node);
+            open.behind.remove(&node);
+        }
         let lease = leases.pop_first()?;
         (complete && leases.is_empty()).then_some(lease)
     }
@@ -289,8 +303,7 @@ async fn renew<S: Spawn>(machine: S, leases: Arc<Leases>) {
             let limit = machine.sleep(RENEW_INTERVAL).boxed_local();
             select(renewing, limit).map(|first| matches!(first, Either::Left((true, _))))
         });
-        let renewed: Vec<bool> =
-            stream::iter(renewed).buffer_unordered(WORDS_MAX).collect().await;
+        let renewed: Vec<bool> = stream::iter(renewed).buffer_unordered(WORDS_MAX).collect().await;
         pause = if renewed.into_iter().all(|known| known) { RENEW_INTERVAL } else { RENEW_RETRY };
     }
 }

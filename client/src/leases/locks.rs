@@ -22,6 +22,24 @@ const UNLOCK_PAUSE: Duration = Duration::from_millis(1);
 /// The pause before an unlock that did not get through is sent again.
 const UNLOCK_RETRY: Duration = Duration::from_secs(1);
 
+/// An unlock that is under way, until it is dropped.
+struct Unlocking {
+    leases: Arc<Leases>,
+    file: Handle,
+}
+
+impl Drop for Unlocking {
+    fn drop(&mut self) {
+        let mut open = self.leases.open();
+        if let Some(count) = open.unlocking.get_mut(&self.file) {
+            *count -= 1;
+            if *count == 0 {
+                open.unlocking.remove(&self.file);
+            }
+        }
+    }
+}
+
 impl Open {
     /// The locks on files at `node` are lost.
     fn lose_locks(&mut self, node: NodeId, fs_nodes: u32) {
@@ -71,7 +89,9 @@ impl Leases {
                 Locked::Conflict { lock } => return Ok(Tried::Conflict(lock)),
                 Locked::Grace {} => return Ok(Tried::Later),
                 Locked::Late {} => return Err(Undelivered::Garbled.into()),
-                Locked::Granted {} if self.note_lock(node, lease, watch, (file, owner, range, kind)) => {
+                Locked::Granted {}
+                    if self.note_lock(node, lease, watch, (file, owner, range, kind)) =>
+                {
                     return Ok(Tried::Granted);
                 }
                 // The lease is another one by now.
@@ -107,23 +127,20 @@ impl Leases {
 
     /// Gives up what `id` has locked of some bytes.
     pub(crate) async fn unlock<S: Spawn>(
-        &self,
+        self: &Arc<Self>,
         machine: &S,
         file: Handle,
         id: u64,
         range: ByteRange,
     ) -> Result<(), FileIoError> {
         let owner = self.owner(id);
-        self.begin_unlock(file, owner, range)?;
+        let _unlocking = self.begin_unlock(file, owner, range)?;
         loop {
             match ask(machine, Unlock { file, owner, range }).await {
                 Err(FileIoError::Undelivered { why }) if why.is_passing() => {
                     machine.sleep(UNLOCK_RETRY).await;
                 }
-                unlocked => {
-                    self.end_unlock(file);
-                    return unlocked;
-                }
+                unlocked => return unlocked,
             }
         }
     }
@@ -138,35 +155,24 @@ impl Leases {
     ) {
         // Whoever locks next waits for this.
         *self.open().unlocking.entry(file).or_default() += 1;
-        let leases = self.clone();
+        let unlocking = Unlocking { leases: self.clone(), file };
         machine.task(move |machine| async move {
-            if let Err(error) = leases.unlock(&machine, file, id, range).await {
+            if let Err(error) = unlocking.leases.unlock(&machine, file, id, range).await {
                 tracing::warn!(%error, "a lock stays until its file is closed");
             }
-            leases.end_unlock(file);
         });
     }
 
     fn begin_unlock(
-        &self,
+        self: &Arc<Self>,
         file: Handle,
         owner: LockOwner,
         range: ByteRange,
-    ) -> Result<(), FileIoError> {
+    ) -> Result<Unlocking, FileIoError> {
         let mut open = self.open();
         open.locks.unlock(file.ino, owner, range).map_err(|_| Undelivered::Busy)?;
         *open.unlocking.entry(file).or_default() += 1;
-        Ok(())
-    }
-
-    fn end_unlock(&self, file: Handle) {
-        let mut open = self.open();
-        if let Some(count) = open.unlocking.get_mut(&file) {
-            *count -= 1;
-            if *count == 0 {
-                open.unlocking.remove(&file);
-            }
-        }
+        Ok(Unlocking { leases: self.clone(), file })
     }
 
     /// Gets all locks at `node` again, under a new lease there. Those that others may have had
@@ -195,11 +201,7 @@ impl Leases {
 
     /// Begins to watch the lease at `node` if nobody does: locks need it. To be called before the
     /// request that lets the lease begin anew.
-    fn watch_unless_watched<S: Spawn>(
-        self: &Arc<Self>,
-        machine: &S,
-        node: NodeId,
-    ) -> Option<u64> {
+    fn watch_unless_watched<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId) -> Option<u64> {
         let is_watched = self.open().watched.contains_key(&node);
         (!is_watched).then(|| self.watch(machine, node))
     }

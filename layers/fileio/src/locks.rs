@@ -88,12 +88,7 @@ impl LockTable {
 
     /// Gives up what `owner` has locked of `range`. Fails only if a lock had to be split and there
     /// are too many.
-    pub fn unlock(
-        &mut self,
-        file: u64,
-        owner: LockOwner,
-        range: ByteRange,
-    ) -> Result<(), Refusal> {
+    pub fn unlock(&mut self, file: u64, owner: LockOwner, range: ByteRange) -> Result<(), Refusal> {
         let after = self.without(file, owner, range);
         self.replace(file, after)
     }
@@ -188,8 +183,7 @@ mod tests {
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
-        let kind =
-            prop_oneof![Just(LockKind::Shared {}), Just(LockKind::Exclusive {})];
+        let kind = prop_oneof![Just(LockKind::Shared {}), Just(LockKind::Exclusive {})];
         prop_oneof![
             6 => (any_owner(), any_range(), kind)
                 .prop_map(|(owner, range, kind)| Step::Lock(owner, range, kind)),
@@ -206,9 +200,9 @@ mod tests {
         let exclusive = Some(LockKind::Exclusive {});
         let others = model.iter().filter(|(other, _)| **other != owner);
         others.map(|(_, bytes)| bytes).any(|bytes| {
-            bytes[bytes_of(range)].iter().any(|held| {
-                *held == exclusive || (held.is_some() && Some(kind) == exclusive)
-            })
+            bytes[bytes_of(range)]
+                .iter()
+                .any(|held| *held == exclusive || (held.is_some() && Some(kind) == exclusive))
         })
     }
 

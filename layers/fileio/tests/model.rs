@@ -345,11 +345,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 },
                 |real: &HeldNew, model: &HeldNew, told: &str| {
                     assert_eq!(real.created.new, model.created.new, "{told}");
-                    same_attributes(
-                        &real.created.attributes,
-                        &model.created.attributes,
-                        told
-                    );
+                    same_attributes(&real.created.attributes, &model.created.attributes, told);
                 }
             );
             if let Some((real, model)) = held {

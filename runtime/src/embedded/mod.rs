@@ -110,12 +110,8 @@ impl Embedded {
             timers,
             stopping: AtomicBool::new(false),
         });
-        let machine = Self {
-            shared,
-            system,
-            thread: Some(thread),
-            applications: AtomicU32::new(0),
-        };
+        let machine =
+            Self { shared, system, thread: Some(thread), applications: AtomicU32::new(0) };
         machine.start_nodes();
         Ok(machine)
     }

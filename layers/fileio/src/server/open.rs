@@ -8,8 +8,7 @@ use super::FileServer;
 use super::create::handle_of;
 use crate::client::ask;
 use crate::protocol::{
-    Attributes, CallId, Create, Error, Handle, Held, HeldNew, Hold, Kind, Lookup, Open,
-    OpenNew,
+    Attributes, CallId, Create, Error, Handle, Held, HeldNew, Hold, Kind, Lookup, Open, OpenNew,
 };
 
 impl FileServer {

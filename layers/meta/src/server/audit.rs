@@ -65,9 +65,8 @@ impl MetaServer {
 impl NodeAudit {
     /// A file without a name has a mark, and nothing else has.
     fn check_unlinked(&mut self) {
-        let is_unlinked = |attributes: &Attributes| {
-            attributes.links == 0 && attributes.kind == (Kind::File {})
-        };
+        let is_unlinked =
+            |attributes: &Attributes| attributes.links == 0 && attributes.kind == (Kind::File {});
         let nameless = self.inodes.iter().map(|inode| &inode.attributes);
         let nameless: Vec<u64> =
             nameless.filter(|file| is_unlinked(file)).map(|file| file.ino).collect();

@@ -197,7 +197,8 @@ impl Holds<'_> {
         let restarts = self.scene.restarts();
         let (path, first) = (self.fresh_path(), self.program(client));
         let options = OpenOptions::new().read(true).write(true);
-        let opened = self.ask(async || first.system.open(&path, options.create(true)).await).await?;
+        let opened =
+            self.ask(async || first.system.open(&path, options.create(true)).await).await?;
         let file = opened.unwrap_or_else(|error| panic!("{path} cannot be made: {error}"));
         let mut content = Vec::new();
         if self.write(&file, &mut content, rng).await?.is_err() {
@@ -244,7 +245,8 @@ impl Holds<'_> {
         let mut data = vec![0; 1 + rng.below(FILE_BYTES_MAX / 2) as usize];
         rng.fill(&mut data);
         loop {
-            let written = self.ask(async || file.write_at(offset as u64, data.clone()).await).await?;
+            let written =
+                self.ask(async || file.write_at(offset as u64, data.clone()).await).await?;
             if let Err(error) = written {
                 return Ok(Err(error));
             }
@@ -312,7 +314,9 @@ impl Holds<'_> {
             }
             match renamed {
                 Ok(()) => return Ok(true),
-                Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => return Ok(true),
+                Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => {
+                    return Ok(true);
+                }
                 Err(Error { cause: Cause::FileIo(error), .. }) if self.scene.excuses(error) => {}
                 Err(error) => panic!("{from} cannot be renamed: {error}"),
             }
@@ -349,12 +353,7 @@ impl Holds<'_> {
         Ok(())
     }
 
-    async fn cut(
-        &self,
-        file: &File,
-        content: &mut Vec<u8>,
-        rng: &mut Rng,
-    ) -> Result<(), PowerCut> {
+    async fn cut(&self, file: &File, content: &mut Vec<u8>, rng: &mut Rng) -> Result<(), PowerCut> {
         let size = rng.below(FILE_BYTES_MAX);
         loop {
             let cut = self.ask(async || file.set_len(size).await).await?;
@@ -401,11 +400,7 @@ impl Holds<'_> {
     }
 
     /// All who have the file open see what was written; it has no name.
-    async fn check(
-        &self,
-        open: &[(Program, File)],
-        content: &[u8],
-    ) -> Result<Handle, PowerCut> {
+    async fn check(&self, open: &[(Program, File)], content: &[u8]) -> Result<Handle, PowerCut> {
         let mut handle = ROOT;
         for (_, file) in open {
             let path = String::from_utf8_lossy(file.path()).into_owned();
