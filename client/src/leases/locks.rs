@@ -17,8 +17,9 @@ use crate::lock::Tried;
 
 /// A lock is asked for so often while the lease changes under which it is asked for.
 const LEASE_TRIES_MAX: u32 = 8;
-/// The pause of whoever waits for an unlock that is under way.
+/// Whoever waits for an unlock that is under way looks so often, so many times.
 const UNLOCK_PAUSE: Duration = Duration::from_millis(1);
+const UNLOCK_LOOKS_MAX: u32 = 1_000;
 /// The pause before an unlock that did not get through is sent again.
 const UNLOCK_RETRY: Duration = Duration::from_secs(1);
 
@@ -78,8 +79,8 @@ impl Leases {
     ) -> Result<Tried, FileIoError> {
         let (owner, node) = (self.owner(id), ino_node(file.ino, machine.fs_nodes()));
         // A late unlock would take what is locked now.
-        while self.open().unlocking.contains_key(&file) {
-            machine.sleep(UNLOCK_PAUSE).await;
+        if !self.unlocks_are_over(machine, file).await {
+            return Err(Undelivered::Busy.into());
         }
         for _ in 0..LEASE_TRIES_MAX {
             let lease = self.open().leases.get(&node).copied().ok_or(FileIoError::Stale {})?;
@@ -102,6 +103,17 @@ impl Leases {
             }
         }
         Err(Undelivered::Busy.into())
+    }
+
+    /// Waits a while for unlocks of the file that are under way; false if they do not end.
+    async fn unlocks_are_over<S: Spawn>(&self, machine: &S, file: Handle) -> bool {
+        for _ in 0..UNLOCK_LOOKS_MAX {
+            if !self.open().unlocking.contains_key(&file) {
+                return true;
+            }
+            machine.sleep(UNLOCK_PAUSE).await;
+        }
+        false
     }
 
     /// Notes a lock that was granted; false if the lease has changed since it was asked for, or the
@@ -180,8 +192,8 @@ impl Leases {
     pub(super) async fn lock_again<S: Spawn>(&self, machine: &S, node: NodeId, lease: u64) -> bool {
         for file in self.files_at(node, machine.fs_nodes()) {
             // What is being given up must not come back.
-            while self.open().unlocking.contains_key(&file) {
-                machine.sleep(UNLOCK_PAUSE).await;
+            if !self.unlocks_are_over(machine, file).await {
+                return false;
             }
             let locks: Vec<FileLock> = self.open().locks.of(file.ino).to_vec();
             for FileLock { owner, range, kind } in locks {
