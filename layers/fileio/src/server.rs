@@ -109,10 +109,10 @@ impl FileServer {
             }
             Request::Hold(r) => Reply::Hold(self.hold(r).await),
             Request::LetGo(r) => Reply::LetGo(self.let_go(r).await),
-            Request::Renew(r) => Reply::Renew(Ok(self.renew(r))),
-            Request::Lock(r) => Reply::Lock(self.lock(r)),
-            Request::TestLock(r) => Reply::TestLock(self.test_lock(r)),
-            Request::Unlock(r) => Reply::Unlock(self.unlock(r)),
+            Request::Renew(r) => Reply::Renew(Ok(self.renew(&r))),
+            Request::Lock(r) => Reply::Lock(self.lock(&r)),
+            Request::TestLock(r) => Reply::TestLock(self.test_lock(&r)),
+            Request::Unlock(r) => Reply::Unlock(self.unlock(&r)),
             Request::Open(r) => Reply::Open(self.open(r).await),
             Request::OpenNew(r) => Reply::OpenNew(self.open_new(r).await),
         }

@@ -18,9 +18,9 @@ impl State {
         Ok(self.held(r.call.client, attributes))
     }
 
-    pub(super) fn let_go(&mut self, r: &LetGo) -> Result<(), Error> {
+    pub(super) fn let_go(&mut self, r: &LetGo) {
         let ino = r.file.ino;
-        let Some(holders) = self.holders.get_mut(&ino) else { return Ok(()) };
+        let Some(holders) = self.holders.get_mut(&ino) else { return };
         holders.remove(&r.call.client);
         self.locks.release(ino, r.call.client);
         if holders.is_empty() {
@@ -29,7 +29,6 @@ impl State {
                 self.end(ino);
             }
         }
-        Ok(())
     }
 
     pub(super) fn open(&mut self, r: &Open) -> Result<Held, Error> {

@@ -146,7 +146,10 @@ impl Model {
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
             Request::Hold(r) => Reply::Hold(state.hold(r)),
-            Request::LetGo(r) => Reply::LetGo(state.let_go(r)),
+            Request::LetGo(r) => {
+                state.let_go(r);
+                Reply::LetGo(Ok(()))
+            }
             Request::Renew(r) => Reply::Renew(Ok(r.lease == holds::LEASE_ID)),
             Request::Lock(r) => Reply::Lock(state.lock(r)),
             Request::TestLock(r) => Reply::TestLock(state.test_lock(r)),

@@ -194,8 +194,8 @@ impl FileServer {
         Ok(())
     }
 
-    pub(super) fn renew(&self, request: Renew) -> bool {
-        let Renew { client, lease } = request;
+    pub(super) fn renew(&self, request: &Renew) -> bool {
+        let &Renew { client, lease } = request;
         let is_known =
             self.leases.clients.borrow().get(&client).is_some_and(|known| known.lease == lease);
         if is_known {

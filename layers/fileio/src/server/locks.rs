@@ -8,8 +8,8 @@ use crate::locks::Refusal;
 use crate::protocol::{ByteRange, Error, FileLock, Lock, Locked, TestLock, Unlock};
 
 impl FileServer {
-    pub(super) fn lock(&self, request: Lock) -> Result<Locked, Error> {
-        let Lock { file, owner, range, kind, lease, reclaim } = request;
+    pub(super) fn lock(&self, request: &Lock) -> Result<Locked, Error> {
+        let &Lock { file, owner, range, kind, lease, reclaim } = request;
         check_range(range)?;
         if !self.leases.is_held_under(owner.client, lease, file.ino, self.context.now()) {
             return Ok(Locked::Unheld {});
@@ -31,14 +31,14 @@ impl FileServer {
         }
     }
 
-    pub(super) fn test_lock(&self, request: TestLock) -> Result<Option<FileLock>, Error> {
-        let TestLock { file, owner, range, kind } = request;
+    pub(super) fn test_lock(&self, request: &TestLock) -> Result<Option<FileLock>, Error> {
+        let &TestLock { file, owner, range, kind } = request;
         check_range(range)?;
         Ok(self.leases.locks.borrow().conflict(file.ino, owner, range, kind))
     }
 
-    pub(super) fn unlock(&self, request: Unlock) -> Result<(), Error> {
-        let Unlock { file, owner, range } = request;
+    pub(super) fn unlock(&self, request: &Unlock) -> Result<(), Error> {
+        let &Unlock { file, owner, range } = request;
         check_range(range)?;
         let unlocked = self.leases.locks.borrow_mut().unlock(file.ino, owner, range);
         unlocked.map_err(|_| Undelivered::Busy.into())

@@ -88,7 +88,7 @@ impl Mortal {
     /// Never resolves once the program is dead.
     async fn live(&self) {
         if !self.alive.get() {
-            futures::future::pending().await
+            futures::future::pending::<()>().await;
         }
     }
 }
@@ -221,14 +221,15 @@ impl Holds<'_> {
             self.after(&mut open, &mut content, handle, rng).await?;
             self.check(&open, &content).await?;
         }
-        let mut kept = self.kept.borrow_mut();
-        if kept.len() < KEPT_MAX && rng.chance(1, 3) {
-            kept.push(Kept { open, content, handle });
+        let has_room = self.kept.borrow().len() < KEPT_MAX;
+        if has_room && rng.chance(1, 3) {
+            self.kept.borrow_mut().push(Kept { open, content, handle });
             return Ok(());
         }
-        drop(kept);
         if rng.chance(1, 4) {
-            open.iter().for_each(|(program, _)| program.die());
+            for (program, _) in &open {
+                program.die();
+            }
         }
         drop(open);
         self.is_gone(handle).await
