@@ -20,6 +20,10 @@ impl State {
 
     pub(super) fn let_go(&mut self, r: &LetGo) {
         let ino = r.file.ino;
+        // The number may be another file's by now.
+        if self.attributes(&r.file).is_err() {
+            return;
+        }
         let Some(holders) = self.holders.get_mut(&ino) else { return };
         holders.remove(&r.call.client);
         self.locks.release(ino, r.call.client);
