@@ -14,7 +14,10 @@ use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
 use crate::stream::{Mode, Stream};
-use crate::{Attributes, Change, Credentials, SetTime, Space, XattrMode, XattrName, file};
+use crate::{
+    Attributes, ByteRange, Change, Credentials, FileLock, Lock, LockKind, SetTime, Space,
+    XattrMode, XattrName, file,
+};
 
 /// A volume as ordinary threads use it. Cheap to clone; may be used by many threads at once.
 #[derive(Clone, Debug)]
@@ -255,6 +258,21 @@ impl File {
     /// See [`file::File::write_at`]. [`Bytes`] and vectors are handed on without a copy.
     pub fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), Error> {
         block_on(self.file.write_at(offset, data))
+    }
+
+    /// See [`file::File::lock`].
+    pub fn lock(&self, range: ByteRange, kind: LockKind) -> Result<Lock<Door>, Error> {
+        block_on(self.file.lock(range, kind))
+    }
+
+    /// See [`file::File::try_lock`].
+    pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<Option<Lock<Door>>, Error> {
+        block_on(self.file.try_lock(range, kind))
+    }
+
+    /// See [`file::File::test_lock`].
+    pub fn test_lock(&self, range: ByteRange, kind: LockKind) -> Result<Option<FileLock>, Error> {
+        block_on(self.file.test_lock(range, kind))
     }
 
     /// See [`file::File::append`].

@@ -14,39 +14,65 @@ use runtime::Spawn;
 
 use crate::error::{Cause, Error};
 use crate::file_system::FileSystem;
+use crate::leases::{Holding, Leases};
 use crate::options::OpenOptions;
-use crate::walk::handle_of;
 use crate::{Attributes, Change};
 
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
 
-/// An open file. Keeps no bytes, so clones and other clients see each other's writes at once, and
-/// there is nothing to close; only what is written and not yet synced may be lost, of which
+/// An open file. It lives on when it loses its last name, until this and its clones are dropped.
+/// Keeps no bytes, so clones and other clients see each other's writes at once; only what is written and not yet synced may be lost, of which
 /// [`sync`](Self::sync) tells.
 #[derive(Clone, Debug)]
-pub struct File<S> {
+pub struct File<S: Spawn> {
     system: FileSystem<S>,
     path: Arc<[u8]>,
     handle: Handle,
     options: OpenOptions,
     unsynced: Arc<Unsynced>,
+    id: u64,
+    _holding: Arc<Holding<S>>,
 }
 
 impl<S: Spawn> File<S> {
     pub(crate) fn new(
         system: FileSystem<S>,
         path: &[u8],
-        attributes: &Attributes,
+        holding: Holding<S>,
         options: OpenOptions,
     ) -> Self {
+        let id = system.leases().call().number;
         Self {
             system,
+            id,
             path: path.into(),
-            handle: handle_of(attributes),
+            handle: holding.file(),
             options,
             unsynced: Arc::default(),
+            _holding: Arc::new(holding),
         }
+    }
+
+    pub(crate) fn system(&self) -> &FileSystem<S> {
+        &self.system
+    }
+
+    pub(crate) fn machine(&self) -> &S {
+        self.system.machine()
+    }
+
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        self.system.leases()
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// The number of this opening, by which locks of it and its clones are told from others.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The path by which it was opened.

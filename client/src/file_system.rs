@@ -1,13 +1,12 @@
 //! Operations on paths.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
-    CallId, Create, Error as FileIoError, Existing, FileIo, GetSpace, GetXattr, Handle, Link,
-    ListXattrs, MakeNode, Name, NewNode, ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename,
-    SetAttributes, SetXattr, Settle,
+    CallId, Error as FileIoError, Existing, FileIo, GetSpace, GetXattr, Handle, HeldNew, Link,
+    ListXattrs, MakeNode, Name, NewNode, OpenNew, ReadLink, Remove, RemoveDirectory, RemoveXattr,
+    Rename, SetAttributes, SetXattr, Settle,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{Call, NodeId, Spawn};
@@ -15,6 +14,7 @@ use runtime::{Call, NodeId, Spawn};
 use crate::directory::ReadDir;
 use crate::error::{Cause, Error};
 use crate::file::File;
+use crate::leases::{Answered, Holding, Leases};
 use crate::options::OpenOptions;
 use crate::walk::{Last, Place, handle_of};
 use crate::{Attributes, Change, Credentials, Kind, SetTime, Space, XattrMode, XattrName};
@@ -28,20 +28,20 @@ const SETTLE_TRIES_MAX: u32 = 50;
 /// Permission bits of a new directory, unless said otherwise.
 pub const DIRECTORY_MODE: u32 = 0o755;
 
-/// A mounted volume, as one user. Cheap to clone; clones share the numbering of calls.
+/// A mounted volume, as one user. Cheap to clone; clones share the numbering of calls, and the leases
+/// under which open files are held.
 #[derive(Clone, Debug)]
 pub struct FileSystem<S> {
     machine: S,
     who: Arc<Credentials>,
-    client: u64,
-    calls: Arc<AtomicU64>,
+    leases: Arc<Leases>,
 }
 
 impl<S: Spawn> FileSystem<S> {
     /// The file system that `machine` leads to, as the user `who`. `client` marks the calls of this
     /// client; no two clients of a volume may have the same, so draw it at random.
     pub fn new(machine: S, who: Credentials, client: u64) -> Self {
-        Self { machine, who: Arc::new(who), client, calls: Arc::default() }
+        Self { machine, who: Arc::new(who), leases: Arc::new(Leases::new(client)) }
     }
 
     /// What the requests are sent from.
@@ -58,8 +58,8 @@ impl<S: Spawn> FileSystem<S> {
         let path = path.as_ref();
         let operation = if options.creates() { "create" } else { "open" };
         let opened = self.open_place(path, options).await;
-        let attributes = opened.map_err(Error::of(operation, path))?;
-        Ok(File::new(self.clone(), path, &attributes, options))
+        let holding = opened.map_err(Error::of(operation, path))?;
+        Ok(File::new(self.clone(), path, holding, options))
     }
 
     /// Opens a file for writing; it is made if it does not exist, and emptied if it does.
@@ -67,13 +67,19 @@ impl<S: Spawn> FileSystem<S> {
         self.open(path, OpenOptions::new().write(true).create(true).truncate(true)).await
     }
 
-    async fn open_place(&self, path: &[u8], options: OpenOptions) -> Result<Attributes, Cause> {
+    async fn open_place(&self, path: &[u8], options: OpenOptions) -> Result<Holding<S>, Cause> {
         options.check()?;
-        let last = if options.create_new { Last::Keep } else { Last::Follow };
-        let place = self.walk(path, last).await?;
+        let _opening = self.leases.opening();
+        if options.create_new {
+            let place = self.walk(path, Last::Keep).await?;
+            return match place.found {
+                Some(_) => Err(FileIoError::Exists {}.into()),
+                None => self.open_new(place, options).await,
+            };
+        }
+        let place = self.walk(path, Last::Open).await?;
         match place.found {
-            Some(_) if options.create_new => Err(FileIoError::Exists {}.into()),
-            Some(found) => self.open_existing(found, options).await,
+            Some(found) => self.open_existing(found, place.held, options).await,
             None if options.creates() => self.open_new(place, options).await,
             None => Err(FileIoError::NotFound {}.into()),
         }
@@ -82,25 +88,28 @@ impl<S: Spawn> FileSystem<S> {
     async fn open_existing(
         &self,
         found: Attributes,
+        held: Option<Answered>,
         options: OpenOptions,
-    ) -> Result<Attributes, Cause> {
+    ) -> Result<Holding<S>, Cause> {
         match found.kind {
             Kind::File {} => {}
             Kind::Directory {} => return Err(FileIoError::IsDirectory {}.into()),
             _ => return Err(Cause::NotRegular),
         }
+        let held = held.ok_or(Cause::NotRegular)?;
+        let holding = self.leases.held(&self.machine, handle_of(&found), held).await?;
         let read = if options.read { READ } else { 0 };
         let write = if options.writes() { WRITE } else { 0 };
         if !found.permits(&self.who, read | write) {
             return Err(FileIoError::AccessDenied {}.into());
         }
         if options.truncate {
-            return self.change(&found, Change { size: Some(0), ..Change::default() }).await;
+            self.change(&found, Change { size: Some(0), ..Change::default() }).await?;
         }
-        Ok(found)
+        Ok(holding)
     }
 
-    async fn open_new(&self, place: Place, options: OpenOptions) -> Result<Attributes, Cause> {
+    async fn open_new(&self, place: Place, options: OpenOptions) -> Result<Holding<S>, Cause> {
         if place.directory_meant {
             return Err(FileIoError::IsDirectory {}.into());
         }
@@ -112,8 +121,10 @@ impl<S: Spawn> FileSystem<S> {
             ..Change::default()
         };
         let (who, call) = (self.who(), self.call());
-        let create = Create { who, call, directory, name, existing, change, durable: false };
-        Ok(self.ask(create).await?.attributes)
+        let create = OpenNew { who, call, directory, name, existing, change, durable: false };
+        let HeldNew { created, lease } = self.ask(create).await?;
+        let answered = Answered { call, lease };
+        Ok(self.leases.held(&self.machine, handle_of(&created.attributes), answered).await?)
     }
 
     /// What is known of the file; of a symbolic link's target.
@@ -364,6 +375,7 @@ impl<S: Spawn> FileSystem<S> {
 
     /// Makes everything that was done before durable, whoever did it.
     pub async fn sync(&self) -> Result<(), Error> {
+        self.leases.last_words(&self.machine).await;
         let nodes = stream::iter((0..self.machine.fs_nodes()).map(NodeId::fs));
         let settled = nodes.map(|node| self.settle(node)).buffer_unordered(SETTLING_MAX);
         let results: Vec<Result<(), Cause>> = settled.collect().await;
@@ -398,12 +410,16 @@ impl<S: Spawn> FileSystem<S> {
         Ok(fileio::client::ask(&self.machine, call).await?)
     }
 
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        &self.leases
+    }
+
     pub(crate) fn who(&self) -> Credentials {
         (*self.who).clone()
     }
 
     /// A new call's id.
     pub(crate) fn call(&self) -> CallId {
-        CallId { client: self.client, number: self.calls.fetch_add(1, Relaxed) }
+        self.leases.call()
     }
 }

@@ -7,7 +7,9 @@
 //! - An [`Error`] names the operation, the path, the cause and what to do next, and turns into the
 //!   [`std::io::Error`] of the right kind.
 //! - Long transfers are cut into pieces that run at once, within a bound.
-//! - Nothing is kept but handles: every request stands alone (thesis section 2.5.4).
+//! - An open file lives on without a name for as long as it is open and this client lives.
+//! - Nothing is kept but handles, and which of them are open: every request stands alone (thesis
+//!   section 2.5.4).
 //!
 //! # Asks below
 //!
@@ -21,6 +23,8 @@
 //! | `file_system.rs` | operations on paths; `walk.rs` finds them, `tree.rs` does whole trees |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
+//! | `lock.rs` | locks of byte ranges |
+//! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it |
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
@@ -31,6 +35,8 @@ pub mod directory;
 pub mod error;
 pub mod file;
 pub mod file_system;
+mod leases;
+pub mod lock;
 pub mod options;
 pub mod process;
 pub mod stream;
@@ -43,8 +49,10 @@ pub use error::{Cause, Error};
 pub use file::File;
 pub use file_system::FileSystem;
 pub use fileio::protocol::{
-    Attributes, Change, Credentials, Kind, SetTime, Space, Time, XattrMode, XattrName,
+    Attributes, ByteRange, Change, Credentials, FileLock, Kind, LockKind, SetTime, Space, Time,
+    XattrMode, XattrName,
 };
+pub use lock::{Lock, Tried};
 pub use options::OpenOptions;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;

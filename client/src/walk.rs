@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 
 use fileio::protocol::{
-    Attributes, Error as FileIoError, GetAttributes, Handle, Kind, Lookup, Name, Parent, ROOT,
-    ReadLink,
+    Attributes, Error as FileIoError, GetAttributes, Handle, Held, Kind, Lookup, Name, Open,
+    Parent, ROOT, ReadLink,
 };
 use runtime::Spawn;
 
 use crate::error::Cause;
 use crate::file_system::FileSystem;
+use crate::leases::Answered;
 
 /// Symbolic links on the way of one path, at most.
 pub const SYMLINKS_MAX: u32 = 40;
@@ -21,6 +22,8 @@ pub(crate) enum Last {
     Follow,
     /// The link itself is meant.
     Keep,
+    /// Go where it points, and hold what is there.
+    Open,
 }
 
 /// Where a path ends.
@@ -32,6 +35,8 @@ pub(crate) struct Place {
     pub(crate) name: Option<Name>,
     /// What is there.
     pub(crate) found: Option<Attributes>,
+    /// That it is held, if that was asked for.
+    pub(crate) held: Option<Answered>,
     /// The path ends in a `/`.
     pub(crate) directory_meant: bool,
 }
@@ -115,11 +120,16 @@ impl<S: Spawn> FileSystem<S> {
                 }
                 _ => {
                     let name = Name::new(part)?;
-                    let found = self.lookup(here, &name).await?;
+                    let (found, held) = if at_end && last == Last::Open && !way.directory_meant {
+                        self.open_name(here, &name).await?
+                    } else {
+                        (self.lookup(here, &name).await?, None)
+                    };
                     let is_link = found.is_some_and(|found| found.kind == Kind::Symlink {});
                     let stops = !is_link || (last == Last::Keep && !way.directory_meant);
                     if at_end && stops {
-                        return ended(here, name, found, way.directory_meant);
+                        let place = ended(here, name, found, way.directory_meant)?;
+                        return Ok(Place { held, ..place });
                     }
                     found.ok_or(FileIoError::NotFound {})?
                 }
@@ -148,9 +158,26 @@ impl<S: Spawn> FileSystem<S> {
         }
     }
 
+    /// Looks a name up, and holds what it names.
+    async fn open_name(
+        &self,
+        directory: Handle,
+        name: &Name,
+    ) -> Result<(Option<Attributes>, Option<Answered>), Cause> {
+        let (who, call) = (self.who(), self.call());
+        match self.ask(Open { who, call, directory, name: name.clone() }).await {
+            Ok(Held { attributes, lease }) => {
+                let answered = (lease != 0).then_some(Answered { call, lease });
+                Ok((Some(attributes), answered))
+            }
+            Err(Cause::FileIo(FileIoError::NotFound {})) => Ok((None, None)),
+            Err(cause) => Err(cause),
+        }
+    }
+
     async fn nameless(&self, directory: Handle) -> Result<Place, Cause> {
         let found = Some(self.ask(GetAttributes { file: directory }).await?);
-        Ok(Place { directory, name: None, found, directory_meant: true })
+        Ok(Place { directory, name: None, found, held: None, directory_meant: true })
     }
 }
 
@@ -163,5 +190,5 @@ fn ended(
     if directory_meant && found.is_some_and(|found| found.kind != Kind::Directory {}) {
         return Err(FileIoError::NotDirectory {}.into());
     }
-    Ok(Place { directory, name: Some(name), found, directory_meant })
+    Ok(Place { directory, name: Some(name), found, held: None, directory_meant })
 }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use client::blocking::Volume;
-use client::{Cause, Change, Credentials, Error, Kind, OpenOptions, SYMLINKS_MAX};
+use client::{
+    ByteRange, Cause, Change, Credentials, Error, Kind, LockKind, OpenOptions, SYMLINKS_MAX,
+};
 use fileio::model::machine;
 use fileio::protocol::{Error as FileIoError, NameError};
 
@@ -195,4 +197,51 @@ fn whole_trees_are_made_listed_and_removed() {
     let left: Vec<String> =
         volume.read_dir("/").unwrap().iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!(left, ["file"], "what the link pointed to is still there");
+}
+
+#[test]
+fn a_file_that_is_open_outlives_its_name() {
+    let volume = volume();
+    put(&volume, "/f", "still there");
+    let options = OpenOptions::new().read(true).write(true);
+    let (one, other) = (volume.open("/f", options).unwrap(), volume.open("/f", options).unwrap());
+    volume.remove_file("/f").unwrap();
+    assert_eq!(cause(get(&volume, "/f")), NOT_FOUND);
+    assert_eq!(one.metadata().unwrap().links, 0);
+    one.write_at(6, "here, ").unwrap();
+    drop(one);
+    assert_eq!(other.read_bytes_at(0, 100).unwrap().concat(), b"still here, ");
+    let inodes = volume.space().unwrap().inodes;
+    drop(other);
+    volume.sync().unwrap();
+    assert_eq!(volume.space().unwrap().inodes, inodes - 1, "gone when it was closed");
+    put(&volume, "/f", "");
+    put(&volume, "/g", "another");
+    let replaced = volume.open("/f", options).unwrap();
+    volume.rename("/g", "/f").unwrap();
+    assert_eq!(replaced.metadata().unwrap().size, 0);
+    assert_eq!(get(&volume, "/f").as_deref(), Ok("another"));
+}
+
+#[test]
+fn locks_exclude_others_until_they_are_dropped() {
+    let machine = machine::start().unwrap();
+    let volume = Volume::new(machine.door(), Credentials::root());
+    put(&volume, "/f", "");
+    let options = OpenOptions::new().read(true).write(true);
+    let (one, other) = (volume.open("/f", options).unwrap(), volume.open("/f", options).unwrap());
+    let head = ByteRange { first: 0, last: 9 };
+    let tail = ByteRange { first: 10, last: u64::MAX };
+    let shared = one.lock(head, LockKind::Shared {}).unwrap();
+    let lock = one.lock(tail, LockKind::Exclusive {}).unwrap();
+    assert!(other.try_lock(head, LockKind::Shared {}).unwrap().is_some());
+    assert!(other.try_lock(tail, LockKind::Shared {}).unwrap().is_none());
+    let conflict = other.test_lock(ByteRange::ALL, LockKind::Exclusive {}).unwrap().unwrap();
+    assert_eq!((conflict.range, conflict.kind), (head, LockKind::Shared {}));
+    assert!(lock.is_held());
+    drop(lock);
+    let taken = other.lock(tail, LockKind::Exclusive {}).unwrap();
+    drop((one, shared));
+    let all = other.lock(ByteRange::ALL, LockKind::Exclusive {}).unwrap();
+    assert_eq!((all.range(), taken.range()), (ByteRange::ALL, tail));
 }

@@ -33,6 +33,8 @@ pub trait Spawn: Clone + 'static {
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static;
     /// File-system nodes of the volume.
     fn fs_nodes(&self) -> u32;
+    /// Runs `work` beside everything else, for as long as the machine lives.
+    fn task<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Self) -> F + Send + 'static);
 }
 
 /// The world as one node sees it. Cheap to clone.
@@ -183,6 +185,13 @@ impl Spawn for Context {
 
     fn fs_nodes(&self) -> u32 {
         self.fs_nodes()
+    }
+
+    fn task<F: Future<Output = ()> + 'static>(
+        &self,
+        work: impl FnOnce(Self) -> F + Send + 'static,
+    ) {
+        self.task(work(self.clone()));
     }
 }
 

@@ -27,7 +27,12 @@ pub trait Entrance: Send + Sync {
     fn fs_nodes(&self) -> u32;
     /// The epoch of the node map.
     fn epoch(&self) -> Epoch;
+    /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
+    fn run(&self, work: Work);
 }
+
+/// What a thread of the machine shall run.
+pub type Work = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
 /// A seat at the machine for an ordinary thread: an application node that only asks.
 #[derive(Clone)]
@@ -89,6 +94,14 @@ impl Spawn for Door {
 
     fn fs_nodes(&self) -> u32 {
         self.fs_nodes()
+    }
+
+    fn task<F: Future<Output = ()> + 'static>(
+        &self,
+        work: impl FnOnce(Self) -> F + Send + 'static,
+    ) {
+        let door = self.clone();
+        self.entrance.run(Box::new(move || work(door).boxed_local()));
     }
 }
 

@@ -35,6 +35,14 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::RemoveXattr(r) => file(&r.file),
         Request::Link(r) => file(&r.file),
         Request::Trim(r) => ino_node(r.ino, nodes),
-        Request::GetSpace(_) | Request::Settle(_) => NodeId::fs(0),
+        Request::Hold(r) => file(&r.file),
+        Request::LetGo(r) => file(&r.file),
+        Request::Lock(r) => file(&r.file),
+        Request::TestLock(r) => file(&r.file),
+        Request::Unlock(r) => file(&r.file),
+        Request::Open(r) => name(&r.directory, &r.name),
+        Request::OpenNew(r) => name(&r.directory, &r.name),
+        // Asked of all nodes, or of any: the caller says which.
+        Request::GetSpace(_) | Request::Settle(_) | Request::Renew(_) => NodeId::fs(0),
     }
 }

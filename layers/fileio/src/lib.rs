@@ -26,12 +26,14 @@
 //! | `client.rs` | how the layer above asks |
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `rules.rs` | who may do what: pure |
+//! | `locks.rs` | who may lock which bytes: pure |
 //! | `pieces.rs` | bytes in pieces |
 //! | `stack/` | all layers put on one another in one process |
 //! | `model/` | the executable reference of the interface |
 
 pub mod client;
 pub mod hash;
+pub mod locks;
 pub mod model;
 mod pieces;
 pub mod protocol;

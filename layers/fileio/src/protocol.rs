@@ -4,6 +4,8 @@
 //! not idempotent carry a call id too: with the same id they are done once, however often they come,
 //! as long as the reply is kept ([`meta::REPLIES_MAX`], [`meta::REPLY_AGE_MAX`]).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
@@ -27,6 +29,12 @@ pub const TARGET_MAX: usize = 4095;
 
 /// Bytes in a file, at most.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// What a client holds at a node it holds for so long after its last word there.
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// A client renews its leases so often, that two words in a row may be lost.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Hard links of one file, at most.
 pub const LINKS_MAX: u32 = 65_000;
@@ -132,6 +140,7 @@ runtime::record! {
 
 runtime::record! {
     /// What was created, or found in its place.
+    #[derive(Copy)]
     pub struct Created {
         /// The file.
         attributes: Attributes,
@@ -148,6 +157,100 @@ runtime::choice! {
         1 Data {},
         /// A byte in no block; the end of the file counts as one.
         2 Hole {},
+    }
+}
+
+runtime::record! {
+    /// A file that is held, or what is no regular file and need not be.
+    #[derive(Copy)]
+    pub struct Held {
+        /// It.
+        attributes: Attributes,
+        /// The client's lease at the file's node; 0 if nothing is held. Another one than before says
+        /// that the node has forgotten what the client held there: it must hold all of it again.
+        lease: u64,
+    }
+}
+
+runtime::record! {
+    /// What was created, or found in its place, and is held.
+    #[derive(Copy)]
+    pub struct HeldNew {
+        /// The file.
+        created: Created,
+        /// As in [`Held`].
+        lease: u64,
+    }
+}
+
+runtime::record! {
+    /// Bytes of a file, whether it is so long or not.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct ByteRange {
+        /// The first.
+        first: u64,
+        /// The last, not before the first; `u64::MAX` for all that follow.
+        last: u64,
+    }
+}
+
+impl ByteRange {
+    /// The whole file.
+    pub const ALL: Self = Self { first: 0, last: u64::MAX };
+}
+
+runtime::choice! {
+    /// What a lock allows others.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub enum LockKind {
+        /// To lock the same bytes in this way, too.
+        1 Shared {},
+        /// Nothing.
+        2 Exclusive {},
+    }
+}
+
+runtime::record! {
+    /// Whose a lock is.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct LockOwner {
+        /// The client: its leases keep the lock.
+        client: u64,
+        /// Who of the client: a process, or an opening of a file.
+        id: u64,
+    }
+}
+
+runtime::record! {
+    /// A lock on a file.
+    #[derive(Copy)]
+    pub struct FileLock {
+        /// Whose it is.
+        owner: LockOwner,
+        /// What is locked.
+        range: ByteRange,
+        /// How.
+        kind: LockKind,
+    }
+}
+
+runtime::choice! {
+    /// What came of a [`Lock`].
+    #[derive(Copy)]
+    pub enum Locked {
+        /// The bytes are locked.
+        1 Granted {},
+        /// Somebody else has a lock. Try again later.
+        2 Conflict {
+            /// This one.
+            lock: FileLock,
+        },
+        /// The client does not hold the file under this lease: it must hold everything again.
+        3 Unheld {},
+        /// The node has restarted, and only locks from before are granted again. Try again later.
+        4 Grace {},
+        /// It is too late to get a lock again: others may have had the bytes.
+        5 Late {},
     }
 }
 
@@ -463,6 +566,104 @@ runtime::protocol! {
         /// Durable when answered.
         durable: bool,
     } -> Attributes;
+
+    /// Hold a file that is open at the client: it lives on without a name until the last client
+    /// lets go, or its lease ends. The lease begins anew. Nothing is held of what is no regular
+    /// file.
+    26 Control Hold {
+        /// The client, and its number of this call: an earlier [`LetGo`] that comes later does not
+        /// count.
+        call: CallId,
+        /// The file.
+        file: Handle,
+    } -> Held;
+
+    /// The client has closed the file, and has no lock on it any more.
+    27 Control LetGo {
+        /// The client, and its number of this call.
+        call: CallId,
+        /// The file.
+        file: Handle,
+    } -> ();
+
+    /// The client lives: its lease at this node begins anew. It has held again all that it held in
+    /// an earlier lease. False if the node does not know the lease (it ended, or the node has
+    /// restarted): then the client holds its files again, and renews the lease that it gets.
+    28 Control Renew {
+        /// The client.
+        client: u64,
+        /// The lease.
+        lease: u64,
+    } -> bool;
+
+    /// [`Lookup`], and hold what is found. Asked of the name's node.
+    29 Bulk Open {
+        /// Who asks.
+        who: Credentials,
+        /// The client, and its number of this call.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+    } -> Held;
+
+    /// [`Create`], and hold the file. Asked of the name's node.
+    30 Bulk OpenNew {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The directory.
+        directory: Handle,
+        /// The name in it.
+        name: Name,
+        /// What to do if it exists.
+        existing: Existing,
+        /// Attributes of the new file.
+        change: Change,
+        /// Durable when answered.
+        durable: bool,
+    } -> HeldNew;
+
+    /// Lock bytes of a file that the client holds, in place of what the owner has locked of them.
+    /// Never waits for other locks: the client tries again, with pauses. The lease begins anew.
+    31 Control Lock {
+        /// The file.
+        file: Handle,
+        /// For whom.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
+        /// How.
+        kind: LockKind,
+        /// The lease under which the client holds the file.
+        lease: u64,
+        /// The owner had this lock before the node restarted.
+        reclaim: bool,
+    } -> Locked;
+
+    /// The lock of somebody else that would be in the way of such a lock.
+    32 Control TestLock {
+        /// The file.
+        file: Handle,
+        /// For whom.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
+        /// How.
+        kind: LockKind,
+    } -> Option<FileLock>;
+
+    /// Give up what an owner has locked of some bytes.
+    33 Control Unlock {
+        /// The file.
+        file: Handle,
+        /// Whose locks.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
+    } -> ();
 }
 
 impl Request {
@@ -475,6 +676,7 @@ impl Request {
             Self::RemoveDirectory(r) => Some(r.call),
             Self::Rename(r) => Some(r.call),
             Self::Link(r) => Some(r.call),
+            Self::OpenNew(r) => Some(r.call),
             Self::SetXattr(r) => Some(r.call),
             Self::RemoveXattr(r) => Some(r.call),
             _ => None,

@@ -5,6 +5,9 @@ mod calls;
 mod create;
 mod directory;
 mod files;
+mod leases;
+mod locks;
+mod open;
 mod read;
 mod remove;
 mod rename;
@@ -25,6 +28,7 @@ use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
 use self::calls::Calls;
+use self::leases::Leases;
 use crate::protocol::{Attributes, CallId, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
@@ -40,7 +44,7 @@ const LOSSES_MAX: u32 = 8;
 /// An operation on a name that others change at the same time is tried again so often.
 const RACES_MAX: usize = 64;
 
-/// The files of one node. It keeps no state of clients: only who is at work on which file.
+/// The files of one node. Of clients it knows, for a while, which files they have open.
 pub struct FileServer {
     context: Context,
     stripes: Rc<dyn Stripes>,
@@ -50,6 +54,7 @@ pub struct FileServer {
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
     calls: Calls,
+    leases: Leases,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -81,10 +86,12 @@ impl FileServer {
     pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let geometry = stripes.geometry();
         let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
-        let calls = Calls::default();
-        let server = Rc::new(Self { context, stripes, geometry, files, chunks, calls });
+        let (calls, leases) = (Calls::default(), Leases::default());
+        let server = Rc::new(Self { context, stripes, geometry, files, chunks, calls, leases });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
+        let waiting = server.clone();
+        server.context.task(async move { waiting.wait_for_holders().await });
         server
     }
 
@@ -96,6 +103,7 @@ impl FileServer {
             | Request::RemoveDirectory(_)
             | Request::Rename(_)
             | Request::Link(_)
+            | Request::OpenNew(_)
             | Request::SetXattr(_)
             | Request::RemoveXattr(_) => self.perform(&request).await,
             Request::Lookup(r) => Reply::Lookup(self.lookup(r).await),
@@ -118,6 +126,13 @@ impl FileServer {
                 self.trim(r.ino).await;
                 Reply::Trim(Ok(()))
             }
+            Request::Hold(r) => Reply::Hold(self.hold(r).await),
+            Request::LetGo(r) => Reply::LetGo(self.let_go(r).await),
+            Request::Renew(r) => Reply::Renew(Ok(self.renew(&r))),
+            Request::Lock(r) => Reply::Lock(self.lock(&r)),
+            Request::TestLock(r) => Reply::TestLock(self.test_lock(&r)),
+            Request::Unlock(r) => Reply::Unlock(self.unlock(&r)),
+            Request::Open(r) => Reply::Open(self.open(r).await),
         }
     }
 
@@ -190,8 +205,7 @@ impl FileServer {
         for ino in self.meta_here(Execute { effects, claimed, durable, call }).await? {
             let node = self.node_of(ino);
             if node == self.context.node() {
-                let server = self.clone();
-                self.context.task(async move { server.trim(ino).await });
+                self.trim_later(ino);
             } else {
                 // Should this be lost, the node finds the file by itself.
                 self.context.notify(node, crate::protocol::Trim { ino });

@@ -4,8 +4,9 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Attributes, CallId, Commit, Credentials, Error, Handle, Name, PunchHole, Read, Remove, Reply,
-    Request, Seek, SeekTarget, SetXattr, Verified, Write, XattrMode, XattrName,
+    Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle, Held, Hold, LetGo,
+    Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read, Remove, Renew, Reply, Request,
+    Seek, SeekTarget, SetXattr, Unlock, Verified, Write, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -61,6 +62,31 @@ fn requests_have_the_agreed_bytes() {
         format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");
     assert_eq!(form(&Request::from(set)), (expected, Vec::new()));
 
+    let hold = Request::from(Hold { call, file: FILE });
+    assert_eq!(form(&hold).0, format!("1a04000000000000000500000000000000{FILE_BYTES}"));
+    let let_go = Request::from(LetGo { call, file: FILE });
+    assert_eq!(form(&let_go).0, format!("1b04000000000000000500000000000000{FILE_BYTES}"));
+    let renew = Request::from(Renew { client: 4, lease: 5 });
+    assert_eq!(form(&renew).0, "1c04000000000000000500000000000000");
+    let name = Name::new(&b"a"[..]).unwrap();
+    let open = Request::from(Open { who: who(), call, directory: FILE, name });
+    let expected = format!("1d{WHO_BYTES}04000000000000000500000000000000{FILE_BYTES}0161");
+    assert_eq!(form(&open).0, expected);
+
+    let owner = LockOwner { client: 4, id: 6 };
+    let (range, kind) = (ByteRange { first: 1, last: u64::MAX }, LockKind::Exclusive {});
+    let lock = Request::from(Lock { file: FILE, owner, range, kind, lease: 5, reclaim: true });
+    let bytes = concat!(
+        "04000000000000000600000000000000",
+        "0100000000000000ffffffffffffffff",
+        "02",
+        "0500000000000000",
+        "01"
+    );
+    assert_eq!(form(&lock).0, format!("1f{FILE_BYTES}{bytes}"));
+    let unlock = Request::from(Unlock { file: FILE, owner, range });
+    assert_eq!(form(&unlock).0, format!("21{FILE_BYTES}{}", &bytes[..64]));
+
     let commit = Request::from(Commit { file: FILE });
     assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
 }
@@ -78,6 +104,20 @@ fn replies_have_the_agreed_bytes() {
     let expected = format!("{}0201000000000000", form(&attributes).0);
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
+    let held = Held { attributes, lease: 0x0102 };
+    assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("2001{expected}"));
+    assert_eq!(form(&Reply::Renew(Ok(false))).0, "220100");
+    let owner = LockOwner { client: 4, id: 6 };
+    let (range, kind) = (ByteRange { first: 1, last: 2 }, LockKind::Shared {});
+    let conflict = Locked::Conflict { lock: FileLock { owner, range, kind } };
+    let expected = concat!(
+        "280102",
+        "04000000000000000600000000000000",
+        "01000000000000000200000000000000",
+        "01"
+    );
+    assert_eq!(form(&Reply::Lock(Ok(conflict))).0, expected);
+    assert_eq!(form(&Reply::Lock(Ok(Locked::Late {}))).0, "280105");
     let busy = Reply::Undelivered(runtime::Undelivered::Busy);
     assert_eq!(form(&busy).0, "0001");
 }

@@ -138,7 +138,7 @@ fn same_nothing(_: &(), _: &(), _: &str) {}
 fn step(world: &mut World, step: usize, rng: &mut Rng) {
     let (who, name, call) = (any_user(rng), any_name(rng), world.call_id());
     let (one, other) = (world.any(rng), world.any(rng));
-    match rng.below(30) {
+    match rng.below(34) {
         0..3 => {
             let change = Change { size: None, ..any_change(rng) };
             let existing = match rng.below(4) {
@@ -315,6 +315,55 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
         }
         19..23 => space(world, step, one, &who, rng),
         23..28 => xattrs(world, step, (one, call), &who, rng),
+        28 => {
+            // Two clients, so that the last one matters.
+            let call = CallId { client: rng.below(2), ..call };
+            both!(
+                world,
+                step,
+                |pick| Hold { call, file: pick(one) },
+                |real: &Held, model: &Held, told: &str| {
+                    same_attributes(&real.attributes, &model.attributes, told);
+                    assert_eq!(real.lease == 0, model.lease == 0, "{told}");
+                }
+            );
+        }
+        29 => {
+            let call = CallId { client: rng.below(2), ..call };
+            both!(world, step, |pick| LetGo { call, file: pick(one) }, same_nothing);
+        }
+        30 => {
+            let held = both!(
+                world,
+                step,
+                |pick| OpenNew {
+                    who: who.clone(),
+                    call,
+                    directory: pick(one),
+                    name: name.clone(),
+                    existing: Existing::Use {},
+                    change: Change::default(),
+                    durable: false
+                },
+                |real: &HeldNew, model: &HeldNew, told: &str| {
+                    assert_eq!(real.created.new, model.created.new, "{told}");
+                    same_attributes(&real.created.attributes, &model.created.attributes, told);
+                }
+            );
+            if let Some((real, model)) = held {
+                world.learn(&real.created.attributes, &model.created.attributes);
+            }
+        }
+        31 => {
+            both!(
+                world,
+                step,
+                |pick| Open { who: who.clone(), call, directory: pick(one), name: name.clone() },
+                |real: &Held, model: &Held, told: &str| {
+                    same_attributes(&real.attributes, &model.attributes, told);
+                }
+            );
+        }
         _ => read(world, step, one, rng.below(FILE_BYTES_MAX), rng.below(200_000) as u32, &who),
     }
 }

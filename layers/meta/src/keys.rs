@@ -19,6 +19,8 @@ mod table {
     pub(super) const COUNT: u8 = 6;
     pub(super) const APPLIED: u8 = 7;
     pub(super) const XATTR: u8 = 8;
+    pub(super) const UNLINKED: u8 = 9;
+    pub(super) const HOLDER: u8 = 10;
 }
 
 /// What a key is the key of.
@@ -32,6 +34,8 @@ pub(crate) enum Table {
     Applied,
     Reply,
     Xattr,
+    Unlinked,
+    Holder,
 }
 
 /// The table of a key.
@@ -45,6 +49,8 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::APPLIED => Table::Applied,
         table::REPLY => Table::Reply,
         table::XATTR => Table::Xattr,
+        table::UNLINKED => Table::Unlinked,
+        table::HOLDER => Table::Holder,
         _ => return None,
     })
 }
@@ -200,6 +206,26 @@ pub(crate) fn xattrs(ino: u64) -> (Vec<u8>, Vec<u8>) {
     (key(table::XATTR, &[ino]), key(table::XATTR, &[ino + 1]))
 }
 
+/// The file `ino` has no name any more, and somebody may have it open.
+pub(crate) fn unlinked(ino: u64) -> Vec<u8> {
+    key(table::UNLINKED, &[ino])
+}
+
+/// The range of all [`unlinked`] files.
+pub(crate) fn all_unlinked() -> (Vec<u8>, Vec<u8>) {
+    (key(table::UNLINKED, &[]), key(table::UNLINKED + 1, &[]))
+}
+
+/// `client` may have files of this node open.
+pub(crate) fn holder(client: u64) -> Vec<u8> {
+    key(table::HOLDER, &[client])
+}
+
+/// The range of all [`holder`]s.
+pub(crate) fn all_holders() -> (Vec<u8>, Vec<u8>) {
+    (key(table::HOLDER, &[]), key(table::HOLDER + 1, &[]))
+}
+
 /// The range that holds nothing but `key`.
 pub(crate) fn only(key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key.to_vec(), [key, &[0]].concat())
@@ -243,6 +269,8 @@ mod tests {
         assert_eq!(name_parts(&key), Some((position(1, &name), &b"a"[..])));
         assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
         assert!(position(1, &name) < 1 << POSITION_BITS);
+        assert_eq!(unlinked(0x0102), [9, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(holder(3), [10, 0, 0, 0, 0, 0, 0, 0, 3]);
     }
 
     #[test]
@@ -260,6 +288,8 @@ mod tests {
             (applied(IntentId { node: 1, number: 2 }), Table::Applied),
             (reply(5), Table::Reply),
             (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), Table::Xattr),
+            (unlinked(1), Table::Unlinked),
+            (holder(1), Table::Holder),
         ];
         for (key, table) in keys {
             assert_eq!(table_of(&key), Some(table));

@@ -109,7 +109,8 @@ runtime::choice! {
             set: Option<Dentry>,
         },
         /// One name of an inode is gone. With the last one, or if it is a directory, the inode is
-        /// gone too, and its blocks wait for [`Trim`].
+        /// gone too, and its blocks wait for [`Trim`]; a file that somebody holds stays until
+        /// [`LetGo`].
         2 DropLink {
             /// The inode.
             ino: u64,
@@ -666,6 +667,39 @@ runtime::protocol! {
         /// Its incarnation.
         generation: u64,
     } -> Vec<XattrName>;
+
+    /// Somebody has a file open: until [`LetGo`] it outlives its last name. Forgotten when the node
+    /// restarts. What is no regular file is not kept.
+    44 Control Hold {
+        /// The file.
+        ino: u64,
+        /// Its incarnation.
+        generation: u64,
+    } -> Inode;
+
+    /// Nobody has the file open any more. True if it had no name: then it is gone, and waits for
+    /// [`Trim`].
+    45 Control LetGo {
+        /// The file.
+        ino: u64,
+    } -> bool;
+
+    /// A client is about to hold files of this node, or holds none any more. That it is known is
+    /// durable when answered, so that the node waits for it after a restart.
+    46 Control NoteHolder {
+        /// The client.
+        client: u64,
+        /// It may hold files.
+        holds: bool,
+    } -> ();
+
+    /// Clients that were known to hold files when the node started. If there are any, all files
+    /// outlive their last names until [`EndGrace`].
+    47 Control GetHolders {} -> Vec<u64>;
+
+    /// Whoever held files before the node started has said so again, or has had its time. Returns
+    /// files that are gone because nobody holds them. May be asked again and again.
+    48 Bulk EndGrace {} -> Vec<u64>;
 }
 
 runtime::choice! {

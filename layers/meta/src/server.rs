@@ -5,6 +5,7 @@ mod audit;
 mod directories;
 mod effects;
 mod files;
+mod holds;
 mod inodes;
 mod intents;
 mod names;
@@ -31,6 +32,7 @@ pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
 use self::directories::Directories;
+use self::holds::Holds;
 use self::intents::Intents;
 use self::replies::Replies;
 use self::verifiers::Verifiers;
@@ -66,6 +68,7 @@ pub struct MetaServer {
     xattrs: KeyedLock<u64>,
     directories: Directories,
     intents: Intents,
+    holds: Holds,
     space: Space,
     verifiers: Verifiers,
     /// Inodes of this node.
@@ -124,6 +127,7 @@ impl MetaServer {
             xattrs: KeyedLock::default(),
             directories: Directories::default(),
             intents: Intents::default(),
+            holds: Holds::default(),
             space: Space::default(),
             verifiers,
             inode_count: Cell::new(count),
@@ -132,6 +136,7 @@ impl MetaServer {
         server.load_replies().await?;
         server.finish_trims().await?;
         server.load_promises().await?;
+        server.load_holds().await?;
         Ok(server)
     }
 
@@ -188,6 +193,11 @@ impl MetaServer {
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
             Request::FindReply(r) => Reply::FindReply(self.find_reply(r).await),
+            Request::Hold(r) => Reply::Hold(self.hold_file(r).await),
+            Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
+            Request::NoteHolder(r) => Reply::NoteHolder(self.note_holder(r).await),
+            Request::GetHolders(_) => Reply::GetHolders(Ok(self.holders())),
+            Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
         }
     }
 

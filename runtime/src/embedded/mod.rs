@@ -30,7 +30,7 @@ use self::node::{Mail, NodeActor};
 pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
 use crate::buffer::Pool;
 use crate::context::Context;
-use crate::door::{Door, Entrance};
+use crate::door::{Door, Entrance, Work};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
 use crate::protocol::{Class, Undelivered};
@@ -58,7 +58,6 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    arbiters: Vec<ArbiterHandle>,
     system: System,
     thread: Option<JoinHandle<()>>,
     applications: AtomicU32,
@@ -69,6 +68,8 @@ pub struct Embedded {
 struct Shared {
     config: Config,
     pool: Pool,
+    /// The threads.
+    arbiters: Vec<ArbiterHandle>,
     /// Of the file-system nodes, then of the disk nodes.
     nodes: OnceLock<Box<[Addr<NodeActor>]>>,
     /// Drives the timers of ordinary threads.
@@ -104,23 +105,19 @@ impl Embedded {
         let shared = Arc::new(Shared {
             pool: Pool::new(config.pool_bytes),
             config,
+            arbiters,
             nodes: OnceLock::new(),
             timers,
             stopping: AtomicBool::new(false),
         });
-        let machine = Self {
-            shared,
-            arbiters,
-            system,
-            thread: Some(thread),
-            applications: AtomicU32::new(0),
-        };
+        let machine =
+            Self { shared, system, thread: Some(thread), applications: AtomicU32::new(0) };
         machine.start_nodes();
         Ok(machine)
     }
 
     fn start_nodes(&self) {
-        for arbiter in &self.arbiters {
+        for arbiter in &self.shared.arbiters {
             let shared = self.shared.clone();
             arbiter.spawn_fn(move || thread::enter(shared));
         }
@@ -142,7 +139,8 @@ impl Embedded {
     fn arbiter(&self, node: NodeId) -> &ArbiterHandle {
         let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
             node.kind();
-        &self.arbiters[index as usize % self.arbiters.len()]
+        let arbiters = &self.shared.arbiters;
+        &arbiters[index as usize % arbiters.len()]
     }
 
     /// Runs `work` on the thread of `node`. The future resolves to its result; `Err` if it
@@ -183,7 +181,7 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Relaxed);
         let (left, all_left) = mpsc::channel();
-        for arbiter in &self.arbiters {
+        for arbiter in &self.shared.arbiters {
             let left = left.clone();
             arbiter.spawn_fn(move || {
                 thread::leave();
@@ -243,6 +241,11 @@ impl Entrance for Shared {
 
     fn epoch(&self) -> Epoch {
         self.config.epoch
+    }
+
+    fn run(&self, work: Work) {
+        // All threads are alike, and a machine has one.
+        self.arbiters[0].spawn_fn(move || thread::spawn(work()));
     }
 }
 

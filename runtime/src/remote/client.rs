@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::frame::{Frames, Greeting, Header, garbled, kind, pack};
-use crate::door::{Door, Entrance};
+use crate::door::{Door, Entrance, Work};
 use crate::embedded::{sleep_on, stream};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Envelope, Message};
@@ -25,6 +25,8 @@ use crate::wire::{Decoder, Encoder, from_bytes};
 
 /// Requests waiting to be sent, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
+/// Work of the door's users waiting to be begun, at most; more of it is dropped.
+const WORK_MAX: usize = 1024;
 
 /// Connects to the process that listens at the Unix socket `path`.
 ///
@@ -32,8 +34,9 @@ const QUEUE_MAX: usize = 4096;
 pub fn connect(path: &Path) -> io::Result<Door> {
     let (told, greeted) = std_mpsc::channel();
     let (sender, requests) = mpsc::channel(QUEUE_MAX);
+    let (worker, work_to_do) = mpsc::channel(WORK_MAX);
     let path = path.to_owned();
-    #[allow(clippy::disallowed_methods, reason = "the machine itself makes the threads")]
+    #[allow(clippy::disallowed_methods, reason = "the machine itself makes threads and tasks")]
     std::thread::Builder::new().name("mdfs-remote".into()).spawn(move || {
         let runtime = match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -47,6 +50,7 @@ pub fn connect(path: &Path) -> io::Result<Door> {
                 Ok((greeting, frames, writer)) => {
                     // `connect` waits for exactly this message.
                     let _ = told.send(Ok((greeting, Handle::current())));
+                    tokio::task::spawn_local(do_all(work_to_do));
                     talk(requests, frames, writer).await;
                 }
                 Err(error) => {
@@ -59,7 +63,7 @@ pub fn connect(path: &Path) -> io::Result<Door> {
     let lost = || io::Error::from(io::ErrorKind::ConnectionReset);
     let (greeting, timers) = greeted.recv().map_err(|_| lost())??;
     let node = NodeId::application(0);
-    Ok(Door::new(node, Arc::new(Remote { requests: sender, greeting, timers })))
+    Ok(Door::new(node, Arc::new(Remote { requests: sender, work: worker, greeting, timers })))
 }
 
 type Writer = Box<dyn crate::net::Writer>;
@@ -113,6 +117,13 @@ async fn talk(mut requests: mpsc::Receiver<Envelope>, mut frames: Frames, mut wr
     futures::future::select(Box::pin(receive), Box::pin(send)).await;
 }
 
+#[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
+async fn do_all(mut work_to_do: mpsc::Receiver<Work>) {
+    while let Some(work) = work_to_do.recv().await {
+        tokio::task::spawn_local(work());
+    }
+}
+
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -147,6 +158,7 @@ impl Calls {
 /// The other process, as a door sees it.
 struct Remote {
     requests: mpsc::Sender<Envelope>,
+    work: mpsc::Sender<Work>,
     greeting: Greeting,
     timers: Handle,
 }
@@ -173,5 +185,11 @@ impl Entrance for Remote {
 
     fn epoch(&self) -> Epoch {
         Epoch(self.greeting.epoch)
+    }
+
+    fn run(&self, work: Work) {
+        if self.work.try_send(work).is_err() {
+            tracing::debug!("work was dropped: the connection is over, or has too much of it");
+        }
     }
 }

@@ -196,10 +196,10 @@ mod tests {
         assert!(history(&[(1, 4, make(Some(ONE))), (2, 3, make(None))]));
         assert!(!history(&[(1, 4, make(Some(ONE))), (2, 3, make(Some(TWO)))]));
         let remove = |done| Deed::Remove { name: 0, done };
-        let made = (1, 2, make(Some(ONE)));
-        assert!(history(&[made, (3, 6, remove(false)), (4, 5, remove(true))]));
-        assert!(!history(&[made, (3, 6, remove(true)), (4, 5, remove(true))]));
-        assert!(!history(&[made, (3, 4, remove(false)), (5, 6, remove(true))]));
+        let first = (1, 2, make(Some(ONE)));
+        assert!(history(&[first, (3, 6, remove(false)), (4, 5, remove(true))]));
+        assert!(!history(&[first, (3, 6, remove(true)), (4, 5, remove(true))]));
+        assert!(!history(&[first, (3, 4, remove(false)), (5, 6, remove(true))]));
     }
 
     #[test]

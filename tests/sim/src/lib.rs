@@ -29,6 +29,7 @@
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
 //! | `rivals.rs` | workload: names that several want at the same time |
+//! | `holds/` | workload: files that lose their names while programs have them open; locks |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
@@ -44,6 +45,7 @@ pub mod enumerate;
 mod files;
 mod harm;
 mod history;
+mod holds;
 mod kept;
 mod names;
 mod nemesis;
@@ -103,11 +105,13 @@ pub enum Workload {
     Nfs,
     /// Files on disks that are damaged.
     Damage,
+    /// Files that lose their names while they are open.
+    Holds,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -119,6 +123,7 @@ impl Workload {
         Self::Client,
         Self::Nfs,
         Self::Damage,
+        Self::Holds,
     ];
 
     /// The name by which it is chosen.
@@ -135,6 +140,7 @@ impl Workload {
             Self::Client => "client",
             Self::Nfs => "nfs",
             Self::Damage => "damage",
+            Self::Holds => "holds",
         }
     }
 
@@ -150,12 +156,15 @@ impl Workload {
                 self,
                 Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client | Self::Nfs
             ),
-            heavy: !matches!(self, Self::Names | Self::Client | Self::Nfs | Self::Damage),
+            heavy: !matches!(
+                self,
+                Self::Names | Self::Client | Self::Nfs | Self::Damage | Self::Holds
+            ),
             damage: self == Self::Damage,
             late_relapses: self == Self::Entries,
             restarts: match self {
                 Self::Disks => Restarts::Disks,
-                Self::Cache => Restarts::All,
+                Self::Cache | Self::Holds => Restarts::All,
                 _ => Restarts::None,
             },
         }
@@ -382,6 +391,7 @@ fn drive<'a>(
         }
         Workload::Client => programs::run(scene, habits, planted).boxed_local(),
         Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
+        Workload::Holds => holds::run(scene, clients, rounds, round_ms).boxed_local(),
         Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
     }
 }

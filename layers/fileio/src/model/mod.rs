@@ -12,7 +12,9 @@
 //! - The owner of a file may always read, write and cut it, and whoever may execute a file may read
 //!   it (RFC 1813 section 4.4): access was checked when the file was opened, and a program may write
 //!   a file that it created read-only.
-//! - A file is gone with its last name; requests with its handle are then [`Error::Stale`].
+//! - A file is gone with its last name, or when the last client that holds it lets go; requests with
+//!   its handle are then [`Error::Stale`]. It gets no name again once it has none. Directories are
+//!   never held. Leases do not end here.
 //! - Writing, cutting or giving away a file by anybody but root takes its setuid and setgid bits.
 //! - Modes that are not given are 0644 for files and other nodes, 0755 for directories; a symbolic
 //!   link's is always 0777. A directory's size is one page.
@@ -35,11 +37,13 @@
 //! | `names.rs` | requests that name an entry of a directory |
 //! | `files.rs` | requests by handle |
 //! | `xattrs.rs` | extended attributes |
+//! | `holds.rs` | files that clients have open |
 //! | `content.rs` | the bytes of a sparse file |
 //! | `machine.rs` | a machine to test clients on |
 
 mod content;
 mod files;
+mod holds;
 pub mod machine;
 mod names;
 mod state;
@@ -157,6 +161,17 @@ impl Model {
             Request::RemoveXattr(r) => Reply::RemoveXattr(state.remove_xattr(r, now)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
+            Request::Hold(r) => Reply::Hold(state.hold(r)),
+            Request::LetGo(r) => {
+                state.let_go(r);
+                Reply::LetGo(Ok(()))
+            }
+            Request::Renew(r) => Reply::Renew(Ok(r.lease == holds::LEASE_ID)),
+            Request::Lock(r) => Reply::Lock(state.lock(r)),
+            Request::TestLock(r) => Reply::TestLock(state.test_lock(r)),
+            Request::Unlock(r) => Reply::Unlock(state.unlock(r)),
+            Request::Open(r) => Reply::Open(state.open(r)),
+            Request::OpenNew(r) => Reply::OpenNew(state.open_new(r, now)),
             // Only nodes say this to each other; the model is one.
             Request::Trim(_) => Reply::Trim(Err(Error::Invalid {})),
         }
@@ -185,6 +200,7 @@ impl Answered {
 fn succeeded(reply: &Reply) -> bool {
     match reply {
         Reply::Create(r) => r.is_ok(),
+        Reply::OpenNew(r) => r.is_ok(),
         Reply::MakeNode(r) | Reply::Link(r) | Reply::SetXattr(r) | Reply::RemoveXattr(r) => {
             r.is_ok()
         }

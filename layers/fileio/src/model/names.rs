@@ -158,6 +158,9 @@ impl State {
             return Err(Error::NotPermitted {});
         }
         let inode = self.inode_mut(&r.file)?;
+        if inode.fixed.links == 0 {
+            return Err(Error::NotFound {});
+        }
         if inode.fixed.links >= LINKS_MAX {
             return Err(Error::TooManyLinks {});
         }

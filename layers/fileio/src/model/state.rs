@@ -1,8 +1,9 @@
 //! Inodes, and who may do what with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::content::{Content, PAGE};
+use crate::locks::LockTable;
 use crate::protocol::{
     Attributes, Change, Credentials, Error, FILE_SIZE_MAX, Handle, Kind, Name, ROOT, SetTime,
     Space, Time, XattrName,
@@ -24,6 +25,9 @@ pub(super) struct State {
     /// Numbers to be used again, with their last generation.
     freed: BTreeMap<u64, u64>,
     ino_last: u64,
+    /// Clients that hold each file. Their leases never end.
+    pub(super) holders: BTreeMap<u64, BTreeSet<u64>>,
+    pub(super) locks: LockTable,
 }
 
 #[derive(Debug)]
@@ -219,6 +223,8 @@ impl State {
             inodes: BTreeMap::from([(ROOT.ino, root)]),
             freed: BTreeMap::new(),
             ino_last: ROOT.ino,
+            holders: BTreeMap::new(),
+            locks: LockTable::default(),
         }
     }
 
@@ -338,15 +344,21 @@ impl State {
         Ok(self.inodes.entry(handle.ino).or_insert(inode))
     }
 
-    /// One name less; the last one takes the file with it.
+    /// One name less; the last one takes the file with it, unless somebody holds it.
     pub(super) fn unlink(&mut self, ino: u64, now: Time) {
+        let is_held = self.holders.contains_key(&ino);
         let inode = self.named(ino);
         inode.fixed.links -= 1;
         inode.fixed.ctime = now;
-        if inode.is_directory() || inode.fixed.links == 0 {
-            let generation = inode.fixed.generation;
-            self.inodes.remove(&ino);
-            self.freed.insert(ino, generation);
+        if inode.is_directory() || (inode.fixed.links == 0 && !is_held) {
+            self.end(ino);
+        }
+    }
+
+    /// An inode is gone.
+    pub(super) fn end(&mut self, ino: u64) {
+        if let Some(inode) = self.inodes.remove(&ino) {
+            self.freed.insert(ino, inode.fixed.generation);
         }
     }
 

@@ -91,6 +91,7 @@ impl FileServer {
             Request::RemoveDirectory(r) => Reply::RemoveDirectory(self.remove_directory(r).await),
             Request::Rename(r) => Reply::Rename(self.rename(r).await),
             Request::Link(r) => Reply::Link(self.link(r).await),
+            Request::OpenNew(r) => Reply::OpenNew(self.open_new(r).await),
             Request::SetXattr(r) => Reply::SetXattr(self.set_xattr(r).await),
             Request::RemoveXattr(r) => Reply::RemoveXattr(self.remove_xattr(r).await),
             _ => Reply::Undelivered(Undelivered::Garbled),
@@ -104,6 +105,10 @@ impl FileServer {
                 let file = Handle { ino, generation };
                 let attributes = self.made_before(file, Kind::File {}, &r.who).await;
                 Reply::Create(attributes.map(|attributes| Created { attributes, new: true }))
+            }
+            (Request::OpenNew(r), Outcome::Made { ino, generation }) => {
+                let file = Handle { ino, generation };
+                Reply::OpenNew(self.hold_again(r.call, file, &r.who).await)
             }
             (Request::MakeNode(r), Outcome::Made { ino, generation }) => {
                 let file = Handle { ino, generation };
@@ -127,7 +132,7 @@ impl FileServer {
     }
 
     /// What `who` has made, linked or changed earlier, as it is now.
-    async fn made_before(
+    pub(super) async fn made_before(
         &self,
         file: Handle,
         kind: Kind,
@@ -146,6 +151,7 @@ fn is_durable(request: &Request) -> bool {
     match request {
         Request::Create(r) => r.durable,
         Request::Remove(r) => r.durable,
+        Request::OpenNew(r) => r.durable,
         Request::SetXattr(r) => r.durable,
         Request::RemoveXattr(r) => r.durable,
         _ => true,
@@ -161,6 +167,7 @@ fn is_final(error: Error) -> bool {
 fn failure(reply: &Reply) -> Option<Error> {
     match reply {
         Reply::Create(r) => r.as_ref().err().copied(),
+        Reply::OpenNew(r) => r.as_ref().err().copied(),
         Reply::MakeNode(r) | Reply::Link(r) | Reply::SetXattr(r) | Reply::RemoveXattr(r) => {
             r.as_ref().err().copied()
         }
@@ -173,6 +180,7 @@ fn failure(reply: &Reply) -> Option<Error> {
 fn refused(request: &Request, error: Error) -> Reply {
     match request {
         Request::Create(_) => Reply::Create(Err(error)),
+        Request::OpenNew(_) => Reply::OpenNew(Err(error)),
         Request::MakeNode(_) => Reply::MakeNode(Err(error)),
         Request::Remove(_) => Reply::Remove(Err(error)),
         Request::RemoveDirectory(_) => Reply::RemoveDirectory(Err(error)),

@@ -24,18 +24,28 @@ const WORD_PAUSE_DOUBLINGS: usize = 5;
 
 impl FileServer {
     pub(super) async fn lookup(&self, request: Lookup) -> Result<Attributes, Error> {
-        let Lookup { who, directory, name } = request;
+        self.look_up(&request, async |found| Ok(self.inode(handle_of(&found)).await?.attributes))
+            .await
+    }
+
+    /// What `get` tells of that which a name names.
+    pub(super) async fn look_up<T>(
+        &self,
+        request: &Lookup,
+        get: impl AsyncFn(Dentry) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let &Lookup { ref who, directory, ref name } = request;
         let mut names_nothing = None;
         for race in 0..RACES_MAX {
             let above = self.inode(directory).await?.attributes;
-            rules::check_search(&who, &above)?;
-            let found = self.find(directory, &name).await?.ok_or(Error::NotFound {})?;
-            match self.inode(handle_of(&found)).await {
+            rules::check_search(who, &above)?;
+            let found = self.find(directory, name).await?.ok_or(Error::NotFound {})?;
+            match get(found).await {
                 // Removed between the two: look again.
                 Err(Error::Stale {}) => {}
-                inode => return Ok(inode?.attributes),
+                got => return got,
             }
-            names_nothing = self.find(directory, &name).await?.filter(|now| *now == found);
+            names_nothing = self.find(directory, name).await?.filter(|now| *now == found);
             if names_nothing.is_some() {
                 // A rename over it was decided where the inode was, and its word is on the way here.
                 self.context.sleep(WORD_PAUSE * (1 << race.min(WORD_PAUSE_DOUBLINGS))).await;
@@ -43,7 +53,7 @@ impl FileServer {
         }
         let found = names_nothing.ok_or(Undelivered::Busy)?;
         // As long as the word is on its way the name is claimed, so this is busy.
-        match self.make_name_durable(directory, &name, found).await {
+        match self.make_name_durable(directory, name, found).await {
             Ok(()) => Err(Error::Damaged {}),
             Err(Error::Changed {}) => Err(Undelivered::Busy.into()),
             Err(error) => Err(error),
@@ -244,6 +254,10 @@ impl FileServer {
         let linked = self.inode(*file).await?.attributes;
         if linked.kind == (Kind::Directory {}) {
             return Err(Error::NotPermitted {});
+        }
+        if linked.links == 0 {
+            // It lives for those who have it open, and gets no name again.
+            return Err(Error::NotFound {});
         }
         if linked.links >= LINKS_MAX {
             return Err(Error::TooManyLinks {});

@@ -1,5 +1,7 @@
 //! Making changes durable, and letting go of files that are gone.
 
+use std::rc::Rc;
+
 use futures::StreamExt as _;
 use meta::protocol::{self as metadata, GetDirty, GetGone, RollBack, Seal, Trim};
 
@@ -41,12 +43,13 @@ impl FileServer {
 
     /// Commits what has waited for long, and frees what nobody has told of, for as long as the node
     /// lives.
-    pub(super) async fn commit_now_and_then(&self) {
+    pub(super) async fn commit_now_and_then(self: &Rc<Self>) {
         loop {
             self.context.sleep(COMMIT_INTERVAL).await;
             for ino in self.meta_here(GetGone {}).await.unwrap_or_default() {
                 self.trim(ino).await;
             }
+            self.remove_what_nobody_holds().await;
             if let Err(error) = self.commit_dirty(COMMIT_AGE_MS).await {
                 tracing::warn!(%error, "a commit in the background failed, it will be tried again");
             }
@@ -69,9 +72,16 @@ impl FileServer {
     }
 
     /// Makes everything of this node durable, and its log short.
-    pub(super) async fn settle(&self) -> Result<(), Error> {
+    pub(super) async fn settle(self: &Rc<Self>) -> Result<(), Error> {
         self.commit_dirty(0).await?;
+        self.forget_idle_clients().await?;
         self.meta_here(metadata::Settle {}).await
+    }
+
+    /// Frees the blocks of a file that is gone, in the background.
+    pub(super) fn trim_later(self: &Rc<Self>, ino: u64) {
+        let server = self.clone();
+        self.context.task(async move { server.trim(ino).await });
     }
 
     /// Frees the blocks of a file that is gone, once the last reader has finished.

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use super::{MetaServer, decode};
-use crate::attributes::{Name, XattrName};
+use crate::attributes::{Attributes, Kind, Name, XattrName};
 use crate::keys;
 use crate::protocol::{Chunk, Dentry, Inode, Run, StoredReply};
 use crate::store::{Audit, StoreError, VALUE_BYTES_MAX};
@@ -34,6 +34,8 @@ pub struct NodeAudit {
     pub promises: u64,
     /// Effects of other nodes' promises that are remembered as applied.
     pub applied: u64,
+    /// Files without a name that somebody may have open.
+    pub unlinked: Vec<u64>,
     /// The count of inodes that the node keeps.
     pub inode_count: u64,
     /// What contradicts itself, in words. Empty on a sound node.
@@ -80,6 +82,7 @@ impl MetaServer {
             let (inodes, count) = (found.inodes.len(), found.inode_count);
             found.flaws.push(format!("{inodes} inodes are there, {count} are counted"));
         }
+        found.check_unlinked();
         Ok(found)
     }
 }
@@ -93,6 +96,7 @@ impl NodeAudit {
             *self.blocks.entry(ino).or_default() += blocks;
         }
         self.xattrs.extend(other.xattrs);
+        self.unlinked.extend(other.unlinked);
         self.trims.extend(other.trims);
         self.passing_groups += other.passing_groups;
         self.promises += other.promises;
@@ -117,6 +121,19 @@ impl NodeAudit {
         }
     }
 
+    /// A file without a name has a mark, and nothing else has.
+    fn check_unlinked(&mut self) {
+        let is_unlinked =
+            |attributes: &Attributes| attributes.links == 0 && attributes.kind == (Kind::File {});
+        let nameless = self.inodes.iter().map(|inode| &inode.attributes);
+        let nameless: Vec<u64> =
+            nameless.filter(|file| is_unlinked(file)).map(|file| file.ino).collect();
+        if nameless != self.unlinked {
+            let marked = &self.unlinked;
+            self.flaws.push(format!("files {nameless:?} have no name, {marked:?} are marked so"));
+        }
+    }
+
     /// Takes one key of the store; `None` if it cannot be read.
     fn take(&mut self, key: &[u8], value: &[u8], used: &mut Vec<Run>) -> Option<()> {
         match keys::table_of(key)? {
@@ -137,7 +154,8 @@ impl NodeAudit {
                 keys::PROMISES => self.promises += 1,
                 _ => return None,
             },
-            keys::Table::Count => {}
+            keys::Table::Count | keys::Table::Holder => {}
+            keys::Table::Unlinked => self.unlinked.push(keys::number(key, 1)?),
             keys::Table::Applied => self.applied += 1,
             keys::Table::Reply => drop(decode::<StoredReply>(value).ok()?),
             keys::Table::Xattr => {

@@ -51,6 +51,14 @@ struct After {
     stored: Inode,
 }
 
+impl After {
+    /// A file without a name.
+    fn is_unlinked(&self) -> bool {
+        let Attributes { kind, links, .. } = self.stored.attributes;
+        links == 0 && kind == (Kind::File {})
+    }
+}
+
 /// Inodes after the effects; `None` if they are gone.
 #[derive(Default)]
 pub(super) struct Staged {
@@ -58,6 +66,11 @@ pub(super) struct Staged {
 }
 
 impl Staged {
+    /// Nothing but the end of one inode.
+    pub(super) fn removal(ino: u64) -> Self {
+        Self { inodes: BTreeMap::from([(ino, None)]) }
+    }
+
     /// Inodes that are gone.
     pub(super) fn gone(&self) -> Vec<u64> {
         let gone = self.inodes.iter().filter(|(_, after)| after.is_none());
@@ -127,9 +140,10 @@ impl MetaServer {
                 }
                 Effect::DropLink { ino, time, .. } => {
                     batch.relieve();
-                    match self
-                        .with_staged(&mut staged, *ino, held, |after| Ok(drop_link(after, *time)))
-                    {
+                    let kept = self.holds.keeps(*ino);
+                    match self.with_staged(&mut staged, *ino, held, |after| {
+                        Ok(drop_link(after, *time) || (kept && after.is_unlinked()))
+                    }) {
                         // Somebody else has removed the name.
                         Err(Error::Stale {}) => Err(Error::Changed {}),
                         outcome => outcome,
@@ -137,6 +151,10 @@ impl MetaServer {
                 }
                 Effect::ChangeParts { ino, change, .. } => {
                     self.with_staged(&mut staged, *ino, held, |after| {
+                        if change.links > 0 && after.is_unlinked() {
+                            // It lives for those who have it open, and gets no name again.
+                            return Err(Error::Changed {});
+                        }
                         apply(change, &mut after.seen);
                         apply(change, &mut after.stored);
                         Ok(true)
@@ -178,12 +196,19 @@ impl MetaServer {
         Ok(())
     }
 
-    fn put_staged(&self, staged: &Staged, batch: &mut Batch) {
+    pub(super) fn put_staged(&self, staged: &Staged, batch: &mut Batch) {
         let mut count = self.inode_count.get();
         for (&ino, after) in &staged.inodes {
+            let is_marked = self.holds.is_unlinked(ino);
             if let Some(after) = after {
                 batch.put(keys::inode(ino), to_bytes(&after.stored));
+                if after.is_unlinked() && !is_marked {
+                    batch.put(keys::unlinked(ino), Vec::new());
+                }
             } else {
+                if is_marked {
+                    batch.delete(keys::unlinked(ino));
+                }
                 batch.delete(keys::inode(ino));
                 batch.put(keys::trim_intent(ino), to_bytes(&0_u64));
                 count = count.saturating_sub(1);
@@ -201,6 +226,9 @@ impl MetaServer {
                 self.inode_is_gone(ino);
                 continue;
             };
+            if after.is_unlinked() {
+                self.holds.marked(ino);
+            }
             if let Some(active) = self.inodes.borrow_mut().get_mut(&ino) {
                 active.inode = after.seen;
                 active.stored = after.stored;
@@ -215,6 +243,7 @@ impl MetaServer {
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
         self.dead.borrow_mut().insert(ino, unnamed);
         self.directories.removed(ino);
+        self.holds.removed(ino);
     }
 }
 

@@ -31,7 +31,7 @@ mod perform;
 mod state;
 mod tree;
 mod vocabulary;
-mod volume;
+pub(crate) mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

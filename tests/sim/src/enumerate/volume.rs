@@ -232,7 +232,7 @@ async fn try_out(context: &Context) -> Result<(), fileio::protocol::Error> {
 }
 
 /// What the metadata of all nodes together says that cannot be.
-fn flaws(audit: NodeAudit) -> Vec<String> {
+pub(crate) fn flaws(audit: NodeAudit) -> Vec<String> {
     let mut flaws = audit.flaws;
     let mut names: BTreeMap<Handle, u32> = BTreeMap::new();
     let mut directories: BTreeMap<u64, u32> = BTreeMap::new();

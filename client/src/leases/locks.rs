@@ -1,0 +1,262 @@
+//! Locks of this client, which last as long as its leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fileio::client::ask;
+use fileio::hash::ino_node;
+use fileio::protocol::{
+    ByteRange, Error as FileIoError, FileLock, Handle, LEASE, Lock, LockKind, LockOwner, Locked,
+    Unlock,
+};
+use runtime::protocol::Undelivered;
+use runtime::{NodeId, Spawn};
+
+use super::{Leases, Open};
+use crate::lock::Tried;
+
+/// A lock is asked for so often while the lease changes under which it is asked for.
+const LEASE_TRIES_MAX: u32 = 8;
+/// Whoever waits for an unlock that is under way looks so often, so many times.
+const UNLOCK_PAUSE: Duration = Duration::from_millis(1);
+const UNLOCK_LOOKS_MAX: u32 = 1_000;
+/// The pause before an unlock that did not get through is sent again.
+const UNLOCK_RETRY: Duration = Duration::from_secs(1);
+
+/// An unlock that is under way, until it is dropped.
+struct Unlocking {
+    leases: Arc<Leases>,
+    file: Handle,
+}
+
+impl Drop for Unlocking {
+    fn drop(&mut self) {
+        let mut open = self.leases.open();
+        if let Some(count) = open.unlocking.get_mut(&self.file) {
+            *count -= 1;
+            if *count == 0 {
+                open.unlocking.remove(&self.file);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// The locks on files at `node` are lost.
+    fn lose_locks(&mut self, node: NodeId, fs_nodes: u32) {
+        let at_node = |file: &&Handle| ino_node(file.ino, fs_nodes) == node;
+        let files: Vec<Handle> = self.files.keys().filter(at_node).copied().collect();
+        for file in files {
+            self.lose_locks_of(file);
+        }
+    }
+
+    fn lose_locks_of(&mut self, file: Handle) {
+        if let Some(lock) = self.locks.of(file.ino).first() {
+            self.locks.release(file.ino, lock.owner.client);
+            self.lost.insert(file);
+        }
+    }
+}
+
+impl Leases {
+    /// An owner of locks of this client.
+    pub(crate) fn owner(&self, id: u64) -> LockOwner {
+        LockOwner { client: self.client, id }
+    }
+
+    /// Were locks on the file lost since it was opened?
+    pub(crate) fn has_lost_locks(&self, file: Handle) -> bool {
+        self.open().lost.contains(&file)
+    }
+
+    /// Locks bytes of a file that is open, if nobody else has them.
+    pub(crate) async fn lock<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        file: Handle,
+        (id, range, kind): (u64, ByteRange, LockKind),
+    ) -> Result<Tried, FileIoError> {
+        let (owner, node) = (self.owner(id), ino_node(file.ino, machine.fs_nodes()));
+        // A late unlock would take what is locked now.
+        if !self.unlocks_are_over(machine, file).await {
+            return Err(Undelivered::Busy.into());
+        }
+        for _ in 0..LEASE_TRIES_MAX {
+            let lease = self.open().leases.get(&node).copied().ok_or(FileIoError::Stale {})?;
+            let watch = self.watch_unless_watched(machine, node);
+            let call = Lock { file, owner, range, kind, lease, reclaim: false };
+            match ask(machine, call).await? {
+                Locked::Conflict { lock } => return Ok(Tried::Conflict(lock)),
+                Locked::Grace {} => return Ok(Tried::Later),
+                Locked::Late {} => return Err(Undelivered::Garbled.into()),
+                Locked::Granted {}
+                    if self.note_lock(node, lease, watch, (file, owner, range, kind)) =>
+                {
+                    return Ok(Tried::Granted);
+                }
+                // The lease is another one by now.
+                Locked::Granted {} => {}
+                Locked::Unheld {} => {
+                    self.renew_at(machine, node, lease).await;
+                }
+            }
+        }
+        Err(Undelivered::Busy.into())
+    }
+
+    /// Waits a while for unlocks of the file that are under way; false if they do not end.
+    async fn unlocks_are_over<S: Spawn>(&self, machine: &S, file: Handle) -> bool {
+        for _ in 0..UNLOCK_LOOKS_MAX {
+            if !self.open().unlocking.contains_key(&file) {
+                return true;
+            }
+            machine.sleep(UNLOCK_PAUSE).await;
+        }
+        false
+    }
+
+    /// Notes a lock that was granted; false if the lease has changed since it was asked for, or the
+    /// file is not open any more.
+    fn note_lock(
+        &self,
+        node: NodeId,
+        lease: u64,
+        watch: Option<u64>,
+        (file, owner, range, kind): (Handle, LockOwner, ByteRange, LockKind),
+    ) -> bool {
+        let mut open = self.open();
+        let counts = open.leases.get(&node) == Some(&lease) && open.files.contains_key(&file);
+        if counts {
+            if let Some(watch) = watch {
+                open.watched.entry(node).or_insert(watch);
+            }
+            // The node has granted it, so it is no conflict, and not too much.
+            return open.locks.lock(file.ino, owner, range, kind).is_ok();
+        }
+        false
+    }
+
+    /// Gives up what `id` has locked of some bytes.
+    pub(crate) async fn unlock<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        file: Handle,
+        id: u64,
+        range: ByteRange,
+    ) -> Result<(), FileIoError> {
+        let owner = self.owner(id);
+        let _unlocking = self.begin_unlock(file, owner, range)?;
+        loop {
+            match ask(machine, Unlock { file, owner, range }).await {
+                Err(FileIoError::Undelivered { why }) if why.is_passing() => {
+                    machine.sleep(UNLOCK_RETRY).await;
+                }
+                unlocked => return unlocked,
+            }
+        }
+    }
+
+    /// The same in the background.
+    pub(crate) fn unlock_later<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        file: Handle,
+        id: u64,
+        range: ByteRange,
+    ) {
+        // Whoever locks next waits for this.
+        *self.open().unlocking.entry(file).or_default() += 1;
+        let unlocking = Unlocking { leases: self.clone(), file };
+        machine.task(move |machine| async move {
+            if let Err(error) = unlocking.leases.unlock(&machine, file, id, range).await {
+                tracing::warn!(%error, "a lock stays until its file is closed");
+            }
+        });
+    }
+
+    fn begin_unlock(
+        self: &Arc<Self>,
+        file: Handle,
+        owner: LockOwner,
+        range: ByteRange,
+    ) -> Result<Unlocking, FileIoError> {
+        let mut open = self.open();
+        open.locks.unlock(file.ino, owner, range).map_err(|_| Undelivered::Busy)?;
+        *open.unlocking.entry(file).or_default() += 1;
+        Ok(Unlocking { leases: self.clone(), file })
+    }
+
+    /// Gets all locks at `node` again, under a new lease there. Those that others may have had
+    /// meanwhile are lost. False if the node has to be asked again.
+    pub(super) async fn lock_again<S: Spawn>(&self, machine: &S, node: NodeId, lease: u64) -> bool {
+        for file in self.files_at(node, machine.fs_nodes()) {
+            // What is being given up must not come back.
+            if !self.unlocks_are_over(machine, file).await {
+                return false;
+            }
+            let locks: Vec<FileLock> = self.open().locks.of(file.ino).to_vec();
+            for FileLock { owner, range, kind } in locks {
+                let call = Lock { file, owner, range, kind, lease, reclaim: true };
+                match ask(machine, call).await {
+                    Ok(Locked::Granted {}) => {}
+                    Ok(Locked::Conflict { .. } | Locked::Late {}) => {
+                        self.open().lose_locks_of(file);
+                        break;
+                    }
+                    Ok(Locked::Unheld {} | Locked::Grace {}) | Err(_) => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// Begins to watch the lease at `node` if nobody does: locks need it. To be called before the
+    /// request that lets the lease begin anew.
+    fn watch_unless_watched<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId) -> Option<u64> {
+        let is_watched = self.open().watched.contains_key(&node);
+        (!is_watched).then(|| self.watch(machine, node))
+    }
+
+    /// Loses the locks at `node` if the lease has not begun anew a lease's time from now. It has if
+    /// another watch was [noted](Self::renewed) meanwhile.
+    fn watch<S: Spawn>(self: &Arc<Self>, machine: &S, node: NodeId) -> u64 {
+        let (number, leases) = (self.call().number, self.clone());
+        machine.task(move |machine| async move {
+            machine.sleep(LEASE).await;
+            let mut open = leases.open();
+            if open.watched.get(&node) == Some(&number) {
+                open.watched.remove(&node);
+                open.lose_locks(node, machine.fs_nodes());
+            }
+        });
+        number
+    }
+
+    /// Before a renewal at `node`: a new watch, if there are locks.
+    pub(super) fn watch_again<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        node: NodeId,
+    ) -> Option<u64> {
+        let fs_nodes = machine.fs_nodes();
+        let has_locks = {
+            let mut open = self.open();
+            let at_node = |file: &&Handle| ino_node(file.ino, fs_nodes) == node;
+            let mut files = open.files.keys().filter(at_node);
+            let has_locks = files.any(|file| !open.locks.of(file.ino).is_empty());
+            if !has_locks {
+                open.watched.remove(&node);
+            }
+            has_locks
+        };
+        has_locks.then(|| self.watch(machine, node))
+    }
+
+    /// The lease has begun anew; `watch` was begun before.
+    pub(super) fn renewed(&self, node: NodeId, watch: Option<u64>) {
+        if let Some(watch) = watch {
+            self.open().watched.insert(node, watch);
+        }
+    }
+}

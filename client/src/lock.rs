@@ -1,0 +1,121 @@
+//! Locks of byte ranges of open files: advisory, as POSIX has them.
+//!
+//! They are kept under the leases that hold open files (ADR 10). If a client is cut off for longer
+//! than a lease, or comes back too late after a node has restarted, its locks are lost, of which
+//! [`Lock::is_held`] tells: whoever changes what a lock guards asks that first.
+
+use std::time::Duration;
+
+use fileio::protocol::{ByteRange, FileLock, LockKind, TestLock};
+use runtime::Spawn;
+
+use crate::error::{Cause, Error};
+use crate::file::File;
+
+/// The first pause of whoever waits for a lock, and the longest; each is twice as long as the last.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// What came of trying to lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// The bytes are locked.
+    Granted,
+    /// Somebody else has this lock.
+    Conflict(FileLock),
+    /// A node has restarted and first hears who had locks before. Try again.
+    Later,
+}
+
+/// Locked bytes of an open file. Dropping it gives them up in the background.
+///
+/// Its owner is the opening of the file: what that locks again is still locked once, and free when
+/// the first of its locks on these bytes is dropped.
+#[derive(Debug)]
+pub struct Lock<S: Spawn> {
+    file: File<S>,
+    range: ByteRange,
+}
+
+impl<S: Spawn> Lock<S> {
+    /// What is locked.
+    pub fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    /// Is the lock still there, as far as this client knows? Not after a lease ended: then others
+    /// may have had the bytes meanwhile.
+    pub fn is_held(&self) -> bool {
+        !self.file.has_lost_locks()
+    }
+}
+
+impl<S: Spawn> Drop for Lock<S> {
+    fn drop(&mut self) {
+        self.file.unlock_later(self.range);
+    }
+}
+
+impl<S: Spawn> File<S> {
+    /// Locks bytes; waits as long as others have them.
+    pub async fn lock(&self, range: ByteRange, kind: LockKind) -> Result<Lock<S>, Error> {
+        let mut pause = LOCK_PAUSE;
+        loop {
+            if let Some(lock) = self.try_lock(range, kind).await? {
+                return Ok(lock);
+            }
+            self.machine().sleep(pause).await;
+            pause = (2 * pause).min(LOCK_PAUSE_MAX);
+        }
+    }
+
+    /// Locks bytes, if nobody else has them.
+    pub async fn try_lock(
+        &self,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<Option<Lock<S>>, Error> {
+        let tried = self.try_lock_as(self.id(), range, kind).await?;
+        let lock = || Lock { file: self.clone(), range };
+        Ok((tried == Tried::Granted).then(lock))
+    }
+
+    /// Locks bytes for `id`, if nobody else has them: for those who keep the owners of locks
+    /// themselves. Locks end with [`unlock_as`](Self::unlock_as), or when the client has the file
+    /// open no more.
+    pub async fn try_lock_as(
+        &self,
+        id: u64,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<Tried, Error> {
+        let tried = self.leases().lock(self.machine(), self.handle(), (id, range, kind)).await;
+        tried.map_err(|cause| Error::of("lock", self.path())(Cause::from(cause)))
+    }
+
+    /// Gives up what `id` has locked of some bytes.
+    pub async fn unlock_as(&self, id: u64, range: ByteRange) -> Result<(), Error> {
+        let unlocked = self.leases().unlock(self.machine(), self.handle(), id, range).await;
+        unlocked.map_err(|cause| Error::of("unlock", self.path())(Cause::from(cause)))
+    }
+
+    /// A lock of somebody else that would be in the way of such a lock.
+    pub async fn test_lock(
+        &self,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<Option<FileLock>, Error> {
+        let (file, owner) = (self.handle(), self.leases().owner(self.id()));
+        let tested = self.system().ask(TestLock { file, owner, range, kind }).await;
+        tested.map_err(Error::of("test the locks of", self.path()))
+    }
+
+    /// Were locks of this client on the file lost since it was opened?
+    pub fn has_lost_locks(&self) -> bool {
+        self.leases().has_lost_locks(self.handle())
+    }
+
+    fn unlock_later(&self, range: ByteRange) {
+        self.leases().unlock_later(self.machine(), self.handle(), self.id(), range);
+    }
+}

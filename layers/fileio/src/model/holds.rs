@@ -1,0 +1,90 @@
+//! Files that clients have open.
+
+use runtime::protocol::Undelivered;
+
+use super::state::State;
+use crate::locks::Refusal;
+use crate::protocol::{
+    Attributes, ByteRange, Create, Error, FileLock, Held, HeldNew, Hold, Kind, LetGo, Lock, Locked,
+    Lookup, Open, OpenNew, TestLock, Time, Unlock,
+};
+
+/// The lease of all clients.
+pub(super) const LEASE_ID: u64 = 1;
+
+impl State {
+    pub(super) fn hold(&mut self, r: &Hold) -> Result<Held, Error> {
+        let attributes = self.attributes(&r.file)?;
+        Ok(self.held(r.call.client, attributes))
+    }
+
+    pub(super) fn let_go(&mut self, r: &LetGo) {
+        let ino = r.file.ino;
+        // The number may be another file's by now.
+        if self.attributes(&r.file).is_err() {
+            return;
+        }
+        let Some(holders) = self.holders.get_mut(&ino) else { return };
+        holders.remove(&r.call.client);
+        self.locks.release(ino, r.call.client);
+        if holders.is_empty() {
+            self.holders.remove(&ino);
+            if self.attributes(&r.file).is_ok_and(|file| file.links == 0) {
+                self.end(ino);
+            }
+        }
+    }
+
+    pub(super) fn open(&mut self, r: &Open) -> Result<Held, Error> {
+        let (who, directory, name) = (r.who.clone(), r.directory, r.name.clone());
+        let attributes = self.lookup(&Lookup { who, directory, name })?;
+        Ok(self.held(r.call.client, attributes))
+    }
+
+    pub(super) fn open_new(&mut self, r: &OpenNew, now: Time) -> Result<HeldNew, Error> {
+        let OpenNew { who, call, directory, name, existing, change, durable } = r.clone();
+        let create = Create { who, call, directory, name, existing, change, durable };
+        let created = self.create(&create, now)?;
+        let Held { lease, .. } = self.held(call.client, created.attributes);
+        Ok(HeldNew { created, lease })
+    }
+
+    pub(super) fn lock(&mut self, r: &Lock) -> Result<Locked, Error> {
+        check_range(r.range)?;
+        let holders = self.holders.get(&r.file.ino);
+        if r.lease != LEASE_ID || !holders.is_some_and(|all| all.contains(&r.owner.client)) {
+            return Ok(Locked::Unheld {});
+        }
+        if r.reclaim {
+            return Ok(Locked::Late {});
+        }
+        match self.locks.lock(r.file.ino, r.owner, r.range, r.kind) {
+            Ok(()) => Ok(Locked::Granted {}),
+            Err(Refusal::Conflict(lock)) => Ok(Locked::Conflict { lock }),
+            Err(Refusal::Full) => Err(Undelivered::Busy.into()),
+        }
+    }
+
+    pub(super) fn test_lock(&self, r: &TestLock) -> Result<Option<FileLock>, Error> {
+        check_range(r.range)?;
+        Ok(self.locks.conflict(r.file.ino, r.owner, r.range, r.kind))
+    }
+
+    pub(super) fn unlock(&mut self, r: &Unlock) -> Result<(), Error> {
+        check_range(r.range)?;
+        let unlocked = self.locks.unlock(r.file.ino, r.owner, r.range);
+        unlocked.map_err(|_| Undelivered::Busy.into())
+    }
+
+    fn held(&mut self, client: u64, attributes: Attributes) -> Held {
+        if attributes.kind != (Kind::File {}) {
+            return Held { attributes, lease: 0 };
+        }
+        self.holders.entry(attributes.ino).or_default().insert(client);
+        Held { attributes, lease: LEASE_ID }
+    }
+}
+
+fn check_range(range: ByteRange) -> Result<(), Error> {
+    if range.first <= range.last { Ok(()) } else { Err(Error::Invalid {}) }
+}

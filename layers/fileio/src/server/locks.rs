@@ -1,0 +1,50 @@
+//! Locks of byte ranges, kept under the leases of their clients.
+
+use runtime::protocol::Undelivered;
+
+use super::FileServer;
+use super::leases::Grace;
+use crate::locks::Refusal;
+use crate::protocol::{ByteRange, Error, FileLock, Lock, Locked, TestLock, Unlock};
+
+impl FileServer {
+    pub(super) fn lock(&self, request: &Lock) -> Result<Locked, Error> {
+        let &Lock { file, owner, range, kind, lease, reclaim } = request;
+        check_range(range)?;
+        if !self.leases.is_held_under(owner.client, lease, file.ino, self.context.now()) {
+            return Ok(Locked::Unheld {});
+        }
+        // Whoever had locks before this node restarted is heard first.
+        match &*self.leases.grace.borrow() {
+            Grace::Over if reclaim => return Ok(Locked::Late {}),
+            Grace::Over => {}
+            Grace::Waits(before) if reclaim && !before.contains(&owner.client) => {
+                return Ok(Locked::Late {});
+            }
+            Grace::Waits(_) if reclaim => {}
+            Grace::Begins | Grace::Waits(_) => return Ok(Locked::Grace {}),
+        }
+        match self.leases.locks.borrow_mut().lock(file.ino, owner, range, kind) {
+            Ok(()) => Ok(Locked::Granted {}),
+            Err(Refusal::Conflict(lock)) => Ok(Locked::Conflict { lock }),
+            Err(Refusal::Full) => Err(Undelivered::Busy.into()),
+        }
+    }
+
+    pub(super) fn test_lock(&self, request: &TestLock) -> Result<Option<FileLock>, Error> {
+        let &TestLock { file, owner, range, kind } = request;
+        check_range(range)?;
+        Ok(self.leases.locks.borrow().conflict(file.ino, owner, range, kind))
+    }
+
+    pub(super) fn unlock(&self, request: &Unlock) -> Result<(), Error> {
+        let &Unlock { file, owner, range } = request;
+        check_range(range)?;
+        let unlocked = self.leases.locks.borrow_mut().unlock(file.ino, owner, range);
+        unlocked.map_err(|_| Undelivered::Busy.into())
+    }
+}
+
+fn check_range(range: ByteRange) -> Result<(), Error> {
+    if range.first <= range.last { Ok(()) } else { Err(Error::Invalid {}) }
+}

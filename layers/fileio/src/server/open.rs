@@ -1,0 +1,57 @@
+//! Opening: finding or making a file and holding it, in one request of the client.
+
+use std::rc::Rc;
+
+use runtime::protocol::Undelivered;
+
+use super::FileServer;
+use super::create::handle_of;
+use crate::client::ask;
+use crate::protocol::{
+    Attributes, CallId, Create, Created, Credentials, Error, Handle, Held, HeldNew, Hold, Kind,
+    Lookup, Open, OpenNew,
+};
+
+impl FileServer {
+    pub(super) async fn open(&self, request: Open) -> Result<Held, Error> {
+        let Open { who, call, directory, name } = request;
+        let lookup = Lookup { who, directory, name };
+        self.look_up(&lookup, async |found| {
+            let file = handle_of(&found);
+            if found.kind == (Kind::File {}) {
+                return ask(&self.context, Hold { call, file }).await;
+            }
+            Ok(Held { attributes: self.inode(file).await?.attributes, lease: 0 })
+        })
+        .await
+    }
+
+    pub(super) async fn open_new(self: &Rc<Self>, request: &OpenNew) -> Result<HeldNew, Error> {
+        let OpenNew { who, call, directory, name, existing, change, durable } = request.clone();
+        let create = Create { who, call, directory, name, existing, change, durable };
+        let created = self.create(&create).await?;
+        match self.hold_created(call, &created.attributes).await {
+            Ok(lease) => Ok(HeldNew { created, lease }),
+            // The file may be there.
+            Err(Error::Undelivered { .. }) => Err(Undelivered::Lost.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Holds what an [`OpenNew`] has made that was not heard of.
+    pub(super) async fn hold_again(
+        &self,
+        call: CallId,
+        file: Handle,
+        who: &Credentials,
+    ) -> Result<HeldNew, Error> {
+        let attributes = self.made_before(file, Kind::File {}, who).await?;
+        let lease = self.hold_created(call, &attributes).await?;
+        Ok(HeldNew { created: Created { attributes, new: true }, lease })
+    }
+
+    async fn hold_created(&self, call: CallId, created: &Attributes) -> Result<u64, Error> {
+        let file = Handle { ino: created.ino, generation: created.generation };
+        Ok(ask(&self.context, Hold { call, file }).await?.lease)
+    }
+}
