@@ -40,9 +40,12 @@ mod walk;
 
 pub use directory::ReadDir;
 pub use error::{Cause, Error};
+// For clients that work by handle, not by path: every request of the applications interface.
+pub use fileio::client::ask;
 pub use file::File;
 pub use file_system::FileSystem;
 pub use fileio::protocol::{Attributes, Change, Credentials, Kind, SetTime, Space, Time};
+pub use fileio::{hash, protocol};
 pub use options::OpenOptions;
 pub use stream::Stream;
 pub use walk::SYMLINKS_MAX;
