@@ -41,9 +41,9 @@ mod walk;
 pub use directory::ReadDir;
 pub use error::{Cause, Error};
 // For clients that work by handle, not by path: every request of the applications interface.
-pub use fileio::client::ask;
 pub use file::File;
 pub use file_system::FileSystem;
+pub use fileio::client::ask;
 pub use fileio::protocol::{Attributes, Change, Credentials, Kind, SetTime, Space, Time};
 pub use fileio::{hash, protocol};
 pub use options::OpenOptions;

@@ -24,7 +24,7 @@ impl Caller {
         Credentials { uid, gid, groups }
     }
 
-    /// Who does not ask as root.
+    /// Is it root, who may do everything?
     pub(crate) fn is_root(self) -> bool {
         self.uid == 0
     }

@@ -11,9 +11,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use client::protocol::{Attributes, Change, NAME_MAX, Name, NewNode, Space, TRANSFER_MAX, access};
 use client::hash;
-use futures::channel::oneshot;
+use client::protocol::{Attributes, Change, NAME_MAX, Name, NewNode, Space, TRANSFER_MAX, access};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
@@ -21,6 +20,7 @@ use fuser::{
     ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use futures::channel::oneshot;
 use runtime::{NodeId, NodeKind, Spawn};
 
 use crate::caller::Caller;
@@ -397,7 +397,13 @@ impl<S: Spawn> Filesystem for Kernel<S> {
                     system.known().remember(&file);
                     let number = system.known().open(handle_of(&file));
                     let (number, generation) = (FileHandle(number), Generation(file.generation));
-                    reply.created(&cache, &translate::attributes(&file), generation, number, OPENED);
+                    reply.created(
+                        &cache,
+                        &translate::attributes(&file),
+                        generation,
+                        number,
+                        OPENED,
+                    );
                 }
                 Err(failure) => reply.error(failure.into()),
             }
@@ -546,7 +552,16 @@ impl<S: Spawn> Filesystem for Kernel<S> {
                     // An inode takes space as data does, so there can be about as many as blocks.
                     let files = inodes + free;
                     let name_max = NAME_MAX as u32;
-                    reply.statfs(total, free, free, files, free, BLOCK_BYTES, name_max, BLOCK_BYTES);
+                    reply.statfs(
+                        total,
+                        free,
+                        free,
+                        files,
+                        free,
+                        BLOCK_BYTES,
+                        name_max,
+                        BLOCK_BYTES,
+                    );
                 }
                 Err(failure) => reply.error(failure.into()),
             }
@@ -556,7 +571,8 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let caller = Caller::of(request);
         self.of_file(ino, move |system, ino| async move {
-            let wanted = Wanted(mask.bits() as u32 & (access::READ | access::WRITE | access::EXECUTE));
+            let wanted =
+                Wanted(mask.bits() as u32 & (access::READ | access::WRITE | access::EXECUTE));
             tell_done(reply, system.check(caller, ino, wanted).await.map(drop));
         });
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use futures::channel::oneshot;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use futures::channel::oneshot;
 use runtime::Spawn;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -71,12 +71,12 @@ pub enum MountError {
     /// It cannot be unmounted.
     #[error("it cannot be unmounted: {0}; try as root: umount -l")]
     Unmount(#[source] io::Error),
-    /// The threads that read from the kernel have failed.
-    #[error("the kernel could not be served any more: {0}; mount it again")]
-    Session(#[source] io::Error),
+    /// The threads that read from the kernel cannot be started.
+    #[error("no thread can be started: {0}; look at the limits of this process")]
+    Threads(#[source] io::Error),
 }
 
-/// A mounted volume. Dropping it unmounts it, if nobody uses it.
+/// A mounted volume. Dropping it unmounts it, if nobody uses it; see [`leave`](Self::leave).
 #[derive(Debug)]
 pub struct Mount {
     session: BackgroundSession,
@@ -104,8 +104,9 @@ impl Mount {
         }
         let (told, ended) = oneshot::channel();
         let kernel = Kernel::new(seats, fs_nodes, options.cache, told);
-        let session = Session::new(kernel, &point, &config(options)).map_err(MountError::Refused)?;
-        let session = session.spawn().map_err(MountError::Session)?;
+        let session =
+            Session::new(kernel, &point, &config(options)).map_err(MountError::Refused)?;
+        let session = session.spawn().map_err(MountError::Threads)?;
         read_far_ahead(&point);
         Ok((Self { session, point }, ended))
     }
@@ -123,9 +124,10 @@ impl Mount {
         }
     }
 
-    /// Waits until it has ended, once it was unmounted.
-    pub fn wait(self) -> Result<(), MountError> {
-        self.session.join().map_err(MountError::Session)
+    /// Lets go of it: it has ended, or ends with this process.
+    pub fn leave(self) {
+        // Dropped, it would unmount whatever is mounted there by now, by whomever.
+        std::mem::forget(self.session);
     }
 }
 

@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn times_before_and_after_1970_come_back_as_they_were() {
-        for (seconds, nanos) in [(0, 0), (1, 5), (-1, 0), (-1, 999_999_999), (-5, 1), (1 << 33, 7)] {
+        for (seconds, nanos) in [(0, 0), (1, 5), (-1, 0), (-1, 999_999_999), (-5, 1), (1 << 33, 7)]
+        {
             let given = Time { seconds, nanos };
             assert_eq!(time(system_time(given)), given);
         }

@@ -78,7 +78,7 @@ impl Mount {
         self.ready(session)?;
 
         let ended = self.wait(&mut signals, &mount, ended);
-        let ended = ended.and_then(|was_used_up| if was_used_up { Ok(mount.wait()?) } else { Ok(()) });
+        mount.leave();
         let stopped = source.stop(&self.volume);
         ended.and(stopped).map_err(|error| self.failed("unmount", error))
     }
@@ -111,7 +111,10 @@ impl Mount {
             }
             match stack::open(&self.volume, &RunOptions::default()) {
                 Err(StackError::Directory(DirectoryError::InUse)) if tries < IN_USE_TRIES_MAX => {
-                    #[allow(clippy::disallowed_methods, reason = "a program waits for another one")]
+                    #[allow(
+                        clippy::disallowed_methods,
+                        reason = "a program waits for another one"
+                    )]
                     thread::sleep(IN_USE_PAUSE);
                 }
                 opened => {
@@ -131,27 +134,32 @@ impl Mount {
         session.flush()
     }
 
-    /// Waits until it is unmounted, and unmounts it on a signal. False if it is still in use, but this
-    /// process was told a second time to end.
+    /// Waits until it is unmounted, and unmounts it on a signal; not longer than to a second signal.
     fn wait(
         &self,
         signals: &mut EndSignals,
         mount: &fuse_mount::Mount,
         mut ended: Ended,
-    ) -> Result<bool, MountFailure> {
+    ) -> Result<(), MountFailure> {
         if !signals.wait_or(&mut ended) {
-            return Ok(true);
+            return Ok(());
         }
         match mount.unmount(false) {
             Err(MountError::InUse) => {}
-            done => return Ok(done.map(|()| true)?),
+            done => {
+                done?;
+                // What is under way is answered before the volume is closed.
+                signals.wait_or(&mut ended);
+                return Ok(());
+            }
         }
         eprintln!(
             "mdfs: {} is in use; it ends when what is open there is closed, or at once if told again",
             self.point.display()
         );
         mount.unmount(true)?;
-        Ok(!signals.wait_or(&mut ended))
+        signals.wait_or(&mut ended);
+        Ok(())
     }
 }
 
@@ -222,7 +230,10 @@ fn own_seats(running: &Running) -> Vec<Seat<Context>> {
 fn far_seat(door: Door) -> io::Result<Seat<Door>> {
     let mut seats = fuse_mount::seats(1);
     let Some((seat, tasks)) = seats.pop() else { return Err(io::ErrorKind::Other.into()) };
-    #[allow(clippy::disallowed_methods, reason = "the server is asked from outside of any machine")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the server is asked from outside of any machine"
+    )]
     thread::Builder::new()
         .name("mdfs-mount".into())
         .spawn(move || block_on(fuse_mount::serve(door, random_client(), tasks)))?;

@@ -1,7 +1,7 @@
 //! Attributes: changes, permissions, targets of symbolic links.
 
 use client::protocol::{
-    Attributes, Change, Credentials, Error, GetAttributes, Handle, ReadLink, SetAttributes,
+    Attributes, Change, Credentials, Error, GetAttributes, Handle, Kind, ReadLink, SetAttributes,
 };
 use runtime::Spawn;
 
@@ -11,6 +11,7 @@ use crate::translate::Failure;
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
 
 /// Wanted access, in the bits of the mode's lowest triple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,10 @@ impl<S: Spawn> Operations<S> {
         through_open: bool,
     ) -> Result<Attributes, Failure> {
         let file = self.handle(ino)?;
+        if (change.uid.is_some() || change.gid.is_some()) && caller.is_root() {
+            // As Linux has it. On a change by anybody else the volume takes these bits itself.
+            self.drop_setid(file).await?;
+        }
         let call = |who| SetAttributes {
             who,
             file,
@@ -41,11 +46,14 @@ impl<S: Spawn> Operations<S> {
         Ok(changed?)
     }
 
-    /// Takes the bits that let others act as the owner.
+    /// Takes the bits that let others act as the owner from a regular file.
     pub(super) async fn drop_setid(&self, file: Handle) -> Result<(), Error> {
-        let mode = self.ask(GetAttributes { file }).await?.mode;
-        if mode & (SETUID | SETGID) != 0 {
-            let change = Change { mode: Some(mode & !(SETUID | SETGID)), ..Change::default() };
+        let Attributes { kind, mode, .. } = self.ask(GetAttributes { file }).await?;
+        // Without the right to execute, this bit of the group means something else.
+        let group = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+        let kept = mode & !(SETUID | group);
+        if kind == (Kind::File {}) && kept != mode {
+            let change = Change { mode: Some(kept), ..Change::default() };
             let who = Credentials::root();
             let call = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
             self.ask(call).await?;

@@ -73,8 +73,7 @@ impl<S: Spawn> Operations<S> {
     ) -> Result<(), Failure> {
         let open = self.open_file(number)?;
         let file = open.handle;
-        let call =
-            |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
+        let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
         let written = self.ask_opened(caller, file, call).await?;
         open.note(written.write_verifier);
         Ok(())

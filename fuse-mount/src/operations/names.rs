@@ -76,8 +76,7 @@ impl<S: Spawn> Operations<S> {
     ) -> Result<Attributes, Failure> {
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
-        let Created { attributes, new } =
-            self.create_file(caller, place, existing, change).await?;
+        let Created { attributes, new } = self.create_file(caller, place, existing, change).await?;
         if !new {
             permitted(&attributes, caller, wanted)?;
         }
@@ -93,7 +92,9 @@ impl<S: Spawn> Operations<S> {
     ) -> Result<Created, Failure> {
         let (directory, name) = self.place(place)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(Create { who, call, directory, name, existing, change, durable: false }).await?)
+        Ok(self
+            .ask(Create { who, call, directory, name, existing, change, durable: false })
+            .await?)
     }
 
     /// Gives a file one more name.
