@@ -134,11 +134,17 @@ impl Mount {
 /// Clears what a process that was killed has left at `point`: a mount that nobody serves. True if there
 /// was one.
 pub fn clear_stale(point: &Path) -> Result<bool, MountError> {
-    let is_stale = |error: &io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
-    match std::fs::metadata(point) {
-        Err(error) if is_stale(&error) => {}
-        Err(error) => return Err(MountError::MountPoint(error)),
-        Ok(_) => return Ok(false),
+    // Attributes may still be in the kernel's cache, a listing never is.
+    match std::fs::read_dir(point) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(MountError::NotDirectory);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(MountError::MountPoint(error));
+        }
+        // Whoever may mount there need not be able to read it.
+        _ => return Ok(false),
     }
     let cleared = match unmount(point, UnmountFlags::DETACH) {
         Err(Errno::PERM) => unmount_as_user(point, true).map_err(io::Error::other),

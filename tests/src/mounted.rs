@@ -8,7 +8,6 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -61,24 +60,26 @@ pub fn tool(name: &str) -> PathBuf {
 impl Mounted {
     /// Mounts the volume of a site with further arguments, and waits until it is there.
     pub fn start(site: &Site, more: &[&str]) -> Self {
-        let point = site.path(POINT);
+        Self::start_at(site, Path::new(POINT), more)
+    }
+
+    /// The same at any mount point.
+    pub fn start_at(site: &Site, at: &Path, more: &[&str]) -> Self {
+        let point = site.path(at);
         // A mount that was left there by a killed process is there already, and cannot be looked at.
         let _ = fs::create_dir(&point);
         let log = site.path("mount.log");
-        let mut command = site.command(&[&["mount", VOLUME, POINT], more].concat());
+        let mut command = site.command(&["mount", VOLUME]);
+        command.arg(at).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
         let mut process = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let mounted = Self { process, point, log };
-        let expected = format!("mounted: {VOLUME} at {POINT}; to unmount: umount {POINT}\n");
+        let at = at.display();
+        let expected = format!("mounted: {VOLUME} at {at}; to unmount: umount {at}\n");
         assert_eq!(line, expected, "{}", mounted.log());
         mounted
-    }
-
-    /// Users other than root reach the mount, too, in this site.
-    pub fn open_to_all(site: &Site) {
-        fs::set_permissions(site.path("."), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     /// A path in the mounted volume.

@@ -33,6 +33,7 @@ fn what_programs_do_is_in_the_volume_and_the_other_way_round() {
     fs::create_dir(&folder).unwrap();
     let mut file = File::create_new(folder.join("file")).unwrap();
     file.write_all(b"written by a program").unwrap();
+    drop(file);
     fs::hard_link(folder.join("file"), folder.join("link")).unwrap();
     symlink("folder/file", mounted.path("symlink")).unwrap();
     fs::rename(folder.join("link"), folder.join("moved")).unwrap();

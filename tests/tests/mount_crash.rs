@@ -7,6 +7,7 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
+#[allow(dead_code, reason = "names of other kinds are tested without a mount")]
 #[path = "crash/model.rs"]
 mod model;
 
