@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     Serve { operation: &'static str, volume: PathBuf, error: ServeError },
     /// The volume is open but cannot be mounted, or was not unmounted cleanly.
     #[error("cannot {operation} volume {} at {}: {error}", volume.display(), point.display())]
-    Mount { operation: &'static str, volume: PathBuf, point: PathBuf, error: MountFailure },
+    Mount { operation: &'static str, volume: PathBuf, point: PathBuf, error: Box<MountFailure> },
     /// Something in the volume.
     #[error("cannot {operation} {volume}:{path}: {cause}; {advice}")]
     Inside {

@@ -277,8 +277,8 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         let (caller, cache) = (Caller::of(request), self.cache);
         let Some(node) = node(mode, device) else { return reply.error(Errno::EINVAL) };
         self.of_name(parent, name, move |system, place| async move {
-            let made = system.make(caller, place, node, Some(mode & MODE_BITS)).await;
-            tell(&system, reply, made, cache);
+            let new = system.make(caller, place, node, Some(mode & MODE_BITS)).await;
+            tell(&system, reply, new, cache);
         });
     }
 
@@ -293,9 +293,9 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     ) {
         let (caller, cache) = (Caller::of(request), self.cache);
         self.of_name(parent, name, move |system, place| async move {
-            let node = Node::Other(NewNode::Directory {});
-            let made = system.make(caller, place, node, Some(mode & MODE_BITS)).await;
-            tell(&system, reply, made, cache);
+            let directory = Node::Other(NewNode::Directory {});
+            let new = system.make(caller, place, directory, Some(mode & MODE_BITS)).await;
+            tell(&system, reply, new, cache);
         });
     }
 
@@ -324,9 +324,9 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         let (caller, cache) = (Caller::of(request), self.cache);
         let target = target.as_os_str().as_bytes().to_vec();
         self.of_name(parent, name, move |system, place| async move {
-            let node = Node::Other(NewNode::Symlink { target });
-            let made = system.make(caller, place, node, None).await;
-            tell(&system, reply, made, cache);
+            let link = Node::Other(NewNode::Symlink { target });
+            let new = system.make(caller, place, link, None).await;
+            tell(&system, reply, new, cache);
         });
     }
 
@@ -571,8 +571,9 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let caller = Caller::of(request);
         self.of_file(ino, move |system, ino| async move {
-            let wanted =
-                Wanted(mask.bits() as u32 & (access::READ | access::WRITE | access::EXECUTE));
+            let wanted = Wanted(
+                mask.bits().cast_unsigned() & (access::READ | access::WRITE | access::EXECUTE),
+            );
             tell_done(reply, system.check(caller, ino, wanted).await.map(drop));
         });
     }

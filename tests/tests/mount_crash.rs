@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Writer {
     }
 
     /// Works until the mount is dead.
-    fn work(&mut self, root: &PathBuf) {
+    fn work(&mut self, root: &Path) {
         loop {
             match self.step(root) {
                 Ok(()) => {}
@@ -96,7 +96,7 @@ impl Writer {
         }
     }
 
-    fn step(&mut self, root: &PathBuf) -> io::Result<()> {
+    fn step(&mut self, root: &Path) -> io::Result<()> {
         let chosen = self.rng.index(self.files.len().max(1));
         let chosen = self.files.keys().nth(chosen).cloned();
         match (self.rng.below(10), chosen) {
@@ -114,7 +114,7 @@ impl Writer {
     }
 
     /// A file is made, and its sync makes the name durable.
-    fn create(&mut self, root: &PathBuf) -> io::Result<()> {
+    fn create(&mut self, root: &Path) -> io::Result<()> {
         let name = self.new_name();
         let birth = self.count << 8 | self.number;
         File::create_new(root.join(&name))?.sync_all()?;
@@ -124,7 +124,7 @@ impl Writer {
     }
 
     /// A rename that has returned is durable.
-    fn rename(&mut self, root: &PathBuf, name: &str) -> io::Result<()> {
+    fn rename(&mut self, root: &Path, name: &str) -> io::Result<()> {
         let new = self.new_name();
         // Done or not, perhaps, until it has returned.
         let Some(model) = self.files.remove(name) else { return Ok(()) };
@@ -135,7 +135,7 @@ impl Writer {
     }
 
     /// As editors do: a new file, synced, takes the place of the old one.
-    fn replace(&mut self, root: &PathBuf, name: &str) -> io::Result<()> {
+    fn replace(&mut self, root: &Path, name: &str) -> io::Result<()> {
         let new = self.new_name();
         let mut model = FileModel::new(self.count << 8 | self.number);
         let bytes = model.bytes(0, self.count);
@@ -152,7 +152,7 @@ impl Writer {
     }
 
     /// Some blocks, and mostly a sync.
-    fn write(&mut self, root: &PathBuf, name: &str) -> io::Result<()> {
+    fn write(&mut self, root: &Path, name: &str) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(root.join(name))?;
         for _ in 0..=self.rng.below(4) {
             self.count += 1;

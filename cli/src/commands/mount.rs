@@ -85,7 +85,7 @@ impl Mount {
 
     fn failed(&self, operation: &'static str, error: MountFailure) -> Failure {
         let (volume, point) = (self.volume.clone(), self.point.clone());
-        Failure::Mount { operation, volume, point, error }
+        Failure::Mount { operation, volume, point, error: Box::new(error) }
     }
 
     fn options(&self) -> MountOptions {
@@ -186,7 +186,7 @@ impl Source {
                 fuse_mount::Mount::start(point, options, own_seats(running), fs_nodes)
             }
             Self::Server(door) => {
-                let seats = vec![far_seat(door.clone())?];
+                let seats = far_seats(door)?;
                 fuse_mount::Mount::start(point, options, seats, door.fs_nodes())
             }
         };
@@ -197,9 +197,11 @@ impl Source {
     fn stop(self, volume: &Path) -> Result<(), MountFailure> {
         let Self::Own(running) = self else { return Ok(()) };
         // Nobody is to begin with a volume that is about to be closed.
-        match std::fs::remove_file(volume.join(SOCKET_NAME)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => Ok(running.stop()?),
+        let removed = std::fs::remove_file(volume.join(SOCKET_NAME));
+        running.stop()?;
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
         }
     }
 }
@@ -227,15 +229,14 @@ fn own_seats(running: &Running) -> Vec<Seat<Context>> {
 }
 
 /// A seat on a thread of its own, from which a server is asked.
-fn far_seat(door: Door) -> io::Result<Seat<Door>> {
-    let mut seats = fuse_mount::seats(1);
-    let Some((seat, tasks)) = seats.pop() else { return Err(io::ErrorKind::Other.into()) };
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "the server is asked from outside of any machine"
-    )]
-    thread::Builder::new()
-        .name("mdfs-mount".into())
-        .spawn(move || block_on(fuse_mount::serve(door, random_client(), tasks)))?;
-    Ok(seat)
+fn far_seats(door: &Door) -> io::Result<Vec<Seat<Door>>> {
+    let start = |(seat, tasks)| {
+        let door = door.clone();
+        #[allow(clippy::disallowed_methods, reason = "the server is asked from outside a machine")]
+        thread::Builder::new()
+            .name("mdfs-mount".into())
+            .spawn(move || block_on(fuse_mount::serve(door, random_client(), tasks)))?;
+        Ok(seat)
+    };
+    fuse_mount::seats(1).into_iter().map(start).collect()
 }
