@@ -55,13 +55,15 @@ fn what_programs_do_is_in_the_volume_and_the_other_way_round() {
     assert_eq!(site.ok(&["ls", &inside("/")]), "elsewhere\nmade\nsymlink\n");
 }
 
+const PROGRAMS: usize = 4;
+/// Files of each.
+const FILES: usize = 150;
+
 #[test]
 fn many_programs_work_in_one_large_directory_at_once() {
     if !may_mount() {
         return;
     }
-    const PROGRAMS: usize = 4;
-    const FILES: usize = 150;
     let site = Site::formatted(1024, 16);
     let mounted = Mounted::start(&site, &[]);
     thread::scope(|scope| {
