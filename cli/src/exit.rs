@@ -33,6 +33,9 @@ pub(crate) enum Failure {
     /// The volume is open but cannot be served, or was not stopped cleanly.
     #[error("cannot {operation} volume {}: {error}", volume.display())]
     Serve { operation: &'static str, volume: PathBuf, error: ServeError },
+    /// The volume is open but cannot be mounted, or was not unmounted cleanly.
+    #[error("cannot {operation} volume {} at {}: {error}", volume.display(), point.display())]
+    Mount { operation: &'static str, volume: PathBuf, point: PathBuf, error: Box<MountFailure> },
     /// Something in the volume.
     #[error("cannot {operation} {volume}:{path}: {cause}; {advice}")]
     Inside {
@@ -69,6 +72,19 @@ pub(crate) enum ServeError {
     Signals(#[from] io::Error),
 }
 
+/// Why a volume cannot be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountFailure {
+    #[error(transparent)]
+    Mount(#[from] fuse_mount::MountError),
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    #[error("the mount point would hide the volume's own files; choose another one")]
+    HidesVolume,
+    #[error("the system refuses: {0}; look at its limits of threads and files")]
+    System(#[from] io::Error),
+}
+
 impl Failure {
     /// An operation in the volume `volume` failed.
     pub(crate) fn inside(volume: &Path, error: client::Error) -> Self {
@@ -98,6 +114,7 @@ impl Failure {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
             Self::Serve { .. }
+            | Self::Mount { .. }
             | Self::Inside { .. }
             | Self::Local { .. }
             | Self::Wrong(_)

@@ -24,13 +24,19 @@ impl EndSignals {
     }
 
     /// Waits for one of them.
-    pub(crate) fn wait(self) {
-        let Self { runtime, mut terminate, mut interrupt } = self;
+    pub(crate) fn wait(&mut self) {
+        self.wait_or(std::future::pending::<()>());
+    }
+
+    /// Waits for one of them, or for `other`; true if it was one of them.
+    pub(crate) fn wait_or(&mut self, other: impl Future) -> bool {
+        let Self { runtime, terminate, interrupt } = self;
         runtime.block_on(async {
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                _ = terminate.recv() => true,
+                _ = interrupt.recv() => true,
+                _ = other => false,
             }
-        });
+        })
     }
 }

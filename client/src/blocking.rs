@@ -326,9 +326,9 @@ impl File {
     }
 }
 
-/// The mark of one client, different from every other's.
+/// The mark of one client, different from every other's: it tells its calls from theirs.
 #[allow(clippy::disallowed_types, reason = "an ordinary thread has no context to draw from")]
-fn random_client() -> u64 {
+pub fn random_client() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)
 }

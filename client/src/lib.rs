@@ -46,12 +46,15 @@ mod walk;
 
 pub use directory::ReadDir;
 pub use error::{Cause, Error};
+// For clients that work by handle, not by path: every request of the applications interface.
 pub use file::File;
 pub use file_system::FileSystem;
+pub use fileio::client::ask;
 pub use fileio::protocol::{
     Attributes, ByteRange, Change, Credentials, FileLock, Kind, LockKind, SetTime, Space, Time,
     XattrMode, XattrName,
 };
+pub use fileio::{hash, protocol};
 pub use lock::{Lock, Tried};
 pub use options::OpenOptions;
 pub use stream::Stream;

@@ -18,19 +18,23 @@
 //! | --- | --- |
 //! | `site.rs` | a folder with volumes in it, and the program run there |
 //! | `served.rs` | a server process: started, stopped, killed |
+//! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
 //! | `content.rs` | files of random bytes, made and compared as streams |
 //! | `libnfs.rs` | the NFS client of the system: `nfs-ls`, `nfs-cp`, `nfs-cat` |
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
 //!
-//! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`.
+//! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
+//! `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`.
 
 pub mod content;
 pub mod libnfs;
+pub mod mounted;
 pub mod raw_nfs;
 pub mod served;
 pub mod site;
 
 pub use content::Content;
+pub use mounted::Mounted;
 pub use served::Served;
 pub use site::{Refusal, Site};
 

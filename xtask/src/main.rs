@@ -40,6 +40,11 @@ const COMMANDS: &[Command] = &[
     },
     Command { name: "ci", summary: "the same as test", run: test::run },
     Command {
+        name: "tools",
+        summary: "install what the tests need, and do nothing else",
+        run: test::install_tools,
+    },
+    Command {
         name: "tidy",
         summary: "what the compiler does not check; --write renews docs/protocol.md",
         run: tidy::run,

@@ -21,6 +21,8 @@ enum Sign {
     OnPath(&'static str),
     /// This call succeeds.
     Succeeds(&'static str),
+    /// It is among the tools of this tree, in this version.
+    Tool { name: &'static str, version: &'static str },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,12 @@ enum Source {
     Package(&'static str),
     /// A line for the user to type: toolchains are not ours to change.
     Line(&'static str),
+    /// A call that builds it, in this tree and for it alone.
+    Build(&'static str),
 }
+
+/// Where the tools of this tree are.
+const TOOLS: &str = "target/tools";
 
 /// Rust links with it, and some crates contain C.
 pub(crate) const C_COMPILER: Need = Need {
@@ -59,9 +66,35 @@ pub(crate) const CLIPPY: Need = Need {
     source: Source::Line("rustup component add clippy"),
 };
 
+/// Tries out a mounted volume, POSIX case by case.
+pub(crate) const PJDFSTEST: Need = Need {
+    what: "pjdfstest",
+    sign: Sign::Tool { name: "pjdfstest", version: "0.2.2" },
+    source: Source::Build(
+        "cargo install pjdfstest --version =0.2.2 --locked --root target/tools --target-dir \
+         target/tools/build",
+    ),
+};
+
+/// Tries out the content of a file of a mounted volume, by random operations.
+pub(crate) const FSX: Need = Need {
+    what: "fsx",
+    sign: Sign::Tool { name: "fsx", version: "0.3.2" },
+    source: Source::Build(
+        "cargo install fsx --version =0.3.2 --locked --root target/tools --target-dir \
+         target/tools/build",
+    ),
+};
+
 impl Need {
     fn is_met(&self) -> bool {
         match self.sign {
+            Sign::Tool { name, version } => {
+                let list = std::fs::read_to_string(format!("{TOOLS}/.crates.toml"));
+                let program = std::path::Path::new(TOOLS).join("bin").join(name);
+                program.is_file()
+                    && list.is_ok_and(|list| list.contains(&format!("\"{name} {version} ")))
+            }
             Sign::OnPath(program) => on_path(program),
             Sign::Succeeds(line) => Call::new(line).output().is_some(),
         }
@@ -70,7 +103,7 @@ impl Need {
     fn package(&self) -> Option<&'static str> {
         match self.source {
             Source::Package(name) => Some(name),
-            Source::Line(_) => None,
+            Source::Line(_) | Source::Build(_) => None,
         }
     }
 }
@@ -80,6 +113,12 @@ pub(crate) fn meet(needs: &[Need]) -> u8 {
     let packages: Vec<&str> = unmet(needs).iter().filter_map(Need::package).collect();
     if !packages.is_empty() && may_install() {
         install(&packages.join(" "));
+    }
+    for need in unmet(needs) {
+        if let Source::Build(line) = need.source {
+            println!("building {}: {line}", need.what);
+            Call::new(line).run();
+        }
     }
     let missing = unmet(needs);
     if missing.is_empty() {
@@ -131,7 +170,7 @@ fn advice(missing: &[Need]) -> String {
         }
     }
     lines.extend(missing.iter().filter_map(|need| match need.source {
-        Source::Line(line) => Some(format!("   {line}")),
+        Source::Line(line) | Source::Build(line) => Some(format!("   {line}")),
         Source::Package(_) => None,
     }));
     lines.join("\n") + "\n"

@@ -5,14 +5,25 @@ use std::process::ExitCode;
 use crate::steps::{Call, Steps};
 use crate::{USAGE, needs, sim, tidy};
 
-/// What the checks need on the machine; the NFS client is for the whole-system tests.
-const NEEDS: &[needs::Need] =
-    &[needs::C_COMPILER, needs::RUSTFMT, needs::CLIPPY, needs::NFS_CLIENT];
+/// What the checks need on the machine; from the NFS client on for the whole-system tests.
+const NEEDS: &[needs::Need] = &[
+    needs::C_COMPILER,
+    needs::RUSTFMT,
+    needs::CLIPPY,
+    needs::NFS_CLIENT,
+    needs::PJDFSTEST,
+    needs::FSX,
+];
 
 const FORMAT: &str = "cargo fmt --all --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -Dwarnings";
 /// All tests are run, even if one fails: the closing lines tell of every breach.
 const TESTS: &str = "cargo test --workspace --locked --no-fail-fast";
+
+/// `cargo xtask tools`: installs what single tests need, for who runs them without this command.
+pub(crate) fn install_tools(_: &[String]) -> ExitCode {
+    ExitCode::from(needs::meet(NEEDS))
+}
 
 /// Runs all checks, even after one that fails: a long run shall tell of every breach.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {

@@ -7,6 +7,7 @@ mod format;
 mod get;
 mod ls;
 mod mkdir;
+mod mount;
 mod mv;
 mod put;
 mod rm;
@@ -34,6 +35,7 @@ pub(crate) struct Program {
 enum Command {
     Format(format::Format),
     Serve(serve::Serve),
+    Mount(mount::Mount),
     Put(put::Put),
     Get(get::Get),
     Cat(cat::Cat),
@@ -53,6 +55,7 @@ impl Program {
         match self.command {
             Command::Format(format) => format.run(session),
             Command::Serve(serve) => serve.run(session),
+            Command::Mount(mount) => mount.run(session),
             Command::Put(put) => put.run(session),
             Command::Get(get) => get.run(session),
             Command::Cat(cat) => cat.run(session),

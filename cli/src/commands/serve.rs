@@ -39,7 +39,7 @@ impl Serve {
         let volume = &self.volume;
         let failed = |operation, error| Failure::Serve { operation, volume: volume.clone(), error };
         // First, so that a signal during the start ends in a clean stop too.
-        let signals =
+        let mut signals =
             EndSignals::receive().map_err(|error| failed("serve", ServeError::Signals(error)))?;
         let running = stack::open(volume, &RunOptions::default()).map_err(|error| OpenError {
             directory: volume.clone(),

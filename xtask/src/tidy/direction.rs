@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("layers/fileio", &["runtime", "blockio", "cache", "meta"]),
     ("client", &["runtime", "fileio"]),
     ("nfs-gateway", &["runtime", "client", "fileio"]),
+    ("fuse-mount", &["runtime", "client"]),
     ("machine-emu", &["runtime"]),
 ];
 

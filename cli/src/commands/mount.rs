@@ -1,0 +1,242 @@
+//! `mdfs mount`: a volume as a file system of this computer.
+
+use std::io;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use client::blocking::random_client;
+use client::volume::{OpenCause, OpenError, SOCKET_NAME};
+use fileio::stack::{self, RunOptions, Running, StackError};
+use fuse_mount::{Ended, MountError, MountOptions, Seat};
+use futures::executor::block_on;
+use runtime::embedded::DirectoryError;
+use runtime::{Context, Door};
+
+use crate::exit::{Failure, MountFailure};
+use crate::session::Session;
+use crate::signals::EndSignals;
+
+/// A process that has just unmounted the volume may still be writing its last data: it is waited for
+/// so long, looked at every [`IN_USE_PAUSE`].
+const IN_USE_TRIES_MAX: u32 = 100;
+const IN_USE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Mount a volume as a directory of this computer, until it is unmounted, SIGTERM or SIGINT.
+///
+/// Prints one line when it is ready. The volume is opened by this process, which the other commands then
+/// ask; or it is mounted through its server, if one runs. To unmount: `umount DIR` (as another user than
+/// root: `fusermount3 -u DIR`), or end this process; everything is made durable first. If files are open
+/// in DIR when this process is told to end, it ends when they are closed, or at once if told again.
+///
+/// What a killed `mdfs mount` has left at DIR is cleared.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs mount scratch /mnt &
+  mdfs mount scratch /mnt --allow-other         all users of this computer, by their permissions
+  mdfs mount scratch /mnt --read-only
+  umount /mnt")]
+pub(crate) struct Mount {
+    /// Nothing can be changed through the mount.
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users than you use the mount, as owners and modes of the files permit.
+    #[arg(long)]
+    allow_other: bool,
+    /// Keep names and attributes for so long without asking again, in milliseconds. Changes by other
+    /// clients may stay unseen for that time; 0 sees all of them, and is slower.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    cache_ms: u32,
+    /// The volume's directory.
+    #[arg(value_name = "VOL")]
+    volume: PathBuf,
+    /// Where to mount it: an empty directory.
+    #[arg(value_name = "DIR")]
+    point: PathBuf,
+}
+
+/// What the mount asks.
+enum Source {
+    /// A machine of this process.
+    Own(Box<Running>),
+    /// The server of the volume.
+    Server(Door),
+}
+
+impl Mount {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let failed = |error: MountFailure| self.failed("mount", error);
+        // First, so that a signal during the start ends in a clean stop too.
+        let mut signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
+        fuse_mount::clear_stale(&self.point).map_err(|error| failed(error.into()))?;
+        if hides(&self.point, &self.volume) {
+            return Err(failed(MountFailure::HidesVolume));
+        }
+        let source = self.open()?;
+        let (mount, ended) = source.mount(&self.point, &self.options()).map_err(failed)?;
+        self.ready(session)?;
+
+        let ended = self.wait(&mut signals, &mount, ended);
+        mount.leave();
+        let stopped = source.stop(&self.volume);
+        ended.and(stopped).map_err(|error| self.failed("unmount", error))
+    }
+
+    fn failed(&self, operation: &'static str, error: MountFailure) -> Failure {
+        let (volume, point) = (self.volume.clone(), self.point.clone());
+        Failure::Mount { operation, volume, point, error: Box::new(error) }
+    }
+
+    fn options(&self) -> MountOptions {
+        MountOptions {
+            source: self.volume.canonicalize().unwrap_or(self.volume.clone()).display().to_string(),
+            read_only: self.read_only,
+            allow_other: self.allow_other,
+            cache: Duration::from_millis(self.cache_ms.into()),
+        }
+    }
+
+    /// Opens the volume: through its server, else in this process.
+    fn open(&self) -> Result<Source, OpenError> {
+        let failed = |cause| OpenError { directory: self.volume.clone(), cause };
+        if !self.volume.is_dir() {
+            return Err(failed(OpenCause::NoDirectory));
+        }
+        for tries in 1.. {
+            match runtime::remote::connect(&self.volume.join(SOCKET_NAME)) {
+                Ok(door) => return Ok(Source::Server(door)),
+                Err(error) if is_nobody(&error) => {}
+                Err(error) => return Err(failed(OpenCause::Unusable(error))),
+            }
+            match stack::open(&self.volume, &RunOptions::default()) {
+                Err(StackError::Directory(DirectoryError::InUse)) if tries < IN_USE_TRIES_MAX => {
+                    #[allow(
+                        clippy::disallowed_methods,
+                        reason = "a program waits for another one"
+                    )]
+                    thread::sleep(IN_USE_PAUSE);
+                }
+                opened => {
+                    let running = opened.map_err(|error| failed(OpenCause::Stack(error)))?;
+                    running.answer_socket().map_err(|error| failed(OpenCause::Stack(error)))?;
+                    return Ok(Source::Own(Box::new(running)));
+                }
+            }
+        }
+        unreachable!("the last try returns")
+    }
+
+    /// The one line that says that it is ready, at once even into a pipe.
+    fn ready(&self, session: &mut Session) -> Result<(), Failure> {
+        let (volume, point) = (self.volume.display(), self.point.display());
+        session.print(format!("mounted: {volume} at {point}; to unmount: umount {point}\n"))?;
+        session.flush()
+    }
+
+    /// Waits until it is unmounted, and unmounts it on a signal; not longer than to a second signal.
+    fn wait(
+        &self,
+        signals: &mut EndSignals,
+        mount: &fuse_mount::Mount,
+        mut ended: Ended,
+    ) -> Result<(), MountFailure> {
+        if !signals.wait_or(&mut ended) {
+            return Ok(());
+        }
+        match mount.unmount(false) {
+            Err(MountError::InUse) => {}
+            done => {
+                done?;
+                // What is under way is answered before the volume is closed.
+                signals.wait_or(&mut ended);
+                return Ok(());
+            }
+        }
+        eprintln!(
+            "mdfs: {} is in use; it ends when what is open there is closed, or at once if told again",
+            self.point.display()
+        );
+        mount.unmount(true)?;
+        signals.wait_or(&mut ended);
+        Ok(())
+    }
+}
+
+/// Never served, or left behind by a server that crashed.
+fn is_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Would a mount at `point` hide the files of `volume`?
+fn hides(point: &Path, volume: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    real(point).zip(real(volume)).is_some_and(|(point, volume)| volume.starts_with(point))
+}
+
+impl Source {
+    fn mount(
+        &self,
+        point: &Path,
+        options: &MountOptions,
+    ) -> Result<(fuse_mount::Mount, Ended), MountFailure> {
+        let mounted = match self {
+            Self::Own(running) => {
+                let fs_nodes = running.geometry().fs_nodes;
+                fuse_mount::Mount::start(point, options, own_seats(running), fs_nodes)
+            }
+            Self::Server(door) => {
+                let seats = far_seats(door)?;
+                fuse_mount::Mount::start(point, options, seats, door.fs_nodes())
+            }
+        };
+        Ok(mounted?)
+    }
+
+    /// Makes everything durable. A server keeps the volume open, and does so in its own time.
+    fn stop(self, volume: &Path) -> Result<(), MountFailure> {
+        let Self::Own(running) = self else { return Ok(()) };
+        // Nobody is to begin with a volume that is about to be closed.
+        let removed = std::fs::remove_file(volume.join(SOCKET_NAME));
+        running.stop()?;
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One seat on each thread of the machine, in the order of the threads.
+fn own_seats(running: &Running) -> Vec<Seat<Context>> {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = cores.min(running.geometry().fs_nodes as usize);
+    let mut seats: Vec<Option<Seat<Context>>> = (0..threads).map(|_| None).collect();
+    for (seat, tasks) in fuse_mount::seats(threads) {
+        let (told, at) = futures::channel::oneshot::channel();
+        // Resolves when the mount has ended; nobody waits for it.
+        drop(running.on_application(move |context| {
+            let _ = told.send(context.node());
+            fuse_mount::serve(context, random_client(), tasks)
+        }));
+        if let Ok(node) = block_on(at) {
+            let (runtime::NodeKind::Application(index)
+            | runtime::NodeKind::Fs(index)
+            | runtime::NodeKind::Disk(index)) = node.kind();
+            seats[index as usize % threads] = Some(seat);
+        }
+    }
+    seats.into_iter().flatten().collect()
+}
+
+/// A seat on a thread of its own, from which a server is asked.
+fn far_seats(door: &Door) -> io::Result<Vec<Seat<Door>>> {
+    let start = |(seat, tasks)| {
+        let door = door.clone();
+        #[allow(clippy::disallowed_methods, reason = "the server is asked from outside a machine")]
+        thread::Builder::new()
+            .name("mdfs-mount".into())
+            .spawn(move || block_on(fuse_mount::serve(door, random_client(), tasks)))?;
+        Ok(seat)
+    };
+    fuse_mount::seats(1).into_iter().map(start).collect()
+}

@@ -1,0 +1,76 @@
+//! Where operations run: a seat is one thread's share of them, as many at once as there are.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use futures::future::LocalBoxFuture;
+use runtime::Spawn;
+
+use crate::known::Known;
+use crate::operations::Operations;
+
+/// One operation, to be done at the seat that gets it.
+type Task<S> = Box<dyn FnOnce(Rc<Operations<S>>) -> LocalBoxFuture<'static, ()> + Send>;
+
+/// The way to a seat. When it is dropped the seat ends once it has done what it was handed.
+pub struct Seat<S> {
+    // Bounded by the kernel: each task is a request that a process waits for.
+    tasks: UnboundedSender<Task<S>>,
+    known: Arc<Known>,
+}
+
+/// What a seat has to do.
+pub struct Tasks<S> {
+    tasks: UnboundedReceiver<Task<S>>,
+    known: Arc<Known>,
+}
+
+/// `count` seats of one mount, each with what [`serve`] needs to do its work.
+pub fn seats<S>(count: usize) -> Vec<(Seat<S>, Tasks<S>)> {
+    let known = Arc::<Known>::default();
+    let seat = |_| {
+        let (sender, receiver) = mpsc::unbounded();
+        let seat = Seat { tasks: sender, known: known.clone() };
+        (seat, Tasks { tasks: receiver, known: known.clone() })
+    };
+    (0..count).map(seat).collect()
+}
+
+/// Does the work of a seat, until the mount has ended. `machine` asks the volume; `client` marks the
+/// calls of this seat: no two clients of a volume may have the same, so draw it at random.
+pub async fn serve<S: Spawn>(machine: S, client: u64, tasks: Tasks<S>) {
+    let Tasks { tasks, known } = tasks;
+    let operations = Rc::new(Operations::new(machine, client, known));
+    tasks.for_each_concurrent(None, |task| task(operations.clone())).await;
+}
+
+impl<S> Seat<S> {
+    /// Hands on an operation.
+    pub(crate) fn hand_on<F>(&self, work: impl FnOnce(Rc<Operations<S>>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        // A seat that is gone drops the task, and with it the reply, which then says EIO.
+        let _ = self.tasks.unbounded_send(Box::new(move |operations| Box::pin(work(operations))));
+    }
+
+    /// What all seats of the mount share.
+    pub(crate) fn known(&self) -> &Arc<Known> {
+        &self.known
+    }
+}
+
+impl<S> fmt::Debug for Seat<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").finish_non_exhaustive()
+    }
+}
+
+impl<S> fmt::Debug for Tasks<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tasks").finish_non_exhaustive()
+    }
+}

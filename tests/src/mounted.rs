@@ -1,0 +1,142 @@
+//! A mounted volume: a process of the program, and the directory in which it shows the volume.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::site::{Site, VOLUME};
+
+/// The directory of a site in which volumes are mounted.
+pub const POINT: &str = "mnt";
+
+/// A volume that is mounted. It is not any more when dropped.
+#[derive(Debug)]
+pub struct Mounted {
+    process: Child,
+    point: PathBuf,
+    /// What it says on standard error.
+    log: PathBuf,
+}
+
+/// May tests mount here? Only if somebody has said so, by `MDFS_NO_MOUNT=1`, they may not.
+///
+/// # Panics
+///
+/// If it cannot be done: whoever runs these tests wants to know.
+pub fn may_mount() -> bool {
+    if std::env::var_os("MDFS_NO_MOUNT").is_some_and(|value| value == "1") {
+        eprintln!("not tested: MDFS_NO_MOUNT=1 says that volumes cannot be mounted here");
+        return false;
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let is_root = status.lines().any(|line| line.starts_with("Uid:\t0\t0\t"));
+    assert!(
+        is_root && Path::new("/dev/fuse").exists(),
+        "this test mounts a volume: run it as root on a system with /dev/fuse (modprobe fuse), or \
+         leave it out by MDFS_NO_MOUNT=1"
+    );
+    true
+}
+
+/// A test program that `cargo xtask test` has installed.
+///
+/// # Panics
+///
+/// If it is not there: whoever runs these tests wants to know.
+pub fn tool(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(3).unwrap().join("tools/bin").join(name);
+    assert!(path.is_file(), "{} is missing; to install it: cargo xtask tools", path.display());
+    path
+}
+
+impl Mounted {
+    /// Mounts the volume of a site with further arguments, and waits until it is there.
+    pub fn start(site: &Site, more: &[&str]) -> Self {
+        Self::start_at(site, Path::new(POINT), more)
+    }
+
+    /// The same at any mount point.
+    pub fn start_at(site: &Site, at: &Path, more: &[&str]) -> Self {
+        let point = site.path(at);
+        // A mount that was left there by a killed process is there already, and cannot be looked at.
+        let _ = fs::create_dir(&point);
+        let log = site.path("mount.log");
+        let mut command = site.command(&["mount", VOLUME]);
+        command.arg(at).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mounted = Self { process, point, log };
+        let at = at.display();
+        let expected = format!("mounted: {VOLUME} at {at}; to unmount: umount {at}\n");
+        assert_eq!(line, expected, "{}", mounted.log());
+        mounted
+    }
+
+    /// A path in the mounted volume.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Unmounts the volume as an operator does, and waits until the process has ended, cleanly.
+    pub fn unmount(mut self) {
+        let unmounted = Command::new("umount").arg(&self.point).status();
+        assert!(unmounted.unwrap().success());
+        self.wait_cleanly();
+    }
+
+    /// Sends a signal, as of `kill`.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits until the process has ended.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
+    }
+
+    /// Waits until the process has ended, cleanly, without a word.
+    pub fn wait_cleanly(&mut self) {
+        let status = self.wait();
+        let log = self.log();
+        assert!(status.success() && log.is_empty(), "the mount ends with {status}: {log}");
+    }
+
+    /// Ends the process in the middle of what it does. The mount point stays, served by nobody.
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+        // Nothing is cleaned up.
+        self.point = PathBuf::new();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Gone already, if it was stopped.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if !self.point.as_os_str().is_empty() {
+            let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.point).status();
+        }
+        if std::thread::panicking() {
+            eprintln!("the mount said: {}", fs::read_to_string(&self.log).unwrap_or_default());
+        }
+    }
+}

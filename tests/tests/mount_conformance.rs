@@ -1,0 +1,119 @@
+//! What others have written to try out file systems, on a mounted volume: `pjdfstest` (POSIX, case by
+//! case) and `fsx` (random operations on one file, content compared).
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use runtime::seed::with_seed;
+use tempfile::TempDir;
+use tests::mounted::{Mounted, may_mount, tool};
+use tests::{Site, long};
+
+/// How `pjdfstest` is run. What fails is listed with its reason, and it is an error if it passes.
+///
+/// - `unlink::open_file_not_freed`: a file that is removed while it is open is gone at once.
+const PJDFSTEST: &str = r#"
+[features]
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.001
+allow_remount = REMOUNT
+expected_failures = ["unlink::open_file_not_freed"]
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// The cases of a file system that becomes read-only. They are run first, alone: what fails as expected
+/// leaves its file open, and keeps the file system from becoming so.
+const READ_ONLY: &str = "erofs";
+
+/// Cases that must have passed, of those and of all, so that a list that has become empty is noticed.
+const READ_ONLY_MIN: usize = 12;
+const ALL_MIN: usize = 375;
+
+/// All that `fsx` can do and the volume has.
+const FSX: &str = r"
+flen = 1048576
+[opsize]
+max = 131072
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 5
+mapwrite = 5
+read = 10
+write = 10
+truncate = 3
+fsync = 1
+fdatasync = 1
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 2
+";
+
+const FSX_OPERATIONS: u64 = 2_000;
+const FSX_OPERATIONS_LONG: u64 = 100_000;
+
+#[test]
+fn posix_is_kept_case_by_case() {
+    if !may_mount() {
+        return;
+    }
+    let pjdfstest = tool("pjdfstest");
+    let site = Site::formatted(4096, 16);
+    // Other users must reach it, and the address of a socket is a short path.
+    let at = TempDir::with_prefix_in("mdfs-", "/tmp").unwrap();
+    let mounted = Mounted::start_at(&site, at.path(), &["--allow-other"]);
+    fs::set_permissions(at.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = mounted.path("pjdfstest");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    for (remount, cases, passed_min) in
+        [("true", Some(READ_ONLY), READ_ONLY_MIN), ("false", None, ALL_MIN)]
+    {
+        let config = site.path("pjdfstest.toml");
+        fs::write(&config, PJDFSTEST.replace("REMOUNT", remount)).unwrap();
+        let mut command = Command::new(&pjdfstest);
+        command.arg("-c").arg(config).arg("-p").arg(&folder).args(["-s", "/dev/shm"]).args(cases);
+        let output = command.env("NO_COLOR", "1").output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        let is_wrong = |line: &&str| line.ends_with("FAILED") || line.contains("UNEXPECTEDLY");
+        let wrong: Vec<&str> = told.lines().filter(is_wrong).collect();
+        assert!(output.status.success(), "{wrong:#?}\n{told}");
+        let passed = told.lines().filter(|line| line.ends_with(" ok")).count();
+        assert!(passed >= passed_min, "{passed} cases passed only\n{told}");
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn the_content_of_a_file_is_right_after_any_operations() {
+    if !may_mount() {
+        return;
+    }
+    let fsx = tool("fsx");
+    with_seed(|rng| {
+        let site = Site::formatted(1024, 16);
+        let mounted = Mounted::start(&site, &[]);
+        let config = site.path("fsx.toml");
+        fs::write(&config, FSX).unwrap();
+        let operations = if long() { FSX_OPERATIONS_LONG } else { FSX_OPERATIONS };
+        let mut command = Command::new(&fsx);
+        command.arg("-f").arg(config).arg("-P").arg(site.path("."));
+        command.args(["-N", &operations.to_string(), "-S", &rng.below(1 << 32).to_string()]);
+        let output = command.arg(mounted.path("file")).output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        assert!(output.status.success() && told.contains("A-OK"), "{told}");
+        mounted.unmount();
+    });
+}
