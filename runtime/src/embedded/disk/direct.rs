@@ -152,11 +152,11 @@ impl Inner {
         let (before, end) = ((offset - blocks.start) as usize, offset + length as u64);
         let last = blocks.end - BLOCK;
         if before > 0 {
-            patched[..ALIGNMENT].copy_from_slice(&*self.block(blocks.start).await?);
+            patched[..ALIGNMENT].copy_from_slice(&self.block(blocks.start).await?);
         }
         if end < blocks.end && (last > blocks.start || before == 0) {
             let within = (last - blocks.start) as usize;
-            patched[within..].copy_from_slice(&*self.block(last).await?);
+            patched[within..].copy_from_slice(&self.block(last).await?);
         }
         copy_into(&mut patched[before..before + length], &data);
         self.pool.count_bounce(length);

@@ -365,7 +365,7 @@ impl Operation {
     fn entry(&mut self) -> squeue::Entry {
         let offset = self.offset + self.done as u64;
         let (fd, flags) = match self.file.slot {
-            Some(slot) => (types::Fd(slot as i32), squeue::Flags::FIXED_FILE),
+            Some(slot) => (types::Fd(slot.cast_signed()), squeue::Flags::FIXED_FILE),
             None => (types::Fd(self.file.file.as_raw_fd()), squeue::Flags::empty()),
         };
         let entry = match &mut self.work {
@@ -395,12 +395,9 @@ impl Operation {
         if interrupted {
             return Next::Again(self);
         }
-        let moved = match usize::try_from(result) {
-            Ok(moved) => moved,
-            Err(_) => {
-                self.fail(io::Error::from_raw_os_error(-result));
-                return Next::Done;
-            }
+        let Ok(moved) = usize::try_from(result) else {
+            self.fail(io::Error::from_raw_os_error(-result));
+            return Next::Done;
         };
         self.done += moved;
         let wanted = match &self.work {
