@@ -255,7 +255,7 @@ fn lanes<'a>(
 fn plain(pool: &Pool, path: &Path, case: Case, places: &[u64], direct: bool) -> Sample {
     let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let mut options = File::options();
-    options.read(true).write(true).custom_flags(flags.bits() as i32);
+    options.read(true).write(true).custom_flags(flags.bits().cast_signed());
     let file = options.open(path).expect("it opens");
     let lane = |first: usize, mut buffer: Buffer| {
         for &place in places.iter().skip(first).step_by(case.depth) {
