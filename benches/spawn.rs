@@ -14,7 +14,7 @@ use divan::{Bencher, black_box};
 use futures::executor::block_on;
 use futures::future::{LocalBoxFuture, join_all, ready};
 use futures::{FutureExt as _, StreamExt as _, stream};
-use runtime::embedded::{Config, Embedded};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::{Caller, Epoch, NodeId, Server, Spawn};
 
@@ -54,8 +54,14 @@ impl Server<table::Sum> for Adder {
 }
 
 fn machine() -> Embedded {
-    let config =
-        Config { threads: 2, fs_nodes: 4, disk_nodes: 1, epoch: Epoch(1), pool_bytes: 1 << 20 };
+    let config = Config {
+        threads: 2,
+        fs_nodes: 4,
+        disk_nodes: 1,
+        epoch: Epoch(1),
+        pool_bytes: 1 << 20,
+        disk_access: DiskAccess::Best,
+    };
     let machine = Embedded::start(config).expect("threads can be made");
     let serving = (0..4).map(|node| {
         machine.on_node(NodeId::fs(node), |context| async move {

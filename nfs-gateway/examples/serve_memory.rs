@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         disk_nodes: 0,
         epoch: Epoch(1),
         pool_bytes: 256 << 20,
+        disk_access: embedded::DiskAccess::Best,
     })?;
     let served = machine.on_node(NodeId::fs(0), async |ctx| {
         ctx.serve::<FileIo>(Rc::new(Model::default()));

@@ -39,6 +39,7 @@ struct Inner {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
     copied_bytes: AtomicU64,
+    bounced_bytes: AtomicU64,
     kept: Mutex<Vec<Box<[Page]>>>,
 }
 
@@ -50,6 +51,7 @@ impl Pool {
                 limit_bytes,
                 used_bytes: AtomicUsize::new(0),
                 copied_bytes: AtomicU64::new(0),
+                bounced_bytes: AtomicU64::new(0),
                 kept: Mutex::default(),
             }),
         }
@@ -58,8 +60,7 @@ impl Pool {
     /// A buffer of `length` bytes with undefined (but initialised) content; `None` if the limit is
     /// reached: the caller answers `Busy`, or waits.
     pub fn take(&self, length: usize) -> Option<Buffer> {
-        let pages = length.div_ceil(ALIGNMENT);
-        let size = pages * ALIGNMENT;
+        let size = length.next_multiple_of(ALIGNMENT);
         let limit = self.inner.limit_bytes;
         self.inner
             .used_bytes
@@ -67,13 +68,26 @@ impl Pool {
                 Some(used + size).filter(|&after| after <= limit)
             })
             .ok()?;
+        Some(self.counted(length))
+    }
+
+    /// A buffer of `length` bytes, also if the limit is reached. For what a transfer that has begun
+    /// cannot do without: the number of transfers is the limit.
+    pub fn take_beyond(&self, length: usize) -> Buffer {
+        self.inner.used_bytes.fetch_add(length.next_multiple_of(ALIGNMENT), Relaxed);
+        self.counted(length)
+    }
+
+    /// A buffer whose pages are counted as used already.
+    fn counted(&self, length: usize) -> Buffer {
+        let pages = length.div_ceil(ALIGNMENT);
         let kept = {
             let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let index = kept.iter().rposition(|pages_kept| pages_kept.len() == pages);
             index.map(|index| kept.swap_remove(index))
         };
         let pages = kept.unwrap_or_else(|| vec![Page([0; ALIGNMENT]); pages].into_boxed_slice());
-        Some(Buffer { pages: Some(pages), length, pool: self.clone() })
+        Buffer { pages: Some(pages), length, pool: self.clone() }
     }
 
     /// Bytes in use, in whole pages.
@@ -96,6 +110,16 @@ impl Pool {
     /// that a test can prove how many there are.
     pub fn count_copy(&self, bytes: usize) {
         self.inner.copied_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes that had to be copied into an aligned buffer on their way to a disk.
+    pub fn bounced_bytes(&self) -> u64 {
+        self.inner.bounced_bytes.load(Relaxed)
+    }
+
+    /// Adds to the count of bytes that were copied to be aligned.
+    pub(crate) fn count_bounce(&self, bytes: usize) {
+        self.inner.bounced_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     fn put_back(&self, pages: Box<[Page]>) {

@@ -17,4 +17,8 @@ pub trait Disk {
     /// Makes every write that was answered before this call durable. After an error what was
     /// written since the last good sync may be lost, and asking again proves nothing.
     fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>>;
+    /// Transfers go between our buffers and the disk, not through a page cache of the host.
+    fn is_direct(&self) -> bool {
+        true
+    }
 }

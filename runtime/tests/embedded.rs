@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::{LocalBoxFuture, join_all};
-use runtime::embedded::{Config, Embedded};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::host::{RUNNING_MAX, WAITING_MAX};
 use runtime::net::Address;
 use runtime::{Caller, Context, Epoch, NodeId, Server, Undelivered};
@@ -67,6 +67,7 @@ fn machine(threads: usize) -> Embedded {
         disk_nodes: 2,
         epoch: Epoch(3),
         pool_bytes: 1 << 20,
+        disk_access: DiskAccess::Best,
     })
     .unwrap();
     let serve = |context: Context| async move {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::LocalBoxFuture;
-use runtime::embedded::{Config, Embedded};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Caller, Context, Epoch, NodeId, Server};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
@@ -82,8 +82,14 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Seen {
 fn the_span_of_a_request_is_below_the_one_that_asked_for_it() {
     let seen = Seen::default();
     tracing_subscriber::registry().with(seen.clone()).init();
-    let config =
-        Config { threads: 2, fs_nodes: 4, disk_nodes: 0, epoch: Epoch(1), pool_bytes: 1 << 20 };
+    let config = Config {
+        threads: 2,
+        fs_nodes: 4,
+        disk_nodes: 0,
+        epoch: Epoch(1),
+        pool_bytes: 1 << 20,
+        disk_access: DiskAccess::Best,
+    };
     let machine = Embedded::start(config).unwrap();
     for node in 0..4 {
         let serve = |context: Context| async move {

@@ -23,7 +23,8 @@ use runtime::{NodeId, VolumeId};
 const STRIPE: u32 = 64 << 10;
 const LENGTH: u64 = 16 << 20;
 
-static CONTENT: [u8; STRIPE as usize] = [7; STRIPE as usize];
+/// As much as the I/O manager reads at once.
+static CONTENT: [u8; 1 << 20] = [7; 1 << 20];
 
 /// Forgets everything but its first block, at once.
 struct NullDisk(std::cell::RefCell<Bytes>);
@@ -103,8 +104,9 @@ async fn measure(client: BlockClient, name: &'static str, rounds: u64, at_once: 
     let start = Instant::now();
     for round in 0..rounds {
         let stripe = |i| (round * at_once + i) % stripes;
-        let writes =
-            (0..at_once).map(|i| client.write(stripe(i), 0, vec![Bytes::from_static(&CONTENT)]));
+        let writes = (0..at_once).map(|i| {
+            client.write(stripe(i), 0, vec![Bytes::from_static(&CONTENT[..STRIPE as usize])])
+        });
         for written in join_all(writes).await {
             written.expect("it writes");
         }

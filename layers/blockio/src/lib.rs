@@ -7,7 +7,8 @@
 //! - A write is durable once a [`Sync`](protocol::Sync) that was asked after its answer is answered
 //!   in the same life of the disk node; in another life it may be gone, and whoever syncs it is told
 //!   so ([`Error::LostWrites`](protocol::Error::LostWrites)). Before that a crash may keep it, drop it or tear it, but never touches other bytes.
-//! - Requests for one disk start in the order in which they came. Requests in flight at the same
+//! - Reads of one disk start in the order in which they came, and so do writes; the two take turns, and
+//!   neighbours on the disk that wait at the same time go together. Requests in flight at the same
 //!   time have no order, so whoever needs one awaits the first answer.
 //! - Every request stands alone, and asking twice does no harm.
 //! - A disk that belongs elsewhere, was cut off, or was opened by a newer epoch is refused before
@@ -28,7 +29,7 @@
 //! | `superblock.rs` | who a disk is: its first and last block |
 //! | `format.rs`, `open.rs` | writing that, and checking it against what is expected |
 //! | `server.rs` | the disk node: one `match` over the requests |
-//! | `manager.rs` | the I/O manager: a FIFO per disk, fair passes, shared flushes |
+//! | `manager/` | the I/O manager: a queue per disk, fair passes, merged neighbours, shared flushes, latencies |
 //! | `stripes.rs` | what the layers above see, here and in the cache |
 //! | `client.rs` | how they ask: routing, retries, checksums |
 //! | `range.rs` | bytes of the whole logical disk, over many stripes at once |

@@ -73,7 +73,7 @@ runtime::record! {
     pub struct DiskStatus {
         /// Usable stripes.
         stripes: u64,
-        /// Requests waiting in the FIFO.
+        /// Requests waiting.
         queued: u32,
         /// False once the disk has failed for good.
         healthy: bool,
@@ -87,6 +87,34 @@ runtime::record! {
         read_bytes: u64,
         /// Bytes written.
         written_bytes: u64,
+        /// Transfers bypass the page cache of the host.
+        direct: bool,
+        /// Of the reads and writes, those that went to the disk together with a neighbour.
+        merged: u64,
+        /// Requests refused because too many waited.
+        busy: u64,
+        /// Of reads, from the question to the answer.
+        read_latency: Latency,
+        /// Of writes.
+        write_latency: Latency,
+        /// Of those who waited for a flush.
+        sync_latency: Latency,
+    }
+}
+
+runtime::record! {
+    /// How long requests took since the node started, waiting in the queue included. Percentiles are
+    /// up to an eighth too large.
+    #[derive(Copy, Default)]
+    pub struct Latency {
+        /// Requests.
+        count: u64,
+        /// Half of them took no longer.
+        p50_ns: u64,
+        /// 99 of 100 took no longer.
+        p99_ns: u64,
+        /// The longest.
+        max_ns: u64,
     }
 }
 

@@ -25,6 +25,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+pub use self::disk::{DISK_ACCESS_VARIABLE, DiskAccess};
 pub(crate) use self::net::stream;
 use self::node::{Mail, NodeActor};
 pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
@@ -51,6 +52,8 @@ pub struct Config {
     pub epoch: Epoch,
     /// Bytes of buffers that may be in use at a time.
     pub pool_bytes: usize,
+    /// How the disks are driven.
+    pub disk_access: DiskAccess,
 }
 
 /// A running machine. Dropping it stops the threads; what the layers hold is lost like in a crash,

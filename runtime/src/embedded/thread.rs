@@ -12,7 +12,8 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
 use super::alert::Alert;
-use super::{Shared, disk, net};
+use super::disk::{self, Ring};
+use super::{Shared, net};
 use crate::Table;
 use crate::buffer::Pool;
 use crate::context::Context;
@@ -38,6 +39,18 @@ struct Thread {
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
     rng: RefCell<Rng>,
     alert: Rc<Alert>,
+    /// Made when the first disk is opened.
+    ring: RefCell<Option<Rc<Ring>>>,
+}
+
+impl Thread {
+    fn ring(&self) -> io::Result<Rc<Ring>> {
+        let mut ring = self.ring.borrow_mut();
+        if let Some(ring) = &*ring {
+            return Ok(ring.clone());
+        }
+        Ok(ring.insert(Ring::new()?).clone())
+    }
 }
 
 /// Makes the current thread part of the machine.
@@ -49,14 +62,23 @@ pub(super) fn enter(shared: Arc<Shared>) {
         hosts: RefCell::default(),
         rng: RefCell::new(Rng::new(fresh_seed())),
         alert: Rc::default(),
+        ring: RefCell::default(),
     };
     MACHINE.set(Some(Rc::new(machine)));
 }
 
 /// Lets go of the nodes: their servers hold contexts and so the machine, which holds the nodes.
+/// Waits for the disks, so that whoever opens them next meets no late write.
 pub(super) fn leave() {
-    let hosts = MACHINE.with_borrow(|machine| machine.as_ref().map(|machine| machine.hosts.take()));
+    let left = MACHINE.with_borrow(|machine| {
+        let machine = machine.as_ref()?;
+        Some((machine.hosts.take(), machine.ring.take()))
+    });
+    let Some((hosts, ring)) = left else { return };
     drop(hosts);
+    if let Some(ring) = ring {
+        ring.close();
+    }
 }
 
 fn machine() -> Rc<Thread> {
@@ -163,7 +185,8 @@ impl Machine for Thread {
         _: NodeId,
         path: &str,
     ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
-        disk::open(path, self.shared.pool.clone())
+        let access = self.shared.config.disk_access;
+        disk::open(path.into(), self.shared.pool.clone(), access, self.ring()).boxed_local()
     }
 
     fn listen(

@@ -2,7 +2,7 @@
 //! protocol: raise its version, tell docs/format.md or docs/protocol.md and the changelog.
 
 use blockio::protocol::{
-    Describe, DiskStatus, Error, Read, ReadSlot, Reply, Request, Sync, Write, WriteSlot,
+    Describe, DiskStatus, Error, Latency, Read, ReadSlot, Reply, Request, Sync, Write, WriteSlot,
 };
 use blockio::superblock::{Superblock, VERSION};
 use blockio::{BLOCK_SIZE, Geometry};
@@ -79,12 +79,24 @@ fn replies_have_the_agreed_bytes() {
         syncs: 5,
         read_bytes: 6,
         written_bytes: 7,
+        direct: true,
+        merged: 8,
+        busy: 9,
+        read_latency: Latency { count: 1, p50_ns: 2, p99_ns: 3, max_ns: 4 },
+        write_latency: Latency::default(),
+        sync_latency: Latency { max_ns: 5, ..Latency::default() },
     };
     assert_eq!(
         bytes(Reply::Describe(Ok(vec![status]))),
         "06 01 01 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 01 03 00 00 00 00 00 00 00 \
          04 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 06 00 00 00 00 00 00 00 \
-         07 00 00 00 00 00 00 00"
+         07 00 00 00 00 00 00 00 01 08 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00 \
+         01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 \
+         03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00 \
+         00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 \
+         00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 \
+         00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 \
+         00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00"
     );
 }
 

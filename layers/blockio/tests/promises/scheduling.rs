@@ -1,11 +1,14 @@
-//! The I/O manager: a FIFO per disk, every disk busy, flushes shared by those who may share them.
+//! The I/O manager: a queue per disk, every disk busy, neighbours go together, flushes are shared by
+//! those who may share them.
 
 use std::time::Duration;
 
+use crate::support::volume::STRIPE;
 use crate::support::{Kind, Volume, sync, sync_all};
-use blockio::protocol::{Describe, DiskStatus};
+use blockio::protocol::{Describe, DiskStatus, Latency};
 use blockio::server::DEPTH_PER_DISK;
 use blockio::{BlockClient, Config, Stripes as _};
+use bytes::Bytes;
 use futures::future::join_all;
 use runtime::NodeId;
 
@@ -47,7 +50,7 @@ fn every_idle_disk_gets_a_request_before_any_disk_gets_two() {
     let started = volume.started();
     let first: Vec<_> =
         started.iter().filter(|event| event.at == started[0].at).map(|event| event.disk).collect();
-    assert_eq!(first, [0, 0, 0, 0, 1, 2], "a full disk does not hold up the others");
+    assert_eq!(first, [0, 1, 2, 0, 0, 0], "a full disk does not hold up the others");
 }
 
 #[test]
@@ -130,6 +133,90 @@ fn a_write_that_ends_during_a_flush_is_not_taken_for_flushed() {
 }
 
 #[test]
+fn neighbours_that_wait_go_to_the_disk_together() {
+    let volume = slow_volume(1, 1);
+    let context = volume.context();
+    let status = volume.ask(async move |client| {
+        let written = |stripe: u64| vec![Bytes::from(vec![stripe as u8; STRIPE as usize])];
+        // 5 is the oldest, and 9 continues no other.
+        let stripes = [5, 2, 9, 3, 4];
+        let writes = stripes.map(|stripe| client.write(stripe, 0, written(stripe)));
+        for answer in join_all(writes).await {
+            answer.expect("the stripe exists");
+        }
+        let reads = stripes.map(|stripe| client.read(stripe, 0, STRIPE, Vec::new()));
+        for (stripe, read) in stripes.into_iter().zip(join_all(reads).await) {
+            assert_eq!(read, Ok(Bytes::from(vec![stripe as u8; STRIPE as usize])));
+        }
+        context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there")
+    });
+    let started = volume.started();
+    let offsets: Vec<_> = started.iter().map(|event| event.offset).collect();
+    let expected = [5, 2, 9, 5, 2, 9].map(|stripe| volume.geometry.stripe_offset(stripe));
+    assert_eq!(offsets, expected);
+    let DiskStatus { reads, writes, merged, written_bytes, .. } = status[0];
+    assert_eq!((reads, writes, merged), (5, 5, 4));
+    assert_eq!(written_bytes, 5 * u64::from(STRIPE));
+}
+
+#[test]
+fn a_transfer_does_not_grow_past_its_limit() {
+    let volume = slow_volume(1, 1);
+    let stripes = volume.geometry.stripes().min(40);
+    volume.ask(async move |client| {
+        let reads = (0..stripes).map(|stripe| client.read(stripe, 0, STRIPE, Vec::new()));
+        assert!(join_all(reads).await.iter().all(Result::is_ok));
+    });
+    let transfers = volume.started_ms(Kind::Read).len() as u64;
+    let per_transfer = (1 << 20) / u64::from(STRIPE);
+    assert_eq!(transfers, stripes.div_ceil(per_transfer));
+}
+
+#[test]
+fn a_bad_place_fails_only_the_read_that_needs_it() {
+    let volume = slow_volume(1, 1);
+    volume.disks[0].fail_reads_at(volume.geometry.stripe_offset(2));
+    let answers = volume.ask(async move |client| {
+        join_all((0..5).map(|stripe| client.read(stripe, 0, STRIPE, Vec::new()))).await
+    });
+    let readable: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(readable, [true, true, false, true, true]);
+}
+
+#[test]
+fn reads_and_writes_take_turns() {
+    let volume = slow_volume(1, 1);
+    volume.ask(async move |client| {
+        let writes = (0..4).map(|i| client.write(2 * i, 0, vec!["x".into()]));
+        let reads = (0..4).map(|i| client.read(2 * i + 1, 0, 512, Vec::new()));
+        let (written, read) = futures::future::join(join_all(writes), join_all(reads)).await;
+        assert!(written.iter().all(Result::is_ok) && read.iter().all(Result::is_ok));
+    });
+    let kinds: Vec<_> = volume.started().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [Kind::Read, Kind::Write].repeat(4));
+}
+
+#[test]
+fn a_node_tells_how_long_its_disks_take() {
+    let volume = slow_volume(1, 1);
+    let context = volume.context();
+    let status = volume.ask(async move |client| {
+        // Each waits for those before it.
+        read_all(client.clone(), vec![0, 2, 4, 6]).await;
+        client.write(0, 0, vec!["x".into()]).await.expect("exists");
+        sync_all(&client).await.expect("the disk is good");
+        context.spawn(NodeId::disk(0), Describe {}).await.expect("it is there")
+    });
+    let DiskStatus { read_latency, write_latency, sync_latency, .. } = status[0];
+    let millis = |ns: u64| ns / 1_000_000;
+    assert_eq!((read_latency.count, millis(read_latency.max_ns)), (4, 40));
+    assert!((20..=22).contains(&millis(read_latency.p50_ns)), "{read_latency:?}");
+    assert_eq!(millis(read_latency.p99_ns), 40);
+    let one = Latency { count: 1, p50_ns: 10_000_000, p99_ns: 10_000_000, max_ns: 10_000_000 };
+    assert_eq!((write_latency, sync_latency), (one, one));
+}
+
+#[test]
 fn a_node_tells_what_its_disks_did() {
     let volume = Volume::start(1, 1, 2, Config::default());
     let context = volume.context();
@@ -148,8 +235,18 @@ fn a_node_tells_what_its_disks_did() {
         syncs: 1,
         read_bytes: 0,
         written_bytes: 0,
+        direct: true,
+        merged: 0,
+        busy: 0,
+        read_latency: Latency::default(),
+        write_latency: Latency::default(),
+        sync_latency: Latency::default(),
     };
-    let written = DiskStatus { writes: 1, written_bytes: 10, ..idle.clone() };
-    let read = DiskStatus { reads: 1, read_bytes: 4096, ..idle };
+    // The disks of this test take no time.
+    let once = Latency { count: 1, ..Latency::default() };
+    let written = DiskStatus { writes: 1, written_bytes: 10, write_latency: once, ..idle.clone() };
+    let written = DiskStatus { sync_latency: once, ..written };
+    let read = DiskStatus { reads: 1, read_bytes: 4096, read_latency: once, ..idle };
+    let read = DiskStatus { sync_latency: once, ..read };
     assert_eq!(status, [written, read]);
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use futures::executor::block_on;
-use runtime::embedded::{Config, Embedded};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Epoch, NodeId, Server};
 
 use super::Model;
@@ -36,6 +36,7 @@ pub fn start_with<S: Server<FileIo>>(
         disk_nodes: 0,
         epoch: Epoch(1),
         pool_bytes: POOL_BYTES,
+        disk_access: DiskAccess::Best,
     })?;
     for node in (0..NODES).map(NodeId::fs) {
         let server = server.clone();

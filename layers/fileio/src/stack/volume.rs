@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use blockio::{DiskError, Geometry, GeometryError};
 use futures::executor::block_on;
 use runtime::coordination::{Coordination as _, Sled};
-use runtime::embedded::{Config, Embedded, VolumeDirectory, new_volume_id};
+use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory, new_volume_id};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Epoch, NodeId};
 
@@ -130,8 +130,14 @@ fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoc
     let found = directory.disks()?;
     let paths: Vec<PathBuf> =
         found.iter().map(|&(node, disk)| directory.disk(node, disk)).collect();
-    let config =
-        Config { threads: 1, fs_nodes: 1, disk_nodes: 1, epoch: Epoch(0), pool_bytes: 64 << 20 };
+    let config = Config {
+        threads: 1,
+        fs_nodes: 1,
+        disk_nodes: 1,
+        epoch: Epoch(0),
+        pool_bytes: 64 << 20,
+        disk_access: DiskAccess::from_environment()?,
+    };
     let machine = Embedded::start(config)?;
     let identified = machine.on_node(NodeId::disk(0), move |context| async move {
         let mut volumes = Vec::new();
@@ -169,5 +175,6 @@ fn start(geometry: &Geometry, epoch: Epoch, options: &RunOptions) -> Result<Embe
         disk_nodes: geometry.disk_nodes,
         epoch,
         pool_bytes: options.cache_bytes + TRANSFER_BYTES,
+        disk_access: DiskAccess::from_environment()?,
     })?)
 }

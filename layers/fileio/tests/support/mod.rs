@@ -11,7 +11,7 @@ use fileio::FileServer;
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use meta::MetaServer;
-use runtime::embedded::{Config, Embedded};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
 /// Memory lives once.
@@ -102,6 +102,7 @@ pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
         disk_nodes: 2,
         epoch: Epoch(1),
         pool_bytes: 64 << 20,
+        disk_access: DiskAccess::Best,
     })
     .expect("threads can be started");
     let geometry = Geometry {

@@ -53,6 +53,8 @@ struct Inner {
     /// So many requests succeed, then all fail.
     left: Cell<Option<u64>>,
     has_failed: Cell<bool>,
+    /// Reads of this byte fail.
+    bad_place: Cell<Option<u64>>,
     /// So many reads to come bring a wrong byte.
     hurt_reads: Cell<u32>,
     in_flight: Cell<usize>,
@@ -75,6 +77,7 @@ impl MemoryDisk {
             failing: RefCell::default(),
             left: Cell::default(),
             has_failed: Cell::default(),
+            bad_place: Cell::default(),
             hurt_reads: Cell::default(),
             in_flight: Cell::default(),
             in_flight_max: Cell::default(),
@@ -106,6 +109,11 @@ impl MemoryDisk {
 
     pub(crate) fn set_length(&self, length: u64) {
         self.0.length.set(length);
+    }
+
+    /// Reads of the byte at `place` fail from now on.
+    pub(crate) fn fail_reads_at(&self, place: u64) {
+        self.0.bad_place.set(Some(place));
     }
 
     /// The next `count` reads return a wrong byte.
@@ -221,6 +229,10 @@ impl Disk for MemoryDisk {
         let (disk, running) = (self.clone(), self.start(Kind::Read, offset));
         async move {
             running.await?;
+            let read = offset..offset + length as u64;
+            if disk.0.bad_place.get().is_some_and(|place| read.contains(&place)) {
+                return Err(io::Error::other("injected"));
+            }
             let mut data = disk.peek(offset, length);
             if disk.0.hurt_reads.get() > 0 {
                 disk.0.hurt_reads.set(disk.0.hurt_reads.get() - 1);

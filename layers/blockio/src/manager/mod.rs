@@ -1,0 +1,259 @@
+//! The I/O manager (thesis section 2.3.2): a queue per disk, and a pass that goes round the disks
+//! which may start a transfer, so that all of them are busy and none is favoured.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `queue.rs` | the order in which requests of one disk start, and which go together |
+//! | `lane.rs` | one disk: what it has done, and whether it can be trusted |
+//! | `latency.rs` | how long requests take |
+//!
+//! Flushes go beside the queue: everything that one covers has been answered before it is asked for.
+
+mod lane;
+mod latency;
+mod queue;
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::channel::oneshot;
+use runtime::Context;
+use runtime::disk::Disk;
+use runtime::protocol::Undelivered;
+
+use self::lane::{Flush, Lane};
+use self::queue::{Read, Transfer, Waiting, Write};
+use crate::protocol::{DiskStatus, Error};
+
+/// The disks of one node.
+pub(crate) struct Manager {
+    context: Context,
+    lanes: Vec<Lane>,
+    /// The disk with which the next pass begins.
+    next: Cell<usize>,
+    /// A pass will begin in this turn of the node.
+    pass_is_due: Cell<bool>,
+    depth: usize,
+    queue_length_max: usize,
+}
+
+type Turn<T> = oneshot::Sender<Result<T, Error>>;
+
+impl Manager {
+    /// Up to `depth` transfers are in flight at each disk, up to `queue_length_max` requests wait.
+    pub(crate) fn new(
+        context: Context,
+        disks: Vec<Rc<dyn Disk>>,
+        depth: usize,
+        queue_length_max: usize,
+    ) -> Rc<Self> {
+        let lanes = disks.into_iter().map(Lane::new).collect();
+        let (next, pass_is_due) = (Cell::new(0), Cell::new(false));
+        Rc::new(Self { context, lanes, next, pass_is_due, depth, queue_length_max })
+    }
+
+    /// How many disks there are.
+    pub(crate) fn disks(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Reads from a disk, in turn.
+    pub(crate) async fn read(
+        self: &Rc<Self>,
+        disk: usize,
+        offset: u64,
+        length: usize,
+    ) -> Result<Bytes, Error> {
+        let lane = self.admit(disk)?;
+        let (reply, answer) = oneshot::channel();
+        let came = self.context.now();
+        lane.queue.borrow_mut().push_read(Waiting { offset, length, came, work: Read { reply } });
+        self.pass_soon();
+        answered(answer).await
+    }
+
+    /// Writes to a disk, in turn.
+    pub(crate) async fn write(
+        self: &Rc<Self>,
+        disk: usize,
+        offset: u64,
+        data: Vec<Bytes>,
+    ) -> Result<(), Error> {
+        let lane = self.admit(disk)?;
+        let (reply, answer) = oneshot::channel();
+        let (came, length) = (self.context.now(), data.iter().map(Bytes::len).sum());
+        let work = Write { data, reply };
+        lane.queue.borrow_mut().push_write(Waiting { offset, length, came, work });
+        self.pass_soon();
+        answered(answer).await
+    }
+
+    /// Makes every write to a disk that was answered before durable. Those who ask while a flush
+    /// runs share the next one: the running one need not cover what they wait for.
+    pub(crate) async fn sync(self: &Rc<Self>, disk: usize) -> Result<(), Error> {
+        let lane = &self.lanes[disk];
+        lane.check(disk)?;
+        if lane.is_flushed() {
+            return Ok(());
+        }
+        lane.check_room(lane.flush_waiting.borrow().len(), self.queue_length_max)?;
+        let (reply, answer) = oneshot::channel();
+        let came = self.context.now();
+        lane.flush_waiting.borrow_mut().push(Flush { came, reply });
+        if !lane.flushing.get() {
+            self.start_flush(disk);
+        }
+        answered(answer).await
+    }
+
+    /// What a disk is and has done; it has `stripes` stripes.
+    pub(crate) fn status(&self, disk: usize, stripes: u64) -> DiskStatus {
+        self.lanes[disk].status(stripes)
+    }
+
+    /// The lane of a disk that takes another request.
+    fn admit(&self, disk: usize) -> Result<&Lane, Error> {
+        let lane = &self.lanes[disk];
+        lane.check(disk)?;
+        // What the disk may start at once does not wait.
+        let free = self.depth.saturating_sub(lane.in_flight.get());
+        lane.check_room(lane.queue.borrow().len(), self.queue_length_max + free)?;
+        Ok(lane)
+    }
+
+    /// Begins a pass when all that was asked in this turn has come: neighbours then find each other.
+    fn pass_soon(self: &Rc<Self>) {
+        if !self.pass_is_due.replace(true) {
+            let manager = self.clone();
+            self.context.task(async move {
+                manager.pass_is_due.set(false);
+                manager.pass();
+            });
+        }
+    }
+
+    /// Goes round the disks, one transfer of each at a time, until none may start another.
+    fn pass(self: &Rc<Self>) {
+        let mut refused = 0;
+        while refused < self.lanes.len() {
+            let disk = self.next.get();
+            self.next.set((disk + 1) % self.lanes.len());
+            refused = if self.start_one(disk) { 0 } else { refused + 1 };
+        }
+    }
+
+    /// Starts the next transfer of a disk, if the disk may start one. It runs as a task of its
+    /// own, so that a caller who does not poll holds up nobody else.
+    fn start_one(self: &Rc<Self>, disk: usize) -> bool {
+        let lane = &self.lanes[disk];
+        if lane.in_flight.get() >= self.depth {
+            return false;
+        }
+        let Some(transfer) = lane.queue.borrow_mut().pop() else { return false };
+        lane.in_flight.set(lane.in_flight.get() + 1);
+        match transfer {
+            Transfer::Read(run) => self.start_read(disk, run),
+            Transfer::Write(run) => self.start_write(disk, run),
+        }
+        true
+    }
+
+    fn start_read(self: &Rc<Self>, disk: usize, run: Vec<Waiting<Read>>) {
+        let length = run.iter().map(|read| read.length).sum();
+        let running = self.lanes[disk].disk.read(run[0].offset, length);
+        let manager = self.clone();
+        self.context.task(async move {
+            let read = running.await;
+            if run.len() > 1 && !read.as_ref().is_ok_and(|data| data.len() == length) {
+                // Perhaps only one of them meets a bad place, or no buffer is large enough.
+                manager.read_each(disk, run).await;
+            } else {
+                manager.answer_reads(disk, run, &read);
+            }
+            manager.end(disk);
+        });
+    }
+
+    fn answer_reads(&self, disk: usize, run: Vec<Waiting<Read>>, read: &io::Result<Bytes>) {
+        let lane = &self.lanes[disk];
+        lane.counters.borrow_mut().merged += run.len() as u64 - 1;
+        let whole = run.len() == 1;
+        let mut at = 0;
+        for Waiting { offset, length, came, work } in run {
+            let part = match read {
+                Ok(data) if whole => Ok(data.clone()),
+                Ok(data) => Ok(data.slice(at..at + length)),
+                Err(why) => Err(why.kind().into()),
+            };
+            at += length;
+            let answer = lane.after_read(disk, offset, length, part);
+            let took = self.context.now().saturating_sub(came);
+            lane.counters.borrow_mut().read_latency.add(took);
+            // The asker may have gone.
+            let _ = work.reply.send(answer);
+        }
+    }
+
+    async fn read_each(&self, disk: usize, run: Vec<Waiting<Read>>) {
+        for read in run {
+            let alone = self.lanes[disk].disk.read(read.offset, read.length).await;
+            self.answer_reads(disk, vec![read], &alone);
+        }
+    }
+
+    fn start_write(self: &Rc<Self>, disk: usize, mut run: Vec<Waiting<Write>>) {
+        let lane = &self.lanes[disk];
+        let length = run.iter().map(|write| write.length).sum();
+        let data = run.iter_mut().flat_map(|write| std::mem::take(&mut write.work.data)).collect();
+        let running = lane.disk.write(run[0].offset, data);
+        let manager = self.clone();
+        self.context.task(async move {
+            let written = running.await;
+            let lane = &manager.lanes[disk];
+            let answer = lane.after_write(disk, run.len(), length, written);
+            lane.counters.borrow_mut().merged += run.len() as u64 - 1;
+            for Waiting { came, work, .. } in run {
+                let took = manager.context.now().saturating_sub(came);
+                lane.counters.borrow_mut().write_latency.add(took);
+                // The asker may have gone.
+                let _ = work.reply.send(answer);
+            }
+            manager.end(disk);
+        });
+    }
+
+    /// A transfer has ended.
+    fn end(self: &Rc<Self>, disk: usize) {
+        let lane = &self.lanes[disk];
+        lane.in_flight.set(lane.in_flight.get() - 1);
+        self.pass();
+    }
+
+    fn start_flush(self: &Rc<Self>, disk: usize) {
+        let lane = &self.lanes[disk];
+        lane.flushing.set(true);
+        let served = lane.flush_waiting.take();
+        let covered = lane.counters.borrow().writes;
+        let running = lane.disk.sync();
+        let manager = self.clone();
+        self.context.task(async move {
+            let lane = &manager.lanes[disk];
+            let answer = lane.after_flush(disk, covered, running.await);
+            for Flush { came, reply } in served {
+                let took = manager.context.now().saturating_sub(came);
+                lane.counters.borrow_mut().sync_latency.add(took);
+                let _ = reply.send(answer);
+            }
+            if !lane.flush_waiting.borrow().is_empty() {
+                manager.start_flush(disk);
+            }
+        });
+    }
+}
+
+/// The machine is going down if nobody answers.
+async fn answered<T>(answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
+    answer.await.unwrap_or_else(|_| Err(Undelivered::Lost.into()))
+}

@@ -1,0 +1,161 @@
+//! Disk files and block devices of the host, by one of two ways.
+//!
+//! | way | file | transfers |
+//! | --- | --- | --- |
+//! | direct | `direct.rs`, `ring.rs` | between our buffers and the disk, by the io_uring of the thread |
+//! | cached | `cached.rs` | through the host's page cache, by blocking calls on a pool of threads |
+//!
+//! Both keep the same promises, and `tests/disks.rs` asks both the same questions.
+
+mod cached;
+mod direct;
+mod ring;
+mod writes;
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Once;
+
+pub(super) use self::ring::Ring;
+use crate::buffer::{ALIGNMENT, Pool};
+use crate::disk::Disk;
+
+/// The environment variable that [`DiskAccess::from_environment`] reads.
+pub const DISK_ACCESS_VARIABLE: &str = "MDFS_DISK_ACCESS";
+
+/// How the disks of the host are driven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskAccess {
+    /// Direct where the host allows it, cached elsewhere; the log says why.
+    #[default]
+    Best,
+    /// By io_uring, past the page cache. A disk for which the host refuses that does not open.
+    Direct,
+    /// Through the page cache, by threads.
+    Cached,
+}
+
+impl DiskAccess {
+    /// What the user chose in [`DISK_ACCESS_VARIABLE`]: `best`, `direct` or `cached`.
+    pub fn from_environment() -> io::Result<Self> {
+        match std::env::var(DISK_ACCESS_VARIABLE).as_deref() {
+            Err(std::env::VarError::NotPresent) | Ok("best") => Ok(Self::Best),
+            Ok("direct") => Ok(Self::Direct),
+            Ok("cached") => Ok(Self::Cached),
+            other => {
+                let why = format!(
+                    "{DISK_ACCESS_VARIABLE} is {other:?}: set it to best, direct or cached"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+        }
+    }
+}
+
+/// Opens the disk at `path`, for this process alone. `ring` is that of the thread.
+pub(super) async fn open(
+    path: PathBuf,
+    pool: Pool,
+    access: DiskAccess,
+    ring: io::Result<Rc<Ring>>,
+) -> io::Result<Rc<dyn Disk>> {
+    let opened = path.clone();
+    let (file, length) = cached::blocking(move || open_file(&opened)).await?;
+    let refused = match access {
+        DiskAccess::Cached => None,
+        DiskAccess::Best | DiskAccess::Direct => {
+            match try_direct(&file, length, &pool, ring).await {
+                Ok(disk) => return Ok(Rc::new(disk)),
+                Err(why) => Some(why),
+            }
+        }
+    };
+    if let Some(why) = refused {
+        if access == DiskAccess::Direct {
+            return Err(why);
+        }
+        tell_refusal(&path, &why);
+    }
+    Ok(Rc::new(cached::CachedDisk::new(file, length, pool)))
+}
+
+/// By a second handle of the same open file, so that the lock stays if nothing comes of it.
+async fn try_direct(
+    file: &File,
+    length: u64,
+    pool: &Pool,
+    ring: io::Result<Rc<Ring>>,
+) -> io::Result<direct::DirectDisk> {
+    let ring = ring?;
+    if !length.is_multiple_of(ALIGNMENT as u64) {
+        let why = format!("its {length} bytes are not whole blocks of {ALIGNMENT} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    direct::DirectDisk::open(&ring, file.try_clone()?, length, pool.clone()).await
+}
+
+fn tell_refusal(path: &Path, why: &io::Error) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(
+            disk = %path.display(),
+            %why,
+            "the host refuses direct transfers by io_uring: such disks go through its page cache"
+        );
+    });
+}
+
+/// The file and its length in bytes.
+fn open_file(path: &Path) -> io::Result<(File, u64)> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::ResourceBusy.into()),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // A block device has no length in its metadata, but an end to seek to.
+    let length = file.seek(SeekFrom::End(0))?;
+    Ok((file, length))
+}
+
+/// Refuses what is not on a disk of `disk_length` bytes: a file would grow.
+fn check(offset: u64, length: u64, disk_length: u64) -> io::Result<()> {
+    if offset.checked_add(length).is_none_or(|end| end > disk_length) {
+        let why = format!("bytes {offset}+{length} of a disk of {disk_length} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn without_io_uring_a_disk_works_through_the_page_cache() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        let pool = Pool::new(1 << 20);
+        let forbidden = || Err(io::ErrorKind::PermissionDenied.into());
+        run(async {
+            let opened = open(path.clone(), pool.clone(), DiskAccess::Best, forbidden()).await;
+            let disk = opened.unwrap();
+            assert!(!disk.is_direct());
+            disk.write(4095, vec!["ab".into()]).await.unwrap();
+            disk.sync().await.unwrap();
+            assert_eq!(disk.read(4094, 4).await.unwrap(), &b"\0ab\0"[..]);
+            let second = open(path.clone(), pool.clone(), DiskAccess::Best, forbidden()).await;
+            assert_eq!(second.err().unwrap().kind(), io::ErrorKind::ResourceBusy);
+            drop(disk);
+            let insisted = open(path, pool, DiskAccess::Direct, forbidden()).await;
+            assert_eq!(insisted.err().unwrap().kind(), io::ErrorKind::PermissionDenied);
+        });
+    }
+}

@@ -1,0 +1,449 @@
+//! The io_uring of one thread of the machine: requests go to the kernel many at a time, and it
+//! tells the thread's own reactor when some are done. No other thread takes part.
+//!
+//! # Memory
+//!
+//! The kernel reads and writes buffers until it says that it is done, whoever has lost interest
+//! meanwhile. So the ring owns what a request needs, in [`Operation`], from the call to the
+//! completion; a future that waits for it only holds the other end of a channel. An operation that
+//! never completes is never freed: each holds its file, the file holds the ring, and the ring holds
+//! the operations.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use super::writes::Entered;
+use crate::buffer::{ALIGNMENT, Buffer};
+use crate::embedded::thread;
+
+/// Requests that go to the kernel in one system call, at most.
+const ENTRIES: u32 = 256;
+/// Requests that the kernel works on, at most: their completions have room in the ring.
+const IN_FLIGHT_MAX: usize = 2 * ENTRIES as usize;
+/// Files that the kernel knows by number; further ones work, a little slower.
+const FILES_MAX: u32 = 64;
+/// Pieces of memory in one write, at most (the kernel's limit).
+pub(super) const PIECES_MAX: usize = 1024;
+/// How long a thread that ends waits for its disks, before it leaves their buffers to them for good.
+const CLOSE_SECONDS: u32 = 60;
+
+/// The ring of one thread.
+pub(in crate::embedded) struct Ring {
+    io: RefCell<IoUring>,
+    /// Signalled by the kernel when there are completions.
+    event: AsyncFd<OwnedFd>,
+    operations: RefCell<Operations>,
+    /// Wakes the task that hands requests to the kernel.
+    driver: RefCell<Option<Waker>>,
+    free_slots: RefCell<Vec<u32>>,
+    closed: Cell<bool>,
+    refused: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Operations {
+    /// By the number that the kernel gives back.
+    table: Vec<Option<Box<Operation>>>,
+    free: Vec<usize>,
+    /// Not yet given to the kernel, in order.
+    ready: VecDeque<usize>,
+    in_flight: usize,
+}
+
+/// A file that is read and written by a ring.
+pub(super) struct RingFile {
+    ring: Rc<Ring>,
+    file: File,
+    slot: Option<u32>,
+    /// The lock is given up with the file.
+    owns_lock: Cell<bool>,
+}
+
+/// One request, with all that the kernel touches while it works on it.
+struct Operation {
+    file: Rc<RingFile>,
+    offset: u64,
+    /// Bytes transferred so far.
+    done: usize,
+    work: Work,
+}
+
+type Reply<T> = oneshot::Sender<io::Result<T>>;
+pub(super) type Answer<T> = oneshot::Receiver<io::Result<T>>;
+
+enum Work {
+    Read { buffer: Buffer, reply: Reply<(Buffer, usize)> },
+    Write { data: Vec<Bytes>, vectors: Vec<libc::iovec>, reply: Reply<()>, _entered: Entered },
+    Sync { reply: Reply<()> },
+}
+
+/// What becomes of an operation when the kernel has answered.
+enum Next {
+    /// It did a part: ask for the rest.
+    Again(Box<Operation>),
+    Done,
+}
+
+impl Ring {
+    /// The ring of the current thread. Errors: the kernel has no io_uring, or forbids it.
+    pub(in crate::embedded) fn new() -> io::Result<Rc<Self>> {
+        let io = new_io_uring()?;
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        io.submitter().register_eventfd(event.as_raw_fd())?;
+        // SAFETY: the `OwnedFd` names the same open file until the `AsyncFd` drops it.
+        #[allow(unsafe_code, reason = "the reactor keeps the descriptor by its number")]
+        let event = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }?;
+        // Older kernels cannot: then each request names its file by descriptor.
+        let slots = io.submitter().register_files_sparse(FILES_MAX).map_or(0, |()| FILES_MAX);
+        let ring = Rc::new(Self {
+            io: RefCell::new(io),
+            event,
+            operations: RefCell::default(),
+            driver: RefCell::default(),
+            free_slots: RefCell::new((0..slots).rev().collect()),
+            closed: Cell::new(false),
+            refused: Cell::new(false),
+        });
+        let driven = Rc::downgrade(&ring);
+        thread::spawn(std::future::poll_fn(move |cx| drive(&driven, cx)));
+        Ok(ring)
+    }
+
+    /// Makes `file` known to the kernel.
+    pub(super) fn adopt(self: &Rc<Self>, file: File) -> Rc<RingFile> {
+        let slot = self.free_slots.borrow_mut().pop().filter(|&slot| {
+            let io = self.io.borrow();
+            io.submitter().register_files_update(slot, &[file.as_raw_fd()]).is_ok()
+        });
+        Rc::new(RingFile { ring: self.clone(), file, slot, owns_lock: Cell::new(false) })
+    }
+
+    /// Refuses further requests and waits for those that the kernel works on.
+    pub(in crate::embedded) fn close(&self) {
+        self.closed.set(true);
+        // The kernel has not seen them, so they may go.
+        let unseen = std::mem::take(&mut self.operations.borrow_mut().ready);
+        for index in unseen {
+            let operation = self.operations.borrow_mut().remove(index);
+            drop(operation);
+        }
+        let second = types::Timespec::new().sec(1);
+        let wait = types::SubmitArgs::new().timespec(&second);
+        for _ in 0..CLOSE_SECONDS {
+            if self.operations.borrow().in_flight == 0 {
+                return;
+            }
+            // Out of time or interrupted: looks again.
+            let _ = self.io.borrow().submitter().submit_with_args(1, &wait);
+            self.reap();
+        }
+        tracing::error!("a disk does not answer: the memory that it may still use is not freed");
+    }
+
+    fn begin(&self, operation: Operation) {
+        if self.closed.get() {
+            // Whoever waits hears that the machine is going down.
+            return;
+        }
+        let mut operations = self.operations.borrow_mut();
+        let index = operations.insert(Box::new(operation));
+        operations.ready.push_back(index);
+        drop(operations);
+        if let Some(driver) = &*self.driver.borrow() {
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Gives the kernel what is ready, hears what is done, and again until there is neither.
+    fn turn(&self) {
+        loop {
+            let pushed = self.push_ready();
+            if pushed || self.has_kernel_work() {
+                self.enter();
+            }
+            let reaped = self.reap();
+            if !reaped && (!pushed || self.refused.get()) {
+                return;
+            }
+        }
+    }
+
+    /// Puts requests into the submission queue; true if there is something to submit.
+    fn push_ready(&self) -> bool {
+        let mut io = self.io.borrow_mut();
+        let mut queue = io.submission();
+        let mut operations = self.operations.borrow_mut();
+        while operations.in_flight < IN_FLIGHT_MAX && !queue.is_full() {
+            let Some(index) = operations.ready.pop_front() else { break };
+            let Some(operation) = operations.table[index].as_mut() else { continue };
+            let entry = operation.entry().user_data(index as u64);
+            // SAFETY: the entry points into the buffers and the vector of `operation`, which is
+            // boxed, so it does not move, and leaves the table only in `reap`, once the kernel has
+            // answered, or in `close` before the kernel has seen it. The table outlives it too (see
+            // the head of this file). Nothing touches the buffer of a read in between.
+            #[allow(unsafe_code, reason = "the kernel works on memory that the table keeps")]
+            let pushed = unsafe { queue.push(&entry) };
+            debug_assert!(pushed.is_ok(), "the queue was not full");
+            operations.in_flight += 1;
+        }
+        !queue.is_empty()
+    }
+
+    /// The kernel has completions that it hands over only when asked.
+    fn has_kernel_work(&self) -> bool {
+        let mut io = self.io.borrow_mut();
+        let queue = io.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    fn enter(&self) {
+        match self.io.borrow().submit() {
+            Ok(_) => self.refused.set(false),
+            Err(why) => {
+                // What is in the queue stays there, and goes with the next turn.
+                if !self.refused.replace(true) {
+                    tracing::warn!(%why, "the kernel takes no disk requests now, they wait");
+                }
+                if let Some(driver) = &*self.driver.borrow() {
+                    driver.wake_by_ref();
+                }
+            }
+        }
+    }
+
+    /// Tells those who wait what the kernel has done; false if it was nothing.
+    fn reap(&self) -> bool {
+        let mut reaped = false;
+        loop {
+            let completion = self.io.borrow_mut().completion().next();
+            let Some(completion) = completion else { return reaped };
+            reaped = true;
+            let index = completion.user_data() as usize;
+            let mut operations = self.operations.borrow_mut();
+            operations.in_flight -= 1;
+            let Some(operation) = operations.remove(index) else { continue };
+            drop(operations);
+            if let Next::Again(operation) = operation.complete(completion.result()) {
+                self.begin(*operation);
+            }
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) {
+        loop {
+            self.turn();
+            match self.event.poll_read_ready(cx) {
+                // The reactor tells each further signal, so the counter need not be read.
+                Poll::Ready(Ok(mut signalled)) => signalled.clear_ready(),
+                Poll::Ready(Err(_)) | Poll::Pending => return,
+            }
+        }
+    }
+}
+
+/// The task of the ring. It ends with the ring.
+fn drive(ring: &Weak<Ring>, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(ring) = ring.upgrade() else { return Poll::Ready(()) };
+    let mut driver = ring.driver.borrow_mut();
+    if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        *driver = Some(cx.waker().clone());
+    }
+    drop(driver);
+    ring.poll(cx);
+    Poll::Pending
+}
+
+/// Completions are handed over when this thread asks for them, so that the kernel does not
+/// interrupt it; kernels before 6.1 do not know that.
+fn new_io_uring() -> io::Result<IoUring> {
+    let preferred = IoUring::builder()
+        .setup_cqsize(IN_FLIGHT_MAX as u32)
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .build(ENTRIES);
+    match preferred {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().setup_cqsize(IN_FLIGHT_MAX as u32).build(ENTRIES)
+        }
+        other => other,
+    }
+}
+
+impl Operations {
+    fn insert(&mut self, operation: Box<Operation>) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() - 1
+        });
+        self.table[index] = Some(operation);
+        index
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Box<Operation>> {
+        let operation = self.table.get_mut(index)?.take()?;
+        self.free.push(index);
+        Some(operation)
+    }
+}
+
+impl RingFile {
+    /// Reads to the end of `buffer`, or of the file; returns the bytes that were there.
+    pub(super) fn read(self: &Rc<Self>, offset: u64, buffer: Buffer) -> Answer<(Buffer, usize)> {
+        let (reply, answer) = oneshot::channel();
+        self.begin(offset, Work::Read { buffer, reply });
+        answer
+    }
+
+    /// Writes all of `data`, at most [`PIECES_MAX`] pieces of it.
+    pub(super) fn write(
+        self: &Rc<Self>,
+        offset: u64,
+        data: Vec<Bytes>,
+        entered: Entered,
+    ) -> Answer<()> {
+        let (reply, answer) = oneshot::channel();
+        let vectors = Vec::with_capacity(data.len());
+        self.begin(offset, Work::Write { data, vectors, reply, _entered: entered });
+        answer
+    }
+
+    /// Makes what was written durable.
+    pub(super) fn sync(self: &Rc<Self>) -> Answer<()> {
+        let (reply, answer) = oneshot::channel();
+        self.begin(0, Work::Sync { reply });
+        answer
+    }
+
+    /// The file itself, to set its flags.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// From now on the lock of the file is given up when the last request is done.
+    pub(super) fn own_lock(&self) {
+        self.owns_lock.set(true);
+    }
+
+    fn begin(self: &Rc<Self>, offset: u64, work: Work) {
+        self.ring.begin(Operation { file: self.clone(), offset, done: 0, work });
+    }
+}
+
+impl Drop for RingFile {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            let io = self.ring.io.borrow();
+            // If the kernel keeps the slot it is not used again.
+            if io.submitter().register_files_update(slot, &[-1]).is_ok() {
+                self.ring.free_slots.borrow_mut().push(slot);
+            }
+        }
+        // The kernel may let go of the file, and so of the lock, later than this.
+        if self.owns_lock.get()
+            && let Err(why) = self.file.unlock()
+        {
+            tracing::warn!(%why, "the lock of a disk could not be given up");
+        }
+    }
+}
+
+impl Operation {
+    /// What the kernel is to do, or to go on with.
+    fn entry(&mut self) -> squeue::Entry {
+        let offset = self.offset + self.done as u64;
+        let (fd, flags) = match self.file.slot {
+            Some(slot) => (types::Fd(slot.cast_signed()), squeue::Flags::FIXED_FILE),
+            None => (types::Fd(self.file.file.as_raw_fd()), squeue::Flags::empty()),
+        };
+        let entry = match &mut self.work {
+            Work::Read { buffer, .. } => {
+                let rest = &mut buffer[self.done..];
+                opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(offset).build()
+            }
+            Work::Write { data, vectors, .. } => {
+                set_vectors(vectors, data, self.done);
+                match vectors.as_slice() {
+                    [one] => opcode::Write::new(fd, one.iov_base.cast(), one.iov_len as u32)
+                        .offset(offset)
+                        .build(),
+                    many => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32)
+                        .offset(offset)
+                        .build(),
+                }
+            }
+            Work::Sync { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        };
+        entry.flags(flags)
+    }
+
+    /// The kernel is done with the memory; `result` is a count of bytes or a negative error number.
+    fn complete(mut self: Box<Self>, result: i32) -> Next {
+        let interrupted = result == -libc::EINTR && !matches!(self.work, Work::Sync { .. });
+        if interrupted {
+            return Next::Again(self);
+        }
+        let Ok(moved) = usize::try_from(result) else {
+            self.fail(io::Error::from_raw_os_error(-result));
+            return Next::Done;
+        };
+        self.done += moved;
+        let wanted = match &self.work {
+            Work::Read { buffer, .. } => buffer.len(),
+            Work::Write { data, .. } => data.iter().map(Bytes::len).sum(),
+            Work::Sync { .. } => 0,
+        };
+        // A part of a block is all there is: the end of the file.
+        let at_end = moved == 0 || !self.done.is_multiple_of(ALIGNMENT);
+        if self.done < wanted && !at_end {
+            return Next::Again(self);
+        }
+        self.finish(wanted);
+        Next::Done
+    }
+
+    /// Nobody may wait any more.
+    fn finish(self, wanted: usize) {
+        match self.work {
+            Work::Read { buffer, reply } => drop(reply.send(Ok((buffer, self.done)))),
+            Work::Write { reply, .. } if self.done < wanted => {
+                drop(reply.send(Err(io::ErrorKind::WriteZero.into())));
+            }
+            Work::Write { reply, .. } | Work::Sync { reply } => drop(reply.send(Ok(()))),
+        }
+    }
+
+    fn fail(self, why: io::Error) {
+        match self.work {
+            Work::Read { reply, .. } => drop(reply.send(Err(why))),
+            Work::Write { reply, .. } | Work::Sync { reply } => drop(reply.send(Err(why))),
+        }
+    }
+}
+
+/// Where the bytes of `data` after the first `done` are.
+fn set_vectors(vectors: &mut Vec<libc::iovec>, data: &[Bytes], mut done: usize) {
+    vectors.clear();
+    for piece in data {
+        let skipped = done.min(piece.len());
+        done -= skipped;
+        let rest = &piece[skipped..];
+        if !rest.is_empty() {
+            // The kernel only reads there.
+            let iov_base = rest.as_ptr().cast_mut().cast();
+            vectors.push(libc::iovec { iov_base, iov_len: rest.len() });
+        }
+    }
+}
