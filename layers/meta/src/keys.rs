@@ -122,6 +122,11 @@ pub(crate) fn arrival(group: u64) -> Vec<u8> {
     key(table::INTENT, &[ARRIVALS, group])
 }
 
+/// Is the intent of this key a [`grant_intent`] or an [`arrival`]?
+pub(crate) fn is_of_groups(intent: &[u8]) -> bool {
+    matches!(number(intent, 1), Some(GRANTS | ARRIVALS))
+}
+
 /// Effects at other nodes that this node has promised.
 pub(crate) fn promise(number: u64) -> Vec<u8> {
     key(table::INTENT, &[PROMISES, number])

@@ -1,4 +1,5 @@
-//! Looks for a violation until there is one or the time is up: `hunt [SECONDS [FIRST_SEED]]`.
+//! Looks for a violation until there is one or the time is up: `hunt [SECONDS [FIRST_SEED [HUNTER...]]]`,
+//! a hunter being a workload or `crashes`; without any all take turns.
 //!
 //! On its own it is a longer run of the gate. `cargo xtask planted` runs it on a copy of the code
 //! with bugs in it; `docs/bugs.md` tells how.
@@ -77,13 +78,15 @@ fn main() -> ExitCode {
     };
     let seconds = number(arguments.next(), 60);
     let first = number(arguments.next(), 0);
-    let (Some(seconds), Some(first), None) = (seconds, first, arguments.next()) else {
-        eprintln!("usage: hunt [SECONDS [FIRST_SEED]]");
+    let chosen: Vec<String> = arguments.collect();
+    let mut hunters = hunters();
+    hunters.retain(|hunter| chosen.is_empty() || chosen.iter().any(|name| name == hunter.name));
+    let (Some(seconds), Some(first), false) = (seconds, first, hunters.is_empty()) else {
+        eprintln!("usage: hunt [SECONDS [FIRST_SEED [HUNTER...]]]");
         return ExitCode::from(2);
     };
     note_reasons();
     let (start, budget) = (now(), Duration::from_secs(seconds));
-    let hunters = hunters();
     let mut runs = 0;
     for seed in first.. {
         for Hunter { name, seeds_per_turn, hunt } in &hunters {

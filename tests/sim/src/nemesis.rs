@@ -68,6 +68,8 @@ pub(super) struct Nemesis {
     recoveries: Cell<u32>,
     harm: Harm,
     read_errors: Cell<u64>,
+    /// What it was when the round began.
+    read_errors_before: Cell<u64>,
     restarts: Cell<u64>,
     heavy: Cell<bool>,
 }
@@ -133,6 +135,7 @@ impl Nemesis {
             recoveries: Cell::new(0),
             harm: Harm::default(),
             read_errors: Cell::new(0),
+            read_errors_before: Cell::new(0),
             restarts: Cell::new(0),
             heavy: Cell::new(false),
         }
@@ -141,6 +144,16 @@ impl Nemesis {
     /// A disk was told to fail reads: errors of storage are no bug.
     pub(super) fn has_failed_reads(&self) -> bool {
         self.read_errors.get() > 0
+    }
+
+    /// The same since the present round began.
+    pub(super) fn has_failed_reads_now(&self) -> bool {
+        self.read_errors.get() > self.read_errors_before.get()
+    }
+
+    /// Single nodes may restart while others live.
+    pub(super) fn may_restart_nodes(&self) -> bool {
+        !matches!(self.tolerance.restarts, Restarts::None)
     }
 
     /// Until the power was cut an error means nothing.
@@ -177,6 +190,7 @@ impl Nemesis {
     /// The faults of the next round, which takes `duration_max_ms` at most.
     pub(super) fn begin_round(&self, cluster: &Cluster, duration_max_ms: u64) -> Round {
         self.rounds.set(self.rounds.get() + 1);
+        self.read_errors_before.set(self.read_errors.get());
         let part = Part::Round(self.rounds.get());
         let strikes = self.plan(part, |rng| self.draw_round(rng, cluster, duration_max_ms * 1000));
         let end = strikes.iter().position(|item| item.strike.is_end());
@@ -235,9 +249,9 @@ impl Nemesis {
             } else {
                 world.crash(node);
             }
-            self.restarts.set(self.restarts.get() + 1);
             // A disk that was told to fail a read may be met by the start: once more, then.
             for tries in 1.. {
+                self.restarts.set(self.restarts.get() + 1);
                 context.sleep(Duration::from_micros(for_us)).await;
                 let started = scene.cluster.restart_one(node, scene.phases()).await;
                 match started {

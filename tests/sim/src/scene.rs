@@ -54,6 +54,7 @@ pub(super) struct Scene {
     /// The cluster.
     pub(super) cluster: Cluster,
     nemesis: Nemesis,
+    seed: u64,
     rng: RefCell<Rng>,
     over: Cell<bool>,
     /// What is answered now does not count: the power has gone, or will for sure.
@@ -69,6 +70,7 @@ impl Scene {
         Self {
             cluster: Cluster::new(seed, layout),
             nemesis,
+            seed,
             rng: RefCell::new(Rng::new(seed ^ 0x0005_CE7E)),
             over: Cell::new(true),
             powerless: Cell::new(false),
@@ -81,6 +83,12 @@ impl Scene {
     /// A generator of its own for one client.
     pub(super) fn fork_rng(&self) -> Rng {
         Rng::new(self.rng.borrow_mut().bits())
+    }
+
+    /// What some seeds do and others do not: `numerator` of `denominator`. It takes nothing from what
+    /// decides all else, so that cases that failed once, and that `salt` leaves out, stay as they were.
+    pub(super) fn is_one_of(&self, salt: u64, numerator: u64, denominator: u64) -> bool {
+        Rng::new(self.seed ^ salt).chance(numerator, denominator)
     }
 
     /// Requests of clients that were answered.
@@ -265,7 +273,8 @@ impl Scene {
             Error::Undelivered { why } => {
                 matches!(why, Undelivered::Busy | Undelivered::Lost)
             }
-            Error::Damaged {} => self.nemesis.has_failed_reads(),
+            // What a node lost that has restarted is found out when it is asked for.
+            Error::Damaged {} => self.nemesis.has_failed_reads() || self.restarts() > 0,
             _ => false,
         }
     }
@@ -273,6 +282,16 @@ impl Scene {
     /// Single nodes that have restarted so far while others lived.
     pub(super) fn restarts(&self) -> u64 {
         self.nemesis.restarts()
+    }
+
+    /// Single nodes may restart in this run.
+    pub(super) fn may_restart_nodes(&self) -> bool {
+        self.nemesis.may_restart_nodes()
+    }
+
+    /// A disk was told in this round to fail a read.
+    pub(super) fn has_failed_reads_now(&self) -> bool {
+        self.nemesis.has_failed_reads_now()
     }
 
     /// How much is served.

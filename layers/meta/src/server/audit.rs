@@ -18,8 +18,12 @@ pub struct NodeAudit {
     pub names: Vec<(u64, Name, Dentry)>,
     /// Blocks that the chunks of each file name.
     pub blocks: BTreeMap<u64, u64>,
-    /// Things still to be done: space to be trimmed, groups on their way.
+    /// Things still to be done: space to be trimmed, effects at other nodes.
     pub intents: u64,
+    /// The allocation groups that it owns.
+    pub groups: Vec<u64>,
+    /// What it remembers of groups that it gave or got and that are not settled yet.
+    pub groups_on_their_way: u64,
     /// The count of inodes that the node keeps.
     pub inode_count: u64,
     /// What contradicts itself, in words. Empty on a sound node.
@@ -32,7 +36,11 @@ impl MetaServer {
     pub async fn audit(&self) -> Result<NodeAudit, StoreError> {
         let space = self.store.space();
         let audit = self.store.audit().await?;
-        let mut found = NodeAudit { inode_count: self.inode_count.get(), ..NodeAudit::default() };
+        let mut found = NodeAudit {
+            inode_count: self.inode_count.get(),
+            groups: self.store.groups(),
+            ..NodeAudit::default()
+        };
         let mut used = audit.tree.clone();
         for (key, value) in self.store.scan(Bound::Unbounded, &[u8::MAX], usize::MAX).await? {
             if found.take(&key, &value, &mut used).is_none() {
@@ -74,6 +82,7 @@ impl NodeAudit {
                 let name = Name::new(name.to_vec()).ok()?;
                 self.names.push((keys::number(key, 1)?, name, decode(value).ok()?));
             }
+            keys::Table::Intent if keys::is_of_groups(key) => self.groups_on_their_way += 1,
             keys::Table::Intent => self.intents += 1,
             keys::Table::Count => {}
         }

@@ -1,7 +1,7 @@
 //! The volume under test: made once, run through each workload while its disks are recorded, and
 //! mounted again from what a crash left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use fileio::protocol::{
 };
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
+use meta::client::ask;
+use meta::protocol::{Allocate, Error, GetSpace, Release};
 use meta::store::{StoreError, smallest_share, stripes_min};
 use runtime::{Context, NodeId};
 
@@ -43,12 +45,14 @@ pub(super) struct Shape {
     fs_nodes: u32,
     disk_nodes: u32,
     disks_per_node: u32,
+    /// How many times as large as a volume has to be.
+    size_factor: u64,
 }
 
-/// One node with two disks; two nodes with a disk each.
+/// One node with two disks; two nodes with a disk each, and so much space that they have some to give.
 pub(super) const SHAPES: [Shape; 2] = [
-    Shape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2 },
-    Shape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1 },
+    Shape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2, size_factor: 1 },
+    Shape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1, size_factor: 3 },
 ];
 
 impl Shape {
@@ -63,7 +67,7 @@ impl Shape {
             stripes_per_node,
             cache_bytes: 64 * stripe_size as usize,
         };
-        let least = stripes_min(&layout(1).geometry());
+        let least = self.size_factor * stripes_min(&layout(1).geometry());
         let mut sizes = (least..2 * least).map(layout);
         sizes
             .find(|layout| smallest_share(&layout.geometry()) >= least)
@@ -169,6 +173,13 @@ async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
             }
             Done { outcome, file: None }
         }
+        Op::Refill => {
+            let outcome = refill(&context).await.map_err(|error| match error {
+                Error::NoSpace {} => fileio::protocol::Error::NoSpace {},
+                error => panic!("a node that is asked for space: {error}"),
+            });
+            Done { outcome, file: None }
+        }
         Op::Restart => {
             cluster.restart();
             cluster.mount(Phases::All).await.expect("a volume can be mounted again");
@@ -180,6 +191,14 @@ async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
         }
         op => perform(&context, op, number).await,
     }
+}
+
+/// Asks the first node for more than it has, and gives back what comes.
+async fn refill(context: &Context) -> Result<(), Error> {
+    let node = NodeId::fs(0);
+    let blocks = ask(context, node, GetSpace {}).await?.free_blocks as u32 + 1;
+    let runs = ask(context, node, Allocate { blocks }).await?;
+    ask(context, node, Release { runs }).await
 }
 
 /// What is found on a volume after a crash.
@@ -274,6 +293,12 @@ fn flaws(audits: &[NodeAudit]) -> Vec<String> {
             flaws.push("something is still to be done".to_owned());
         }
     }
+    let mut owned = BTreeSet::new();
+    for group in audits.iter().flat_map(|audit| &audit.groups) {
+        if !owned.insert(group) {
+            flaws.push("a group of blocks has two owners".to_owned());
+        }
+    }
     for inode in audits.iter().flat_map(|audit| &audit.inodes) {
         let attributes = &inode.attributes;
         let names = names.remove(&handle(attributes)).unwrap_or(0);
@@ -303,4 +328,17 @@ fn flaws(audits: &[NodeAudit]) -> Vec<String> {
     flaws.extend(blocks.keys().map(|_| "blocks belong to no file".to_owned()));
     flaws.sort_unstable();
     flaws
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_asked_for_more_than_it_has_gets_it_from_the_other_if_there_is_one() {
+        for (shape, expected) in SHAPES.into_iter().zip([false, true]) {
+            let recorded = record(shape, &make(shape), &[Op::Refill], None);
+            assert_eq!(recorded.done[0].outcome.is_ok(), expected, "{}", shape.name);
+        }
+    }
 }
