@@ -54,7 +54,8 @@ impl Content {
     /// An empty file that never has more than `blocks` blocks.
     pub(super) fn new(blocks: usize) -> Self {
         let empty: Block = Rc::from(vec![0; BLOCK as usize]);
-        let sizes = Sizes { acknowledged: 0, issued: 0, after_crash: vec![(0, true)], ends: Vec::new() };
+        let sizes =
+            Sizes { acknowledged: 0, issued: 0, after_crash: vec![(0, true)], ends: Vec::new() };
         Self { blocks: vec![Versions::new(empty); blocks], sizes }
     }
 

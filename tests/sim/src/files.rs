@@ -183,7 +183,11 @@ impl Files<'_> {
     }
 
     /// The answer, unless it is that something was lost before the request was done.
-    fn unless_lost<T>(&self, file: usize, answer: Result<T, Failure>) -> Result<Option<T>, PowerCut> {
+    fn unless_lost<T>(
+        &self,
+        file: usize,
+        answer: Result<T, Failure>,
+    ) -> Result<Option<T>, PowerCut> {
         match answer {
             Err(Failure::Refused(Error::LostWrites {})) if self.scene.restarts() > 0 => {
                 self.all[file].losses.borrow_mut().refused();

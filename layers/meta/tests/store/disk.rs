@@ -150,6 +150,11 @@ impl MemoryDisk {
         self.inner.borrow_mut().slow_disks = disks.filter(|_| rng.chance(1, 2)).collect();
     }
 
+    /// All disks take the same time again.
+    pub(crate) fn forget_slow_disks(&self) {
+        self.inner.borrow_mut().slow_disks.clear();
+    }
+
     /// How many times as long the slowest disk of these stripes takes as the others.
     fn slowness(&self, stripes: impl IntoIterator<Item = u64>) -> u32 {
         let inner = self.inner.borrow();

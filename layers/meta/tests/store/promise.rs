@@ -287,8 +287,7 @@ impl Workload {
             match self.rng.below(24) {
                 0 => self.checkpoint_beside(),
                 20..=21 => self.loan(),
-                22 => self.burst().await,
-                23 => {
+                22..=23 => {
                     self.burst().await;
                     self.checkpoint_beside();
                 }
@@ -320,7 +319,6 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         bench.run(async move { store.audit().await.unwrap() })
     };
     check_audit(&audit, &model.borrow().now);
-    bench.disk.draw_slow_disks(rng);
     let workload = Workload {
         store: store.clone(),
         model: model.clone(),
@@ -330,9 +328,13 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         keys: 40 + rng.below(400),
         value_max: 20 + rng.below(600),
     };
-    if rng.chance(1, 2) {
+    bench.disk.forget_slow_disks();
+    if rng.chance(1, 3) {
         let (ctx, disk) = (bench.world.ctx.clone(), bench.disk.clone());
         bench.world.ctx.task(restarts(ctx, disk, Rng::new(rng.bits())));
+    } else {
+        // Not both: what takes longer than the time between two restarts is never written.
+        bench.disk.draw_slow_disks(rng);
     }
     let steps = 50 + rng.below(400);
     if rng.chance(2, 3) {
@@ -386,8 +388,10 @@ fn lives(rng: &mut Rng) {
 
 #[test]
 fn what_durable_acknowledged_survives_any_crash_and_batches_are_atomic() {
-    let count = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
-    for _ in 0..count {
+    // The rarest of the bugs that were planted here is seen once in some hundred runs.
+    let count = if cfg!(debug_assertions) { 25 } else { 300 };
+    let given = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok());
+    for _ in 0..given.unwrap_or(count) {
         with_seed(lives);
     }
 }

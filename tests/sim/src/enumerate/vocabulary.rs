@@ -151,10 +151,7 @@ impl Op {
 
     /// It changes nothing that is seen.
     pub(super) fn is_silent(self) -> bool {
-        matches!(
-            self,
-            Self::Commit(_) | Self::Refill | Self::Settle | Self::Restart | Self::Pause
-        )
+        matches!(self, Self::Commit(_) | Self::Refill | Self::Settle | Self::Restart | Self::Pause)
     }
 }
 
