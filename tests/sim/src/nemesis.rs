@@ -249,10 +249,14 @@ impl Nemesis {
             } else {
                 world.crash(node);
             }
+            self.restarts.set(self.restarts.get() + 1);
             // A disk that was told to fail a read may be met by the start: once more, then.
             for tries in 1.. {
-                self.restarts.set(self.restarts.get() + 1);
                 context.sleep(Duration::from_micros(for_us)).await;
+                if tries > 1 {
+                    // What it was given since the last try is lost.
+                    self.restarts.set(self.restarts.get() + 1);
+                }
                 let started = scene.cluster.restart_one(node, scene.phases()).await;
                 match started {
                     Ok(()) => break,
@@ -436,7 +440,7 @@ impl Nemesis {
 /// Chosen so that the seeds that failed once keep the faults with which they did.
 const MORE_SALT: u64 = 0x00E7_7A68;
 /// Starts of one node until it comes back, at most.
-const STARTS_MAX: u32 = 10;
+const STARTS_MAX: u32 = 100;
 /// A node that restarts is away for so long, at most.
 const AWAY_MAX_US: u64 = 200_000;
 /// A heavy fault comes so long before the power goes, at most.

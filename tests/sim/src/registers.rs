@@ -83,15 +83,15 @@ impl Registers<'_> {
             let restarts = self.scene.restarts();
             let act = rng.below(10);
             let done = match act {
+                2..8 if self.gathers => self.write_and_sync_all(client, &mut rng).await,
                 0..5 => self.write(client, stripe, first, count, &mut rng).await,
                 5..8 => self.read(client, stripe, first, count).await,
-                _ if self.gathers => self.write_and_sync_all(client, &mut rng).await,
                 _ => self.sync(client, rng.chance(1, 3).then_some(stripe)).await,
             };
             if let Err(Stop::PowerCut) = done {
                 return;
             }
-            let synced_amid_restarts = act >= 8 && self.scene.restarts() > restarts;
+            let synced_amid_restarts = act >= 2 && self.scene.restarts() > restarts;
             if self.gathers && synced_amid_restarts && rng.chance(3, 4) {
                 return;
             }
@@ -157,7 +157,7 @@ impl Registers<'_> {
     async fn write_and_sync_all(&self, client: u32, rng: &mut Rng) -> Result<(), Stop> {
         for stripe in u64::from(client) * STRIPES..u64::from(client + 1) * STRIPES {
             let first = rng.below(self.per_stripe);
-            let count = 1 + rng.below((self.per_stripe - first).min(24));
+            let count = 1 + rng.below(self.per_stripe - first);
             self.write(client, stripe, first, count, rng).await?;
         }
         self.sync(client, None).await
