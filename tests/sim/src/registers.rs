@@ -20,8 +20,6 @@ use super::versions::Versions;
 const RETRY_MS: u64 = 10;
 /// Stripes that each client uses.
 const STRIPES: u64 = 6;
-/// Chosen so that the seeds that failed once do not gather.
-const GATHER_SALT: u64 = 0x63;
 
 /// One sector is full of one number; 0 stands for whatever was there at first.
 type Sectors = BTreeMap<(u64, u64), Versions<u64>>;
@@ -37,9 +35,6 @@ struct Registers<'a> {
     unsynced: RefCell<BTreeMap<(u64, u64), (usize, u64)>>,
     /// Single nodes that had restarted when the power went last.
     restarts_before: Cell<u64>,
-    /// Clients sync all their stripes at once, after many writes, and often do nothing more once a
-    /// node has restarted meanwhile: what a sync has missed then stays missed.
-    gathers: bool,
 }
 
 /// Why a client goes no further.
@@ -61,7 +56,6 @@ pub(super) async fn run(scene: &Scene, cached: bool, clients: u32, rounds: u32, 
         per_stripe,
         unsynced: RefCell::default(),
         restarts_before: Cell::new(0),
-        gathers: scene.is_one_of(GATHER_SALT, 2, 3),
     };
     for _ in 0..rounds {
         let working =
@@ -80,19 +74,12 @@ impl Registers<'_> {
             let stripe = u64::from(client) * STRIPES + rng.below(STRIPES);
             let first = rng.below(self.per_stripe);
             let count = 1 + rng.below((self.per_stripe - first).min(24));
-            let restarts = self.scene.restarts();
-            let act = rng.below(10);
-            let done = match act {
-                2..8 if self.gathers => self.write_and_sync_all(client, &mut rng).await,
+            let done = match rng.below(10) {
                 0..5 => self.write(client, stripe, first, count, &mut rng).await,
                 5..8 => self.read(client, stripe, first, count).await,
                 _ => self.sync(client, rng.chance(1, 3).then_some(stripe)).await,
             };
             if let Err(Stop::PowerCut) = done {
-                return;
-            }
-            let synced_amid_restarts = act >= 2 && self.scene.restarts() > restarts;
-            if self.gathers && synced_amid_restarts && rng.chance(3, 4) {
                 return;
             }
         }
@@ -151,16 +138,6 @@ impl Registers<'_> {
             self.unsynced.borrow_mut().insert((stripe, sector), (number, life));
         }
         Ok(())
-    }
-
-    /// Writes something to each of its stripes, and syncs them all.
-    async fn write_and_sync_all(&self, client: u32, rng: &mut Rng) -> Result<(), Stop> {
-        for stripe in u64::from(client) * STRIPES..u64::from(client + 1) * STRIPES {
-            let first = rng.below(self.per_stripe);
-            let count = 1 + rng.below(self.per_stripe - first);
-            self.write(client, stripe, first, count, rng).await?;
-        }
-        self.sync(client, None).await
     }
 
     async fn fetch(&self, client: u32, stripe: u64, first: u64, count: u64) -> Result<Bytes, Stop> {

@@ -54,7 +54,6 @@ pub(super) struct Scene {
     /// The cluster.
     pub(super) cluster: Cluster,
     nemesis: Nemesis,
-    seed: u64,
     rng: RefCell<Rng>,
     over: Cell<bool>,
     /// What is answered now does not count: the power has gone, or will for sure.
@@ -70,7 +69,6 @@ impl Scene {
         Self {
             cluster: Cluster::new(seed, layout),
             nemesis,
-            seed,
             rng: RefCell::new(Rng::new(seed ^ 0x0005_CE7E)),
             over: Cell::new(true),
             powerless: Cell::new(false),
@@ -83,12 +81,6 @@ impl Scene {
     /// A generator of its own for one client.
     pub(super) fn fork_rng(&self) -> Rng {
         Rng::new(self.rng.borrow_mut().bits())
-    }
-
-    /// What some seeds do and others do not: `numerator` of `denominator`. It takes nothing from what
-    /// decides all else, so that cases that failed once, and that `salt` leaves out, stay as they were.
-    pub(super) fn is_one_of(&self, salt: u64, numerator: u64, denominator: u64) -> bool {
-        Rng::new(self.seed ^ salt).chance(numerator, denominator)
     }
 
     /// Requests of clients that were answered.
