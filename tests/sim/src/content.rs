@@ -8,7 +8,7 @@ use super::versions::Versions;
 /// The block of files, in bytes: what is atomic.
 pub(super) const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 
-type Block = Rc<[u8]>;
+pub(super) type Block = Rc<[u8]>;
 
 /// Sizes that a file may have. Several writers may lengthen it at the same time.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ struct Sizes {
     issued: u64,
     /// What may be found after a crash; and whether its writer has been answered.
     after_crash: Vec<(u64, bool)>,
+    /// Where writes ended since the file was settled: it may end there if earlier ones were lost.
+    ends: Vec<u64>,
 }
 
 /// What one file may hold.
@@ -42,6 +44,8 @@ pub(super) struct Issued {
 pub(super) struct Moment {
     blocks: Vec<usize>,
     size: u64,
+    /// The file may have so many bytes though nothing that was issued since the loss makes it so long.
+    size_max: u64,
     size_entries: usize,
     unanswered: Vec<usize>,
 }
@@ -50,8 +54,14 @@ impl Content {
     /// An empty file that never has more than `blocks` blocks.
     pub(super) fn new(blocks: usize) -> Self {
         let empty: Block = Rc::from(vec![0; BLOCK as usize]);
-        let sizes = Sizes { acknowledged: 0, issued: 0, after_crash: vec![(0, true)] };
+        let sizes =
+            Sizes { acknowledged: 0, issued: 0, after_crash: vec![(0, true)], ends: Vec::new() };
         Self { blocks: vec![Versions::new(empty); blocks], sizes }
+    }
+
+    /// Bytes that a look which began at `moment` may have found, at least and at most.
+    pub(super) fn sizes(&self, moment: &Moment) -> (u64, u64) {
+        (moment.size, self.sizes.issued.max(moment.size_max))
     }
 
     /// Bytes that the file has at least and at most.
@@ -72,6 +82,7 @@ impl Content {
             blocks.push((index, self.blocks[index].issue(block.into())));
         }
         let size = end.max(self.sizes.acknowledged);
+        self.sizes.ends.push(end);
         self.issue(blocks, size, false)
     }
 
@@ -130,6 +141,11 @@ impl Content {
     /// It was answered well, and is durable by itself.
     pub(super) fn acknowledge_durable(&mut self, issued: &Issued) {
         self.acknowledge(issued);
+        self.durable(issued);
+    }
+
+    /// What it wrote is durable; of the size nothing is known.
+    pub(super) fn durable(&mut self, issued: &Issued) {
         for &(index, number) in &issued.blocks {
             self.blocks[index].durable(number);
         }
@@ -141,8 +157,21 @@ impl Content {
         Moment {
             blocks: self.blocks.iter().map(Versions::acknowledged).collect(),
             size: self.sizes.acknowledged,
+            size_max: 0,
             size_entries: self.sizes.after_crash.len(),
             unanswered: unanswered.map(|(index, _)| index).collect(),
+        }
+    }
+
+    /// The same moment if what was acknowledged and is not durable may be lost.
+    pub(super) fn moment_of_loss(&self) -> Moment {
+        let Sizes { after_crash, ends, .. } = &self.sizes;
+        let sizes = || after_crash.iter().map(|&(size, _)| size);
+        Moment {
+            blocks: self.blocks.iter().map(Versions::oldest_after_crash).collect(),
+            size: sizes().min().unwrap_or(0),
+            size_max: sizes().chain(ends.iter().copied()).max().unwrap_or(0),
+            ..self.moment()
         }
     }
 
@@ -170,7 +199,7 @@ impl Content {
         data: &[u8],
     ) -> Result<(), String> {
         let end = offset + data.len() as u64;
-        let (least, most) = (moment.size, self.sizes.issued);
+        let (least, most) = self.sizes(moment);
         let (shortest, longest) = (
             least.clamp(offset, offset + wanted) - offset,
             most.clamp(offset, offset + wanted) - offset,
@@ -204,6 +233,21 @@ impl Content {
         Ok(())
     }
 
+    /// The whole file was read after single nodes had restarted, and committed: it is `data`, durably.
+    pub(super) fn settle_losses(&mut self, data: &[u8]) -> Result<(), String> {
+        let least = self.sizes.after_crash.iter().map(|&(size, _)| size).min().unwrap_or(0);
+        let ends = self.sizes.ends.iter().filter(|&&end| end >= least);
+        let ends: Vec<(u64, bool)> = ends.map(|&end| (end, true)).collect();
+        self.sizes.after_crash.extend(ends);
+        self.settle(data)
+    }
+
+    /// Everything that the file is now, durably, if nobody changes it now.
+    pub(super) fn at_rest(&self) -> (u64, Vec<Block>) {
+        let blocks = self.blocks.iter().map(|block| block.last().clone());
+        (self.sizes.acknowledged, blocks.collect())
+    }
+
     /// The whole file was read after a crash: it is `data`, durably.
     pub(super) fn settle(&mut self, data: &[u8]) -> Result<(), String> {
         let size = data.len() as u64;
@@ -218,7 +262,8 @@ impl Content {
         for (index, block) in whole_blocks(data, self.blocks.len()) {
             self.blocks[index].settle(block);
         }
-        self.sizes = Sizes { acknowledged: size, issued: size, after_crash: vec![(size, true)] };
+        let after_crash = vec![(size, true)];
+        self.sizes = Sizes { acknowledged: size, issued: size, after_crash, ends: Vec::new() };
         Ok(())
     }
 }
@@ -229,7 +274,7 @@ fn blocks_of(range: Range<u64>) -> Range<usize> {
 }
 
 /// `data` cut into blocks, each filled up with zeros, and as many empty ones as there may be.
-fn whole_blocks(data: &[u8], count: usize) -> impl Iterator<Item = (usize, Block)> {
+pub(super) fn whole_blocks(data: &[u8], count: usize) -> impl Iterator<Item = (usize, Block)> {
     (0..count).map(move |index| {
         let start = (index * BLOCK as usize).min(data.len());
         let end = (start + BLOCK as usize).min(data.len());

@@ -1,4 +1,5 @@
-//! Several clients write, read, cut, punch and commit some files, compared with [`Content`].
+//! Several clients write, read, cut, punch and commit some files, compared with [`Content`]. In some runs
+//! single nodes restart meanwhile: there clients write whole blocks, and know by [`Losses`] what may be lost.
 
 mod space;
 
@@ -14,7 +15,8 @@ use futures::FutureExt as _;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::content::{BLOCK, Content};
+use super::content::{BLOCK, Content, Moment};
+use super::losses::{Losses, Told};
 use super::scene::{End, Failure, Scene};
 
 /// How the clients behave.
@@ -101,6 +103,7 @@ struct File {
     content: RefCell<Content>,
     /// The time of the last change, as an answer told it.
     changed: Cell<Option<Time>>,
+    losses: RefCell<Losses>,
 }
 
 struct Files<'a> {
@@ -111,6 +114,10 @@ struct Files<'a> {
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one client.
     group: u64,
+    /// Single nodes may restart.
+    restarts: bool,
+    /// Single nodes that had restarted when all nodes started last.
+    restarts_before: Cell<u64>,
 }
 
 /// The power went: the client ends.
@@ -125,7 +132,19 @@ pub(super) async fn run(scene: &Scene, habits: Habits) {
         files.push(create(scene, number, habits.blocks).await);
     }
     let group = 1 + rng.below(12);
-    let workload = Files { scene, habits, all: files, locks: KeyedLock::default(), group };
+    let restarts = scene.may_restart_nodes();
+    // Where commits may lie, stripes belong to several clients.
+    let group = if restarts { 1 + group % 3 } else { group };
+    let locks = KeyedLock::default();
+    let workload = Files {
+        scene,
+        habits,
+        all: files,
+        locks,
+        group,
+        restarts,
+        restarts_before: Cell::default(),
+    };
     let free_bytes = workload.free_bytes().await;
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
@@ -163,7 +182,9 @@ async fn create(scene: &Scene, number: usize, blocks: usize) -> File {
     let made = scene.ask(0, create).await.expect("an empty volume has room for a file");
     let handle = Handle { ino: made.attributes.ino, generation: made.attributes.generation };
     let changed = Cell::new(Some(made.attributes.mtime));
-    File { handle, content: RefCell::new(Content::new(blocks)), changed }
+    let content = Content::new(blocks);
+    let losses = RefCell::new(Losses::new(&content, scene.restarts()));
+    File { handle, content: RefCell::new(content), changed, losses }
 }
 
 impl Files<'_> {
@@ -176,6 +197,7 @@ impl Files<'_> {
                 45..68 => self.read(client, file, &mut rng).await,
                 68..79 => self.commit(client, file).await,
                 79..86 => self.cut(client, file, &mut rng).await,
+                86..96 if self.restarts => self.look(client, file).await,
                 86..91 => self.punch(client, file, &mut rng).await,
                 91..93 => self.allocate(client, file, &mut rng).await,
                 93..96 => self.seek(client, file, &mut rng).await,
@@ -191,8 +213,88 @@ impl Files<'_> {
         }
     }
 
+    /// No node has restarted since all started. After one has, a cache that gave writes to it may say
+    /// of later ones, too, that they are lost: it learns of the restart when it needs the node.
+    fn keeps_all(&self) -> bool {
+        self.scene.restarts() == self.restarts_before.get()
+    }
+
+    /// No node has restarted since the file was looked at last.
+    fn is_known(&self, file: usize) -> bool {
+        !self.restarts || self.all[file].losses.borrow().is_known(self.scene.restarts())
+    }
+
+    /// After a node has restarted: finds out what is left of the file.
+    async fn know(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+        if self.is_known(file) {
+            return Ok(());
+        }
+        let _alone = self.locks.exclusive(file).await;
+        while !self.is_known(file) {
+            self.look_for_losses(client, file).await?;
+        }
+        Ok(())
+    }
+
+    /// Commits the file and reads it: what it is then is durable, unless one more node has restarted.
+    /// The caller holds it alone.
+    async fn look_for_losses(&self, client: u32, file: usize) -> Result<(), PowerCut> {
+        let File { handle, content, losses, .. } = &self.all[file];
+        let restarts = self.scene.restarts();
+        let (mark, last) = losses.borrow_mut().begin_look();
+        let answer = self.scene.ask(client, Commit { file: *handle }).await;
+        let Some(committed) = self.unless_lost(file, answer)? else { return Ok(()) };
+        let now = self.scene.cluster.world().now();
+        let verifier = committed.write_verifier;
+        let told = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
+        if told != Told::Kept && self.scene.is_hopeless() {
+            return Err(PowerCut);
+        }
+        let data = self.read_all(client, file).await?;
+        // A read that fails makes the file be committed.
+        if told == Told::Lost && !self.scene.has_failed_reads_now() {
+            let checked = last.check(now, &data);
+            checked.unwrap_or_else(|wrong| panic!("all was lost of file {file}, and {wrong}"));
+        }
+        if self.scene.restarts() == restarts {
+            let settled = content.borrow_mut().settle_losses(&data);
+            settled.unwrap_or_else(|wrong| panic!("after a restart, file {file}: {wrong}"));
+            losses.borrow_mut().settled(&content.borrow(), restarts);
+        }
+        Ok(())
+    }
+
+    /// The answer, unless it is that something was lost before the request was done.
+    fn unless_lost<T>(
+        &self,
+        file: usize,
+        answer: Result<T, Failure>,
+    ) -> Result<Option<T>, PowerCut> {
+        match answer {
+            Err(Failure::Refused(Error::LostWrites {})) if self.scene.restarts() > 0 => {
+                self.all[file].losses.borrow_mut().refused();
+                Ok(None)
+            }
+            Err(failure) => Self::ended(failure),
+            Ok(answer) => Ok(Some(answer)),
+        }
+    }
+
+    /// What a read that begins now may see: if nothing can be lost, and if something can.
+    fn moments(&self, file: usize) -> (bool, Moment, Moment) {
+        let content = self.all[file].content.borrow();
+        (self.keeps_all(), content.moment(), content.moment_of_loss())
+    }
+
+    /// The one of these that counts for a read which has ended.
+    fn moment_of_read(&self, moments: (bool, Moment, Moment)) -> Moment {
+        let (kept_all, otherwise, of_loss) = moments;
+        if kept_all && self.keeps_all() { otherwise } else { of_loss }
+    }
+
     /// Writes somewhere in a group of blocks of its own.
     async fn write_own(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        self.know(client, file).await?;
         // A write that is refused is looked at before anybody else writes.
         let held = if self.habits.fills {
             self.locks.exclusive(file).await
@@ -211,6 +313,7 @@ impl Files<'_> {
 
     /// Writes anywhere, while nobody else writes.
     async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        self.know(client, file).await?;
         let alone = self.locks.exclusive(file).await;
         let range = self.habits.any_range(rng);
         let full = self.write(client, file, range, rng).await?;
@@ -224,12 +327,21 @@ impl Files<'_> {
         &self,
         client: u32,
         file: usize,
-        (offset, length): (u64, u64),
+        (mut offset, mut length): (u64, u64),
         rng: &mut Rng,
     ) -> Result<bool, PowerCut> {
+        if self.restarts {
+            length = (length + offset % BLOCK).next_multiple_of(BLOCK);
+            offset -= offset % BLOCK;
+        }
         let data = any_bytes(length.min(u64::from(TRANSFER_MAX)), rng);
         let durable = rng.chance(1, 10);
-        let File { handle, content, changed } = &self.all[file];
+        let File { handle, content, changed, losses } = &self.all[file];
+        if durable {
+            losses.borrow_mut().begin_commit();
+        } else {
+            losses.borrow_mut().begin_write(self.scene.cluster.world().now());
+        }
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_write(offset, &data);
         let cut = rng.index(data.len() + 1);
@@ -250,11 +362,14 @@ impl Files<'_> {
                     content.acknowledge_durable(&issued);
                 } else {
                     content.acknowledge(&issued);
+                    if self.restarts {
+                        losses.borrow_mut().written(issued, written.write_verifier);
+                    }
                 }
                 Ok(false)
             }
             Err(Failure::Refused(Error::NoSpace {})) if self.habits.fills => Ok(true),
-            Err(failure) => Self::ended(failure),
+            refused => self.unless_lost(file, refused).map(|_| false),
         }
     }
 
@@ -286,10 +401,11 @@ impl Files<'_> {
         let most = content.borrow().size().1;
         let offset = rng.below(most + 2 * BLOCK);
         let length = (rng.below(40 * BLOCK) as u32).min(TRANSFER_MAX);
-        let moment = content.borrow().moment();
+        let moments = self.moments(file);
         let call = Read { who: Credentials::root(), file: *handle, offset, length };
         let read = self.scene.ask(client, call).await;
         let read = read.or_else(Self::ended)?;
+        let moment = self.moment_of_read(moments);
         let checked =
             content.borrow().check_read(&moment, offset, u64::from(length), &read.data.concat());
         checked.unwrap_or_else(|wrong| panic!("file {file}: {wrong}"));
@@ -297,15 +413,38 @@ impl Files<'_> {
     }
 
     async fn commit(&self, client: u32, file: usize) -> Result<(), PowerCut> {
-        let _shared = self.locks.shared(file).await;
-        let File { handle, content, .. } = &self.all[file];
+        self.know(client, file).await?;
+        // Some commit alone, so that it is known how the file was then.
+        let is_alone = self.restarts && client.is_multiple_of(2);
+        let locks = &self.locks;
+        let (_alone, _shared) = if is_alone {
+            (Some(locks.exclusive(file).await), None)
+        } else {
+            (None, Some(locks.shared(file).await))
+        };
+        let File { handle, content, losses, .. } = &self.all[file];
+        let kept_all = self.keeps_all();
         let moment = content.borrow().moment();
-        self.scene.ask(client, Commit { file: *handle }).await.map(drop).or_else(Self::ended)?;
-        content.borrow_mut().committed(&moment);
+        let mark = losses.borrow_mut().begin_commit();
+        let answer = self.scene.ask(client, Commit { file: *handle }).await;
+        let Some(committed) = self.unless_lost(file, answer)? else { return Ok(()) };
+        let verifier = committed.write_verifier;
+        let told = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
+        if told != Told::Kept && self.scene.is_hopeless() {
+            return Err(PowerCut);
+        }
+        if kept_all && self.keeps_all() {
+            assert_eq!(told, Told::Kept, "something is told to be lost, and no node has restarted");
+            content.borrow_mut().committed(&moment);
+            if is_alone {
+                losses.borrow_mut().rests(&content.borrow());
+            }
+        }
         Ok(())
     }
 
     async fn cut(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        self.know(client, file).await?;
         let _alone = self.locks.exclusive(file).await;
         let longest = self.all[file].content.borrow().size().1;
         let size = self.habits.any_size(longest, rng);
@@ -319,7 +458,9 @@ impl Files<'_> {
         size: u64,
         durable: bool,
     ) -> Result<(), PowerCut> {
-        let File { handle, content, .. } = &self.all[file];
+        let size = if self.restarts { size - size % BLOCK } else { size };
+        let File { handle, content, losses, .. } = &self.all[file];
+        losses.borrow_mut().begin_commit();
         let issued = content.borrow_mut().issue_cut(size);
         let change = Change { size: Some(size), ..Change::default() };
         let who = Credentials::root();
@@ -330,17 +471,18 @@ impl Files<'_> {
                 content.borrow_mut().acknowledge(&issued);
                 Ok(())
             }
-            Err(failure) => Self::ended(failure),
+            refused => self.unless_lost(file, refused).map(drop),
         }
     }
 
     async fn look(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
         let File { handle, content, .. } = &self.all[file];
-        let least = content.borrow().size().0;
+        let moments = self.moments(file);
         let call = GetAttributes { file: *handle };
         let size = self.scene.ask(client, call).await.or_else(Self::ended)?.size;
-        let most = content.borrow().size().1;
+        let moment = self.moment_of_read(moments);
+        let (least, most) = content.borrow().sizes(&moment);
         assert!(
             (least..=most).contains(&size),
             "file {file} has {size} bytes, not {least}..{most}"
@@ -364,6 +506,12 @@ impl Files<'_> {
 
     async fn check_all(&self) {
         for file in 0..self.all.len() {
+            if !self.keeps_all() {
+                // Then a clean stop finds nothing that it could lose.
+                self.all[file].losses.borrow_mut().refused();
+                assert!(self.know(0, file).await.is_ok(), "no crash was asked for");
+                continue;
+            }
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
             let observed = self.all[file].content.borrow_mut().observe(&data);
             observed.unwrap_or_else(|wrong| panic!("at rest, file {file}: {wrong}"));
@@ -371,10 +519,17 @@ impl Files<'_> {
     }
 
     async fn check_after_crash(&self) {
+        self.restarts_before.set(self.scene.restarts());
         for file in 0..self.all.len() {
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
-            let settled = self.all[file].content.borrow_mut().settle(&data);
+            let File { content, losses, .. } = &self.all[file];
+            let settled = if self.restarts {
+                content.borrow_mut().settle_losses(&data)
+            } else {
+                content.borrow_mut().settle(&data)
+            };
             settled.unwrap_or_else(|wrong| panic!("after a crash, file {file}: {wrong}"));
+            losses.borrow_mut().settled(&content.borrow(), self.scene.restarts());
         }
     }
 

@@ -70,6 +70,8 @@ pub(super) struct Nemesis {
     recoveries: Cell<u32>,
     harm: Harm,
     read_errors: Cell<u64>,
+    /// What it was when the round began.
+    read_errors_before: Cell<u64>,
     restarts: Cell<u64>,
     heavy: Cell<bool>,
 }
@@ -135,6 +137,7 @@ impl Nemesis {
             recoveries: Cell::new(0),
             harm: Harm::default(),
             read_errors: Cell::new(0),
+            read_errors_before: Cell::new(0),
             restarts: Cell::new(0),
             heavy: Cell::new(false),
         }
@@ -143,6 +146,16 @@ impl Nemesis {
     /// A disk was told to fail reads: errors of storage are no bug.
     pub(super) fn has_failed_reads(&self) -> bool {
         self.read_errors.get() > 0
+    }
+
+    /// The same since the present round began.
+    pub(super) fn has_failed_reads_now(&self) -> bool {
+        self.read_errors.get() > self.read_errors_before.get()
+    }
+
+    /// Single nodes may restart while others live.
+    pub(super) fn may_restart_nodes(&self) -> bool {
+        !matches!(self.tolerance.restarts, Restarts::None)
     }
 
     /// Until the power was cut an error means nothing.
@@ -179,6 +192,7 @@ impl Nemesis {
     /// The faults of the next round, which takes `duration_max_ms` at most.
     pub(super) fn begin_round(&self, cluster: &Cluster, duration_max_ms: u64) -> Round {
         self.rounds.set(self.rounds.get() + 1);
+        self.read_errors_before.set(self.read_errors.get());
         let part = Part::Round(self.rounds.get());
         let strikes = self.plan(part, |rng| self.draw_round(rng, cluster, duration_max_ms * 1000));
         let end = strikes.iter().position(|item| item.strike.is_end());
@@ -241,6 +255,10 @@ impl Nemesis {
             // A disk that was told to fail a read may be met by the start: once more, then.
             for tries in 1.. {
                 context.sleep(Duration::from_micros(for_us)).await;
+                if tries > 1 {
+                    // What it was given since the last try is lost.
+                    self.restarts.set(self.restarts.get() + 1);
+                }
                 let started = scene.cluster.restart_one(node, scene.phases()).await;
                 match started {
                     Ok(()) => break,
@@ -434,7 +452,7 @@ impl Nemesis {
 /// Chosen so that the seeds that failed once keep the faults with which they did.
 const MORE_SALT: u64 = 0x00E7_7A68;
 /// Starts of one node until it comes back, at most.
-const STARTS_MAX: u32 = 10;
+const STARTS_MAX: u32 = 100;
 /// A node that restarts is away for so long, at most.
 const AWAY_MAX_US: u64 = 200_000;
 /// A heavy fault comes so long before the power goes, at most.

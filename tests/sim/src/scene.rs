@@ -269,9 +269,10 @@ impl Scene {
     pub(super) fn excuses(&self, error: Error) -> bool {
         match error {
             Error::Undelivered { why } => {
-                matches!(why, Undelivered::Busy | Undelivered::Lost)
+                matches!(why, Undelivered::Busy | Undelivered::Lost) || self.restarts() > 0
             }
-            Error::Damaged {} => self.nemesis.has_failed_reads(),
+            // What a node lost that has restarted is found out when it is asked for.
+            Error::Damaged {} => self.nemesis.has_failed_reads() || self.restarts() > 0,
             _ => false,
         }
     }
@@ -279,6 +280,16 @@ impl Scene {
     /// Single nodes that have restarted so far while others lived.
     pub(super) fn restarts(&self) -> u64 {
         self.nemesis.restarts()
+    }
+
+    /// Single nodes may restart in this run.
+    pub(super) fn may_restart_nodes(&self) -> bool {
+        self.nemesis.may_restart_nodes()
+    }
+
+    /// A disk was told in this round to fail a read.
+    pub(super) fn has_failed_reads_now(&self) -> bool {
+        self.nemesis.has_failed_reads_now()
     }
 
     /// How much is served.

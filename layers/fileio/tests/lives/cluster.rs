@@ -244,6 +244,11 @@ impl Cluster {
         self.ask(Commit { file }).await.write_verifier
     }
 
+    /// The bytes that the file has.
+    pub(crate) async fn size(&self, file: Handle) -> u64 {
+        self.ask(GetAttributes { file }).await.size
+    }
+
     /// The numbers of `count` blocks from `first` on; what is not there is 0.
     pub(crate) async fn read(&self, file: Handle, first: u64, count: u64) -> Vec<u64> {
         let (who, offset, length) = (Credentials::root(), first * BLOCK, (count * BLOCK) as u32);

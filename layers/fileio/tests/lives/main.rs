@@ -47,11 +47,13 @@ fn a_commit_after_a_file_system_node_has_restarted_claims_nothing() {
             assert_eq!(cluster.commit(file).await, first);
             let second = cluster.write(file, 0, &numbers(2)).await;
             assert_eq!(second, first);
+            assert_eq!(cluster.write(file, BLOCKS, &[2]).await, first);
             // With the cache of a third of the stripes, or with the inode itself.
             cluster.restart(NodeId::fs(index)).await;
             let told = cluster.commit(file).await;
             assert_ne!(told, second, "node {index} has lost the only copy of some of it");
             assert_eq!(cluster.read(file, 0, BLOCKS).await, numbers(1), "as last committed");
+            assert_eq!(cluster.size(file).await, BLOCKS * cluster::BLOCK, "and as long");
 
             let third = cluster.write(file, 0, &numbers(3)).await;
             assert_eq!(third, told);

@@ -36,6 +36,8 @@ pub struct NodeAudit {
     pub applied: u64,
     /// Files without a name that somebody may have open.
     pub unlinked: Vec<u64>,
+    /// The allocation groups that it owns.
+    pub groups: Vec<u64>,
     /// The count of inodes that the node keeps.
     pub inode_count: u64,
     /// What contradicts itself, in words. Empty on a sound node.
@@ -58,7 +60,11 @@ impl MetaServer {
     async fn audit_once(&self) -> Result<NodeAudit, StoreError> {
         let space = self.store.space();
         let audit = self.store.audit().await?;
-        let mut found = NodeAudit { inode_count: self.inode_count.get(), ..NodeAudit::default() };
+        let mut found = NodeAudit {
+            inode_count: self.inode_count.get(),
+            groups: self.store.groups(),
+            ..NodeAudit::default()
+        };
         let mut used = audit.tree.clone();
         for (key, value) in self.store.scan(Bound::Unbounded, &[u8::MAX], usize::MAX).await? {
             if found.take(&key, &value, &mut used).is_none() {
@@ -100,6 +106,7 @@ impl NodeAudit {
         self.trims.extend(other.trims);
         self.passing_groups += other.passing_groups;
         self.promises += other.promises;
+        self.groups.extend(other.groups);
         self.applied += other.applied;
         self.inode_count += other.inode_count;
         self.flaws.extend(other.flaws);

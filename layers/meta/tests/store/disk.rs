@@ -20,6 +20,9 @@ use crate::machine::Clock;
 /// Bytes that a crash writes whole or not at all.
 const SECTOR: usize = 512;
 
+/// How much longer a slow disk takes.
+const SLOW_FACTOR: u32 = 20;
+
 /// The disk. Outlives the worlds.
 #[derive(Clone)]
 pub(crate) struct MemoryDisk {
@@ -47,6 +50,8 @@ struct Inner {
     max_delay_us: u64,
     /// Disks whose slots cannot be used.
     lost_disks: BTreeSet<u32>,
+    /// Disks that take [`SLOW_FACTOR`] times as long as the others, as (disk node, disk).
+    slow_disks: BTreeSet<(u32, u32)>,
     /// Every call takes the longest time.
     steady: bool,
     changes: u64,
@@ -119,6 +124,7 @@ impl MemoryDisk {
             busy: None,
             max_delay_us: 0,
             lost_disks: BTreeSet::new(),
+            slow_disks: BTreeSet::new(),
             steady: false,
             changes: 0,
         };
@@ -134,6 +140,31 @@ impl MemoryDisk {
         let mut inner = self.inner.borrow_mut();
         inner.max_delay_us = max_delay_us;
         inner.busy = Some(40);
+    }
+
+    /// Each disk is slow from now on, or not, with equal odds.
+    pub(crate) fn draw_slow_disks(&self, rng: &mut Rng) {
+        let geometry = self.geometry();
+        let disks = (0..geometry.disk_nodes)
+            .flat_map(|node| (0..geometry.disks_per_node).map(move |disk| (node, disk)));
+        self.inner.borrow_mut().slow_disks = disks.filter(|_| rng.chance(1, 2)).collect();
+    }
+
+    /// All disks take the same time again.
+    pub(crate) fn forget_slow_disks(&self) {
+        self.inner.borrow_mut().slow_disks.clear();
+    }
+
+    /// How many times as long the slowest disk of these stripes takes as the others.
+    fn slowness(&self, stripes: impl IntoIterator<Item = u64>) -> u32 {
+        let inner = self.inner.borrow();
+        let is_slow = |stripe: u64| {
+            stripe < inner.geometry.stripes() && {
+                let place = inner.geometry.place(stripe);
+                inner.slow_disks.contains(&(place.disk_node, place.disk))
+            }
+        };
+        if stripes.into_iter().any(is_slow) { SLOW_FACTOR } else { 1 }
     }
 
     /// Calls take exactly this long.
@@ -294,9 +325,10 @@ impl MemoryDisk {
         busy.is_some_and(|one_in| inner.rng.chance(1, one_in))
     }
 
-    /// Runs `first` at once and `last` when the call is answered.
+    /// Runs `first` at once and `last` when the call is answered, `slowness` times as late as others.
     fn change<A: 'static>(
         &self,
+        slowness: u32,
         first: impl FnOnce(&mut Inner) -> A,
         last: impl FnOnce(&mut Inner, A) + 'static,
     ) -> Answer<()> {
@@ -308,7 +340,8 @@ impl MemoryDisk {
             return futures::future::pending().boxed_local();
         }
         let begun = first(&mut self.inner.borrow_mut());
-        let (delay, inner) = (self.clock.sleep(self.delay()), self.inner.clone());
+        let delay = self.clock.sleep(slowness * self.delay());
+        let inner = self.inner.clone();
         async move {
             delay.await;
             if let Fate::Fails = fate {
@@ -372,6 +405,7 @@ impl Stripes for MemoryDisk {
         let data = data.concat();
         let life = self.inner.borrow().life;
         self.change(
+            self.slowness([stripe]),
             move |inner| {
                 let first = inner.first_block(stripe, offset, data.len());
                 inner.versions += 1;
@@ -399,6 +433,7 @@ impl Stripes for MemoryDisk {
         let stripes: BTreeSet<u64> = written.iter().map(|unsynced| unsynced.stripe).collect();
         let inner = self.inner.clone();
         let flushing = self.change(
+            self.slowness(stripes.iter().copied()),
             move |inner| {
                 let per_stripe = u64::from(inner.geometry.blocks_per_stripe());
                 let mut answered = Vec::new();
@@ -451,7 +486,10 @@ impl Stripes for MemoryDisk {
         if self.inner.borrow().lost_disks.contains(&disk) {
             return futures::future::err(Error::DiskFailed { disk }).boxed_local();
         }
+        let nodes = self.geometry().disk_nodes;
+        let is_slow = self.inner.borrow().slow_disks.contains(&(disk % nodes, disk / nodes));
         self.change(
+            if is_slow { SLOW_FACTOR } else { 1 },
             move |inner| {
                 inner.slot_writes.insert((disk, slot), data.to_vec());
             },

@@ -103,7 +103,7 @@ impl Workload {
 
     /// Writes to new blocks and adds them to a batch; what it does not name goes back.
     async fn allocate(&mut self, batch: &mut Batch, next: &mut Map) -> Vec<Run> {
-        let max = if self.rng.chance(1, 4) { 60 } else { 5 };
+        let max = [5, 5, 5, 60, 200][self.rng.index(5)];
         let blocks = 1 + self.rng.below(max) as u32;
         let Ok(runs) = self.store.allocate(blocks) else { return Vec::new() };
         assert_eq!(runs.iter().map(|run| run.count).sum::<u32>(), blocks);
@@ -150,15 +150,60 @@ impl Workload {
         }
     }
 
+    /// Blocks that are handed out and come back unused. Where the next ones come from is another place
+    /// then: perhaps one that has just become free.
+    fn loan(&mut self) {
+        let most = self.store.space().free_blocks;
+        let blocks = 1 + self.rng.below(most.clamp(1, 2_000)) as u32;
+        if let Ok(runs) = self.store.allocate(blocks) {
+            self.store.release(&runs).unwrap();
+        }
+    }
+
+    /// Large batches at once, so that several segments of the log wait to be written; often while a
+    /// checkpoint runs.
+    async fn burst(&mut self) {
+        for _ in 0..=self.rng.below(24) {
+            let mut next = self.model.borrow().now.clone();
+            let (key, mut value) = (self.key(), vec![0; 4_000 + self.rng.index(4_000)]);
+            self.rng.fill(&mut value);
+            let mut batch = Batch::new();
+            batch.put(key.clone(), value.clone());
+            next.insert(key, value.into());
+            match self.store.commit(batch) {
+                Ok(position) => {
+                    let number = {
+                        let mut model = self.model.borrow_mut();
+                        model.now = next;
+                        model.committed()
+                    };
+                    self.wait_beside(position, number);
+                }
+                Err(StoreError::Busy | StoreError::NoSpace) => return,
+                Err(error) => panic!("{error}"),
+            }
+            if self.rng.chance(1, 8) {
+                self.ctx.sleep(Duration::from_micros(self.rng.below(2_000))).await;
+            }
+        }
+    }
+
+    fn checkpoint_beside(&self) {
+        let store = self.store.clone();
+        self.ctx.task(async move {
+            let _ = store.checkpoint().await;
+        });
+    }
+
     /// One batch, and perhaps a wait until it is durable.
     async fn write(&mut self) {
         let mut next = self.model.borrow().now.clone();
         let mut batch = self.batch(&mut next);
         let mut loaned = Vec::new();
-        match self.rng.below(8) {
+        match self.rng.below(10) {
             0..=2 => loaned = self.allocate(&mut batch, &mut next).await,
-            3..=4 => self.free(&mut batch, &mut next),
-            5 => self.give_or_take(&mut batch, &mut next),
+            3..=6 => self.free(&mut batch, &mut next),
+            7 => self.give_or_take(&mut batch, &mut next),
             _ => {}
         }
         if self.rng.chance(1, 10) {
@@ -190,16 +235,27 @@ impl Workload {
     }
 
     async fn wait(&mut self, position: Position, number: u64) {
+        match self.rng.below(4) {
+            0 => self.durable(position, number).await,
+            1 => self.wait_beside(position, number),
+            _ => {}
+        }
+    }
+
+    fn wait_beside(&self, position: Position, number: u64) {
+        self.ctx.task(self.durable(position, number));
+    }
+
+    fn durable(
+        &self,
+        position: Position,
+        number: u64,
+    ) -> impl Future<Output = ()> + use<> + 'static {
         let (store, model) = (self.store.clone(), self.model.clone());
-        let wait = async move {
+        async move {
             if store.durable(position).await.is_ok() {
                 model.borrow_mut().acknowledged(number);
             }
-        };
-        match self.rng.below(4) {
-            0 => wait.await,
-            1 => self.ctx.task(wait),
-            _ => {}
         }
     }
 
@@ -228,12 +284,12 @@ impl Workload {
 
     async fn run(mut self, steps: u64) {
         for _ in 0..steps {
-            match self.rng.below(20) {
-                0 => {
-                    let store = self.store.clone();
-                    self.ctx.task(async move {
-                        let _ = store.checkpoint().await;
-                    });
+            match self.rng.below(24) {
+                0 => self.checkpoint_beside(),
+                20..=21 => self.loan(),
+                22..=23 => {
+                    self.burst().await;
+                    self.checkpoint_beside();
                 }
                 1 => self.ctx.sleep(Duration::from_micros(self.rng.below(5000))).await,
                 2..=5 => self.read().await,
@@ -258,6 +314,11 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
     for (run, content) in runs(&model.borrow().now) {
         bench.disk.check_run(run, content);
     }
+    let audit = {
+        let store = store.clone();
+        bench.run(async move { store.audit().await.unwrap() })
+    };
+    check_audit(&audit, &model.borrow().now);
     let workload = Workload {
         store: store.clone(),
         model: model.clone(),
@@ -267,9 +328,13 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         keys: 40 + rng.below(400),
         value_max: 20 + rng.below(600),
     };
-    if rng.chance(1, 2) {
+    bench.disk.forget_slow_disks();
+    if rng.chance(1, 3) {
         let (ctx, disk) = (bench.world.ctx.clone(), bench.disk.clone());
         bench.world.ctx.task(restarts(ctx, disk, Rng::new(rng.bits())));
+    } else {
+        // Not both: what takes longer than the time between two restarts is never written.
+        bench.disk.draw_slow_disks(rng);
     }
     let steps = 50 + rng.below(400);
     if rng.chance(2, 3) {
@@ -323,8 +388,10 @@ fn lives(rng: &mut Rng) {
 
 #[test]
 fn what_durable_acknowledged_survives_any_crash_and_batches_are_atomic() {
-    let count = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
-    for _ in 0..count {
+    // The rarest of the bugs that were planted here is seen once in some hundred runs.
+    let count = if cfg!(debug_assertions) { 25 } else { 300 };
+    let given = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok());
+    for _ in 0..given.unwrap_or(count) {
         with_seed(lives);
     }
 }

@@ -154,7 +154,7 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
             ask.ask(Link { who, call, file, directory, name }).await?;
             Ok(Some(file))
         }
-        Op::Settle | Op::Restart | Op::Pause => Ok(None),
+        Op::Refill | Op::Settle | Op::Restart | Op::Pause => Ok(None),
     }
 }
 

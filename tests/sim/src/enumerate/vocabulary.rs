@@ -27,6 +27,8 @@ pub(super) enum Op {
     RemoveDirectory(&'static str),
     Rename(&'static str, &'static str),
     Link(&'static str, &'static str),
+    /// A node is asked for more space than it has: it gets groups of blocks from the other one.
+    Refill,
     /// All nodes make everything durable.
     Settle,
     /// All processes die and start again; the power stays.
@@ -105,6 +107,7 @@ pub(super) const VOCABULARY: &[(&str, Op)] = &[
     ("chmod-f-later", Op::Mode("f", 0o640, Later)),
     ("chmod-d", Op::Mode("d", 0o700, Acknowledged)),
     ("chown-g", Op::Owner("g", 1000, Acknowledged)),
+    ("refill", Op::Refill),
     ("settle", Op::Settle),
     ("restart", Op::Restart),
     ("pause", Op::Pause),
@@ -142,6 +145,7 @@ impl Op {
             | Self::RemoveDirectory(_)
             | Self::Rename(..)
             | Self::Link(..)
+            | Self::Refill
             | Self::Settle
             | Self::Restart
             | Self::Pause => true,
@@ -164,7 +168,7 @@ impl Op {
 
     /// It changes nothing that is seen.
     pub(super) fn is_silent(self) -> bool {
-        matches!(self, Self::Commit(_) | Self::Settle | Self::Restart | Self::Pause)
+        matches!(self, Self::Commit(_) | Self::Refill | Self::Settle | Self::Restart | Self::Pause)
     }
 }
 

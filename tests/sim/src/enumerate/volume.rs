@@ -1,7 +1,7 @@
 //! The volume under test: made once, run through each workload while its disks are recorded, and
 //! mounted again from what a crash left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fileio::protocol::{
@@ -9,6 +9,8 @@ use fileio::protocol::{
 };
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
+use meta::client::ask;
+use meta::protocol::{Allocate, Error, GetSpace, Release};
 use meta::store::{smallest_share, stripes_min};
 use runtime::{Context, NodeId};
 
@@ -40,12 +42,14 @@ pub(super) struct Shape {
     fs_nodes: u32,
     disk_nodes: u32,
     disks_per_node: u32,
+    /// How many times as large as a volume has to be.
+    size_factor: u64,
 }
 
-/// One node with two disks; two nodes with a disk each.
+/// One node with two disks; two nodes with a disk each, and so much space that they have some to give.
 pub(super) const SHAPES: [Shape; 2] = [
-    Shape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2 },
-    Shape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1 },
+    Shape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2, size_factor: 1 },
+    Shape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1, size_factor: 3 },
 ];
 
 impl Shape {
@@ -60,7 +64,7 @@ impl Shape {
             stripes_per_node,
             cache_bytes: 64 * stripe_size as usize,
         };
-        let least = stripes_min(&layout(1).geometry());
+        let least = self.size_factor * stripes_min(&layout(1).geometry());
         let mut sizes = (least..2 * least).map(layout);
         sizes
             .find(|layout| smallest_share(&layout.geometry()) >= least)
@@ -166,6 +170,13 @@ async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
             }
             Done { outcome, file: None }
         }
+        Op::Refill => {
+            let outcome = refill(&context).await.map_err(|error| match error {
+                Error::NoSpace {} => fileio::protocol::Error::NoSpace {},
+                error => panic!("a node that is asked for space: {error}"),
+            });
+            Done { outcome, file: None }
+        }
         Op::Restart => {
             cluster.restart();
             cluster.mount(Phases::All).await.expect("a volume can be mounted again");
@@ -177,6 +188,14 @@ async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
         }
         op => perform(&context, op, number).await,
     }
+}
+
+/// Asks the first node for more than it has, and gives back what comes.
+async fn refill(context: &Context) -> Result<(), Error> {
+    let node = NodeId::fs(0);
+    let blocks = ask(context, node, GetSpace {}).await?.free_blocks as u32 + 1;
+    let runs = ask(context, node, Allocate { blocks }).await?;
+    ask(context, node, Release { runs }).await
 }
 
 /// What is found on a volume after a crash.
@@ -248,6 +267,10 @@ pub(crate) fn flaws(audit: NodeAudit) -> Vec<String> {
     if audit.applied > 0 {
         flaws.push("after a mount something is remembered as applied".to_owned());
     }
+    let mut owned = BTreeSet::new();
+    if !audit.groups.iter().all(|group| owned.insert(group)) {
+        flaws.push("a group of blocks has two owners".to_owned());
+    }
     let mut blocks = audit.blocks;
     for inode in &audit.inodes {
         let attributes = &inode.attributes;
@@ -278,4 +301,17 @@ pub(crate) fn flaws(audit: NodeAudit) -> Vec<String> {
     flaws.extend(blocks.keys().map(|_| "blocks belong to no file".to_owned()));
     flaws.sort_unstable();
     flaws
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_asked_for_more_than_it_has_gets_it_from_the_other_if_there_is_one() {
+        for (shape, expected) in SHAPES.into_iter().zip([false, true]) {
+            let recorded = record(shape, &make(shape), &[Op::Refill], None);
+            assert_eq!(recorded.done[0].outcome.is_ok(), expected, "{}", shape.name);
+        }
+    }
 }
