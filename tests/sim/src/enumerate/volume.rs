@@ -194,7 +194,7 @@ async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
 async fn refill(context: &Context) -> Result<(), Error> {
     let node = NodeId::fs(0);
     let blocks = ask(context, node, GetSpace {}).await?.free_blocks as u32 + 1;
-    let runs = ask(context, node, Allocate { blocks }).await?;
+    let runs = ask(context, node, Allocate { blocks, relief: false }).await?;
     ask(context, node, Release { runs }).await
 }
 
