@@ -1,6 +1,7 @@
 //! A whole cluster on the emulated machine, brought up by the product's own code.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -76,7 +77,7 @@ pub(super) struct Cluster {
     cache_bytes: usize,
     epoch: Cell<u64>,
     /// The metadata of the nodes that are mounted, to check it.
-    mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
+    mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
     /// The last epoch that was durable on all disks.
     served: Cell<u64>,
 }
@@ -123,7 +124,7 @@ impl Cluster {
     pub(super) async fn audit(&self) -> Result<NodeAudit, StoreError> {
         let mounted = self.mounted.borrow().clone();
         let mut all = NodeAudit::default();
-        for meta in mounted {
+        for meta in mounted.values() {
             all.join(meta.audit().await?);
         }
         Ok(all)
@@ -218,10 +219,13 @@ impl Cluster {
                 .on(node, move |context| node::serve_disks(context, geometry, served, paths))
                 .await;
         }
+        self.mounted.borrow_mut().remove(&node);
+        let mounted = self.mounted.clone();
         self.on(node, move |context| async move {
             node::serve_cache(&context, geometry, cache_bytes);
             if phases == Phases::All {
-                node::serve_metadata(context.clone(), geometry).await?;
+                let meta = node::serve_metadata(context.clone(), geometry).await?;
+                mounted.borrow_mut().insert(node, meta);
                 // What was applied for the others stays known: they live, and may send it again.
                 node::finish_intents(context.clone()).await?;
                 node::serve_files(&context, geometry);
@@ -245,8 +249,9 @@ impl Cluster {
             self.on_fs_nodes(move |context| {
                 let mounted = mounted.clone();
                 async move {
+                    let node = context.node();
                     let meta = node::serve_metadata(context, geometry).await?;
-                    mounted.borrow_mut().push(meta);
+                    mounted.borrow_mut().insert(node, meta);
                     Ok(())
                 }
             })
