@@ -105,19 +105,19 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
     let held = Held { attributes, lease: 0x0102 };
-    assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("2001{expected}"));
-    assert_eq!(form(&Reply::Renew(Ok(false))).0, "220100");
+    assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("1a01{expected}"));
+    assert_eq!(form(&Reply::Renew(Ok(false))).0, "1c0100");
     let owner = LockOwner { client: 4, id: 6 };
     let (range, kind) = (ByteRange { first: 1, last: 2 }, LockKind::Shared {});
     let conflict = Locked::Conflict { lock: FileLock { owner, range, kind } };
     let expected = concat!(
-        "280102",
+        "1f0102",
         "04000000000000000600000000000000",
         "01000000000000000200000000000000",
         "01"
     );
     assert_eq!(form(&Reply::Lock(Ok(conflict))).0, expected);
-    assert_eq!(form(&Reply::Lock(Ok(Locked::Late {}))).0, "280105");
+    assert_eq!(form(&Reply::Lock(Ok(Locked::Late {}))).0, "1f0105");
     let busy = Reply::Undelivered(runtime::Undelivered::Busy);
     assert_eq!(form(&busy).0, "0001");
 }

@@ -61,7 +61,8 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    system: System,
+    /// Ends the system thread.
+    stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     applications: AtomicU32,
 }
@@ -85,6 +86,7 @@ impl Embedded {
     pub fn start(config: Config) -> io::Result<Self> {
         assert!(config.threads > 0, "a machine has a thread");
         let (started, wait) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
         let threads = config.threads;
         #[allow(clippy::disallowed_methods, reason = "the machine itself makes the threads")]
         let thread = std::thread::Builder::new().name("mdfs-machine".into()).spawn(move || {
@@ -93,16 +95,16 @@ impl Embedded {
             let handles: Vec<ArbiterHandle> = arbiters.iter().map(Arbiter::handle).collect();
             let timers = runner.block_on(async { Handle::current() });
             // The other side waits for exactly this message.
-            let _ = started.send((System::current(), timers, handles));
-            if let Err(error) = runner.run() {
-                tracing::error!(%error, "the machine's system thread ended with an error");
-            }
+            let _ = started.send((timers, handles));
+            // Whoever is to stop the machine may be gone without a word.
+            let _ = runner.block_on(stopped);
+            // These first: their tasks must not find the timers gone.
             for arbiter in arbiters {
                 arbiter.stop();
                 let _ = arbiter.join();
             }
         })?;
-        let (system, timers, arbiters) =
+        let (timers, arbiters) =
             wait.recv().map_err(|_| io::Error::other("the machine's threads did not start"))?;
 
         let shared = Arc::new(Shared {
@@ -113,8 +115,12 @@ impl Embedded {
             timers,
             stopping: AtomicBool::new(false),
         });
-        let machine =
-            Self { shared, system, thread: Some(thread), applications: AtomicU32::new(0) };
+        let machine = Self {
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+            applications: AtomicU32::new(0),
+        };
         machine.start_nodes();
         Ok(machine)
     }
@@ -195,7 +201,8 @@ impl Drop for Embedded {
         drop(left);
         // Ends when each thread has left: a thread that is gone has dropped its sender.
         while all_left.recv().is_ok() {}
-        self.system.stop();
+        // Its end of the channel says as much.
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the system thread was reported by itself.
             let _ = thread.join();
