@@ -223,9 +223,13 @@ impl Volume {
     }
 
     /// Ends the use of the volume. If this process has opened it itself everything is made durable;
-    /// a server keeps it and does so in its own time.
+    /// a server keeps it and does so in its own time, but hears which files are closed.
     pub fn finish(&self) -> Result<(), Error> {
-        if self.machine.is_some() { self.sync() } else { Ok(()) }
+        if self.machine.is_some() {
+            return self.sync();
+        }
+        block_on(self.file_system.last_words());
+        Ok(())
     }
 
     /// See [`FileSystem::sync`].

@@ -375,11 +375,16 @@ impl<S: Spawn> FileSystem<S> {
 
     /// Makes everything that was done before durable, whoever did it.
     pub async fn sync(&self) -> Result<(), Error> {
-        self.leases.last_words(&self.machine).await;
+        self.last_words().await;
         let nodes = stream::iter((0..self.machine.fs_nodes()).map(NodeId::fs));
         let settled = nodes.map(|node| self.settle(node)).buffer_unordered(SETTLING_MAX);
         let results: Vec<Result<(), Cause>> = settled.collect().await;
         results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
+    }
+
+    /// Waits until the nodes have heard which files were closed, or do not answer.
+    pub(crate) async fn last_words(&self) {
+        self.leases.last_words(&self.machine).await;
     }
 
     async fn settle(&self, node: NodeId) -> Result<(), Cause> {

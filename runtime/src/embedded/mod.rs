@@ -259,9 +259,15 @@ impl Entrance for Shared {
     }
 }
 
-/// A sleep that any executor may wait for; `timers` drives it.
+/// A sleep that any executor may wait for; `timers` drives it. It ends early if that ends: a timer
+/// itself would panic then.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 pub(crate) fn sleep_on(timers: &Handle, duration: Duration) -> BoxFuture<'static, ()> {
-    let _inside = timers.enter();
-    tokio::time::sleep(duration).boxed()
+    let (ended, wait) = oneshot::channel();
+    timers.spawn(async move {
+        tokio::time::sleep(duration).await;
+        // Nobody may wait any more.
+        let _ = ended.send(());
+    });
+    wait.map(drop).boxed()
 }

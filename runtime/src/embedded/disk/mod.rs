@@ -17,6 +17,7 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Once;
+use std::time::Duration;
 
 pub(super) use self::ring::Ring;
 use crate::buffer::{ALIGNMENT, Pool};
@@ -107,14 +108,31 @@ fn tell_refusal(path: &Path, why: &io::Error) {
     });
 }
 
+/// A disk that another process has is tried so often, with this pause.
+const LOCK_TRIES_MAX: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Locks the file for this process alone. The host ends the ring of a process that was killed a little
+/// later than the process, and only then lets go of its files: so this waits a little.
+#[allow(clippy::disallowed_methods, reason = "the machine itself does the blocking work")]
+fn lock(file: &File) -> io::Result<()> {
+    for _ in 1..LOCK_TRIES_MAX {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => return Ok(()),
+        }
+    }
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
+        TryLockError::Error(error) => error,
+    })
+}
+
 /// The file and its length in bytes.
 fn open_file(path: &Path) -> io::Result<(File, u64)> {
     let mut file = File::options().read(true).write(true).open(path)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::ResourceBusy.into()),
-        Err(TryLockError::Error(error)) => return Err(error),
-    }
+    lock(&file)?;
     // A block device has no length in its metadata, but an end to seek to.
     let length = file.seek(SeekFrom::End(0))?;
     Ok((file, length))
