@@ -318,7 +318,8 @@ fn a_late_copy_of_a_call_that_was_refused_does_nothing() {
     let cluster = Cluster::new(30);
     let world = cluster.world.clone();
     world.run(async {
-        let (name, other) = (Name::new(*b"contested").unwrap(), Name::new(*b"other").unwrap());
+        let (name, other) =
+            (Name::new(&b"contested"[..]).unwrap(), Name::new(&b"other"[..]).unwrap());
         let (context, directory) = (cluster.application(0), ROOT);
         let mut numbers = 0..;
         let mut call = || CallId { client: 9, number: numbers.next().unwrap() };
