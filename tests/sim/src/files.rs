@@ -380,12 +380,10 @@ impl Files<'_> {
         }
     }
 
-    /// After a write that was refused for lack of space: nothing else was hurt, and cutting works, also
-    /// inside of a block. The caller holds the file alone.
+    /// After a write that was refused for lack of space: nothing else was hurt, and cutting works.
+    /// The caller holds the file alone.
     async fn make_room(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         self.see_what_is_left(client, file).await?;
-        let size = self.all[file].content.borrow().size().0;
-        self.cut_to(client, file, size / 2 | 1, true).await?;
         self.cut_to(client, file, 0, true).await
     }
 
