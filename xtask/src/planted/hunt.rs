@@ -75,7 +75,7 @@ impl Hunt<'_> {
                 Outcome::Nothing { runs } => runs_before = runs,
                 caught @ Outcome::Caught { .. } => return Ok(caught),
             }
-            rest = self.budget - self.budget / 2;
+            rest = self.budget / 2;
         }
         if let Some(caught) = self.ask_the_layers(id)? {
             return Ok(caught);

@@ -90,9 +90,9 @@ fn planted(wishes: &Wishes) -> Result<bool, String> {
     let program = copy::build(&tree, &texts)?;
     let chosen: Vec<&Bug> =
         bugs.iter().filter(|bug| wishes.only.is_empty() || wishes.only.contains(&bug.id)).collect();
-    let tests = copy::build_layer_tests()?;
+    let layer_tests = copy::build_layer_tests()?;
     let budget = Duration::from_secs(wishes.seconds);
-    let hunt = Hunt { program: &program, tests: &tests, logs: copy::LOGS.as_ref(), budget };
+    let hunt = Hunt { program: &program, tests: &layer_tests, logs: copy::LOGS.as_ref(), budget };
     let outcomes = hunt_all(&hunt, &chosen)?;
     Ok(tell(&chosen, &outcomes))
 }

@@ -387,24 +387,12 @@ fn a_durable_change_of_an_extended_attribute_outlives_a_power_cut_that_follows_i
             let (who, call, name) = (who(), volume.call_id(), name.clone());
             let value = (number % 3 < 2).then(|| vec![number; 100]);
             let durable = true;
-            let done = match value.clone() {
-                Some(value) => {
-                    let mode = XattrMode::Either {};
-                    let set = SetXattr {
-                        who: who.clone(),
-                        call,
-                        file,
-                        name: name.clone(),
-                        value,
-                        mode,
-                        durable,
-                    };
-                    volume.ask(set).await
-                }
-                None => {
-                    let (who, name) = (who.clone(), name.clone());
-                    volume.ask(RemoveXattr { who, call, file, name, durable }).await
-                }
+            let done = if let Some(value) = value.clone() {
+                let (who, name, mode) = (who.clone(), name.clone(), XattrMode::Either {});
+                volume.ask(SetXattr { who, call, file, name, value, mode, durable }).await
+            } else {
+                let (who, name) = (who.clone(), name.clone());
+                volume.ask(RemoveXattr { who, call, file, name, durable }).await
             };
             done.unwrap();
             world.crash_everything();
