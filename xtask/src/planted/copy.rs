@@ -69,12 +69,23 @@ pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<Pat
 const LAYERS: &str = "--test lives --test crash --test store --test promises \
     --package fileio --package meta --package cache --package blockio";
 
-/// The call of the layers' tests in the copy that was built.
-pub(super) fn layer_tests() -> String {
-    format!(
-        "cargo test --quiet --release --locked --manifest-path {COPY}/Cargo.toml \
-         --target-dir {BUILD} {LAYERS}"
-    )
+/// Builds the layers' tests in the copy that was written; the programs.
+pub(super) fn build_layer_tests() -> Result<Vec<PathBuf>, String> {
+    let line = format!(
+        "cargo test --no-run --message-format json --release --locked \
+         --manifest-path {COPY}/Cargo.toml --target-dir {BUILD} {LAYERS}"
+    );
+    println!("{line}");
+    let told = Call::new(&line).output();
+    let told = told.ok_or("the layers' tests cannot be built in the copy with the bugs")?;
+    let programs = executables(&told);
+    if programs.is_empty() { Err("cargo names no test program".to_owned()) } else { Ok(programs) }
+}
+
+/// The programs that cargo says it built.
+fn executables(told: &str) -> Vec<PathBuf> {
+    let after = told.lines().filter_map(|line| line.split_once("\"executable\":\""));
+    after.filter_map(|(_, rest)| rest.split('"').next()).map(PathBuf::from).collect()
 }
 
 /// What has not changed is not written, so that it is not built again.
@@ -107,4 +118,16 @@ fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_found_in_what_cargo_says() {
+        let told = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+            {\"reason\":\"compiler-artifact\",\"executable\":\"/a/lives-1\",\"fresh\":true}\n";
+        assert_eq!(executables(told), [PathBuf::from("/a/lives-1")]);
+    }
 }

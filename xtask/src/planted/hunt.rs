@@ -1,16 +1,22 @@
-//! One hunt: a process with one bug switched on, and what came of it.
+//! One hunt: processes with one bug switched on, and what came of them.
+//!
+//! 1. The hunters that the list names for the bug, for half of the time.
+//! 2. The layers' own tests on the emulated machine, which take seconds.
+//! 3. All hunters in turn, with other seeds, for the rest of the time.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A run that takes so much longer than the hunt was given never ends.
 const GRACE: Duration = Duration::from_mins(1);
-/// The layers' tests take so long at most, with what is still to be built.
-const TESTS_TIME_MAX: Duration = Duration::from_mins(10);
+/// One program of the layers' tests takes so long at most.
+const TESTS_TIME_MAX: Duration = Duration::from_mins(5);
+/// Where the seeds begin when all hunters take turns: none of those that came first gets so far.
+const TURNS_SEED: u64 = 1_000_000;
 /// The pause between two looks at a process.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -19,6 +25,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Hunt<'a> {
     /// The program.
     pub(super) program: &'a Path,
+    /// The programs of the layers' tests.
+    pub(super) tests: &'a [PathBuf],
     /// The folder for what it prints.
     pub(super) logs: &'a Path,
     /// The time for each.
@@ -59,31 +67,87 @@ impl fmt::Display for Outcome {
 }
 
 impl Hunt<'_> {
-    /// Hunts with the bug `id` switched on.
-    pub(super) fn run(&self, id: &str) -> io::Result<Outcome> {
-        let log = |ending| self.logs.join(format!("{id}.{ending}"));
+    /// Hunts with the bug `id` switched on; `first` are the hunters that begin.
+    pub(super) fn run(&self, id: &str, first: &[String]) -> io::Result<Outcome> {
+        let (mut runs_before, mut rest) = (0, self.budget);
+        if !first.is_empty() {
+            match self.part(id, "first", self.budget / 2, 0, first)? {
+                Outcome::Nothing { runs } => runs_before = runs,
+                caught @ Outcome::Caught { .. } => return Ok(caught),
+            }
+            rest = self.budget / 2;
+        }
+        if let Some(caught) = self.ask_the_layers(id)? {
+            return Ok(caught);
+        }
+        self.part(id, "turns", rest, TURNS_SEED, &[]).map(|outcome| outcome.after(runs_before))
+    }
+
+    /// One process, in which `hunters` take turns; all of them if none is named.
+    fn part(
+        &self,
+        id: &str,
+        name: &str,
+        budget: Duration,
+        seed: u64,
+        hunters: &[String],
+    ) -> io::Result<Outcome> {
+        let log = |ending| self.logs.join(format!("{id}.{name}.{ending}"));
         let mut process = Command::new(self.program)
-            .arg(self.budget.as_secs().to_string())
+            .arg(budget.as_secs().max(1).to_string())
+            .arg(seed.to_string())
+            .args(hunters)
             .env("PLANTED", id)
             .stdin(Stdio::null())
             .stdout(File::create(log("out"))?)
             .stderr(File::create(log("err"))?)
             .spawn()?;
         let start = now();
-        let status = wait(&mut process, start + self.budget + GRACE)?;
-        Ok(outcome(&fs::read_to_string(log("out"))?, status, start.elapsed()))
+        let status = wait(&mut process, start + budget + GRACE)?;
+        let printed = fs::read_to_string(log("out"))?;
+        outcome(&printed, status, start.elapsed()).ok_or_else(|| {
+            let log = log("err");
+            io::Error::other(format!("nobody went hunting, see {}", log.display()))
+        })
+    }
+
+    /// Runs the layers' own tests until one fails.
+    fn ask_the_layers(&self, id: &str) -> io::Result<Option<Outcome>> {
+        let path = self.logs.join(format!("{id}.tests"));
+        let log = File::create(&path)?;
+        let start = now();
+        for program in self.tests {
+            let mut process = Command::new(program)
+                .env("PLANTED", id)
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log.try_clone()?)
+                .spawn()?;
+            let status = wait(&mut process, now() + TESTS_TIME_MAX)?;
+            if !status.is_some_and(|status| status.success()) {
+                let reason = failed_test(&String::from_utf8_lossy(&fs::read(&path)?));
+                let (by, time) = ("tests".to_owned(), start.elapsed());
+                return Ok(Some(Outcome::Caught { by, runs: 1, time, reason }));
+            }
+        }
+        Ok(None)
     }
 }
 
-/// True if the layers' own tests fail with the bug `id` switched on; `line` runs them.
-pub(super) fn is_seen_by_tests(line: &str, id: &str, logs: &Path) -> io::Result<bool> {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words).env("PLANTED", id).stdin(Stdio::null());
-    let log = File::create(logs.join(format!("{id}.tests")))?;
-    let mut process = command.stdout(log.try_clone()?).stderr(log).spawn()?;
-    let status = wait(&mut process, now() + TESTS_TIME_MAX)?;
-    Ok(!status.is_some_and(|status| status.success()))
+impl Outcome {
+    /// The same after `before` runs that found nothing.
+    fn after(mut self, before: u64) -> Self {
+        let (Self::Caught { runs, .. } | Self::Nothing { runs }) = &mut self;
+        *runs += before;
+        self
+    }
+}
+
+/// The name of the test that failed, from what the tests printed.
+fn failed_test(printed: &str) -> String {
+    let failed =
+        |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+    printed.lines().find_map(failed).unwrap_or("they never end, or died".to_owned())
 }
 
 #[allow(clippy::disallowed_methods, reason = "this tool runs beside the system, not in it")]
@@ -107,23 +171,23 @@ fn wait(process: &mut Child, limit: Instant) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Reads what the program printed: see its own page.
-fn outcome(printed: &str, status: Option<ExitStatus>, time: Duration) -> Outcome {
+/// Reads what the program printed, see its own page; `None` if not even a run began.
+fn outcome(printed: &str, status: Option<ExitStatus>, time: Duration) -> Option<Outcome> {
     let runs = printed.lines().filter(|line| line.starts_with("run ")).count() as u64;
-    let last = printed.lines().last().unwrap_or_default();
+    let last = printed.lines().last()?;
     if last.starts_with("nothing ") {
-        return Outcome::Nothing { runs };
+        return Some(Outcome::Nothing { runs });
     }
     let mut words = last.splitn(6, ' ');
     let (kind, hunter, seed) = (words.next(), words.next(), words.next());
     let by = format!("{} {}", hunter.unwrap_or("?"), seed.unwrap_or("?"));
     if kind == Some("caught") {
         let reason = words.nth(2).unwrap_or_default().to_owned();
-        return Outcome::Caught { by, runs, time, reason };
+        return Some(Outcome::Caught { by, runs, time, reason });
     }
     // It died in the middle of a run, or had to be killed.
     let reason = status.map_or("the run never ends".to_owned(), |status| status.to_string());
-    Outcome::Caught { by, runs, time, reason }
+    Some(Outcome::Caught { by, runs, time, reason })
 }
 
 #[cfg(test)]
@@ -141,9 +205,18 @@ mod tests {
         };
         let printed = "run files 0\nrun names 0\n";
         let found = format!("{printed}caught names 0 2 7 a file is lost\n");
-        assert_eq!(outcome(&found, None, time), caught("names 0", "a file is lost"));
-        assert_eq!(outcome(printed, None, time), caught("names 0", "the run never ends"));
+        assert_eq!(outcome(&found, None, time), Some(caught("names 0", "a file is lost")));
+        assert_eq!(outcome(printed, None, time), Some(caught("names 0", "the run never ends")));
         let nothing = format!("{printed}nothing 2 7\n");
-        assert_eq!(outcome(&nothing, None, time), Outcome::Nothing { runs: 2 });
+        assert_eq!(outcome(&nothing, None, time), Some(Outcome::Nothing { runs: 2 }));
+        assert_eq!(outcome("", None, time), None);
+        assert_eq!(Outcome::Nothing { runs: 2 }.after(3), Outcome::Nothing { runs: 5 });
+    }
+
+    #[test]
+    fn the_test_that_failed_is_named() {
+        let printed = "running 2 tests\ntest a ... ok\ntest b ... FAILED\n";
+        assert_eq!(failed_test(printed), "b");
+        assert_eq!(failed_test("running 2 tests\n"), "they never end, or died");
     }
 }

@@ -1,9 +1,9 @@
 //! The list of planted bugs: reading it, and putting the bugs into files.
 //!
 //! The files of [`FOLDER`] are TOML, of which this reads what they need: tables `[[bug]]` with `id`,
-//! `what` and, for one that must always be caught, `canary = true`; after each its `[[bug.edit]]`
-//! with `file`, `old` and `new`, the texts in `'''`. In `new` the word [`SWITCH`] stands for "this
-//! bug is switched on".
+//! `what`, the `hunters` that come first (`["files", "nfs"]`) and, for one that must always be
+//! caught, `canary = true`; after each its `[[bug.edit]]` with `file`, `old` and `new`, the texts in
+//! `'''`. In `new` the word [`SWITCH`] stands for "this bug is switched on".
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,6 +22,8 @@ pub(crate) struct Bug {
     pub(crate) what: String,
     /// It must always be caught.
     pub(crate) canary: bool,
+    /// Who touches this code most: they hunt first.
+    pub(crate) hunters: Vec<String>,
     /// How it gets into the code.
     pub(crate) edits: Vec<Edit>,
     /// Where it is written down: file and line.
@@ -89,13 +91,27 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Bug>, Flaw> {
             ("id", None) => bug.id = value,
             ("what", None) => bug.what = value,
             ("canary", None) => bug.canary = value == "true",
+            ("hunters", None) => {
+                bug.hunters = names(&value).ok_or(flaw("write `hunters = [\"files\"]`"))?;
+            }
             ("file", Some(edit)) => edit.file = value,
             ("old", Some(edit)) => edit.old = value,
             ("new", Some(edit)) => edit.new = value,
-            _ => return Err(flaw("a bug has id, what, canary; its edits have file, old, new")),
+            _ => {
+                return Err(flaw(
+                    "a bug has id, what, hunters, canary; its edits have file, old, new",
+                ));
+            }
         }
     }
     Ok(bugs)
+}
+
+/// The names of a list on one line.
+fn names(value: &str) -> Option<Vec<String>> {
+    let inner = value.strip_prefix('[')?.strip_suffix(']')?;
+    let name = |word: &str| Some(word.trim().strip_prefix('"')?.strip_suffix('"')?.to_owned());
+    inner.split(',').map(name).collect()
 }
 
 /// The lines up to the closing quotes.
@@ -206,7 +222,7 @@ mod tests {
     use super::*;
 
     const LIST: &str = "# A list.\n[[bug]]\nid = \"no-flush\"\nwhat = \"It is not flushed.\"\n\
-        canary = true\n[[bug.edit]]\nfile = \"runtime/a.rs\"\nold = '''\n    flush();\n'''\n\
+        hunters = [\"disks\", \"cache\"]\ncanary = true\n[[bug.edit]]\nfile = \"runtime/a.rs\"\nold = '''\n    flush();\n'''\n\
         new = '''\n    if !PLANTED {\n        flush();\n    }\n'''\n";
     const CODE: &str = "fn a() {\n    flush();\n}\n";
 
@@ -214,6 +230,7 @@ mod tests {
     fn a_bug_is_read_and_put_into_its_file() {
         let bugs = parse("list.toml", LIST).unwrap();
         assert!(bugs[0].canary && bugs[0].what == "It is not flushed.");
+        assert_eq!(bugs[0].hunters, ["disks", "cache"]);
         let (texts, flaws) = apply(&bugs, |_| Some(CODE));
         assert_eq!(flaws, []);
         let wanted = "fn a() {\n    if !crate::planted::is_on(\"no-flush\") {\n        flush();\n    \
@@ -243,6 +260,8 @@ mod tests {
         for (text, line) in [("id = \"a\"\n", 1), ("[[bug]]\n\nid\n", 3), ("[[bug]]\nx = 1\n", 2)] {
             assert_eq!(parse("list.toml", text).map_err(|flaw| flaw.line), Err(line), "{text}");
         }
+        let unquoted = "[[bug]]\nhunters = [files]\n";
+        assert_eq!(parse("list.toml", unquoted).map_err(|flaw| flaw.line), Err(2));
         let open = "[[bug]]\n[[bug.edit]]\nold = '''\nfn a\n";
         assert_eq!(parse("list.toml", open).map_err(|flaw| flaw.line), Err(3));
     }

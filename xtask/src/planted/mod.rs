@@ -6,13 +6,14 @@
 //! | `copy.rs` | a copy of the tree with all of them |
 //! | `hunt.rs` | one hunt, and what came of it |
 //!
-//! The copy is built once. Each bug is switched on by the environment of a process of its own,
-//! which runs the simulator until it finds something or its time is up.
+//! The copy is built once. Each bug is switched on by the environment of processes of its own,
+//! which run the simulator until it finds something or its time is up.
 
 mod copy;
 mod hunt;
 pub(crate) mod list;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -89,23 +90,23 @@ fn planted(wishes: &Wishes) -> Result<bool, String> {
     let program = copy::build(&tree, &texts)?;
     let chosen: Vec<&Bug> =
         bugs.iter().filter(|bug| wishes.only.is_empty() || wishes.only.contains(&bug.id)).collect();
+    let layer_tests = copy::build_layer_tests()?;
     let budget = Duration::from_secs(wishes.seconds);
-    let hunt = Hunt { program: &program, logs: copy::LOGS.as_ref(), budget };
-    let mut outcomes = hunt_all(&hunt, &chosen)?;
-    ask_the_layers(&chosen, &mut outcomes)?;
+    let hunt = Hunt { program: &program, tests: &layer_tests, logs: copy::LOGS.as_ref(), budget };
+    let outcomes = hunt_all(&hunt, &chosen)?;
     Ok(tell(&chosen, &outcomes))
 }
 
 /// The outcome for no bug, and for each of `bugs`.
 fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
-    let ids: Vec<&str> = bugs.iter().map(|bug| bug.id.as_str()).collect();
-    let waiting = Mutex::new([CONTROL].into_iter().chain(ids).enumerate());
+    let hunted = bugs.iter().map(|bug| (bug.id.as_str(), bug.hunters.as_slice()));
+    let waiting = Mutex::new([(CONTROL, [].as_slice())].into_iter().chain(hunted).enumerate());
     let outcomes = Mutex::new(Vec::new());
     let work = || {
         loop {
             let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
-            let Some((index, id)) = next else { return };
-            let outcome = hunt.run(id);
+            let Some((index, (id, first))) = next else { return };
+            let outcome = hunt.run(id, first);
             match &outcome {
                 Ok(outcome) => println!("{id:<44} {outcome}"),
                 Err(error) => eprintln!("{id:<44} cannot be hunted: {error}"),
@@ -127,24 +128,6 @@ fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
     outcomes.collect::<Result<_, _>>().map_err(|error| format!("a hunt failed: {error}"))
 }
 
-/// What no hunt has found may be found by the layers' own simulations, which the test command runs, too.
-fn ask_the_layers(bugs: &[&Bug], outcomes: &mut [Outcome]) -> Result<(), String> {
-    let missed = |outcome: &&mut Outcome| matches!(outcome, Outcome::Nothing { .. });
-    let ids = [CONTROL].into_iter().chain(bugs.iter().map(|bug| bug.id.as_str()));
-    let left: Vec<_> = ids.zip(outcomes).filter(|(_, outcome)| missed(outcome)).collect();
-    let line = copy::layer_tests();
-    println!("\nthe layers' own tests, for what is left: {line}");
-    for (id, outcome) in left {
-        let seen = hunt::is_seen_by_tests(&line, id, copy::LOGS.as_ref());
-        if seen.map_err(|error| format!("the tests cannot be run: {error}"))? {
-            let (by, reason) = ("tests".to_owned(), format!("see {}/{id}.tests", copy::LOGS));
-            *outcome = Outcome::Caught { by, runs: 1, time: Duration::ZERO, reason };
-        }
-        println!("{id:<44} {outcome}");
-    }
-    Ok(())
-}
-
 /// Prints the sum; true if it is good.
 fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
     let (control, outcomes) = outcomes.split_at(1);
@@ -155,6 +138,7 @@ fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
     let missed_ids: Vec<String> = pairs().filter_map(|(bug, o)| missed(bug, o)).collect();
     let caught = bugs.len() - missed_ids.len();
     let tenths = caught * 1000 / bugs.len().max(1);
+    tell_by_hunter(outcomes);
     println!("\ncaught: {caught} of {} bugs ({}.{} %)", bugs.len(), tenths / 10, tenths % 10);
     for id in &missed_ids {
         println!("NOT CAUGHT: {id}");
@@ -172,4 +156,18 @@ fn tell(bugs: &[&Bug], outcomes: &[Outcome]) -> bool {
         good = false;
     }
     good
+}
+
+/// Prints how many bugs each hunter has caught.
+fn tell_by_hunter(outcomes: &[Outcome]) {
+    let mut caught: BTreeMap<&str, usize> = BTreeMap::new();
+    for outcome in outcomes {
+        if let Outcome::Caught { by, .. } = outcome {
+            *caught.entry(by.split(' ').next().unwrap_or_default()).or_default() += 1;
+        }
+    }
+    println!();
+    for (hunter, count) in caught {
+        println!("{hunter:<14} {count:>4} caught");
+    }
 }

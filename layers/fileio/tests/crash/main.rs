@@ -373,3 +373,32 @@ fn what_is_not_durable_yet_does_not_come_back_into_what_is() {
     let ops = [Op::CreateLazily(&[("a", 0)]), Op::Link(&[("a", 0)], &[("b", 2)])];
     whole_or_not_at_all(&[], &ops);
 }
+
+#[test]
+fn a_durable_change_of_an_extended_attribute_outlives_a_power_cut_that_follows_its_answer() {
+    let world = world();
+    world.run(async {
+        let volume = prepared(&world, &[Op::Create(&[("a", 0)])]).await;
+        let (directory, name) = place(&volume, &[("a", 0)]).await;
+        let file = handle(&volume.ask(Lookup { who: who(), directory, name }).await.unwrap());
+        let name = XattrName::new(&b"user.tag"[..]).unwrap();
+        // Set, changed, and removed; again and again, since a disk may keep what it need not.
+        for number in 0..24_u8 {
+            let (who, call, name) = (who(), volume.call_id(), name.clone());
+            let value = (number % 3 < 2).then(|| vec![number; 100]);
+            let durable = true;
+            let done = if let Some(value) = value.clone() {
+                let (who, name, mode) = (who.clone(), name.clone(), XattrMode::Either {});
+                volume.ask(SetXattr { who, call, file, name, value, mode, durable }).await
+            } else {
+                let (who, name) = (who.clone(), name.clone());
+                volume.ask(RemoveXattr { who, call, file, name, durable }).await
+            };
+            done.unwrap();
+            world.crash_everything();
+            volume.restart().await;
+            let found = volume.ask(GetXattr { who, file, name }).await;
+            assert_eq!(found, value.ok_or(Error::NoXattr {}), "change {number}");
+        }
+    });
+}

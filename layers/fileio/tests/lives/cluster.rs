@@ -212,21 +212,18 @@ impl Cluster {
     pub(crate) async fn create(&self, node: NodeId) -> Handle {
         for number in 0.. {
             let name = Name::new(format!("{node} {number}").into_bytes()).expect("a name");
-            let call = Create {
-                who: Credentials::root(),
-                call: CallId { client: 1, number },
-                directory: ROOT,
-                name,
-                existing: Existing::Refuse {},
-                change: Change::default(),
-                durable: true,
-            };
-            if fileio::hash::owner(&call.clone().into(), FS_NODES) == node {
-                let made = self.ask(call).await.attributes;
-                return Handle { ino: made.ino, generation: made.generation };
+            let call = CallId { client: 1, number };
+            if fileio::hash::owner(&create(call, &name).into(), FS_NODES) == node {
+                return self.make(call, &name).await;
             }
         }
         unreachable!("some name is on each node");
+    }
+
+    /// A new file in the root.
+    pub(crate) async fn make(&self, call: CallId, name: &Name) -> Handle {
+        let made = self.ask(create(call, name)).await.attributes;
+        Handle { ino: made.ino, generation: made.generation }
     }
 
     /// Fills blocks from `first` on with these numbers; returns the write verifier.
@@ -283,4 +280,16 @@ fn fs_nodes() -> impl Iterator<Item = NodeId> {
 
 pub(crate) fn nodes() -> impl Iterator<Item = NodeId> {
     fs_nodes().chain(disk_nodes())
+}
+
+fn create(call: CallId, name: &Name) -> Create {
+    Create {
+        who: Credentials::root(),
+        call,
+        directory: ROOT,
+        name: name.clone(),
+        existing: Existing::Refuse {},
+        change: Change::default(),
+        durable: true,
+    }
 }

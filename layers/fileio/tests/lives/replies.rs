@@ -100,14 +100,22 @@ impl Client<'_> {
                 let (request, first) = self.answered[index].clone();
                 assert_eq!(self.exchange(&request).await, first, "{request:?} came late");
             } else {
-                self.change().await;
+                // What was answered is seen at once, at whichever node.
+                for name in self.change().await {
+                    self.look(&name).await;
+                }
             }
             let name = self.any_name();
-            let wanted = self.names.get(&name).map(|(handle, _)| *handle);
-            assert_eq!(self.cluster.find(&name).await, wanted, "{name:?}");
+            self.look(&name).await;
             let pause = Duration::from_micros(self.rng.below(10_000));
             self.cluster.pass(pause).await;
         }
+    }
+
+    /// The name names what it must.
+    async fn look(&self, name: &Name) {
+        let wanted = self.names.get(name).map(|(handle, _)| *handle);
+        assert_eq!(self.cluster.find(name).await, wanted, "{name:?}");
     }
 
     fn any_name(&mut self) -> Name {
@@ -115,9 +123,10 @@ impl Client<'_> {
         Name::new(format!("{client}-{number}").into_bytes()).unwrap()
     }
 
-    /// One call that must succeed.
-    async fn change(&mut self) {
+    /// One call that must succeed; the names that it may change.
+    async fn change(&mut self) -> [Name; 2] {
         let (name, other) = (self.any_name(), self.any_name());
+        let changed = [name.clone(), other.clone()];
         self.calls += 1;
         let call = CallId { client: self.number, number: self.calls };
         let (who, directory) = (who(), ROOT);
@@ -172,6 +181,7 @@ impl Client<'_> {
                 self.names.remove(&name);
             }
         }
+        changed
     }
 
     async fn done(&mut self, request: Request) -> Told {
@@ -268,4 +278,72 @@ fn a_call_whose_reply_is_lost_is_done_once_whenever_the_power_goes() {
 #[test]
 fn a_call_whose_reply_is_lost_is_done_once_whichever_node_restarts() {
     (0..seeds()).for_each(|_| with_seed(|rng| lost_replies(rng, true)));
+}
+
+/// Calls that are refused as long as `name` names a file, or as long as it does not, each with the error.
+fn refused_calls(is_there: bool, name: &Name, other: &Name) -> Vec<(Request, Error)> {
+    let call = |number| CallId { client: 8, number: number + 10 * u64::from(is_there) };
+    let (who, directory, name) = (who(), ROOT, name.clone());
+    let (change, existing, durable) = (Change::default(), Existing::Refuse {}, true);
+    if is_there {
+        let (call_1, call_2, node) = (call(1), call(2), NewNode::Directory {});
+        let (named, above) = (name.clone(), who.clone());
+        let make = MakeNode {
+            who: above,
+            call: call_1,
+            directory,
+            name: named,
+            node,
+            change: change.clone(),
+        };
+        let create = Create { who, call: call_2, directory, name, existing, change, durable };
+        return vec![(make.into(), Error::Exists {}), (create.into(), Error::Exists {})];
+    }
+    let (from_directory, from_name) = (directory, name.clone());
+    let (to_directory, to_name) = (directory, other.clone());
+    let rename = Rename {
+        who: who.clone(),
+        call: call(1),
+        from_directory,
+        from_name,
+        to_directory,
+        to_name,
+    };
+    let remove = Remove { who, call: call(2), directory, name, durable };
+    vec![(rename.into(), Error::NotFound {}), (remove.into(), Error::NotFound {})]
+}
+
+#[test]
+fn a_late_copy_of_a_call_that_was_refused_does_nothing() {
+    let cluster = Cluster::new(30);
+    let world = cluster.world.clone();
+    world.run(async {
+        let (name, other) =
+            (Name::new(&b"contested"[..]).unwrap(), Name::new(&b"other"[..]).unwrap());
+        let (context, directory) = (cluster.application(0), ROOT);
+        let mut numbers = 0..;
+        let mut call = || CallId { client: 9, number: numbers.next().unwrap() };
+        for is_there in [true, false] {
+            let file = if is_there { Some(cluster.make(call(), &name).await) } else { None };
+            let refused = refused_calls(is_there, &name, &other);
+            for (request, error) in &refused {
+                assert_eq!(send(&context, request.clone()).await, Err(*error), "{request:?}");
+            }
+            // Now each of them could be done.
+            let then = if file.is_some() {
+                let name = name.clone();
+                cluster
+                    .ask(Remove { who: who(), call: call(), directory, name, durable: true })
+                    .await;
+                None
+            } else {
+                Some(cluster.make(call(), &name).await)
+            };
+            for (request, error) in &refused {
+                assert_eq!(send(&context, request.clone()).await, Err(*error), "late {request:?}");
+                assert_eq!(cluster.find(&name).await, then, "after a late {request:?}");
+                assert_eq!(cluster.find(&other).await, None, "after a late {request:?}");
+            }
+        }
+    });
 }
