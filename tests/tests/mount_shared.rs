@@ -39,9 +39,8 @@ impl Twice {
     fn start() -> Self {
         let site = Site::formatted(1024, 16);
         let served = site.serve();
-        let mounts = ["one", "two"].map(|point| {
-            Mounted::start_at(&site, Path::new(point), &["--cache-ms", "0"])
-        });
+        let mounts = ["one", "two"]
+            .map(|point| Mounted::start_at(&site, Path::new(point), &["--cache-ms", "0"]));
         Self { mounts, served, _site: site }
     }
 
@@ -140,6 +139,7 @@ fn a_lock_holds_at_both_mounts_until_it_is_given_up_or_its_file_is_closed() {
     assert_eq!(flock(&there, shared), Err(Errno::AGAIN));
     drop(here);
     soon(|| flock(&there, exclusive));
+    drop(there);
 
     let [here, there] = twice.open("fcntl");
     fcntl_lock(&here, exclusive).unwrap();
