@@ -333,10 +333,9 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.of_file(ino, move |system, _| async move {
-            system.close(file.0).await;
-            reply.ok();
-        });
+        // Nobody waits for it, and the mount may be gone when it is done.
+        reply.ok();
+        self.of_file(ino, move |system, _| async move { system.close(file.0).await });
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, file: FileHandle, _: bool, reply: ReplyEmpty) {
