@@ -314,7 +314,7 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        if !self.known().has_locked(ino.0, owner.0) {
+        if !self.known().has_locked(ino.0, file.0, owner.0) {
             return reply.ok();
         }
         // Whoever closes a file has no locks on it any more, through whichever opening they came.

@@ -113,9 +113,12 @@ impl Known {
         self.tables().lockers.remove(&(file.handle.ino, owner));
     }
 
-    /// May `owner` have locked something of the inode?
-    pub(crate) fn has_locked(&self, ino: u64, owner: u64) -> bool {
-        self.tables().lockers.contains_key(&(ino, owner))
+    /// May `owner` have locked something of the inode, or through the open file of `number`? It must be
+    /// forgotten there too before the kernel releases that, by when it may have locked something anew.
+    pub(crate) fn has_locked(&self, ino: u64, number: u64, owner: u64) -> bool {
+        let tables = self.tables();
+        let of_file = |file: &Arc<OpenFile>| file.owners().contains(&owner);
+        tables.lockers.contains_key(&(ino, owner)) || tables.files.get(&number).is_some_and(of_file)
     }
 
     /// The process of an owner of locks.
@@ -234,11 +237,14 @@ mod tests {
         let known = Known::default();
         let number = known.open(Handle { ino: 9, generation: 4 });
         let open = known.file(number).unwrap();
-        assert!(!known.has_locked(9, 77));
+        let other = known.file(known.open(open.handle)).unwrap();
+        assert!(!known.has_locked(9, number, 77));
         known.note_locker(&open, 77, 123);
-        assert!(known.has_locked(9, 77) && !known.has_locked(8, 77));
+        assert!(known.has_locked(9, 0, 77) && !known.has_locked(8, 0, 77));
         assert_eq!((known.locker(9, 77), open.lockers()), (Some(123), vec![77]));
+        known.forget_locker(&other, 77);
+        assert!(!known.has_locked(9, 0, 77) && known.has_locked(9, number, 77));
         known.forget_locker(&open, 77);
-        assert!(!known.has_locked(9, 77) && open.lockers().is_empty());
+        assert!(!known.has_locked(9, number, 77) && open.lockers().is_empty());
     }
 }

@@ -25,7 +25,7 @@ pub struct Seat<S> {
 
 /// What a seat has to do.
 pub struct Tasks<S> {
-    tasks: UnboundedReceiver<Task<S>>,
+    queue: UnboundedReceiver<Task<S>>,
     known: Arc<Known>,
     leases: Arc<Leases>,
 }
@@ -38,16 +38,16 @@ pub fn seats<S>(count: usize, client: u64) -> Vec<(Seat<S>, Tasks<S>)> {
     let seat = |_| {
         let (sender, receiver) = mpsc::unbounded();
         let seat = Seat { tasks: sender, known: known.clone() };
-        (seat, Tasks { tasks: receiver, known: known.clone(), leases: leases.clone() })
+        (seat, Tasks { queue: receiver, known: known.clone(), leases: leases.clone() })
     };
     (0..count).map(seat).collect()
 }
 
 /// Does the work of a seat, until the mount has ended. `machine` asks the volume.
 pub async fn serve<S: Spawn>(machine: S, tasks: Tasks<S>) {
-    let Tasks { tasks, known, leases } = tasks;
+    let Tasks { queue, known, leases } = tasks;
     let operations = Rc::new(Operations::new(machine, leases, known));
-    tasks.for_each_concurrent(None, |task| task(operations.clone())).await;
+    queue.for_each_concurrent(None, |task| task(operations.clone())).await;
 }
 
 impl<S> Seat<S> {
