@@ -46,6 +46,20 @@ fn requests_have_the_agreed_bytes() {
     let expected = format!("07{WHO_BYTES}04000000000000000500000000000000{FILE_BYTES}016100");
     assert_eq!(form(&Request::from(remove)), (expected, Vec::new()));
 
+    let [from_name, to_name] = [b"a", b"b"].map(|name| Name::new(&name[..]).unwrap());
+    let rename = Rename {
+        who: who(),
+        call,
+        from_directory: FILE,
+        from_name,
+        to_directory: FILE,
+        to_name,
+        replace: true,
+    };
+    let call_bytes = "04000000000000000500000000000000";
+    let expected = format!("09{WHO_BYTES}{call_bytes}{FILE_BYTES}0161{FILE_BYTES}016201");
+    assert_eq!(form(&Request::from(rename)), (expected, Vec::new()));
+
     let punch = PunchHole { who: who(), file: FILE, offset: 16, length: 255, durable: true };
     let expected = format!("13{WHO_BYTES}{FILE_BYTES}1000000000000000ff0000000000000001");
     assert_eq!(form(&Request::from(punch)), (expected, Vec::new()));
@@ -57,7 +71,6 @@ fn requests_have_the_agreed_bytes() {
     let (name, value) = (XattrName::new(&b"user.a"[..]).unwrap(), b"xy".to_vec());
     let (mode, durable) = (XattrMode::Create {}, false);
     let set = SetXattr { who: who(), call, file: FILE, name, value, mode, durable };
-    let call_bytes = "04000000000000000500000000000000";
     let expected =
         format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");
     assert_eq!(form(&Request::from(set)), (expected, Vec::new()));
@@ -105,19 +118,19 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
     let held = Held { attributes, lease: 0x0102 };
-    assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("2001{expected}"));
-    assert_eq!(form(&Reply::Renew(Ok(false))).0, "220100");
+    assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("1a01{expected}"));
+    assert_eq!(form(&Reply::Renew(Ok(false))).0, "1c0100");
     let owner = LockOwner { client: 4, id: 6 };
     let (range, kind) = (ByteRange { first: 1, last: 2 }, LockKind::Shared {});
     let conflict = Locked::Conflict { lock: FileLock { owner, range, kind } };
     let expected = concat!(
-        "280102",
+        "1f0102",
         "04000000000000000600000000000000",
         "01000000000000000200000000000000",
         "01"
     );
     assert_eq!(form(&Reply::Lock(Ok(conflict))).0, expected);
-    assert_eq!(form(&Reply::Lock(Ok(Locked::Late {}))).0, "280105");
+    assert_eq!(form(&Reply::Lock(Ok(Locked::Late {}))).0, "1f0105");
     let busy = Reply::Undelivered(runtime::Undelivered::Busy);
     assert_eq!(form(&busy).0, "0001");
 }
