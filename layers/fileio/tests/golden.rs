@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use fileio::protocol::{
     Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle, Held, Hold, LetGo,
-    Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read, Remove, Renew, Reply, Request,
-    Seek, SeekTarget, SetXattr, Unlock, Verified, Write, XattrMode, XattrName,
+    Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read, Remove, Rename, Renew, Reply,
+    Request, Seek, SeekTarget, SetXattr, Unlock, Verified, Write, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
