@@ -8,7 +8,7 @@ use client::protocol::TestLock;
 use client::{ByteRange, FileLock, LockKind};
 use runtime::Spawn;
 
-use super::Operations;
+use super::{BUSY_ROUNDS_MAX, Operations};
 use crate::caller::Caller;
 use crate::known::OpenFile;
 use crate::translate::Failure;
@@ -44,7 +44,7 @@ impl<S: Spawn> Operations<S> {
         let open = self.usable(number)?;
         let LockAsked { owner, range, kind } = asked;
         self.known.note_locker(&open, owner, pid);
-        let mut pause = LOCK_PAUSE;
+        let (mut pause, mut busy) = (LOCK_PAUSE, 0_u32);
         loop {
             match self.leases.lock(&self.machine, open.handle, (owner, range, kind)).await {
                 Ok(Tried::Granted) => {
@@ -54,7 +54,9 @@ impl<S: Spawn> Operations<S> {
                 }
                 Ok(Tried::Conflict(_)) if !waits => return Err(Failure(libc::EAGAIN)),
                 Ok(Tried::Conflict(_) | Tried::Later) => {}
-                Err(error) if error.is_undone() && waits => {}
+                Err(error) if error.is_undone() && (waits || busy < BUSY_ROUNDS_MAX) => {
+                    busy = busy.saturating_add(1)
+                }
                 Err(error) if error.is_busy() => return Err(Failure(libc::ENOLCK)),
                 Err(error) => return Err(error.into()),
             }
