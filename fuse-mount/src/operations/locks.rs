@@ -55,7 +55,7 @@ impl<S: Spawn> Operations<S> {
                 Ok(Tried::Conflict(_)) if !waits => return Err(Failure(libc::EAGAIN)),
                 Ok(Tried::Conflict(_) | Tried::Later) => {}
                 Err(error) if error.is_undone() && (waits || busy < BUSY_ROUNDS_MAX) => {
-                    busy = busy.saturating_add(1)
+                    busy = busy.saturating_add(1);
                 }
                 Err(error) if error.is_busy() => return Err(Failure(libc::ENOLCK)),
                 Err(error) => return Err(error.into()),
