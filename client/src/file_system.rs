@@ -352,7 +352,16 @@ impl<S: Spawn> FileSystem<S> {
             }
             let (to_directory, to_name) = place.named()?;
             let (who, call) = (self.who(), self.call());
-            self.ask(Rename { who, call, from_directory, from_name, to_directory, to_name }).await
+            self.ask(Rename {
+                who,
+                call,
+                from_directory,
+                from_name,
+                to_directory,
+                to_name,
+                replace: true,
+            })
+            .await
         };
         renamed.await.map_err(Error::of("rename", from))
     }

@@ -3,6 +3,13 @@
 //! Opening a file holds it in the same request. Closing lets go in the background, and so are the
 //! leases renewed, by a task of the machine that ends when nothing is open any more. A node that has
 //! forgotten the client says so, and is told again what is held there.
+//!
+//! [`FileSystem`](crate::FileSystem) does all of this itself. It is public for those who work by handle:
+//!
+//! 1. [`Leases::opening`] before the request that holds the file ([`fileio::protocol::Hold`],
+//!    `Open` or `OpenNew`, with a number of [`Leases::call`]),
+//! 2. [`Leases::held`] with the answer,
+//! 3. drop the [`Holding`], or [`keep`](Holding::keep) the file held and [`Leases::close`] it.
 
 mod locks;
 
@@ -29,9 +36,9 @@ const WORDS_MAX: usize = 64;
 const LAST_WORDS_PAUSE: Duration = Duration::from_millis(1);
 const LAST_WORDS_LOOKS_MAX: u32 = 5_000;
 
-/// The open files of one client, by all threads that use it.
+/// The open files of one client, by all threads that use it, and its locks on them.
 #[derive(Debug)]
-pub(crate) struct Leases {
+pub struct Leases {
     client: u64,
     /// The number of the next call.
     calls: AtomicU64,
@@ -66,24 +73,28 @@ struct Open {
 
 /// An open that is under way.
 #[derive(Debug)]
-pub(crate) struct Opening<'a> {
+pub struct Opening<'a> {
     leases: &'a Leases,
     number: u64,
 }
 
 /// How a node has answered that it holds a file: the call, and the lease (0 if it holds nothing).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
-    pub(crate) call: CallId,
-    pub(crate) lease: u64,
+pub struct Answered {
+    /// The call.
+    pub call: CallId,
+    /// The lease.
+    pub lease: u64,
 }
 
 /// An open file. The last one of a file lets go when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Holding<S: Spawn> {
+pub struct Holding<S: Spawn> {
     machine: S,
     leases: Arc<Leases>,
     file: Handle,
+    /// Somebody else closes it.
+    kept: bool,
 }
 
 /// A word of letting go that is under way, until it is dropped: a machine that stops drops its tasks.
@@ -108,32 +119,32 @@ impl Drop for Opening<'_> {
 
 impl<S: Spawn> Drop for Holding<S> {
     fn drop(&mut self) {
-        let Some(call) = self.leases.close(self.file, &self.machine) else { return };
-        let (leases, file) = (self.leases.clone(), self.file);
-        let word = LastWord(leases);
-        self.machine.task(move |machine| async move {
-            // If this is in vain the node keeps the file until the lease ends.
-            let _ = ask(&machine, LetGo { call, file }).await;
-            drop(word);
-        });
+        if !self.kept {
+            self.leases.close(&self.machine, self.file);
+        }
     }
 }
 
 impl<S: Spawn> Holding<S> {
     /// The file.
-    pub(crate) fn file(&self) -> Handle {
+    pub fn file(&self) -> Handle {
         self.file
+    }
+
+    /// Leaves the file open, until [`Leases::close`] is told.
+    pub fn keep(mut self) {
+        self.kept = true;
     }
 }
 
 impl Leases {
-    /// Nothing is open.
-    pub(crate) fn new(client: u64) -> Self {
+    /// Nothing is open. No two clients of a volume may have the same `client`: draw it at random.
+    pub fn new(client: u64) -> Self {
         Self { client, calls: AtomicU64::default(), open: Mutex::default() }
     }
 
     /// A new call's id.
-    pub(crate) fn call(&self) -> CallId {
+    pub fn call(&self) -> CallId {
         CallId { client: self.client, number: self.calls.fetch_add(1, Relaxed) }
     }
 
@@ -143,21 +154,21 @@ impl Leases {
 
     /// To be called before a request that holds a file, and kept until it was
     /// [answered](Self::held).
-    pub(crate) fn opening(&self) -> Opening<'_> {
+    pub fn opening(&self) -> Opening<'_> {
         let number = self.call().number;
         self.open().opening.insert(number);
         Opening { leases: self, number }
     }
 
     /// A node holds a file, which is open once more now.
-    pub(crate) async fn held<S: Spawn>(
+    pub async fn held<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         file: Handle,
         answered: Answered,
     ) -> Result<Holding<S>, FileIoError> {
         let overtaken = self.note(machine, file, answered);
-        let holding = Holding { machine: machine.clone(), leases: self.clone(), file };
+        let holding = Holding { machine: machine.clone(), leases: self.clone(), file, kept: false };
         if overtaken {
             // Another opening of the same file was closed meanwhile, and its word came later.
             ask(machine, Hold { call: self.call(), file }).await?;
@@ -179,8 +190,19 @@ impl Leases {
         open.let_go.get(&file).is_some_and(|number| *number > answered.call.number)
     }
 
-    /// A file is open once less; the call that shall let go of it, if it is not open any more.
-    fn close<S: Spawn>(&self, file: Handle, machine: &S) -> Option<CallId> {
+    /// A file is open once less. The last time lets go of it, in the background.
+    pub fn close<S: Spawn>(self: &Arc<Self>, machine: &S, file: Handle) {
+        let Some(call) = self.note_closed(file, machine) else { return };
+        let word = LastWord(self.clone());
+        machine.task(move |machine| async move {
+            // If this is in vain the node keeps the file until the lease ends.
+            let _ = ask(&machine, LetGo { call, file }).await;
+            drop(word);
+        });
+    }
+
+    /// The call that shall let go of the file, if it is not open any more.
+    fn note_closed<S: Spawn>(&self, file: Handle, machine: &S) -> Option<CallId> {
         let mut open = self.open();
         let count = open.files.get_mut(&file)?;
         *count -= 1;
@@ -212,7 +234,7 @@ impl Leases {
     }
 
     /// Waits until the nodes have heard which files were closed, or do not answer.
-    pub(crate) async fn last_words<S: Spawn>(&self, machine: &S) {
+    pub async fn last_words<S: Spawn>(&self, machine: &S) {
         for _ in 0..LAST_WORDS_LOOKS_MAX {
             if self.open().last_words == 0 {
                 return;

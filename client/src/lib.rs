@@ -24,7 +24,7 @@
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
 //! | `lock.rs` | locks of byte ranges |
-//! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it |
+//! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it; by handle, too |
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
@@ -35,7 +35,7 @@ pub mod directory;
 pub mod error;
 pub mod file;
 pub mod file_system;
-mod leases;
+pub mod leases;
 pub mod lock;
 pub mod options;
 pub mod process;

@@ -13,8 +13,9 @@ use crate::error::{Cause, Error};
 use crate::file::File;
 
 /// The first pause of whoever waits for a lock, and the longest; each is twice as long as the last.
-const LOCK_PAUSE: Duration = Duration::from_millis(1);
-const LOCK_PAUSE_MAX: Duration = Duration::from_millis(500);
+pub const LOCK_PAUSE: Duration = Duration::from_millis(1);
+/// See [`LOCK_PAUSE`].
+pub const LOCK_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// What came of trying to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

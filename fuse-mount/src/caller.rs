@@ -24,6 +24,20 @@ impl Caller {
         Credentials { uid, gid, groups }
     }
 
+    /// Is there a signal that it has to take, or is it gone? What the kernel tells of signals is not
+    /// passed on to us: so whoever is kept waiting is looked at now and then.
+    pub(crate) fn is_interrupted(self) -> bool {
+        if self.pid == 0 {
+            return false;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        status.is_ok_and(|status| has_signal(&status)) || !self.is_there()
+    }
+
+    fn is_there(self) -> bool {
+        std::path::Path::new("/proc").join(self.pid.to_string()).exists()
+    }
+
     /// Is it root, who may do everything?
     pub(crate) fn is_root(self) -> bool {
         self.uid == 0
@@ -34,6 +48,15 @@ impl Caller {
 fn further_groups(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     groups_in(&status)
+}
+
+/// Of the thread or of its process, and not blocked.
+fn has_signal(status: &str) -> bool {
+    let set = |name: &str| {
+        let text = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        u64::from_str_radix(text.trim(), 16).unwrap_or_default()
+    };
+    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
 }
 
 fn groups_in(status: &str) -> Vec<u32> {
@@ -53,6 +76,19 @@ mod tests {
         assert_eq!(groups_in(""), [] as [u32; 0]);
         let many = format!("Groups:\t{}", "7 ".repeat(1000));
         assert_eq!(groups_in(&many).len(), GROUPS_MAX);
+    }
+
+    #[test]
+    fn a_signal_interrupts_unless_it_is_blocked() {
+        let status = |thread, process, blocked| {
+            has_signal(&format!(
+                "SigQ:\t9/9\nSigPnd:\t{thread}\nShdPnd:\t{process}\nSigBlk:\t{blocked}\n"
+            ))
+        };
+        assert!(!status("0000000000000000", "0000000000000000", "0000000000000000"));
+        assert!(status("0000000000000100", "0000000000000000", "0000000000000000"));
+        assert!(status("0000000000000000", "0000000000004000", "0000000000000002"));
+        assert!(!status("0000000000000000", "0000000000004000", "0000000000004000"));
     }
 
     #[test]

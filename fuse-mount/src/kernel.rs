@@ -3,203 +3,57 @@
 //! The seat is that of the node which will be asked, so that on a machine of this process the request
 //! does not leave the thread of that node.
 
+mod answers;
+mod asked;
+mod hand_on;
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use client::hash;
-use client::protocol::{Attributes, Change, NAME_MAX, Name, NewNode, Space, TRANSFER_MAX, access};
+use client::ByteRange;
+use client::protocol::{Change, NewNode, access};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    Generation, INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use futures::channel::oneshot;
-use runtime::{NodeId, NodeKind, Spawn};
+use runtime::Spawn;
 
+use self::answers::{tell, tell_attributes, tell_bytes, tell_done, tell_lock, tell_space};
+use self::asked::{
+    MODE_BITS, byte_range, configure, fallocation, lock_kind, node, place, seek_target, wanted,
+    xattr_mode, xattr_name,
+};
+pub(crate) use self::hand_on::Kernel;
 use crate::caller::Caller;
-use crate::operations::{Listed, Node, Operations, Place, Wanted, handle_of, joined};
-use crate::seat::Seat;
-use crate::translate::{self, Failure};
-
-/// Requests of the kernel that no process waits for (reading ahead, say), at most.
-const BACKGROUND_MAX: u16 = 64;
-/// The unit in which space is told, in bytes.
-const BLOCK_BYTES: u32 = 4096;
-/// The bits of a mode that say what kind of thing it is.
-const KIND_BITS: u32 = libc::S_IFMT;
-const MODE_BITS: u32 = 0o7777;
-
-/// What the kernel may ask if it can; a missing one makes it slower, not wrong. That this side takes
-/// the bits that let others act as the owner is asked for alone: [`KILL_PRIVILEGES`].
-const CAPABILITIES: [InitFlags; 6] = [
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_AUTO_INVAL_DATA,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-];
-
-/// The volume takes them itself on a write, a cut and a change of the owner. The kernel would do it by a
-/// change of the mode that the writer may not make.
-const KILL_PRIVILEGES: InitFlags = InitFlags::FUSE_HANDLE_KILLPRIV;
-
-/// The side of a mount that the kernel talks to.
-#[derive(Debug)]
-pub(crate) struct Kernel<S> {
-    seats: Vec<Seat<S>>,
-    fs_nodes: u32,
-    /// How long the kernel may keep names and attributes.
-    cache: Duration,
-    /// Told when the mount has ended.
-    ended: Option<oneshot::Sender<()>>,
-}
-
-impl<S: Spawn> Kernel<S> {
-    /// `seats`, at least one, of a volume of `fs_nodes` nodes.
-    pub(crate) fn new(
-        seats: Vec<Seat<S>>,
-        fs_nodes: u32,
-        cache: Duration,
-        ended: oneshot::Sender<()>,
-    ) -> Self {
-        Self { seats, fs_nodes, cache, ended: Some(ended) }
-    }
-
-    /// The seat at the thread of `node`: node `i` is on thread `i mod threads`, as is seat `i`.
-    fn seat(&self, node: NodeId) -> &Seat<S> {
-        let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
-            node.kind();
-        &self.seats[index as usize % self.seats.len()]
-    }
-
-    /// Hands on what is asked of a file.
-    fn of_file<F>(
-        &self,
-        ino: INodeNo,
-        work: impl FnOnce(Rc<Operations<S>>, u64) -> F + Send + 'static,
-    ) where
-        F: Future<Output = ()> + 'static,
-    {
-        let ino = ino.0;
-        self.seat(hash::ino_node(ino, self.fs_nodes)).hand_on(move |system| work(system, ino));
-    }
-
-    /// Hands on what is asked of a name.
-    fn of_name<F>(
-        &self,
-        directory: INodeNo,
-        name: &OsStr,
-        work: impl FnOnce(Rc<Operations<S>>, Place) -> F + Send + 'static,
-    ) where
-        F: Future<Output = ()> + 'static,
-    {
-        let place = place(directory, name);
-        // A name that cannot be is refused at any seat.
-        let node = Name::new(place.name.clone())
-            .map_or(NodeId::fs(0), |name| hash::name_node(place.directory, &name, self.fs_nodes));
-        self.seat(node).hand_on(move |system| work(system, place));
-    }
-}
-
-fn place(directory: INodeNo, name: &OsStr) -> Place {
-    Place { directory: directory.0, name: name.as_bytes().to_vec() }
-}
-
-/// Tells the kernel of a file, from which on the kernel may mean it by its number.
-fn tell<S: Spawn>(
-    system: &Operations<S>,
-    reply: ReplyEntry,
-    found: Result<Attributes, Failure>,
-    cache: Duration,
-) {
-    match found {
-        Ok(file) => {
-            system.known().remember(&file);
-            let generation = Generation(file.generation);
-            reply.entry(&cache, &translate::attributes(&file), generation);
-        }
-        Err(failure) => reply.error(failure.into()),
-    }
-}
-
-fn tell_attributes(reply: ReplyAttr, found: Result<Attributes, Failure>, cache: Duration) {
-    match found {
-        Ok(file) => reply.attr(&cache, &translate::attributes(&file)),
-        Err(failure) => reply.error(failure.into()),
-    }
-}
-
-fn tell_done(reply: ReplyEmpty, done: Result<(), Failure>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(failure) => reply.error(failure.into()),
-    }
-}
-
-/// What an open with these flags wants to do.
-fn wanted(flags: OpenFlags) -> Wanted {
-    // Set by the kernel when a program is run, which needs no right to read.
-    const EXECUTES: i32 = 0x20;
-    if flags.0 & EXECUTES != 0 {
-        return Wanted(access::EXECUTE);
-    }
-    let cuts = if flags.0 & libc::O_TRUNC != 0 { access::WRITE } else { 0 };
-    Wanted(match flags.acc_mode() {
-        OpenAccMode::O_RDONLY => access::READ | cuts,
-        OpenAccMode::O_WRONLY => access::WRITE,
-        OpenAccMode::O_RDWR => access::READ | access::WRITE,
-    })
-}
-
-/// What `mknod` is to make; none if the kernel may not ask for that.
-fn node(mode: u32, device: u32) -> Option<Node> {
-    let (major, minor) = translate::device_numbers(device);
-    Some(match mode & KIND_BITS {
-        libc::S_IFREG => Node::File,
-        libc::S_IFIFO => Node::Other(NewNode::Fifo {}),
-        libc::S_IFSOCK => Node::Other(NewNode::Socket {}),
-        libc::S_IFBLK => Node::Other(NewNode::BlockDevice { major, minor }),
-        libc::S_IFCHR => Node::Other(NewNode::CharDevice { major, minor }),
-        _ => return None,
-    })
-}
+use crate::operations::{Listed, LockAsked, Node, Wanted, joined};
+use crate::translate;
 
 /// Flags of an open file. Content is kept by the kernel only until the file is opened again: so every
-/// byte is seen that somebody else has written before. There is nothing to flush on a close.
-const OPENED: FopenFlags = FopenFlags::FOPEN_NOFLUSH;
+/// byte is seen that somebody else has written before.
+const OPENED: FopenFlags = FopenFlags::empty();
 
 impl<S: Spawn> Filesystem for Kernel<S> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for capability in CAPABILITIES {
-            if config.add_capabilities(capability).is_err() {
-                tracing::debug!(?capability, "this kernel cannot do it");
-            }
-        }
-        if config.add_capabilities(KILL_PRIVILEGES).is_err() {
-            tracing::warn!("this kernel is old: set-user-id bits stay on a write by others");
-        }
-        let limits = [
-            config.set_max_write(TRANSFER_MAX).err(),
-            config.set_max_background(BACKGROUND_MAX).err().map(u32::from),
-        ];
-        for limit in limits.into_iter().flatten() {
-            tracing::debug!(limit, "the kernel sets a lower limit");
-        }
+        configure(config);
         Ok(())
     }
 
     fn destroy(&mut self) {
-        if let Some(ended) = self.ended.take() {
-            // Whoever waited may be gone.
-            let _ = ended.send(());
+        let Some(ended) = self.ended.take().map(Arc::new) else { return };
+        for seat in &self.seats {
+            // After what it was handed before; the last one that is done tells it.
+            let ended = ended.clone();
+            seat.hand_on(move |system| async move {
+                system.last_words().await;
+                drop(ended);
+            });
         }
     }
 
@@ -393,9 +247,8 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         self.of_name(parent, name, move |system, place| async move {
             let wanted = wanted(OpenFlags(flags));
             match system.create(caller, place, mode & MODE_BITS, new_only, wanted).await {
-                Ok(file) => {
+                Ok((file, number)) => {
                     system.known().remember(&file);
-                    let number = system.known().open(handle_of(&file));
                     let (number, generation) = (FileHandle(number), Generation(file.generation));
                     reply.created(
                         &cache,
@@ -453,22 +306,36 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+    fn flush(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        if !self.known().has_locked(ino.0, file.0, owner.0) {
+            return reply.ok();
+        }
+        // Whoever closes a file has no locks on it any more, through whichever opening they came.
+        self.of_file(ino, move |system, _| async move {
+            tell_done(reply, system.unlock(file.0, owner.0, ByteRange::ALL).await);
+        });
     }
 
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         file: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.seats[0].known().close(file.0);
+        // Nobody waits for it, and the mount may be gone when it is done.
         reply.ok();
+        self.of_file(ino, move |system, _| async move { system.close(file.0).await });
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, file: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -546,23 +413,7 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
         self.of_file(ino, move |system, _| async move {
             match system.space().await {
-                Ok(Space { total_bytes, free_bytes, inodes }) => {
-                    let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
-                    let (total, free) = (blocks(total_bytes), blocks(free_bytes));
-                    // An inode takes space as data does, so there can be about as many as blocks.
-                    let files = inodes + free;
-                    let name_max = NAME_MAX as u32;
-                    reply.statfs(
-                        total,
-                        free,
-                        free,
-                        files,
-                        free,
-                        BLOCK_BYTES,
-                        name_max,
-                        BLOCK_BYTES,
-                    );
-                }
+                Ok(space) => tell_space(reply, &space),
                 Err(failure) => reply.error(failure.into()),
             }
         });
@@ -578,91 +429,136 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         });
     }
 
-    // What is not there yet. The kernel hears it once, and then does without or says so to programs.
-
     fn setxattr(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        let (caller, value) = (Caller::of(request), value.to_vec());
+        let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.of_file(ino, move |system, ino| async move {
+            let mode = xattr_mode(flags);
+            tell_done(reply, system.set_xattr(caller, ino, name, value, mode).await);
+        });
     }
 
-    fn getxattr(&self, _: &Request, _: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let caller = Caller::of(request);
+        // The kernel asks for those of other namespaces often.
+        let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.of_file(ino, move |system, ino| async move {
+            tell_bytes(reply, system.get_xattr(caller, ino, name).await, size);
+        });
     }
 
-    fn listxattr(&self, _: &Request, _: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let caller = Caller::of(request);
+        self.of_file(ino, move |system, ino| async move {
+            tell_bytes(reply, system.list_xattrs(caller, ino).await, size);
+        });
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let caller = Caller::of(request);
+        let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.of_file(ino, move |system, ino| async move {
+            tell_done(reply, system.remove_xattr(caller, ino, name).await);
+        });
     }
 
-    /// Not asked for as long as the kernel keeps the locks of this host itself.
     fn getlk(
         &self,
         _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: LockOwner,
-        _start: u64,
-        _end: u64,
-        _kind: i32,
+        ino: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
         _pid: u32,
         reply: ReplyLock,
     ) {
-        reply.error(Errno::ENOSYS);
+        let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
+        let asked = LockAsked { owner: owner.0, range: byte_range(start, end), kind };
+        self.of_file(ino, move |system, _| async move {
+            tell_lock(reply, system.test_lock(file.0, asked).await);
+        });
     }
 
-    /// As [`getlk`](Self::getlk).
     fn setlk(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: LockOwner,
-        _start: u64,
-        _end: u64,
-        _kind: i32,
-        _pid: u32,
-        _sleep: bool,
+        request: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        waits: bool,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        let (caller, owner, range) = (Caller::of(request), owner.0, byte_range(start, end));
+        if kind == libc::F_UNLCK {
+            return self.of_file(ino, move |system, _| async move {
+                tell_done(reply, system.unlock(file.0, owner, range).await);
+            });
+        }
+        let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
+        let asked = LockAsked { owner, range, kind };
+        self.of_file(ino, move |system, _| async move {
+            tell_done(reply, system.lock(caller, file.0, asked, pid, waits).await);
+        });
     }
 
     fn fallocate(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        request: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        let caller = Caller::of(request);
+        let Some(what) = fallocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.of_file(ino, move |system, _| async move {
+            tell_done(reply, system.fallocate(caller, file.0, (offset, length), what).await);
+        });
     }
 
     fn lseek(
         &self,
         _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _offset: i64,
-        _whence: i32,
+        ino: INodeNo,
+        file: FileHandle,
+        offset: i64,
+        whence: i32,
         reply: ReplyLseek,
     ) {
-        reply.error(Errno::ENOSYS);
+        let Some(target) = seek_target(whence) else { return reply.error(Errno::EINVAL) };
+        self.of_file(ino, move |system, _| async move {
+            match system.seek(file.0, offset, target).await {
+                Ok(found) => reply.offset(found),
+                Err(failure) => reply.error(failure.into()),
+            }
+        });
     }
 
+    /// Not there: the kernel hears it once, and copies by reading and writing.
     fn copy_file_range(
         &self,
         _: &Request,

@@ -1,20 +1,28 @@
 //! What the kernel has numbers for: inodes, until it forgets them, and open files.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use client::protocol::{Attributes, Handle, ROOT};
+use fuser::{INodeNo, Notifier};
 use runtime::Table;
 
 /// All that the kernel has numbers for. The threads that read from the kernel and those of the seats
 /// share it; it is held for one look only, never while anything is waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<Tables>);
+pub(crate) struct Known {
+    tables: Mutex<Tables>,
+    /// The way to tell the kernel something that it has not asked for.
+    notifier: OnceLock<Notifier>,
+}
 
 #[derive(Debug, Default)]
 struct Tables {
     inodes: Table<u64, Inode>,
     files: Table<u64, Arc<OpenFile>>,
+    /// Who may have locked something of which inode, and the process.
+    lockers: Table<(u64, u64), u32>,
     /// The number of the file that was opened last.
     last_file: u64,
 }
@@ -34,11 +42,13 @@ pub(crate) struct OpenFile {
     /// The write verifier with which the first write since the last sync was answered; 0 if there
     /// is none. If that write is there, so are all later ones that are not told to be lost.
     unsynced: AtomicU64,
+    /// Who may have locks that came through this opening.
+    owners: Mutex<BTreeSet<u64>>,
 }
 
 impl Known {
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file that the kernel means by `ino`; none if it should not know any.
@@ -72,7 +82,8 @@ impl Known {
 
     /// A file was opened; its number.
     pub(crate) fn open(&self, handle: Handle) -> u64 {
-        let file = Arc::new(OpenFile { handle, unsynced: AtomicU64::new(0) });
+        let file =
+            Arc::new(OpenFile { handle, unsynced: AtomicU64::new(0), owners: Mutex::default() });
         let mut tables = self.tables();
         tables.last_file += 1;
         let number = tables.last_file;
@@ -86,12 +97,62 @@ impl Known {
     }
 
     /// Nobody uses the open file any more.
-    pub(crate) fn close(&self, number: u64) {
-        self.tables().files.remove(&number);
+    pub(crate) fn close(&self, number: u64) -> Option<Arc<OpenFile>> {
+        self.tables().files.remove(&number)
+    }
+
+    /// `owner`, of the process `pid`, is about to lock something.
+    pub(crate) fn note_locker(&self, file: &OpenFile, owner: u64, pid: u32) {
+        file.owners().insert(owner);
+        self.tables().lockers.insert((file.handle.ino, owner), pid);
+    }
+
+    /// `owner` has no locks any more.
+    pub(crate) fn forget_locker(&self, file: &OpenFile, owner: u64) {
+        file.owners().remove(&owner);
+        self.tables().lockers.remove(&(file.handle.ino, owner));
+    }
+
+    /// May `owner` have locked something of the inode, or through the open file of `number`? It must be
+    /// forgotten there too before the kernel releases that, by when it may have locked something anew.
+    pub(crate) fn has_locked(&self, ino: u64, number: u64, owner: u64) -> bool {
+        let tables = self.tables();
+        let of_file = |file: &Arc<OpenFile>| file.owners().contains(&owner);
+        tables.lockers.contains_key(&(ino, owner)) || tables.files.get(&number).is_some_and(of_file)
+    }
+
+    /// The process of an owner of locks.
+    pub(crate) fn locker(&self, ino: u64, owner: u64) -> Option<u32> {
+        self.tables().lockers.get(&(ino, owner)).copied()
+    }
+
+    /// From now on the kernel can be told something.
+    pub(crate) fn set_notifier(&self, notifier: Notifier) {
+        // There is one for each mount.
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Lets the kernel look at the file anew before it uses what it has kept of its content.
+    pub(crate) fn outdate(&self, ino: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // Pages are not taken from it, which might wait for a read that waits for us. In vain if it
+            // keeps nothing.
+            const NO_PAGES: i64 = -1;
+            let _ = notifier.inval_inode(INodeNo(ino), NO_PAGES, 0);
+        }
     }
 }
 
 impl OpenFile {
+    fn owners(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those who may have locks that came through this opening.
+    pub(crate) fn lockers(&self) -> Vec<u64> {
+        self.owners().iter().copied().collect()
+    }
+
     /// A write was answered with this verifier.
     pub(crate) fn note(&self, write_verifier: u64) {
         // Two verifiers since the last sync: one of them is wrong, and the first stays.
@@ -169,5 +230,21 @@ mod tests {
         assert_eq!(open.take_unsynced(), Some(7));
         known.close(number);
         assert!(known.file(number).is_none());
+    }
+
+    #[test]
+    fn whoever_has_locked_is_known_until_it_has_no_locks() {
+        let known = Known::default();
+        let number = known.open(Handle { ino: 9, generation: 4 });
+        let open = known.file(number).unwrap();
+        let other = known.file(known.open(open.handle)).unwrap();
+        assert!(!known.has_locked(9, number, 77));
+        known.note_locker(&open, 77, 123);
+        assert!(known.has_locked(9, 0, 77) && !known.has_locked(8, 0, 77));
+        assert_eq!((known.locker(9, 77), open.lockers()), (Some(123), vec![77]));
+        known.forget_locker(&other, 77);
+        assert!(!known.has_locked(9, 0, 77) && known.has_locked(9, number, 77));
+        known.forget_locker(&open, 77);
+        assert!(!known.has_locked(9, number, 77) && open.lockers().is_empty());
     }
 }

@@ -9,6 +9,10 @@
 //!   is never asked for again, so nobody else can), and the file system checks them again with the
 //!   user and groups of the process that asks. What was permitted when a file was opened stays so.
 //! - Nothing written is held back here: a write that has returned is seen by every other client.
+//! - An open file outlives its last name, whichever client removes that.
+//! - Locks (`fcntl`, `flock`) are those of the volume: programs on several hosts exclude one another, and
+//!   whoever gets a lock reads what the one before has written. If this host is cut off for so long
+//!   that others may have had a lock, reads and writes through the opening that had it fail (`EIO`).
 //! - What the kernel keeps of names and attributes it keeps for [`MountOptions::cache`], and what it
 //!   keeps of content until the file is opened again.
 //!
@@ -21,15 +25,15 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mount.rs` | mounting, unmounting, and clearing what a killed process has left |
-//! | `kernel.rs` | every operation that the kernel may ask for, handed on to a seat |
+//! | `kernel.rs`, `kernel/` | every operation that the kernel may ask for, handed on to a seat |
 //! | `seat.rs` | where operations run: many at once, on one thread |
 //! | `operations.rs`, `operations/` | what each operation asks of the volume |
 //! | `known.rs` | inodes and open files that the kernel has numbers for |
 //! | `caller.rs` | who asks |
 //! | `translate.rs` | attributes, times and errors in the kernel's words |
 //!
-//! Not there yet: extended attributes, `fallocate`, finding holes by `lseek`; locks are those of this
-//! host. A file that is removed while it is open is gone at once.
+//! Extended attributes are those in the namespaces `user.` and `trusted.`. Two names do not change
+//! places at once (`RENAME_EXCHANGE`).
 
 mod caller;
 mod kernel;

@@ -1,5 +1,6 @@
 //! Mounting, unmounting, and clearing what a killed process has left.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -83,8 +84,9 @@ pub struct Mount {
     point: PathBuf,
 }
 
-/// Resolves when the volume is mounted no more, whoever has unmounted it.
-pub type Ended = oneshot::Receiver<()>;
+/// Cancelled when the volume is mounted no more, whoever has unmounted it, and the nodes have heard of all
+/// that was closed.
+pub type Ended = oneshot::Receiver<Infallible>;
 
 impl Mount {
     /// Mounts the volume that `seats`, at least one, lead to. Seat `i` should be on the thread of
@@ -103,9 +105,11 @@ impl Mount {
             return Err(MountError::NotDirectory);
         }
         let (told, ended) = oneshot::channel();
+        let known = seats[0].known().clone();
         let kernel = Kernel::new(seats, fs_nodes, options.cache, told);
         let session =
             Session::new(kernel, &point, &config(options)).map_err(MountError::Refused)?;
+        known.set_notifier(session.notifier());
         let session = session.spawn().map_err(MountError::Threads)?;
         read_far_ahead(&point);
         Ok((Self { session, point }, ended))

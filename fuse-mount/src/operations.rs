@@ -3,11 +3,14 @@
 mod attributes;
 mod directories;
 mod files;
+mod locks;
 mod names;
+mod space;
+mod xattrs;
 
-use std::cell::Cell;
 use std::sync::Arc;
 
+use client::leases::Leases;
 use client::protocol::{
     Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Space,
 };
@@ -15,8 +18,10 @@ use runtime::{Call, Spawn};
 
 pub(crate) use self::attributes::Wanted;
 pub(crate) use self::directories::Listed;
-pub(crate) use self::files::{handle_of, joined};
+pub(crate) use self::files::joined;
+pub(crate) use self::locks::{LockAsked, LockFound};
 pub(crate) use self::names::{Node, Place};
+pub(crate) use self::space::Fallocation;
 use crate::caller::Caller;
 use crate::known::Known;
 use crate::translate::Failure;
@@ -29,15 +34,14 @@ const BUSY_ROUNDS_MAX: u32 = 20;
 #[derive(Debug)]
 pub(crate) struct Operations<S> {
     machine: S,
-    client: u64,
-    calls: Cell<u64>,
+    leases: Arc<Leases>,
     known: Arc<Known>,
 }
 
 impl<S: Spawn> Operations<S> {
-    /// Operations that ask from `machine`; `client` marks their calls.
-    pub(crate) fn new(machine: S, client: u64, known: Arc<Known>) -> Self {
-        Self { machine, client, calls: Cell::new(0), known }
+    /// Operations that ask from `machine`; what they open is held by `leases`.
+    pub(crate) fn new(machine: S, leases: Arc<Leases>, known: Arc<Known>) -> Self {
+        Self { machine, leases, known }
     }
 
     /// What the kernel has numbers for.
@@ -80,6 +84,11 @@ impl<S: Spawn> Operations<S> {
         }
     }
 
+    /// Waits until the nodes have heard what was closed, or do not answer.
+    pub(crate) async fn last_words(&self) {
+        self.leases.last_words(&self.machine).await;
+    }
+
     /// The file that the kernel means by a number.
     fn handle(&self, ino: u64) -> Result<Handle, Failure> {
         self.known.handle(ino).ok_or(Failure(libc::ESTALE))
@@ -96,8 +105,6 @@ impl<S: Spawn> Operations<S> {
     }
 
     fn call(&self) -> CallId {
-        let number = self.calls.get();
-        self.calls.set(number + 1);
-        CallId { client: self.client, number }
+        self.leases.call()
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use client::leases::Leases;
 use futures::StreamExt as _;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::LocalBoxFuture;
@@ -24,27 +25,29 @@ pub struct Seat<S> {
 
 /// What a seat has to do.
 pub struct Tasks<S> {
-    tasks: UnboundedReceiver<Task<S>>,
+    queue: UnboundedReceiver<Task<S>>,
     known: Arc<Known>,
+    leases: Arc<Leases>,
 }
 
-/// `count` seats of one mount, each with what [`serve`] needs to do its work.
-pub fn seats<S>(count: usize) -> Vec<(Seat<S>, Tasks<S>)> {
-    let known = Arc::<Known>::default();
+/// `count` seats of one mount, each with what [`serve`] needs to do its work. `client` marks the calls
+/// of the mount, and what is open and locked through it: no two clients of a volume may have the same,
+/// so draw it at random.
+pub fn seats<S>(count: usize, client: u64) -> Vec<(Seat<S>, Tasks<S>)> {
+    let (known, leases) = (Arc::<Known>::default(), Arc::new(Leases::new(client)));
     let seat = |_| {
         let (sender, receiver) = mpsc::unbounded();
         let seat = Seat { tasks: sender, known: known.clone() };
-        (seat, Tasks { tasks: receiver, known: known.clone() })
+        (seat, Tasks { queue: receiver, known: known.clone(), leases: leases.clone() })
     };
     (0..count).map(seat).collect()
 }
 
-/// Does the work of a seat, until the mount has ended. `machine` asks the volume; `client` marks the
-/// calls of this seat: no two clients of a volume may have the same, so draw it at random.
-pub async fn serve<S: Spawn>(machine: S, client: u64, tasks: Tasks<S>) {
-    let Tasks { tasks, known } = tasks;
-    let operations = Rc::new(Operations::new(machine, client, known));
-    tasks.for_each_concurrent(None, |task| task(operations.clone())).await;
+/// Does the work of a seat, until the mount has ended. `machine` asks the volume.
+pub async fn serve<S: Spawn>(machine: S, tasks: Tasks<S>) {
+    let Tasks { queue, known, leases } = tasks;
+    let operations = Rc::new(Operations::new(machine, leases, known));
+    queue.for_each_concurrent(None, |task| task(operations.clone())).await;
 }
 
 impl<S> Seat<S> {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use client::Cause;
 use client::protocol::{Attributes, Error, Kind, NameError, SetTime, Time};
+use client::{Cause, LockKind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
 /// What programs are told to be a good size of transfers, in bytes.
@@ -76,6 +76,14 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
         Kind::CharDevice {} => FileType::CharDevice,
         Kind::Fifo {} => FileType::NamedPipe,
         Kind::Socket {} => FileType::Socket,
+    }
+}
+
+/// How something is locked.
+pub(crate) fn lock_kind(kind: LockKind) -> i32 {
+    match kind {
+        LockKind::Shared {} => libc::F_RDLCK,
+        LockKind::Exclusive {} => libc::F_WRLCK,
     }
 }
 

@@ -211,12 +211,12 @@ fn own_seats(running: &Running) -> Vec<Seat<Context>> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(running.geometry().fs_nodes as usize);
     let mut seats: Vec<Option<Seat<Context>>> = (0..threads).map(|_| None).collect();
-    for (seat, tasks) in fuse_mount::seats(threads) {
+    for (seat, tasks) in fuse_mount::seats(threads, random_client()) {
         let (told, at) = futures::channel::oneshot::channel();
         // Resolves when the mount has ended; nobody waits for it.
         drop(running.on_application(move |context| {
             let _ = told.send(context.node());
-            fuse_mount::serve(context, random_client(), tasks)
+            fuse_mount::serve(context, tasks)
         }));
         if let Ok(node) = block_on(at) {
             let (runtime::NodeKind::Application(index)
@@ -235,8 +235,8 @@ fn far_seats(door: &Door) -> io::Result<Vec<Seat<Door>>> {
         #[allow(clippy::disallowed_methods, reason = "the server is asked from outside a machine")]
         thread::Builder::new()
             .name("mdfs-mount".into())
-            .spawn(move || block_on(fuse_mount::serve(door, random_client(), tasks)))?;
+            .spawn(move || block_on(fuse_mount::serve(door, tasks)))?;
         Ok(seat)
     };
-    fuse_mount::seats(1).into_iter().map(start).collect()
+    fuse_mount::seats(1, random_client()).into_iter().map(start).collect()
 }

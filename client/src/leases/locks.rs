@@ -61,17 +61,18 @@ impl Open {
 
 impl Leases {
     /// An owner of locks of this client.
-    pub(crate) fn owner(&self, id: u64) -> LockOwner {
+    pub fn owner(&self, id: u64) -> LockOwner {
         LockOwner { client: self.client, id }
     }
 
     /// Were locks on the file lost since it was opened?
-    pub(crate) fn has_lost_locks(&self, file: Handle) -> bool {
+    pub fn has_lost_locks(&self, file: Handle) -> bool {
         self.open().lost.contains(&file)
     }
 
-    /// Locks bytes of a file that is open, if nobody else has them.
-    pub(crate) async fn lock<S: Spawn>(
+    /// Locks bytes of a file that is open for `id`, a number by which the owners of locks of this client
+    /// are told apart, if nobody else has them.
+    pub async fn lock<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         file: Handle,
@@ -138,7 +139,7 @@ impl Leases {
     }
 
     /// Gives up what `id` has locked of some bytes.
-    pub(crate) async fn unlock<S: Spawn>(
+    pub async fn unlock<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         file: Handle,

@@ -3,36 +3,81 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use client::leases::{Answered, Holding};
 use client::protocol::{
-    Commit, Credentials, Error, Handle, Kind, Read, Settle, TRANSFER_MAX, Write,
+    Attributes, Commit, Credentials, Error, Handle, Held, Hold, Kind, Read, Settle, TRANSFER_MAX,
+    Write,
 };
 use futures::future::try_join_all;
 use runtime::{NodeId, Spawn};
 
+use super::attributes::permitted;
 use super::{Operations, Wanted};
 use crate::caller::Caller;
 use crate::known::OpenFile;
 use crate::translate::Failure;
 
 impl<S: Spawn> Operations<S> {
-    /// Opens a regular file; its number.
+    /// Opens a regular file, which is held at its node; its number.
     pub(crate) async fn open(
         &self,
         caller: Caller,
         ino: u64,
         wanted: Wanted,
     ) -> Result<u64, Failure> {
-        let file = self.check(caller, ino, wanted).await?;
+        let file = self.handle(ino)?;
+        let _opening = self.leases.opening();
+        let call = self.call();
+        let Held { attributes, lease } = self.ask(Hold { call, file }).await?;
+        let holding = self.held(&attributes, Answered { call, lease }).await?;
+        permitted(&attributes, caller, wanted)?;
+        Ok(self.open_held(holding))
+    }
+
+    /// A node has answered that it holds the file.
+    pub(super) async fn held(
+        &self,
+        file: &Attributes,
+        answered: Answered,
+    ) -> Result<Holding<S>, Failure> {
         match file.kind {
-            Kind::File {} => Ok(self.known.open(self.handle(ino)?)),
+            Kind::File {} => Ok(self.leases.held(&self.machine, handle_of(file), answered).await?),
             Kind::Directory {} => Err(Failure(libc::EISDIR)),
             // The kernel opens all others itself.
             _ => Err(Failure(libc::EINVAL)),
         }
     }
 
-    fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, Failure> {
+    /// The number of a file that was opened, until it is [closed](Self::close).
+    pub(super) fn open_held(&self, holding: Holding<S>) -> u64 {
+        let number = self.known.open(holding.file());
+        holding.keep();
+        number
+    }
+
+    /// Nobody uses the open file any more, nor the locks that came through it.
+    pub(crate) async fn close(&self, number: u64) {
+        let Some(open) = self.known.close(number) else { return };
+        for owner in open.lockers() {
+            if let Err(Failure(number)) = self.unlock_all(&open, owner).await {
+                tracing::warn!(number, "a lock stays until its file is closed everywhere");
+            }
+        }
+        self.leases.close(&self.machine, open.handle);
+    }
+
+    pub(super) fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, Failure> {
         self.known.file(number).ok_or(Failure(libc::EBADF))
+    }
+
+    /// The open file of a number, to read or change it. Not if locks that came through it are lost, since
+    /// others may have changed what they guarded: the program has to open it again.
+    pub(super) fn usable(&self, number: u64) -> Result<Arc<OpenFile>, Failure> {
+        let open = self.open_file(number)?;
+        if self.leases.has_lost_locks(open.handle) && !open.lockers().is_empty() {
+            return Err(Failure(libc::EIO));
+        }
+        Ok(open)
     }
 
     /// Bytes from `offset`, fewer than `length` at the end of the file only. Whoever asks has opened
@@ -43,7 +88,7 @@ impl<S: Spawn> Operations<S> {
         offset: u64,
         length: u32,
     ) -> Result<Vec<Bytes>, Failure> {
-        let file = self.open_file(number)?.handle;
+        let file = self.usable(number)?.handle;
         let mut parts = Vec::new();
         let mut done: u32 = 0;
         while done < length {
@@ -71,7 +116,7 @@ impl<S: Spawn> Operations<S> {
         offset: u64,
         data: Bytes,
     ) -> Result<(), Failure> {
-        let open = self.open_file(number)?;
+        let open = self.usable(number)?;
         let file = open.handle;
         let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
         let written = self.ask_opened(caller, file, call).await?;
@@ -122,7 +167,6 @@ pub(crate) fn joined(mut parts: Vec<Bytes>) -> Bytes {
     }
 }
 
-/// What [`Operations::open`] needs to be told of a file that was just made.
-pub(crate) fn handle_of(file: &client::Attributes) -> Handle {
+fn handle_of(file: &Attributes) -> Handle {
     Handle { ino: file.ino, generation: file.generation }
 }

@@ -1,7 +1,8 @@
 //! Names: found, made, moved, removed.
 
+use client::leases::Answered;
 use client::protocol::{
-    Attributes, Change, Create, Created, Error, Existing, Link, Lookup, MakeNode, Name, NewNode,
+    Attributes, Change, Create, Existing, HeldNew, Link, Lookup, MakeNode, Name, NewNode, OpenNew,
     Remove, RemoveDirectory, Rename,
 };
 use runtime::Spawn;
@@ -54,8 +55,11 @@ impl<S: Spawn> Operations<S> {
         let change = Change { mode, ..Change::default() };
         let node = match node {
             Node::File => {
-                let existing = Existing::Refuse {};
-                return Ok(self.create_file(caller, place, existing, change).await?.attributes);
+                let (directory, name) = self.place(place)?;
+                let (who, call) = (caller.credentials(), self.call());
+                let (existing, durable) = (Existing::Refuse {}, false);
+                let create = Create { who, call, directory, name, existing, change, durable };
+                return Ok(self.ask(create).await?.attributes);
             }
             Node::Other(node) => node,
         };
@@ -64,8 +68,8 @@ impl<S: Spawn> Operations<S> {
         Ok(self.ask(MakeNode { who, call, directory, name, node, change }).await?)
     }
 
-    /// Makes a regular file and opens it. If `new_only` is not set, one that somebody else has made
-    /// meanwhile will do, if it may be opened as `wanted`.
+    /// Makes a regular file and opens it; the number of the open file, too. If `new_only` is not set, one
+    /// that somebody else has made meanwhile will do, if it may be opened as `wanted`.
     pub(crate) async fn create(
         &self,
         caller: Caller,
@@ -73,28 +77,20 @@ impl<S: Spawn> Operations<S> {
         mode: u32,
         new_only: bool,
         wanted: Wanted,
-    ) -> Result<Attributes, Failure> {
+    ) -> Result<(Attributes, u64), Failure> {
+        let (directory, name) = self.place(place)?;
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
-        let Created { attributes, new } = self.create_file(caller, place, existing, change).await?;
-        if !new {
-            permitted(&attributes, caller, wanted)?;
-        }
-        Ok(attributes)
-    }
-
-    async fn create_file(
-        &self,
-        caller: Caller,
-        place: Place,
-        existing: Existing,
-        change: Change,
-    ) -> Result<Created, Failure> {
-        let (directory, name) = self.place(place)?;
+        let _opening = self.leases.opening();
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self
-            .ask(Create { who, call, directory, name, existing, change, durable: false })
-            .await?)
+        let create = OpenNew { who, call, directory, name, existing, change, durable: false };
+        let HeldNew { created, lease } = self.ask(create).await?;
+        let file = created.attributes;
+        let holding = self.held(&file, Answered { call, lease }).await?;
+        if !created.new {
+            permitted(&file, caller, wanted)?;
+        }
+        Ok((file, self.open_held(holding)))
     }
 
     /// Gives a file one more name.
@@ -128,27 +124,19 @@ impl<S: Spawn> Operations<S> {
         Ok(self.ask(RemoveDirectory { who, call, directory, name }).await?)
     }
 
-    /// Gives a file another name, replacing what has it if `replaces` is set. The kernel lets no other
-    /// process of this host change the new name meanwhile; another client of the volume may.
+    /// Gives a file another name; it takes the place of what has that only if `replace` is set.
     pub(crate) async fn rename(
         &self,
         caller: Caller,
         from: Place,
         to: Place,
-        replaces: bool,
+        replace: bool,
     ) -> Result<(), Failure> {
         let (from_directory, from_name) = self.place(from)?;
         let (to_directory, to_name) = self.place(to)?;
-        let who = caller.credentials();
-        if !replaces {
-            let (who, directory, name) = (who.clone(), to_directory, to_name.clone());
-            match self.ask(Lookup { who, directory, name }).await {
-                Err(Error::NotFound {}) => {}
-                found => return found.map_err(Failure::from).and(Err(Failure(libc::EEXIST))),
-            }
-        }
-        let call = self.call();
-        let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+        let (who, call) = (caller.credentials(), self.call());
+        let rename =
+            Rename { who, call, from_directory, from_name, to_directory, to_name, replace };
         Ok(self.ask(rename).await?)
     }
 }

@@ -370,8 +370,7 @@ runtime::protocol! {
         name: Name,
     } -> ();
 
-    /// Give a file another name, replacing what has it; durable when answered. Asked of the old
-    /// name's node.
+    /// Give a file another name; durable when answered. Asked of the old name's node.
     9 Bulk Rename {
         /// Who asks.
         who: Credentials,
@@ -385,6 +384,8 @@ runtime::protocol! {
         to_directory: Handle,
         /// The new name.
         to_name: Name,
+        /// Replace what has the new name; else that fails with [`Error::Exists`].
+        replace: bool,
     } -> ();
 
     /// Give a file one more name; durable when answered. Asked of the file's node.

@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use fileio::protocol::{
     Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle, Held, Hold, LetGo,
-    Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read, Remove, Renew, Reply, Request,
-    Seek, SeekTarget, SetXattr, Unlock, Verified, Write, XattrMode, XattrName,
+    Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read, Remove, Rename, Renew, Reply,
+    Request, Seek, SeekTarget, SetXattr, Unlock, Verified, Write, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -46,6 +46,20 @@ fn requests_have_the_agreed_bytes() {
     let expected = format!("07{WHO_BYTES}04000000000000000500000000000000{FILE_BYTES}016100");
     assert_eq!(form(&Request::from(remove)), (expected, Vec::new()));
 
+    let [from_name, to_name] = [b"a", b"b"].map(|name| Name::new(&name[..]).unwrap());
+    let rename = Rename {
+        who: who(),
+        call,
+        from_directory: FILE,
+        from_name,
+        to_directory: FILE,
+        to_name,
+        replace: true,
+    };
+    let call_bytes = "04000000000000000500000000000000";
+    let expected = format!("09{WHO_BYTES}{call_bytes}{FILE_BYTES}0161{FILE_BYTES}016201");
+    assert_eq!(form(&Request::from(rename)), (expected, Vec::new()));
+
     let punch = PunchHole { who: who(), file: FILE, offset: 16, length: 255, durable: true };
     let expected = format!("13{WHO_BYTES}{FILE_BYTES}1000000000000000ff0000000000000001");
     assert_eq!(form(&Request::from(punch)), (expected, Vec::new()));
@@ -57,7 +71,6 @@ fn requests_have_the_agreed_bytes() {
     let (name, value) = (XattrName::new(&b"user.a"[..]).unwrap(), b"xy".to_vec());
     let (mode, durable) = (XattrMode::Create {}, false);
     let set = SetXattr { who: who(), call, file: FILE, name, value, mode, durable };
-    let call_bytes = "04000000000000000500000000000000";
     let expected =
         format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");
     assert_eq!(form(&Request::from(set)), (expected, Vec::new()));

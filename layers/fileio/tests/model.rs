@@ -228,7 +228,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
             );
         }
         9..11 => {
-            let to_name = any_name(rng);
+            let (to_name, replace) = (any_name(rng), rng.below(2) == 0);
             both!(
                 world,
                 step,
@@ -238,7 +238,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     from_directory: pick(one),
                     from_name: name.clone(),
                     to_directory: pick(other),
-                    to_name: to_name.clone()
+                    to_name: to_name.clone(),
+                    replace
                 },
                 same_nothing
             );

@@ -70,7 +70,15 @@ fn change(door: &Door, rng: &mut Rng, call: CallId) -> Result<(), Error> {
         _ => {
             let (to_directory, to_name) = (any_directory(door, rng), any_name(rng));
             let (from_directory, from_name) = (directory, name);
-            let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+            let rename = Rename {
+                who,
+                call,
+                from_directory,
+                from_name,
+                to_directory,
+                to_name,
+                replace: true,
+            };
             block_on(ask(door, rename))
         }
     }

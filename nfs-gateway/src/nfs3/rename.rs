@@ -25,5 +25,15 @@ async fn rename(asker: &Asker, from: &Place, to: &Place) -> Result<(), nfsstat3>
     let (from_directory, from_name) = from.entry(asker, nfsstat3::NFS3ERR_INVAL)?;
     let (to_directory, to_name) = to.entry(asker, nfsstat3::NFS3ERR_INVAL)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(Rename { who, call, from_directory, from_name, to_directory, to_name }).await
+    asker
+        .ask_once(Rename {
+            who,
+            call,
+            from_directory,
+            from_name,
+            to_directory,
+            to_name,
+            replace: true,
+        })
+        .await
 }

@@ -414,6 +414,7 @@ impl Entries<'_> {
             from_name: from.1.clone(),
             to_directory: self.directories[to.0],
             to_name: to.1.clone(),
+            replace: true,
         };
         let from_certain = self.is_certain(&from, Some(moved));
         let to_certain = self.is_certain(&to, replaced);

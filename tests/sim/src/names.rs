@@ -212,7 +212,7 @@ impl Tree<'_> {
                 })
                 .await;
             }
-            10..13 => {
+            drawn @ 10..13 => {
                 self.both(|pick| Rename {
                     who: who.clone(),
                     call,
@@ -220,6 +220,7 @@ impl Tree<'_> {
                     from_name: name.clone(),
                     to_directory: pick(other),
                     to_name: to_name.clone(),
+                    replace: drawn < 12,
                 })
                 .await;
             }

@@ -415,6 +415,7 @@ impl Fight<'_> {
             from_name: self.names[from].clone(),
             to_directory: ROOT,
             to_name: self.names[to].clone(),
+            replace: true,
         };
         let mut done = false;
         self.ask(client, rename, |answer| {

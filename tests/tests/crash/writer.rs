@@ -137,7 +137,8 @@ impl Writer {
         let (to, call, who) = (self.new_name(), self.call(), Credentials::root());
         let (from_name, to_name) = (wire(from), wire(&to));
         let (from_directory, to_directory) = (directory, directory);
-        let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+        let rename =
+            Rename { who, call, from_directory, from_name, to_directory, to_name, replace: true };
         // Half done, perhaps: whatever the names are then, it is not this test's affair.
         self.names.remove(from);
         let told: Told<()> = ask(volume, rename);

@@ -103,6 +103,9 @@ impl State {
         self.searched(&r.who, &r.to_directory)?;
         let ino = self.find(&r.who, &r.from_directory, &r.from_name)?.ok_or(Error::NotFound {})?;
         let replaced = self.find(&r.who, &r.to_directory, &r.to_name)?;
+        if replaced.is_some() && !r.replace {
+            return Err(Error::Exists {});
+        }
         if replaced == Some(ino) {
             return Ok(());
         }

@@ -125,6 +125,19 @@ impl User<'_> {
             from_name: name(from.1),
             to_directory: to.0,
             to_name: name(to.1),
+            replace: true,
+        })
+    }
+
+    fn rename_to_new(&self, from: (Handle, &str), to: (Handle, &str)) -> Result<(), Error> {
+        self.model.ask(Rename {
+            who: self.who.clone(),
+            call: call(),
+            from_directory: from.0,
+            from_name: name(from.1),
+            to_directory: to.0,
+            to_name: name(to.1),
+            replace: false,
         })
     }
 
@@ -304,6 +317,21 @@ fn rename_replaces_what_it_may_replace_and_nothing_else() {
     me.remove(a, "f").unwrap();
     me.rename((ROOT, "b"), (ROOT, "a")).unwrap();
     assert_eq!((me.names(ROOT), me.stat(ROOT).links), (vec!["a".to_owned()], 3));
+}
+
+#[test]
+fn a_rename_that_replaces_nothing_needs_a_new_name() {
+    let model = Model::default();
+    let me = root(&model);
+    let [f, g] = ["f", "g"].map(|text| me.create(ROOT, text).unwrap());
+    me.link(f, ROOT, "link").unwrap();
+    for taken in ["f", "g", "link"] {
+        assert_eq!(me.rename_to_new((ROOT, "f"), (ROOT, taken)), Err(Error::Exists {}));
+    }
+    assert_eq!(me.rename_to_new((ROOT, "x"), (ROOT, "g")), Err(Error::NotFound {}));
+    me.rename_to_new((ROOT, "f"), (ROOT, "new")).unwrap();
+    assert_eq!(me.lookup(ROOT, "new").map(handle), Ok(f));
+    assert_eq!(me.lookup(ROOT, "g").map(handle), Ok(g));
 }
 
 #[test]

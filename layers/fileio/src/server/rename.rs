@@ -86,7 +86,7 @@ impl FileServer {
         let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
         if (from_directory.ino, from_name) == (to_directory.ino, to_name) {
             self.find(*from_directory, from_name).await?.ok_or(Error::NotFound {})?;
-            return Ok((None, None));
+            return if request.replace { Ok((None, None)) } else { Err(Error::Exists {}) };
         }
         let old = Place { node: self.context.node(), directory: *from_directory, name: from_name };
         let new = Place { node: to_node, directory: *to_directory, name: to_name };
@@ -145,6 +145,9 @@ impl FileServer {
         above: &Above<'_>,
     ) -> Result<Option<Move>, Error> {
         let moved = moved.ok_or(Error::NotFound {})?;
+        if replaced.is_some() && !request.replace {
+            return Err(Error::Exists {});
+        }
         if replaced.is_some_and(|replaced| replaced.ino == moved.ino) {
             return Ok(None);
         }

@@ -110,7 +110,15 @@ async fn perform(volume: &Volume, op: Op) -> Result<(), Error> {
         Op::Rename(old, new) => {
             let (from_directory, from_name) = place(volume, old).await;
             let (to_directory, to_name) = place(volume, new).await;
-            let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+            let rename = Rename {
+                who,
+                call,
+                from_directory,
+                from_name,
+                to_directory,
+                to_name,
+                replace: true,
+            };
             volume.ask(rename).await
         }
     }

@@ -165,7 +165,15 @@ impl Client<'_> {
             (Some(_), 1) if moved.is_some() && may_replace(moved, target) => {
                 let (from_name, to_name) = (name.clone(), other.clone());
                 let (from_directory, to_directory) = (ROOT, ROOT);
-                let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+                let rename = Rename {
+                    who,
+                    call,
+                    from_directory,
+                    from_name,
+                    to_directory,
+                    to_name,
+                    replace: true,
+                };
                 self.done(rename.into()).await;
                 self.names.remove(&name);
                 self.names.insert(other, moved.unwrap());

@@ -144,7 +144,15 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
         Op::Rename(from, to) => {
             let (from_directory, from_name) = place(ask, from).await?;
             let (to_directory, to_name) = place(ask, to).await?;
-            let rename = Rename { who, call, from_directory, from_name, to_directory, to_name };
+            let rename = Rename {
+                who,
+                call,
+                from_directory,
+                from_name,
+                to_directory,
+                to_name,
+                replace: true,
+            };
             ask.ask(rename).await?;
             Ok(None)
         }
