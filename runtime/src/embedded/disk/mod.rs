@@ -35,6 +35,8 @@ pub enum DiskAccess {
     Direct,
     /// Through the page cache, by threads.
     Cached,
+    /// The same, with files that are opened to be read only: not even a bug can write.
+    ReadOnly,
 }
 
 impl DiskAccess {
@@ -62,9 +64,10 @@ pub(super) async fn open(
     ring: io::Result<Rc<Ring>>,
 ) -> io::Result<Rc<dyn Disk>> {
     let opened = path.clone();
-    let (file, length) = cached::blocking(move || open_file(&opened)).await?;
+    let is_writable = access != DiskAccess::ReadOnly;
+    let (file, length) = cached::blocking(move || open_file(&opened, is_writable)).await?;
     let refused = match access {
-        DiskAccess::Cached => None,
+        DiskAccess::Cached | DiskAccess::ReadOnly => None,
         DiskAccess::Best | DiskAccess::Direct => {
             match try_direct(&file, length, &pool, ring).await {
                 Ok(disk) => return Ok(Rc::new(disk)),
@@ -108,8 +111,8 @@ fn tell_refusal(path: &Path, why: &io::Error) {
 }
 
 /// The file and its length in bytes.
-fn open_file(path: &Path) -> io::Result<(File, u64)> {
-    let mut file = File::options().read(true).write(true).open(path)?;
+fn open_file(path: &Path, is_writable: bool) -> io::Result<(File, u64)> {
+    let mut file = File::options().read(true).write(is_writable).open(path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::ResourceBusy.into()),
