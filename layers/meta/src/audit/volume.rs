@@ -241,9 +241,8 @@ impl Tree {
     fn check_names(&mut self) {
         for ((above, name), dentry) in &self.names {
             let thing = || format!("name {name} in directory {above}");
-            let flaw = |what: String, step| {
-                Flaw { ino: Some(*above), ..Flaw::new(thing(), what, step) }
-            };
+            let flaw =
+                |what: String, step| Flaw { ino: Some(*above), ..Flaw::new(thing(), what, step) };
             let found = self.inodes.get(&dentry.ino).map(|inode| &inode.attributes);
             let found = found.filter(|found| found.generation == dentry.generation);
             match found {

@@ -206,8 +206,7 @@ impl Walk<'_> {
         let tree = &self.image.past.root.tree;
         let found = (self.keys, self.tree_runs.len() as u64);
         let is_whole = self.seen.len() == self.tree_runs.len();
-        (is_whole && found != (tree.keys, tree.pages)).then(|| {
-            tree.top.unwrap_or_default().damaged("the count of keys or pages of the tree")
-        })
+        (is_whole && found != (tree.keys, tree.pages))
+            .then(|| tree.top.unwrap_or_default().damaged("the count of keys or pages of the tree"))
     }
 }

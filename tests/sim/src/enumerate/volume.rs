@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use fileio::protocol::{
-    Change, Commit, Create, Credentials, Existing, Read, Settle, Write,
-};
+use fileio::protocol::{Change, Commit, Create, Credentials, Existing, Read, Settle, Write};
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
 use meta::audit::Pending;
@@ -53,6 +51,11 @@ pub(super) const SHAPES: [Shape; 2] = [
 ];
 
 impl Shape {
+    /// Bytes of each disk.
+    pub(super) fn disk_length(self) -> u64 {
+        self.layout().geometry().disk_length()
+    }
+
     fn layout(self) -> Layout {
         let Self { fs_nodes, disk_nodes, disks_per_node, .. } = self;
         let stripe_size = 16 << 10;
@@ -120,7 +123,8 @@ pub(super) fn setup() -> impl Iterator<Item = (u64, Op)> {
     (SETUP_NUMBER..).zip(SETUP.iter().copied())
 }
 
-fn open(shape: Shape, disks: &Disks, epoch: u64) -> Cluster {
+/// A cluster on these disks; nothing is served yet.
+pub(super) fn open(shape: Shape, disks: &Disks, epoch: u64) -> Cluster {
     let cluster = Cluster::before_epoch(SEED, shape.layout(), epoch);
     for (path, disk) in cluster.disk_paths().iter().zip(disks) {
         cluster.world().disk(path).restore(disk);
