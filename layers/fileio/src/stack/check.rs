@@ -71,12 +71,11 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<Checked, StackE
         let served = engine.get(SERVED_KEY)?.and_then(|served| from_bytes(&served).ok());
         known = (recorded(engine)?, engine.last_epoch()?, Epoch(served.unwrap_or(0)));
     }
-    let (geometry, epoch, served) = match known {
-        (Some(geometry), epoch, served) => (geometry, epoch, served),
-        (None, ..) => {
-            let (geometry, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
-            (geometry, epoch, Epoch(0))
-        }
+    let (geometry, epoch, served) = if let (Some(geometry), epoch, served) = known {
+        (geometry, epoch, served)
+    } else {
+        let (geometry, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
+        (geometry, epoch, Epoch(0))
     };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let machine = Embedded::start(Config {

@@ -119,16 +119,13 @@ impl NodeAudit {
         value: &[u8],
         used: &mut Vec<Used>,
     ) -> Option<(u64, u64, Chunk)> {
-        match self.try_take(key, value, used) {
-            Some(chunk) => chunk,
-            None => {
-                let thing = format!("a key of node {}", self.node);
-                let key = key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-                let what = format!("key {key} or its value means nothing");
-                self.flaws.push(Flaw::new(thing, what, COPY_OUT));
-                None
-            }
+        let taken = self.try_take(key, value, used);
+        if taken.is_none() {
+            let thing = format!("a key of node {}", self.node);
+            let what = format!("key {key:02x?} or its value means nothing");
+            self.flaws.push(Flaw::new(thing, what, COPY_OUT));
         }
+        taken.flatten()
     }
 
     #[allow(clippy::option_option, reason = "unreadable, no chunk, a chunk")]

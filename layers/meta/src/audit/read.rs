@@ -16,6 +16,8 @@ use super::space::{Owner, Used, compare};
 use crate::protocol::{Chunk, Run};
 use crate::store::{GroupLayout, Image, Part, StoreError};
 
+/// The longest way ahead that is waited for, in microseconds.
+const YEAR_US: u128 = 365 * 24 * 3600 * 1_000_000;
 /// Runs of blocks that are read at once.
 const READS_MAX: usize = 8;
 
@@ -153,8 +155,8 @@ impl Pace<'_> {
         if self.data.rate_bytes == 0 {
             return;
         }
-        let due = self.bytes as f64 / self.data.rate_bytes as f64;
-        let due = self.began + Duration::try_from_secs_f64(due).unwrap_or(Duration::MAX / 2);
+        let due_us = u128::from(self.bytes) * 1_000_000 / u128::from(self.data.rate_bytes);
+        let due = self.began.saturating_add(Duration::from_micros(due_us.min(YEAR_US) as u64));
         let ahead = due.saturating_sub(self.context.now());
         if !ahead.is_zero() {
             self.context.sleep(ahead).await;

@@ -200,7 +200,7 @@ impl Tree {
         }
         for (&ino, inode) in &self.inodes {
             let attributes = &inode.attributes;
-            let named = names.get(&(ino, attributes.generation)).copied().unwrap_or(0);
+            let count = names.get(&(ino, attributes.generation)).copied().unwrap_or(0);
             if attributes.kind == (Kind::Directory {}) {
                 let below = directories.get(&ino).copied().unwrap_or(0);
                 if u64::from(attributes.links) != 2 + u64::from(below) {
@@ -208,14 +208,14 @@ impl Tree {
                     let what = format!("a directory counts {links} links, has 2 + {below}");
                     self.flaws.push(Flaw::of(ino, what, "its content is there; copy it out"));
                 }
-                if named != u32::from(ino != ROOT) {
-                    let what = format!("a directory has {named} names");
+                if count != u32::from(ino != ROOT) {
+                    let what = format!("a directory has {count} names");
                     self.flaws.push(Flaw::of(ino, what, COPY_OUT));
                 }
-            } else if named != attributes.links {
-                let what = match named {
+            } else if count != attributes.links {
+                let what = match count {
                     0 => "a file has no name".to_owned(),
-                    _ => format!("a file counts {} links, has {named} names", attributes.links),
+                    _ => format!("a file counts {} links, has {count} names", attributes.links),
                 };
                 self.flaws.push(Flaw::of(ino, what, "copy the file before a name is removed"));
             }
@@ -316,15 +316,15 @@ impl Tree {
 
 /// The path of an inode; `None` if no name leads to it from the root.
 fn path(named: &BTreeMap<u64, (u64, &Name)>, ino: u64) -> Option<String> {
-    let (mut names, mut here) = (Vec::new(), ino);
+    let (mut parts, mut here) = (Vec::new(), ino);
     while here != ROOT {
         let (above, name) = named.get(&here)?;
-        names.push(name.to_string());
+        parts.push(name.to_string());
         here = *above;
-        if names.len() > PATH_DEPTH_MAX {
+        if parts.len() > PATH_DEPTH_MAX {
             return None;
         }
     }
-    names.reverse();
-    Some(format!("/{}", names.join("/")))
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
 }
