@@ -14,7 +14,7 @@ use runtime::wire::from_bytes;
 use runtime::{Context, Epoch, NodeId};
 
 use super::boot::disk_paths;
-use super::volume::{SERVED_KEY, TRANSFER_BYTES, identify_disks, recorded};
+use super::volume::{SERVED_KEY, TRANSFER_BYTES, cores, identify_disks, recorded};
 use super::{StackError, node};
 
 /// How far a check has come.
@@ -77,9 +77,8 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<Checked, StackE
         let (geometry, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
         (geometry, epoch, Epoch(0))
     };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let machine = Embedded::start(Config {
-        threads: cores.min(geometry.fs_nodes as usize),
+        threads: cores().min(geometry.fs_nodes as usize),
         fs_nodes: geometry.fs_nodes,
         disk_nodes: geometry.disk_nodes,
         epoch,

@@ -175,9 +175,12 @@ fn trouble(path: PathBuf, error: DiskError) -> String {
     StackError::Disk { path, error }.to_string()
 }
 
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 fn start(geometry: &Geometry, epoch: Epoch, options: &RunOptions) -> Result<Embedded, StackError> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = if options.threads == 0 { cores } else { options.threads };
+    let threads = if options.threads == 0 { cores() } else { options.threads };
     Ok(Embedded::start(Config {
         threads: threads.min(geometry.fs_nodes as usize),
         fs_nodes: geometry.fs_nodes,
