@@ -14,12 +14,16 @@ const USAGE: u8 = 2;
 /// The volume cannot be opened.
 const VOLUME: u8 = 3;
 
+/// A check has found flaws.
+const FLAWED: u8 = 4;
+
 /// The exit codes, for the help.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
   0  everything was done
   1  an operation failed; what and why is on standard error
   2  the command line makes no sense
-  3  the volume cannot be opened: not there, not a volume, or in use";
+  3  the volume cannot be opened: not there, not a volume, or in use
+  4  a check has found flaws";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +58,9 @@ pub(crate) enum Failure {
     /// What must be so is not.
     #[error("{0}")]
     Wrong(String),
+    /// A volume is not as it must be; each flaw was told.
+    #[error("volume {}: {count} flaws, nothing was changed; each is told above with what to do", volume.display())]
+    Flawed { volume: PathBuf, count: u64 },
     /// Some of many things failed; each was told.
     #[error("{failed} of {total} were not done; see the messages above")]
     Some { failed: usize, total: usize },
@@ -113,6 +120,7 @@ impl Failure {
         match self {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
+            Self::Flawed { .. } => FLAWED,
             Self::Serve { .. }
             | Self::Mount { .. }
             | Self::Inside { .. }

@@ -36,6 +36,11 @@ impl Progress {
         Self { bar: ProgressBar::new(total).with_style(style(template)) }
     }
 
+    /// How many steps there are, if that was not known at first.
+    pub(crate) fn set_total(&self, total: u64) {
+        self.bar.set_length(total);
+    }
+
     /// So many steps are done; `message` tells more.
     pub(crate) fn at(&self, steps: u64, message: impl Into<Cow<'static, str>>) {
         self.bar.set_position(steps);

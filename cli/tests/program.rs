@@ -125,3 +125,56 @@ fn exit_codes_tell_what_kind_of_failure_it_was() {
     assert_eq!(code, Some(1));
     assert!(text.contains("cannot listen at 203.0.113.1:1"), "{text}");
 }
+
+/// Overwrites every block of a file on this computer that `chosen` chooses.
+fn overwrite(path: &Path, chosen: impl Fn(&[u8]) -> bool) -> usize {
+    let mut bytes = fs::read(path).unwrap();
+    let mut count = 0;
+    for block in bytes.chunks_mut(4096).filter(|block| chosen(block)) {
+        block[100] ^= 1;
+        count += 1;
+    }
+    fs::write(path, bytes).unwrap();
+    count
+}
+
+#[test]
+fn a_check_tells_sound_damaged_foreign_and_served_volumes_apart_and_writes_nothing() {
+    let directory = formatted();
+    let here = directory.path();
+    fs::write(here.join("marked"), vec![0xA7; 50_000]).unwrap();
+    ok(here, &["mkdir", "VOL:/a"]);
+    ok(here, &["put", "marked", "VOL:/a/marked"]);
+    let disks = ["VOL/disks/n0d0", "VOL/disks/n1d0"].map(|disk| here.join(disk));
+    let before = disks.each_ref().map(|disk| fs::read(disk).unwrap());
+    let text = ok(here, &["check", "VOL", "--data"]);
+    assert!(text.contains("sound") && text.contains("3 (2 directories)"), "{text}");
+    let json = ok(here, &["check", "VOL", "--json"]);
+    assert!(json.contains("\"sound\": true"), "{json}");
+    assert!(disks.each_ref().map(|disk| fs::read(disk).unwrap()) == before, "a check has written");
+
+    let (server, _) = Server::start(here, &[]);
+    let (code, text) = fails(here, &["check", "VOL"]);
+    assert_eq!(code, Some(3));
+    assert!(text.contains("in use by another process"), "{text}");
+    server.stop("-TERM");
+
+    let is_data = |block: &[u8]| block[..200].iter().all(|&byte| byte == 0xA7);
+    let hurt: usize = disks.iter().map(|disk| overwrite(disk, is_data)).sum();
+    assert!(hurt > 0, "the data is on the disks");
+    assert!(ok(here, &["check", "VOL"]).contains("sound"), "data was not asked for");
+    let output = mdfs(here, &["scrub", "VOL"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.contains("(/a/marked): 4096 bytes of data at offset 0 are damaged"), "{text}");
+
+    ok(here, &["format", "OTHER", "--disk-nodes", "2", "--disk-size", "256MiB", "--nodes", "8"]);
+    fs::copy(here.join("OTHER/disks/n0d0"), &disks[0]).unwrap();
+    let (code, text) = fails(here, &["check", "VOL"]);
+    assert_eq!(code, Some(3));
+    assert!(text.contains("the disk belongs to volume"), "{text}");
+    fs::write(&disks[0], &before[0]).unwrap();
+    let (code, text) = fails(here, &["check", "VOL"]);
+    assert_eq!(code, Some(3));
+    assert!(text.contains("old image"), "{text}");
+}

@@ -41,6 +41,14 @@ impl Sled {
     }
 }
 
+impl Sled {
+    /// The last epoch that was given, 0 if none was.
+    pub fn last_epoch(&self) -> Result<Epoch, CoordinationError> {
+        let last = self.get(EPOCH_KEY)?;
+        Ok(last.and_then(|value| crate::wire::from_bytes(&value).ok()).unwrap_or_default())
+    }
+}
+
 impl Coordination for Sled {
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CoordinationError> {
         Ok(self.database.get(key)?.map(|value| value.to_vec()))
@@ -53,9 +61,7 @@ impl Coordination for Sled {
     }
 
     fn next_epoch(&self, after: Epoch) -> Result<Epoch, CoordinationError> {
-        let last =
-            self.get(EPOCH_KEY)?.and_then(|value| crate::wire::from_bytes::<Epoch>(&value).ok());
-        let next = Epoch(last.unwrap_or_default().max(after).0 + 1);
+        let next = Epoch(self.last_epoch()?.max(after).0 + 1);
         self.put(EPOCH_KEY, &crate::wire::to_bytes(&next))?;
         Ok(next)
     }

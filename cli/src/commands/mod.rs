@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod cat;
+mod check;
 mod demo;
 mod df;
 mod format;
@@ -45,6 +46,8 @@ enum Command {
     Rm(rm::Rm),
     Mv(mv::Mv),
     Df(df::Df),
+    Check(check::Check),
+    Scrub(check::Scrub),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
 }
@@ -65,6 +68,8 @@ impl Program {
             Command::Rm(rm) => rm.run(session),
             Command::Mv(mv) => mv.run(session),
             Command::Df(df) => df.run(session),
+            Command::Check(check) => check.run(session),
+            Command::Scrub(scrub) => scrub.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
         }
@@ -75,6 +80,8 @@ impl Program {
         match self.command {
             // The faults of a simulation are there to be warned of.
             Command::Sim(_) => "off",
+            // What it finds is its output, with more of where it is.
+            Command::Check(_) | Command::Scrub(_) => "error",
             _ => "warn",
         }
     }

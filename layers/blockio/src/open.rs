@@ -139,6 +139,13 @@ pub async fn open_disk(disk: &dyn Disk, expected: &Expected) -> Result<Superbloc
     found.take_over(disk, expected.epoch).await
 }
 
+impl Found {
+    /// Is one of the two superblocks missing, damaged or old?
+    pub(crate) fn needs_repair(&self) -> bool {
+        self.needs_repair
+    }
+}
+
 /// A disk that was checked, but not yet taken for the opener's epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {

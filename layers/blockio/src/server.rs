@@ -1,18 +1,19 @@
 //! The disk node: the disks of one node, for everybody (thesis section 2.3.3).
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, join_all, try_join_all};
+use futures::future::{LocalBoxFuture, join_all, ready, try_join_all};
 use runtime::disk::Disk;
 use runtime::protocol::Undelivered;
 use runtime::{Caller, Context, Epoch, NodeKind};
 
 use crate::geometry::Geometry;
 use crate::manager::Manager;
-use crate::open::{DiskError, Expected, check_disk};
+use crate::open::{DiskError, Expected, Found, check_disk};
 use crate::protocol::{
     BlockIo, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Write, WriteSlot,
 };
@@ -76,6 +77,50 @@ pub enum OpenError {
     },
 }
 
+/// Checks all disks of the disk node of `context`: only reads.
+async fn check_disks(
+    context: &Context,
+    geometry: Geometry,
+    disks: &[Rc<dyn Disk>],
+    config: Config,
+) -> Result<(u32, Vec<Found>), OpenError> {
+    let NodeKind::Disk(disk_node) = context.node().kind() else {
+        panic!("{} is no disk node", context.node());
+    };
+    let (expected, found) = (geometry.disks_per_node, disks.len());
+    if found != expected as usize {
+        return Err(OpenError::Count { disk_node, expected, found });
+    }
+    let epoch = context.epoch();
+    let checks = (0..).zip(disks).map(|(disk, device)| async move {
+        let expected = Expected { geometry, disk_node, disk, epoch, served: config.served };
+        let found = check_disk(&**device, &expected).await;
+        found.map_err(|why| OpenError::Disk { disk_node, disk, why })
+    });
+    Ok((disk_node, try_join_all(checks).await?))
+}
+
+/// A disk that is not written to, whoever asks.
+struct ReadOnly(Rc<dyn Disk>);
+
+impl Disk for ReadOnly {
+    fn length(&self) -> u64 {
+        self.0.length()
+    }
+    fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>> {
+        self.0.read(offset, length)
+    }
+    fn write(&self, _: u64, _: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
+        ready(Err(io::ErrorKind::ReadOnlyFilesystem.into())).boxed_local()
+    }
+    fn sync(&self) -> LocalBoxFuture<'static, io::Result<()>> {
+        ready(Ok(())).boxed_local()
+    }
+    fn is_direct(&self) -> bool {
+        self.0.is_direct()
+    }
+}
+
 /// The server of one disk node.
 pub struct Server {
     geometry: Geometry,
@@ -105,34 +150,48 @@ impl Server {
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Result<Rc<Self>, OpenError> {
-        let NodeKind::Disk(disk_node) = context.node().kind() else {
-            panic!("{} is no disk node", context.node());
-        };
-        let (expected, found) = (geometry.disks_per_node, disks.len());
-        if found != expected as usize {
-            return Err(OpenError::Count { disk_node, expected, found });
-        }
+        let (disk_node, checked) = check_disks(context, geometry, &disks, config).await?;
         let epoch = context.epoch();
-        let checks = (0..).zip(&disks).map(|(disk, device)| async move {
-            let expected = Expected { geometry, disk_node, disk, epoch, served: config.served };
-            let found = check_disk(&**device, &expected).await;
-            found.map_err(|why| OpenError::Disk { disk_node, disk, why })
-        });
-        let checked = try_join_all(checks).await?;
         let take_overs = (0..).zip(&disks).zip(checked).map(|((disk, device), found)| async move {
             let taken = found.take_over(&**device, epoch).await;
             taken.map_err(|why| OpenError::Disk { disk_node, disk, why })
         });
         try_join_all(take_overs).await?;
+        Ok(Self::new(context, geometry, disk_node, disks, config))
+    }
+
+    /// Checks the disks of the disk node of `context` likewise and serves them, without a write to any:
+    /// the epoch is not made durable, and writes are refused. Says which disks have a superblock that is
+    /// missing, damaged or old; the other one of these disks is good.
+    pub async fn open_to_read(
+        context: &Context,
+        geometry: Geometry,
+        disks: Vec<Rc<dyn Disk>>,
+        config: Config,
+    ) -> Result<(Rc<Self>, Vec<u32>), OpenError> {
+        let (disk_node, checked) = check_disks(context, geometry, &disks, config).await?;
+        let hurt = (0..).zip(&checked).filter(|(_, found)| found.needs_repair());
+        let hurt = hurt.map(|(disk, _)| disk).collect();
+        let disks = disks.into_iter().map(|disk| Rc::new(ReadOnly(disk)) as Rc<dyn Disk>);
+        Ok((Self::new(context, geometry, disk_node, disks.collect(), config), hurt))
+    }
+
+    fn new(
+        context: &Context,
+        geometry: Geometry,
+        disk_node: u32,
+        disks: Vec<Rc<dyn Disk>>,
+        config: Config,
+    ) -> Rc<Self> {
         let Config { depth_per_disk, queue_length_max, write_buffer_bytes, .. } = config;
-        Ok(Rc::new(Self {
+        Rc::new(Self {
             geometry,
             disk_node,
             life: context.random(),
             manager: Manager::new(context.clone(), disks, depth_per_disk, queue_length_max),
             write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
             held_bytes: Cell::new(0),
-        }))
+        })
     }
 
     async fn answer(&self, request: Request) -> Reply {

@@ -84,7 +84,7 @@ pub(crate) fn chunk_index(key: &[u8]) -> Option<u64> {
 
 /// Past the last chunk of the file `ino`.
 pub(crate) fn chunks_end(ino: u64) -> Vec<u8> {
-    key(table::CHUNK, &[ino + 1])
+    after(table::CHUNK, ino)
 }
 
 /// The place of a name in the order of its directory at its node.
@@ -106,7 +106,7 @@ pub(crate) fn name_parts(key: &[u8]) -> Option<(u64, &[u8])> {
 
 /// The names of `directory` after `after`.
 pub(crate) fn names_after(directory: u64, after: Option<u64>) -> Bound<Vec<u8>> {
-    let from = after.map_or(0, |after| after + 1);
+    let from = after.map_or(0, |after| after.saturating_add(1));
     Bound::Included(key(table::NAME, &[directory, from]))
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn names_start(directory: u64) -> Vec<u8> {
 
 /// Past the last name of `directory`.
 pub(crate) fn names_end(directory: u64) -> Vec<u8> {
-    key(table::NAME, &[directory + 1])
+    after(table::NAME, directory)
 }
 
 /// The blocks of `ino` from some chunk on are to be freed.
@@ -203,7 +203,7 @@ pub(crate) fn xattr_pieces(ino: u64, name: &XattrName) -> (Vec<u8>, Vec<u8>) {
 
 /// The range of all extended attributes of `ino`.
 pub(crate) fn xattrs(ino: u64) -> (Vec<u8>, Vec<u8>) {
-    (key(table::XATTR, &[ino]), key(table::XATTR, &[ino + 1]))
+    (key(table::XATTR, &[ino]), after(table::XATTR, ino))
 }
 
 /// The file `ino` has no name any more, and somebody may have it open.
@@ -248,6 +248,11 @@ fn key(table: u8, numbers: &[u64]) -> Vec<u8> {
         key.extend_from_slice(&number.to_be_bytes());
     }
     key
+}
+
+/// Past all keys of `table` that begin with `number`, which may come from a damaged disk.
+fn after(table: u8, number: u64) -> Vec<u8> {
+    number.checked_add(1).map_or_else(|| key(table + 1, &[]), |next| key(table, &[next]))
 }
 
 /// The number at byte `at` of a key.

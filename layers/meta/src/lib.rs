@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `protocol.rs` | every request and reply |
 //! | `attributes.rs` | words about files that all layers above share |
+//! | `audit/` | reading all metadata, of nodes that run or of a volume at rest, to check it |
 //! | `hash.rs` | which node owns an inode, a name |
 //! | `client.rs` | how the layer above asks |
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
@@ -31,6 +32,7 @@
 
 mod active;
 pub mod attributes;
+pub mod audit;
 pub mod chunks;
 pub mod client;
 pub mod hash;
@@ -39,4 +41,5 @@ pub mod protocol;
 mod server;
 pub mod store;
 
-pub use server::{MetaServer, NodeAudit, REPLIES_MAX, REPLY_AGE_MAX};
+pub use audit::NodeAudit;
+pub use server::{MetaServer, REPLIES_MAX, REPLY_AGE_MAX};

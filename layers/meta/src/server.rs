@@ -27,7 +27,6 @@ use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
 use runtime::{Caller, Context, NodeKind, Server};
 
-pub use self::audit::NodeAudit;
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;

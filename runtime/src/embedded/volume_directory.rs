@@ -171,6 +171,21 @@ impl VolumeDirectory {
         }
     }
 
+    /// The coordination store, if there is one and it can be opened. One that cannot is left alone.
+    pub fn coordination_if_sound(&self) -> Result<Option<Sled>, DirectoryError> {
+        let path = self.path.join(COORDINATION);
+        if !path.is_dir() {
+            return Ok(None);
+        }
+        match Sled::open(&path) {
+            Ok(engine) => Ok(Some(engine)),
+            Err(error) => {
+                tracing::warn!(%error, "the coordination store is damaged; the disks are asked");
+                Ok(None)
+            }
+        }
+    }
+
     /// The socket of the serving process.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)

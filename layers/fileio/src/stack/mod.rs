@@ -4,6 +4,7 @@
 //! machine.
 
 mod boot;
+mod check;
 pub mod node;
 mod volume;
 
@@ -17,7 +18,9 @@ use runtime::net::Address;
 use runtime::protocol::Undelivered;
 use runtime::{Context, Door, Epoch, NodeId};
 
+pub use self::check::{CheckOptions, CheckStep, Checked, check};
 pub use blockio::Geometry;
+pub use meta::audit::{Flaw, Pending, Summary};
 
 use crate::protocol::{Error, Settle};
 

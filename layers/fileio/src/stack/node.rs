@@ -64,6 +64,25 @@ pub async fn serve_disks(
     Ok(())
 }
 
+/// As [`serve_disks`], for a look at a volume that nobody serves: nothing is written. Returns the paths
+/// of disks with a damaged superblock beside a good one.
+pub async fn serve_disks_to_read(
+    context: Context,
+    geometry: Geometry,
+    last_served: Epoch,
+    paths: Vec<PathBuf>,
+) -> Result<Vec<PathBuf>, StackError> {
+    let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
+    let config = blockio::Config { served: last_served, ..blockio::Config::default() };
+    let opened = blockio::Server::open_to_read(&context, geometry, disks, config).await;
+    let (server, hurt) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Err(with_path(error, paths)),
+    };
+    context.serve::<blockio::protocol::BlockIo>(server);
+    Ok(hurt.into_iter().filter_map(|disk| paths.get(disk as usize).cloned()).collect())
+}
+
 /// The operator knows disks by their paths.
 fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> StackError {
     match error {

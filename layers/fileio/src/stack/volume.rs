@@ -17,10 +17,10 @@ use super::{FormatOptions, RunOptions, Running, StackError};
 const VOLUME_KEY: &str = "volume";
 
 /// The key of the last epoch that was durable on all disks.
-const SERVED_KEY: &str = "served";
+pub(super) const SERVED_KEY: &str = "served";
 
 /// Buffers for transfers under way, besides the cache.
-const TRANSFER_BYTES: usize = 256 << 20;
+pub(super) const TRANSFER_BYTES: usize = 256 << 20;
 
 /// Makes a volume in `directory`.
 pub(super) fn format(directory: &Path, options: &FormatOptions) -> Result<Geometry, StackError> {
@@ -119,7 +119,7 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, St
     Ok(Running { machine, geometry, epoch, directory })
 }
 
-fn recorded(engine: &Sled) -> Result<Option<Geometry>, StackError> {
+pub(super) fn recorded(engine: &Sled) -> Result<Option<Geometry>, StackError> {
     let record = engine.get(VOLUME_KEY)?;
     Ok(record.and_then(|record| from_bytes(&record).ok()))
 }
@@ -127,6 +127,16 @@ fn recorded(engine: &Sled) -> Result<Option<Geometry>, StackError> {
 /// Finds out from the disks what the volume is, and in which epoch it was opened last.
 fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoch), StackError> {
     tracing::warn!("the volume's record is missing; it is rebuilt from the disks");
+    let (geometry, epoch) = identify_disks(directory, DiskAccess::from_environment()?)?;
+    engine.put(VOLUME_KEY, &to_bytes(&geometry))?;
+    Ok((geometry, epoch))
+}
+
+/// What the disks say the volume is, and in which epoch it was opened last.
+pub(super) fn identify_disks(
+    directory: &VolumeDirectory,
+    disk_access: DiskAccess,
+) -> Result<(Geometry, Epoch), StackError> {
     let found = directory.disks()?;
     let paths: Vec<PathBuf> =
         found.iter().map(|&(node, disk)| directory.disk(node, disk)).collect();
@@ -136,7 +146,7 @@ fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoc
         disk_nodes: 1,
         epoch: Epoch(0),
         pool_bytes: 64 << 20,
-        disk_access: DiskAccess::from_environment()?,
+        disk_access,
     };
     let machine = Embedded::start(config)?;
     let identified = machine.on_node(NodeId::disk(0), move |context| async move {
@@ -158,7 +168,6 @@ fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoc
         return Err(StackError::Unknown(troubles.join("; ")));
     };
     let epoch = volumes.iter().map(|(_, epoch)| *epoch).max().unwrap_or_default();
-    engine.put(VOLUME_KEY, &to_bytes(geometry))?;
     Ok((*geometry, epoch))
 }
 
@@ -166,9 +175,12 @@ fn trouble(path: PathBuf, error: DiskError) -> String {
     StackError::Disk { path, error }.to_string()
 }
 
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 fn start(geometry: &Geometry, epoch: Epoch, options: &RunOptions) -> Result<Embedded, StackError> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = if options.threads == 0 { cores } else { options.threads };
+    let threads = if options.threads == 0 { cores() } else { options.threads };
     Ok(Embedded::start(Config {
         threads: threads.min(geometry.fs_nodes as usize),
         fs_nodes: geometry.fs_nodes,

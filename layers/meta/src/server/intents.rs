@@ -239,7 +239,10 @@ impl MetaServer {
                 self.replies.put((call, outcome), now, &mut batch);
                 if let Some(addition) = &addition {
                     addition.put(&mut batch);
-                    batch.put(keys::inode_count(), to_bytes(&(self.inode_count.get() + 1)));
+                    batch.put(
+                        keys::inode_count(),
+                        to_bytes(&(self.inode_count.get().saturating_add(1))),
+                    );
                 }
                 if let Some(number) = number {
                     let promised = self.promised(number);
@@ -263,7 +266,7 @@ impl MetaServer {
         self.install_staged(staged);
         if let Some(Addition { made, .. }) = addition {
             let ino = made.attributes.ino;
-            self.inode_count.set(self.inode_count.get() + 1);
+            self.inode_count.set(self.inode_count.get().saturating_add(1));
             if made.attributes.kind == (crate::attributes::Kind::Directory {}) {
                 self.directories.made(ino, position);
             }
@@ -494,7 +497,7 @@ impl MetaServer {
         self.delete_promises(&finished).await?;
         // All marks are forgotten together, in the next phase.
         self.intents.open.borrow_mut().clear();
-        self.intents.retired_below.set(finished.last().map_or(0, |last| last + 1));
+        self.intents.retired_below.set(finished.last().map_or(0, |last| last.saturating_add(1)));
         Ok(())
     }
 

@@ -135,7 +135,7 @@ impl MetaServer {
             let kept = Kept { sequence, outcome, position: Position::default(), intent: None };
             self.replies.kept.borrow_mut().insert(call, kept);
             self.replies.slots.borrow_mut().push_back(Slot { number, call, sequence, since });
-            self.replies.sequence.set(sequence + 1);
+            self.replies.sequence.set(sequence.checked_add(1).ok_or_else(bad)?);
         }
         Ok(())
     }

@@ -40,7 +40,7 @@
 //! | `overlay.rs` | changes not yet in the tree |
 //! | `checkpoint.rs`, `map.rs`, `root.rs` | a new root and what it names |
 //! | `open.rs` | format and mount |
-//! | `audit.rs` | reading everything, to check it |
+//! | `audit.rs`, `image.rs` | reading everything, to check it: of a store that runs, of one that does not |
 //! | `device.rs` | the logical disk, by block number |
 //!
 //! The bytes on disk are specified in `docs/format.md`.
@@ -52,6 +52,7 @@ mod checkpoint;
 mod device;
 mod error;
 mod groups;
+mod image;
 mod limits;
 mod log;
 mod map;
@@ -79,6 +80,7 @@ pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
+pub use self::image::{Image, ImageSpace, Part, Walk};
 pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;

@@ -19,7 +19,7 @@ use super::log::replay::replay;
 use super::log::{Log, Segment};
 use super::map;
 use super::overlay::Overlay;
-use super::page::{self, Owner, PageKind, PageRef};
+use super::page::{self, COUNTER_END, Owner, PageKind, PageRef};
 use super::root::{self, Root};
 use super::space::{Kept, Space};
 use super::state::{NUMBERS_AHEAD, State};
@@ -30,13 +30,14 @@ use super::{PAGE_CACHE_BYTES, Store};
 const NUMBER_FIRST: u64 = 16;
 
 /// What a node was before it is started.
-struct Past {
-    space: Space,
-    overlay: Overlay,
+#[derive(Debug)]
+pub(super) struct Past {
+    pub(super) space: Space,
+    pub(super) overlay: Overlay,
     /// Its newest root, with position and counter as of the end of the log.
-    root: Root,
-    map_pages: Vec<PageRef>,
-    segments: Vec<Segment>,
+    pub(super) root: Root,
+    pub(super) map_pages: Vec<PageRef>,
+    pub(super) segments: Vec<Segment>,
 }
 
 impl Store {
@@ -113,14 +114,14 @@ impl Store {
     }
 }
 
-fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32) -> Pages {
+pub(super) fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32) -> Pages {
     let device = Device::new(ctx.clone(), stripes);
     let owner = Owner { volume: device.geometry().volume, node };
     Pages::new(device, owner, PAGE_CACHE_BYTES)
 }
 
 /// The state of the node at the end of its log.
-async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreError> {
+pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreError> {
     let (map_pages, kept) = read_map(pages, root.map).await?;
     let mut space = Space::new(GroupLayout::of(pages.device().geometry()));
     for (group, bits) in kept {
@@ -165,6 +166,9 @@ impl Past {
         if !in_order {
             let block = self.space.layout().stripe_run(self.root.start.pair.a).start;
             return Err(StoreError::Damaged { what: "the order of the log's records", block });
+        }
+        if head.counter >= COUNTER_END {
+            return Err(StoreError::Damaged { what: "the counter of a log record", block: 0 });
         }
         *last = Some(head.position);
         if head.position <= self.root.position {

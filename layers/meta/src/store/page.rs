@@ -34,6 +34,13 @@ const MAGIC: u32 = u32::from_le_bytes(*b"mdPG");
 /// is damage.
 pub(crate) const NUMBER_END: u64 = 1 << 62;
 
+/// Inode numbers are this counter times the number of nodes, and must fit 62 bits too.
+pub(crate) const COUNTER_END: u64 = NUMBER_END / runtime::ids::FS_NODES_MAX as u64;
+
+/// Levels of a tree, at most: with two children per page it would have more pages than there are
+/// blocks.
+pub(crate) const HEIGHT_MAX: u8 = 62;
+
 /// Who a piece of metadata belongs to: part of the identity of everything on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {

@@ -13,7 +13,7 @@ use super::device::Device;
 use super::error::StoreError;
 use super::log::Segment;
 use super::log::format::{LogId, Pair};
-use super::page::{FORMAT_VERSION, NUMBER_END, Owner, PageRef};
+use super::page::{COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, Owner, PageRef};
 use super::tree::Tree;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"mdRT");
@@ -119,10 +119,11 @@ impl Root {
         let (position, counter) = (u64::take(input)?, u64::take(input)?);
         let (keys, pages) = (u64::take(input)?, u64::take(input)?);
         let growing = [generation, sequence, position, counter, keys, pages];
-        if growing.into_iter().any(|number| number >= NUMBER_END) {
+        let height = u8::take(input)?;
+        let grown = growing.into_iter().any(|number| number >= NUMBER_END);
+        if grown || counter >= COUNTER_END || height > HEIGHT_MAX {
             return Ok(Slot::Nothing);
         }
-        let height = u8::take(input)?;
         let top = if height == 0 {
             input.bytes(PageRef::LENGTH)?;
             None
@@ -175,6 +176,19 @@ fn slot(node: u32, generation: u64) -> u32 {
 fn disks(geometry: &Geometry, node: u32) -> Vec<u32> {
     let count = geometry.disk_nodes * geometry.disks_per_node;
     (0..COPIES_MAX.min(count)).map(|copy| (node + copy) % count).collect()
+}
+
+/// On how many of the disks that should have it `root` is missing, of how many.
+pub(crate) async fn missing_copies(device: &Device, root: &Root) -> (usize, usize) {
+    let owner = root.log.owner;
+    let disks = disks(device.geometry(), owner.node);
+    let slot = slot(owner.node, root.generation);
+    let reads = join_all(disks.iter().map(|&disk| device.read_slot(disk, slot))).await;
+    let has_it = |read: &Result<Bytes, DiskError>| {
+        let found = read.as_ref().map(|slot| Root::decode(slot, owner));
+        matches!(found, Ok(Slot::Root(found)) if found.age() == root.age())
+    };
+    (reads.iter().filter(|read| !has_it(read)).count(), disks.len())
 }
 
 /// The newest root of a node.

@@ -23,6 +23,10 @@ pub(super) use self::ring::Ring;
 use crate::buffer::{ALIGNMENT, Pool};
 use crate::disk::Disk;
 
+/// A disk that another process has is tried so often, with this pause.
+const LOCK_TRIES_MAX: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// The environment variable that [`DiskAccess::from_environment`] reads.
 pub const DISK_ACCESS_VARIABLE: &str = "MDFS_DISK_ACCESS";
 
@@ -36,6 +40,8 @@ pub enum DiskAccess {
     Direct,
     /// Through the page cache, by threads.
     Cached,
+    /// The same, with files that are opened to be read only: not even a bug can write.
+    ReadOnly,
 }
 
 impl DiskAccess {
@@ -63,9 +69,10 @@ pub(super) async fn open(
     ring: io::Result<Rc<Ring>>,
 ) -> io::Result<Rc<dyn Disk>> {
     let opened = path.clone();
-    let (file, length) = cached::blocking(move || open_file(&opened)).await?;
+    let is_writable = access != DiskAccess::ReadOnly;
+    let (file, length) = cached::blocking(move || open_file(&opened, is_writable)).await?;
     let refused = match access {
-        DiskAccess::Cached => None,
+        DiskAccess::Cached | DiskAccess::ReadOnly => None,
         DiskAccess::Best | DiskAccess::Direct => {
             match try_direct(&file, length, &pool, ring).await {
                 Ok(disk) => return Ok(Rc::new(disk)),
@@ -108,10 +115,6 @@ fn tell_refusal(path: &Path, why: &io::Error) {
     });
 }
 
-/// A disk that another process has is tried so often, with this pause.
-const LOCK_TRIES_MAX: u32 = 100;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
 /// Locks the file for this process alone. The host ends the ring of a process that was killed a little
 /// later than the process, and only then lets go of its files: so this waits a little.
 #[allow(clippy::disallowed_methods, reason = "the machine itself does the blocking work")]
@@ -130,8 +133,8 @@ fn lock(file: &File) -> io::Result<()> {
 }
 
 /// The file and its length in bytes.
-fn open_file(path: &Path) -> io::Result<(File, u64)> {
-    let mut file = File::options().read(true).write(true).open(path)?;
+fn open_file(path: &Path, is_writable: bool) -> io::Result<(File, u64)> {
+    let mut file = File::options().read(true).write(is_writable).open(path)?;
     lock(&file)?;
     // A block device has no length in its metadata, but an end to seek to.
     let length = file.seek(SeekFrom::End(0))?;

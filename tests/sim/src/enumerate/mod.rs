@@ -23,9 +23,11 @@
 //! | `tree.rs` | what a walk sees |
 //! | `crashes.rs` | from a record to its crash states |
 //! | `oracle.rs` | what may be found |
+//! | `hostile.rs` | volumes that were tampered with |
 //! | `state.rs` | the name of one state, to look at it again |
 
 mod crashes;
+mod hostile;
 mod oracle;
 mod perform;
 mod state;
@@ -47,6 +49,7 @@ use self::vocabulary::{Op, VOCABULARY};
 use self::volume::{Disks, Found, SHAPES, Shape};
 use crate::{Planted, quiet};
 
+pub use self::hostile::{HostileTally, hostile};
 pub use self::state::replay;
 
 /// Violations that are told in full, of each group of workloads; each thing that is wrong once.

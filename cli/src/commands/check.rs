@@ -1,0 +1,264 @@
+//! `mdfs check` and `mdfs scrub`: is everything in a volume as it must be?
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use client::volume::{OpenCause, OpenError};
+use fileio::stack::{self, CheckOptions, CheckStep, Checked, Summary};
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::output::table;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::size::{Size, human};
+
+/// Check all metadata of a volume that nobody serves; nothing is written.
+///
+/// Reads superblocks, roots, logs, every page of metadata with its checksum, and compares names with
+/// files, counts of links, and every block with its owner. What a crash has left to be finished by the
+/// next start is told as pending, not as damage. Nothing is repaired.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs check scratch
+  mdfs check scratch --data --rate 200MiB
+  mdfs check scratch --json | jq .flaws
+
+Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked (it is in use, or its disks
+are not those of the volume). Each flaw is one line on standard output: the thing and where it is, what
+is wrong, what to do next.")]
+pub(crate) struct Check {
+    /// Read all data of files too, and compare each block with its checksum.
+    #[arg(long)]
+    data: bool,
+    /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
+    #[arg(long, value_name = "SIZE", requires = "data")]
+    rate: Option<Size>,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+    /// The volume's directory.
+    #[arg(value_name = "VOL")]
+    volume: PathBuf,
+}
+
+/// Read all data and metadata of a volume that nobody serves, and compare it with its checksums.
+///
+/// The same as `mdfs check --data`: finds blocks that have gone bad before somebody needs them. Nothing
+/// is written and nothing is repaired.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mdfs scrub scratch
+  mdfs scrub scratch --rate 100MiB          leaves the disks time for others
+
+Exit codes: 0 the volume is sound, 4 there are flaws, 3 it cannot be checked.")]
+pub(crate) struct Scrub {
+    /// Bytes of data per second, at most, as in 200MiB [default: as many as the disks give]
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+    /// The volume's directory.
+    #[arg(value_name = "VOL")]
+    volume: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    volume: String,
+    id: String,
+    sound: bool,
+    inodes: u64,
+    directories: u64,
+    names: u64,
+    file_bytes: u64,
+    data_bytes: u64,
+    total_bytes: u64,
+    free_bytes: u64,
+    xattrs: u64,
+    stored_replies: u64,
+    /// Bytes of data that were read and compared; absent if that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_bytes: Option<u64>,
+    pending: Pending,
+    lost_nodes: u32,
+    flaws_count: u64,
+    flaws: Vec<Flaw>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pending {
+    operations: u64,
+    trims: u64,
+    unlinked_files: u64,
+    passing_groups: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Flaw {
+    thing: String,
+    what: String,
+    next_step: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+}
+
+impl Check {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        run(&self.volume, self.data, self.rate, self.json, session)
+    }
+}
+
+impl Scrub {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        run(&self.volume, true, self.rate, self.json, session)
+    }
+}
+
+fn run(
+    volume: &Path,
+    data: bool,
+    rate: Option<Size>,
+    json: bool,
+    session: &mut Session,
+) -> Result<(), Failure> {
+    if rate.is_some_and(|rate| rate.0 == 0) {
+        return Err(Failure::Usage("--rate 0 reads nothing; leave it out for no limit".to_owned()));
+    }
+    let opened = |cause| OpenError { directory: volume.to_owned(), cause };
+    if !volume.is_dir() {
+        return Err(opened(OpenCause::NoDirectory).into());
+    }
+    let progress = Progress::of_work(1);
+    let read = Arc::new(AtomicU64::new(0));
+    let options = CheckOptions {
+        data,
+        rate_bytes: rate.map_or(0, |rate| rate.0),
+        on_step: on_step(progress.clone(), read.clone()),
+    };
+    let checked = stack::check(volume, &options);
+    progress.finish();
+    let checked = checked.map_err(|error| opened(OpenCause::Stack(error)))?;
+    let count = checked.summary.flaws.count();
+    let report = Report::new(volume, &checked, data.then(|| read.load(Relaxed)));
+    if json {
+        session.print_json(&report)?;
+    } else {
+        report.print(session)?;
+    }
+    if count == 0 { Ok(()) } else { Err(Failure::Flawed { volume: volume.to_owned(), count }) }
+}
+
+/// Tells on the bar how far it is, from all threads.
+fn on_step(progress: Progress, read: Arc<AtomicU64>) -> Arc<dyn Fn(CheckStep) + Send + Sync> {
+    let done = AtomicU64::new(0);
+    Arc::new(move |step| {
+        match step {
+            CheckStep::Node { of } => {
+                progress.set_total(of.into());
+                done.fetch_add(1, Relaxed);
+            }
+            CheckStep::Data { bytes } => drop(read.fetch_add(bytes, Relaxed)),
+        }
+        let (nodes, bytes) = (done.load(Relaxed), read.load(Relaxed));
+        let data = if bytes == 0 { String::new() } else { format!(", {} of data", human(bytes)) };
+        progress.at(nodes, format!("{nodes} nodes{data}"));
+    })
+}
+
+impl Report {
+    fn new(volume: &Path, checked: &Checked, read_bytes: Option<u64>) -> Self {
+        let Summary { pending, flaws, .. } = &checked.summary;
+        let found = &checked.summary;
+        let geometry = &checked.geometry;
+        let block_bytes = u64::from(geometry.stripe_size / geometry.blocks_per_stripe());
+        Self {
+            volume: volume.display().to_string(),
+            id: geometry.volume.to_string(),
+            sound: flaws.is_empty(),
+            inodes: found.inodes,
+            directories: found.directories,
+            names: found.names,
+            file_bytes: found.file_bytes,
+            data_bytes: found.data_blocks.saturating_mul(block_bytes),
+            total_bytes: found.owned_blocks.saturating_mul(block_bytes),
+            free_bytes: found.free_blocks.saturating_mul(block_bytes),
+            xattrs: found.xattrs,
+            stored_replies: found.replies,
+            read_bytes,
+            pending: Pending {
+                operations: pending.promises,
+                trims: pending.trims,
+                unlinked_files: pending.unlinked,
+                passing_groups: pending.passing_groups,
+            },
+            lost_nodes: checked.lost_nodes,
+            flaws_count: flaws.count(),
+            flaws: flaws.told().iter().map(Flaw::new).collect(),
+        }
+    }
+
+    fn print(&self, session: &mut Session) -> Result<(), Failure> {
+        for flaw in &self.flaws {
+            let Flaw { thing, what, next_step, .. } = flaw;
+            session.print(format!("{thing}: {what}; {next_step}\n"))?;
+        }
+        let untold = self.flaws_count - self.flaws.len() as u64;
+        if untold > 0 {
+            session.print(format!("and {untold} more\n"))?;
+        }
+        let mut rows = vec![
+            ("volume", self.id.clone()),
+            ("files", format!("{} ({} directories)", self.inodes, self.directories)),
+            ("names", self.names.to_string()),
+            ("file sizes", human(self.file_bytes)),
+            ("data", human(self.data_bytes)),
+            ("free", format!("{} of {}", human(self.free_bytes), human(self.total_bytes))),
+            ("attributes", self.xattrs.to_string()),
+            ("replies kept", self.stored_replies.to_string()),
+            ("pending", self.pending.in_words()),
+        ];
+        if let Some(bytes) = self.read_bytes {
+            rows.push(("data compared", human(bytes)));
+        }
+        if self.lost_nodes > 0 {
+            rows.push(("unreadable", format!("the metadata of {} nodes", self.lost_nodes)));
+        }
+        let verdict = match self.flaws_count {
+            0 => "sound".to_owned(),
+            1 => "1 flaw".to_owned(),
+            count => format!("{count} flaws"),
+        };
+        rows.push(("verdict", verdict));
+        let rows: Vec<Vec<Vec<u8>>> =
+            rows.into_iter().map(|(head, value)| vec![head.into(), value.into()]).collect();
+        session.print(table(&rows, &[false, false]))
+    }
+}
+
+impl Flaw {
+    fn new(flaw: &stack::Flaw) -> Self {
+        let stack::Flaw { thing, what, step, ino } = flaw.clone();
+        Self { thing, what, next_step: step, inode: ino }
+    }
+}
+
+impl Pending {
+    fn in_words(&self) -> String {
+        let Self { operations, trims, unlinked_files, passing_groups } = self;
+        let parts = [
+            (*operations, "operations to finish"),
+            (*trims, "files to free"),
+            (*unlinked_files, "files without a name"),
+            (*passing_groups, "groups of blocks on their way"),
+        ];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+    }
+}

@@ -1,0 +1,91 @@
+//! What is wrong with a volume, in words.
+
+use std::fmt;
+
+/// Flaws of one node that are told one by one, at most: a volume that is lost has millions.
+pub const FLAWS_MAX: usize = 1000;
+
+/// What to do about metadata that cannot be right.
+pub(crate) const COPY_OUT: &str =
+    "copy out what can still be read, then make the volume anew from a copy";
+/// What to do about one file that cannot be right.
+pub(crate) const REPLACE: &str = "bring the file back from its source or a copy";
+/// What to do about space that is lost, and nothing else.
+pub(crate) const ONLY_SPACE: &str = "no file is hurt, only this space is lost";
+/// What to do about a copy of something that is well.
+pub(crate) const HEALS: &str = "the next start of the volume writes it anew; watch that disk";
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flaw {
+    /// Which thing, and where it is.
+    pub thing: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// What to do about it.
+    pub step: &'static str,
+    /// The inode that it is about, if it is about one.
+    pub ino: Option<u64>,
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.thing, self.what, self.step)
+    }
+}
+
+impl Flaw {
+    /// Something about a thing that is no inode.
+    pub fn new(thing: impl Into<String>, what: impl Into<String>, step: &'static str) -> Self {
+        Self { thing: thing.into(), what: what.into(), step, ino: None }
+    }
+
+    /// Something about an inode.
+    pub(crate) fn of(ino: u64, what: impl Into<String>, step: &'static str) -> Self {
+        Self { thing: format!("inode {ino}"), what: what.into(), step, ino: Some(ino) }
+    }
+}
+
+/// Flaws in the order in which they were found.
+#[derive(Clone, Debug, Default)]
+pub struct Flaws {
+    told: Vec<Flaw>,
+    untold: u64,
+}
+
+impl Flaws {
+    /// Notes a flaw.
+    pub(crate) fn push(&mut self, flaw: Flaw) {
+        if self.told.len() < FLAWS_MAX {
+            self.told.push(flaw);
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// None at all?
+    pub fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
+
+    /// How many were found.
+    pub fn count(&self) -> u64 {
+        self.told.len() as u64 + self.untold
+    }
+
+    /// Those that are told one by one.
+    pub fn told(&self) -> &[Flaw] {
+        &self.told
+    }
+
+    /// Those that are told one by one, to be changed.
+    pub(crate) fn told_mut(&mut self) -> &mut [Flaw] {
+        &mut self.told
+    }
+
+    /// Adds those of another node.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.told.extend(other.told);
+        self.untold += other.untold;
+    }
+}

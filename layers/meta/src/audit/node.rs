@@ -1,0 +1,284 @@
+//! What one node holds, by its keys.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use runtime::wire::{Wire, from_bytes};
+
+use super::flaw::{COPY_OUT, Flaw, Flaws, REPLACE};
+use super::space::{Owner, Used};
+use crate::attributes::{Attributes, Kind, Name, XattrName};
+use crate::hash::{ino_node, name_node};
+use crate::keys;
+use crate::protocol::{Chunk, Dentry, Effect, Inode, IntentId, StoredReply};
+use crate::store::VALUE_BYTES_MAX;
+
+/// All metadata of one node, durable or not; or of several, see [`join`](Self::join).
+#[derive(Clone, Debug, Default)]
+pub struct NodeAudit {
+    /// The node; the last one, if several were joined.
+    pub node: u32,
+    /// Nodes of the volume.
+    pub nodes: u32,
+    /// Blocks in one chunk.
+    pub chunk_blocks: u32,
+    /// Allocation groups of the volume.
+    pub volume_groups: u64,
+    /// Its inodes.
+    pub inodes: Vec<Inode>,
+    /// Its names: the directory, the name, what it names.
+    pub names: Vec<(u64, Name, Dentry)>,
+    /// Blocks that the chunks of each file name.
+    pub blocks: BTreeMap<u64, u64>,
+    /// Bytes in each piece of each extended attribute, by inode and name.
+    pub xattrs: BTreeMap<(u64, Vec<u8>), Vec<usize>>,
+    /// Inodes whose removal, or cut, is not done to its end.
+    pub trims: BTreeSet<u64>,
+    /// Groups given to another node, or come from one, of which the two have not agreed yet.
+    pub passing_groups: u64,
+    /// Groups that were given and that nobody may have taken yet.
+    pub granted: BTreeSet<u64>,
+    /// Effects promised to other nodes, not yet known to be durable there.
+    pub promises: u64,
+    /// These promises.
+    pub promised: BTreeMap<IntentId, Vec<Effect>>,
+    /// Effects of other nodes' promises that are remembered as applied.
+    pub applied: u64,
+    /// Of these, by the node that has applied them.
+    pub marks: BTreeSet<(u32, IntentId)>,
+    /// Files without a name that somebody may have open.
+    pub unlinked: Vec<u64>,
+    /// Nodes that know of clients who may have files open.
+    pub holding_nodes: BTreeSet<u32>,
+    /// Stored replies.
+    pub replies: u64,
+    /// The allocation groups that it owns.
+    pub groups: Vec<u64>,
+    /// Blocks in them.
+    pub owned_blocks: u64,
+    /// Blocks that are free.
+    pub free_blocks: u64,
+    /// The count of inodes that the node keeps.
+    pub inode_count: u64,
+    /// Nodes of which not everything could be read: what they held is not known.
+    pub lost: BTreeSet<u32>,
+    /// What contradicts itself. Empty on a sound node.
+    pub flaws: Flaws,
+}
+
+fn value<T: Wire>(bytes: &[u8]) -> Option<T> {
+    from_bytes(bytes).ok()
+}
+
+impl NodeAudit {
+    /// Adds what another node holds.
+    pub fn join(&mut self, other: Self) {
+        self.node = other.node;
+        self.nodes = self.nodes.max(other.nodes);
+        self.chunk_blocks = self.chunk_blocks.max(other.chunk_blocks);
+        self.volume_groups = self.volume_groups.max(other.volume_groups);
+        self.inodes.extend(other.inodes);
+        self.names.extend(other.names);
+        for (ino, blocks) in other.blocks {
+            *self.blocks.entry(ino).or_default() += blocks;
+        }
+        self.xattrs.extend(other.xattrs);
+        self.unlinked.extend(other.unlinked);
+        self.holding_nodes.extend(other.holding_nodes);
+        self.trims.extend(other.trims);
+        self.passing_groups += other.passing_groups;
+        self.granted.extend(other.granted);
+        self.promises += other.promises;
+        self.promised.extend(other.promised);
+        self.groups.extend(other.groups);
+        self.owned_blocks += other.owned_blocks;
+        self.free_blocks += other.free_blocks;
+        self.applied += other.applied;
+        self.marks.extend(other.marks);
+        self.replies += other.replies;
+        self.inode_count = self.inode_count.saturating_add(other.inode_count);
+        self.lost.extend(other.lost);
+        self.flaws.extend(other.flaws);
+    }
+
+    /// Notes something that was seen outside of the metadata.
+    pub fn note(&mut self, flaw: Flaw) {
+        self.flaws.push(flaw);
+    }
+
+    /// Nothing of `node` could be read, for this reason.
+    pub fn lose(&mut self, node: u32, why: String) {
+        self.lost.insert(node);
+        self.flaws.push(Flaw::new(format!("the metadata of node {node}"), why, COPY_OUT));
+    }
+
+    /// Takes one key of the store; a key that cannot be read is a flaw. Returns the chunk, if it is
+    /// one.
+    pub(crate) fn take(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        used: &mut Vec<Used>,
+    ) -> Option<(u64, u64, Chunk)> {
+        let taken = self.try_take(key, value, used);
+        if taken.is_none() {
+            let thing = format!("a key of node {}", self.node);
+            let what = format!("key {key:02x?} or its value means nothing");
+            self.flaws.push(Flaw::new(thing, what, COPY_OUT));
+        }
+        taken.flatten()
+    }
+
+    #[allow(clippy::option_option, reason = "unreadable, no chunk, a chunk")]
+    fn try_take(
+        &mut self,
+        key: &[u8],
+        raw: &[u8],
+        used: &mut Vec<Used>,
+    ) -> Option<Option<(u64, u64, Chunk)>> {
+        let first = keys::number(key, 1);
+        match keys::table_of(key)? {
+            keys::Table::Inode => self.take_inode(first?, value(raw)?),
+            keys::Table::Chunk => {
+                let (ino, index) = (first?, keys::chunk_index(key)?);
+                let chunk: Chunk = value(raw)?;
+                if !chunk.is_valid(self.chunk_blocks) || !self.is_here(ino) {
+                    let what = format!("the block map of chunk {index} cannot be");
+                    self.flaws.push(Flaw::of(ino, what, REPLACE));
+                }
+                *self.blocks.entry(ino).or_default() += chunk.count();
+                let owner = Owner::Chunk { ino, index };
+                used.extend(chunk.disk_runs().into_iter().map(|run| Used { run, owner }));
+                return Some(Some((ino, index, chunk)));
+            }
+            keys::Table::Name => self.take_name(key, first?, value(raw)?)?,
+            keys::Table::Intent => self.take_intent(key, raw)?,
+            keys::Table::Count => self.inode_count = value(raw)?,
+            keys::Table::Holder => drop(self.holding_nodes.insert(self.node)),
+            keys::Table::Unlinked => self.unlinked.push(first?),
+            keys::Table::Applied => {
+                let node = u32::try_from(first?).ok()?;
+                let intent = IntentId { node, number: keys::number(key, 9)? };
+                self.marks.insert((self.node, intent));
+                self.applied += 1;
+            }
+            keys::Table::Reply => {
+                let _: StoredReply = value(raw)?;
+                if first? != self.replies {
+                    return None;
+                }
+                self.replies += 1;
+            }
+            keys::Table::Xattr => self.take_xattr(key, first?, raw.len())?,
+        }
+        Some(None)
+    }
+
+    fn is_here(&self, ino: u64) -> bool {
+        ino_node(ino, self.nodes.max(1)) == runtime::NodeId::fs(self.node)
+    }
+
+    fn take_inode(&mut self, ino: u64, inode: Inode) {
+        if inode.attributes.ino != ino || !self.is_here(ino) {
+            let what = format!("it is kept at node {} as inode {ino}", self.node);
+            self.flaws.push(Flaw::of(inode.attributes.ino, what, COPY_OUT));
+        }
+        self.inodes.push(inode);
+    }
+
+    fn take_name(&mut self, key: &[u8], directory: u64, dentry: Dentry) -> Option<()> {
+        let (position, name) = keys::name_parts(key)?;
+        let name = Name::new(name.to_vec()).ok()?;
+        let node = name_node(directory, &name, self.nodes.max(1));
+        if node != runtime::NodeId::fs(self.node) || position != keys::position(directory, &name) {
+            let thing = format!("name {name} in directory {directory}");
+            let what = format!("it is at node {}, where nobody looks for it", self.node);
+            self.flaws.push(Flaw::new(thing, what, COPY_OUT));
+        }
+        self.names.push((directory, name, dentry));
+        Some(())
+    }
+
+    fn take_intent(&mut self, key: &[u8], raw: &[u8]) -> Option<()> {
+        let number = keys::intent_number(key)?;
+        match keys::intent_kind(key)? {
+            keys::TRIMS => {
+                let _: u64 = value(raw)?;
+                self.trims.insert(number);
+            }
+            kind @ (keys::GRANTS | keys::ARRIVALS) => {
+                let _: u32 = value(raw)?;
+                self.passing_groups += 1;
+                if kind == keys::GRANTS {
+                    self.granted.insert(number);
+                }
+            }
+            keys::PROMISES => {
+                self.promised.insert(IntentId { node: self.node, number }, value(raw)?);
+                self.promises += 1;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn take_xattr(&mut self, key: &[u8], ino: u64, length: usize) -> Option<()> {
+        let (name, piece) = keys::xattr_parts(key)?;
+        XattrName::new(name.to_vec()).ok()?;
+        let lengths: &mut Vec<usize> = self.xattrs.entry((ino, name.to_vec())).or_default();
+        if usize::from(piece) != lengths.len() {
+            return None;
+        }
+        lengths.push(length);
+        Some(())
+    }
+
+    /// All keys are taken: what can be said of the node alone.
+    pub(crate) fn check(&mut self) {
+        self.check_xattrs();
+        self.check_unlinked();
+        if self.inodes.len() as u64 != self.inode_count {
+            let (inodes, count) = (self.inodes.len(), self.inode_count);
+            let what = format!("{inodes} inodes are there, {count} are counted");
+            let step = "only `df` is wrong by that";
+            self.flaws.push(Flaw::new(format!("node {}", self.node), what, step));
+        }
+    }
+
+    /// Extended attributes belong to an inode of the node, or to one that is being trimmed, and have
+    /// only whole pieces but the last.
+    fn check_xattrs(&mut self) {
+        let inodes: BTreeSet<u64> = self.inodes.iter().map(|inode| inode.attributes.ino).collect();
+        for ((ino, name), lengths) in &self.xattrs {
+            let name = String::from_utf8_lossy(name);
+            if !inodes.contains(ino) && !self.trims.contains(ino) {
+                let what = format!("it is not there, but its extended attribute {name} is");
+                self.flaws.push(Flaw::of(*ino, what, COPY_OUT));
+            }
+            let whole = lengths.split_last().is_none_or(|(&last, whole)| {
+                last <= VALUE_BYTES_MAX && whole.iter().all(|&length| length == VALUE_BYTES_MAX)
+            });
+            if !whole {
+                let what = format!("its extended attribute {name} lacks a piece");
+                self.flaws.push(Flaw::of(*ino, what, "set the attribute again"));
+            }
+        }
+    }
+
+    /// A file without a name has a mark, and nothing else has.
+    fn check_unlinked(&mut self) {
+        let is_unlinked =
+            |attributes: &Attributes| attributes.links == 0 && attributes.kind == (Kind::File {});
+        let nameless = self.inodes.iter().map(|inode| &inode.attributes);
+        let nameless: BTreeSet<u64> =
+            nameless.filter(|file| is_unlinked(file)).map(|file| file.ino).collect();
+        let marked: BTreeSet<u64> = self.unlinked.iter().copied().collect();
+        for &ino in nameless.difference(&marked) {
+            let what = "a file without a name, and nothing says that it goes when it is closed";
+            self.flaws.push(Flaw::of(ino, what, "no name is hurt, only its space is lost"));
+        }
+        for &ino in marked.difference(&nameless) {
+            let what = "marked as a file without a name, but it is none";
+            self.flaws.push(Flaw::of(ino, what, COPY_OUT));
+        }
+    }
+}

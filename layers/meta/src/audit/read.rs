@@ -1,0 +1,190 @@
+//! Reading a node that nobody serves. Nothing is written, and damage in one place does not keep the
+//! rest from being read.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::protocol::Error as DiskError;
+use blockio::{BLOCK_SIZE, Stripes};
+use futures::StreamExt as _;
+use futures::stream;
+use runtime::Context;
+
+use super::flaw::{COPY_OUT, Flaw, HEALS, REPLACE};
+use super::node::NodeAudit;
+use super::space::{Owner, Used, compare};
+use crate::protocol::{Chunk, Run};
+use crate::store::{GroupLayout, Image, Part, StoreError};
+
+/// The longest way ahead that is waited for, in microseconds.
+const YEAR_US: u128 = 365 * 24 * 3600 * 1_000_000;
+/// Runs of blocks that are read at once.
+const READS_MAX: usize = 8;
+
+/// How the data of files is read.
+pub struct Data {
+    /// Bytes per second, at most; 0 for as many as the disks give.
+    pub rate_bytes: u64,
+    /// Told how many bytes more were read.
+    pub on_read: Box<dyn Fn(u64)>,
+}
+
+impl std::fmt::Debug for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Data").field("rate_bytes", &self.rate_bytes).finish_non_exhaustive()
+    }
+}
+
+/// How fast data was read so far.
+struct Pace<'a> {
+    context: &'a Context,
+    stripes: &'a dyn Stripes,
+    data: &'a Data,
+    began: Duration,
+    bytes: u64,
+}
+
+/// Reads all metadata of `node` from `stripes`, which nobody writes to; with `data` the blocks of its
+/// files too, against the checksums that their chunks name.
+///
+/// Errors mean that not even the start was found: there is nothing to say about the node.
+pub async fn read_node(
+    context: &Context,
+    stripes: Rc<dyn Stripes>,
+    node: u32,
+    data: Option<Data>,
+) -> Result<NodeAudit, StoreError> {
+    let image = Image::read(context, stripes.clone(), node).await?;
+    let space = image.space();
+    let geometry = stripes.geometry();
+    let mut found = NodeAudit {
+        node,
+        nodes: geometry.fs_nodes,
+        chunk_blocks: geometry.blocks_per_stripe(),
+        volume_groups: GroupLayout::of(&geometry).count(),
+        groups: space.groups.clone(),
+        owned_blocks: space.owned_blocks,
+        free_blocks: space.free_blocks,
+        ..NodeAudit::default()
+    };
+    let (missing, of) = image.missing_roots().await;
+    if missing > 0 {
+        let what = format!("{missing} of {of} copies of it are missing or damaged");
+        found.flaws.push(Flaw::new(format!("the root of node {node}"), what, HEALS));
+    }
+    let mut pace = data.as_ref().map(|data| Pace {
+        context,
+        stripes: &*stripes,
+        data,
+        began: context.now(),
+        bytes: 0,
+    });
+    let mut used = Vec::new();
+    let is_whole = read_keys(&image, &mut found, &mut used, &mut pace).await;
+    // Of what a lost page named nothing is known: neither its blocks nor its inodes.
+    if is_whole {
+        for (runs, owner) in [(&space.map, Owner::Map), (&space.log, Owner::Log)] {
+            used.extend(runs.iter().map(|&run| Used { run, owner }));
+        }
+        compare(node, used, &space.kept, &mut found.flaws);
+        found.check();
+    }
+    Ok(found)
+}
+
+/// Takes every key. False if some could not be read.
+async fn read_keys(
+    image: &Image,
+    found: &mut NodeAudit,
+    used: &mut Vec<Used>,
+    pace: &mut Option<Pace<'_>>,
+) -> bool {
+    let (mut walk, mut is_whole) = (image.walk(), true);
+    while let Some(part) = walk.next().await {
+        match part {
+            Part::Entries(entries) => {
+                for (key, value) in entries {
+                    let chunk = found.take(&key, &value, used);
+                    if let (Some((ino, index, chunk)), Some(pace)) = (chunk, pace.as_mut()) {
+                        pace.read_chunk(ino, index, &chunk, found).await;
+                    }
+                }
+            }
+            Part::Damaged(error) => {
+                is_whole = false;
+                found.lost.insert(found.node);
+                let thing = format!("the metadata of node {}", found.node);
+                found.flaws.push(Flaw::new(thing, error.to_string(), COPY_OUT));
+            }
+        }
+    }
+    used.extend(walk.tree_runs.iter().map(|&run| Used { run, owner: Owner::Tree }));
+    is_whole
+}
+
+impl Pace<'_> {
+    async fn read_chunk(&mut self, ino: u64, index: u64, chunk: &Chunk, found: &mut NodeAudit) {
+        let stripes = self.stripes;
+        let layout = GroupLayout::of(&stripes.geometry());
+        let runs = chunk.runs.iter().map(|run| async move {
+            let place = Run { start: run.start, count: run.count() };
+            if !layout.is_run(place) {
+                return vec![(run.at.into(), "its blocks are outside of the disk".to_owned())];
+            }
+            bad_blocks(stripes, place, &run.checksums)
+                .await
+                .into_iter()
+                .map(|(block, why)| (u64::from(run.at) + block, why))
+                .collect::<Vec<(u64, String)>>()
+        });
+        let bad: Vec<_> = stream::iter(runs).buffered(READS_MAX).collect().await;
+        let per_chunk = u64::from(found.chunk_blocks);
+        for (block, why) in bad.into_iter().flatten() {
+            let offset = index.saturating_mul(per_chunk).saturating_add(block);
+            let offset = offset.saturating_mul(BLOCK_SIZE as u64);
+            let what = format!("4096 bytes of data at offset {offset} are damaged: {why}");
+            found.flaws.push(Flaw::of(ino, what, REPLACE));
+        }
+        self.rest(chunk.count() * BLOCK_SIZE as u64).await;
+    }
+
+    /// Waits until that many bytes more may have been read.
+    async fn rest(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        (self.data.on_read)(bytes);
+        if self.data.rate_bytes == 0 {
+            return;
+        }
+        let due_us = u128::from(self.bytes) * 1_000_000 / u128::from(self.data.rate_bytes);
+        let due = self.began.saturating_add(Duration::from_micros(due_us.min(YEAR_US) as u64));
+        let ahead = due.saturating_sub(self.context.now());
+        if !ahead.is_zero() {
+            self.context.sleep(ahead).await;
+        }
+    }
+}
+
+/// The blocks of a run that cannot be read as they were written, and why.
+async fn bad_blocks(stripes: &dyn Stripes, run: Run, expect: &[u32]) -> Vec<(u64, String)> {
+    let (mut bad, mut next) = (Vec::new(), 0);
+    let (stripe, offset) = stripes.geometry().block(run.start);
+    let first = offset / BLOCK_SIZE as u32;
+    while (next as usize) < expect.len() {
+        let length = (expect.len() as u32 - next) * BLOCK_SIZE as u32;
+        let from = offset + next * BLOCK_SIZE as u32;
+        let rest = expect[next as usize..].to_vec();
+        match stripes.read(stripe, from, length, rest).await {
+            Ok(_) => break,
+            Err(error @ DiskError::Corrupt { block, .. }) => {
+                let at = block.saturating_sub(first).max(next);
+                bad.push((u64::from(at), error.to_string()));
+                next = at + 1;
+            }
+            Err(error) => {
+                bad.push((u64::from(next), error.to_string()));
+                break;
+            }
+        }
+    }
+    bad
+}

@@ -1,0 +1,212 @@
+//! A store that is only read: its newest root, with the log replayed in memory. Nothing is written, so
+//! nothing is cleaned up either, and damage is told instead of refused where reading can go on.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use blockio::Stripes;
+use bytes::Bytes;
+use runtime::Context;
+
+use super::error::StoreError;
+use super::groups::Run;
+use super::open::{Past, pages, recover};
+use super::overlay::Merged;
+use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
+use super::rewrite::Change;
+use super::root;
+use super::tree::Pages;
+
+/// Above every key.
+const KEYS_END: [u8; KEY_BYTES_MAX + 1] = [u8::MAX; KEY_BYTES_MAX + 1];
+
+/// One node's store at the end of its log, to be looked at.
+#[derive(Debug)]
+pub struct Image {
+    pages: Pages,
+    past: Past,
+}
+
+/// What every block that the store itself needs is used for.
+#[derive(Clone, Debug, Default)]
+pub struct ImageSpace {
+    /// The allocation groups of the node.
+    pub groups: Vec<u64>,
+    /// Blocks in them.
+    pub owned_blocks: u64,
+    /// Blocks that are free.
+    pub free_blocks: u64,
+    /// Blocks that batches hold: tree pages, and what they named.
+    pub kept: Vec<Run>,
+    /// Pages of the space map.
+    pub map: Vec<Run>,
+    /// Stripes of the log.
+    pub log: Vec<Run>,
+}
+
+impl Image {
+    /// Reads the newest root of `node`, its space map and its log, with any epoch.
+    pub async fn read(
+        context: &Context,
+        stripes: Rc<dyn Stripes>,
+        node: u32,
+    ) -> Result<Self, StoreError> {
+        let pages = pages(context, stripes, node);
+        let root = root::newest(pages.device(), pages.owner()).await?;
+        let past = recover(&pages, root).await?;
+        Ok(Self { pages, past })
+    }
+
+    /// How many disks that should have a copy of the newest root have none, of how many.
+    pub async fn missing_roots(&self) -> (usize, usize) {
+        root::missing_copies(self.pages.device(), &self.past.root).await
+    }
+
+    /// How its space is used.
+    pub fn space(&self) -> ImageSpace {
+        let Past { space, map_pages, segments, .. } = &self.past;
+        let stripes = segments.iter().flat_map(|segment| segment.pair.stripes());
+        // Both copies on one stripe are one use of it.
+        let stripes: BTreeSet<u64> = stripes.collect();
+        ImageSpace {
+            groups: space.groups().collect(),
+            owned_blocks: space.owned_blocks(),
+            free_blocks: space.free_blocks(),
+            kept: space.kept_runs(),
+            map: map_pages.iter().map(PageRef::run).collect(),
+            log: stripes.into_iter().map(|stripe| space.layout().stripe_run(stripe)).collect(),
+        }
+    }
+
+    /// A walk over all its keys, in order.
+    pub fn walk(&self) -> Walk<'_> {
+        let tree = &self.past.root.tree;
+        let top = tree.top.map(|place| Step {
+            place,
+            level: tree.height.saturating_sub(1),
+            from: Bytes::new(),
+            to: Bytes::from_static(&KEYS_END),
+        });
+        Walk {
+            image: self,
+            todo: top.into_iter().collect(),
+            seen: BTreeSet::new(),
+            next_key: Bytes::new(),
+            is_over: false,
+            tree_runs: Vec::new(),
+            keys: 0,
+        }
+    }
+}
+
+/// A page still to be visited, and the keys that it may have.
+#[derive(Clone, Debug)]
+struct Step {
+    place: PageRef,
+    level: u8,
+    from: Bytes,
+    to: Bytes,
+}
+
+/// A part of the keys, or a page that cannot be used: what it held is left out.
+#[derive(Debug)]
+pub enum Part {
+    /// Keys with their values, in order.
+    Entries(Vec<(Bytes, Bytes)>),
+    /// Damage: which page, and how.
+    Damaged(StoreError),
+}
+
+/// A walk through the tree of an [`Image`], with the changes of its log. Every page is read once, so a
+/// tree that bites its own tail comes to an end.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    image: &'a Image,
+    todo: Vec<Step>,
+    seen: BTreeSet<u64>,
+    /// Keys before this one were told.
+    next_key: Bytes,
+    is_over: bool,
+    /// Pages that were read.
+    pub tree_runs: Vec<Run>,
+    keys: u64,
+}
+
+impl Walk<'_> {
+    /// The next part; `None` at the end.
+    pub async fn next(&mut self) -> Option<Part> {
+        while let Some(step) = self.todo.pop() {
+            match self.visit(&step).await {
+                Ok(None) => {}
+                Ok(Some(leaf)) => return Some(self.entries(Some(&leaf), &step.to)),
+                Err(error) => {
+                    // What the log says of the keys of a lost page is not told twice.
+                    self.next_key = self.next_key.clone().max(step.to);
+                    return Some(Part::Damaged(error));
+                }
+            }
+        }
+        if self.is_over {
+            return None;
+        }
+        self.is_over = true;
+        let rest = self.entries(None, &Bytes::from_static(&KEYS_END));
+        match self.miscounted() {
+            Some(error) => {
+                self.todo.clear();
+                self.next_key = Bytes::from_static(&KEYS_END);
+                Some(Part::Damaged(error))
+            }
+            None => Some(rest),
+        }
+    }
+
+    /// Reads a page: a leaf is returned, the children of any other are put on the list.
+    async fn visit(&mut self, step: &Step) -> Result<Option<Rc<TreePage>>, StoreError> {
+        let Step { place, level, from, to } = step;
+        if !self.seen.insert(place.block) {
+            return Err(place.damaged("a tree page that is named twice"));
+        }
+        let page = self.image.pages.load(*place, *level).await?;
+        self.tree_runs.push(place.run());
+        let (first, last) = (page.key(0), page.key(page.len() - 1));
+        // What is below the first key of a page belongs to its first child.
+        if (*level == 0 && first < &from[..]) || last >= &to[..] {
+            return Err(place.damaged("the order of the keys in a tree page"));
+        }
+        if *level == 0 {
+            self.keys += page.len() as u64;
+            return Ok(Some(page));
+        }
+        let mut end = to.clone();
+        for index in (0..page.len()).rev() {
+            let child = page.child(index).map_err(|_| place.damaged("a tree page"))?;
+            let start = if index == 0 { from.clone() } else { page.entry(index).0 };
+            self.todo.push(Step { place: child, level: level - 1, from: start.clone(), to: end });
+            end = start;
+        }
+        Ok(None)
+    }
+
+    /// The keys from where the walk is to `to`, of a leaf and of the log.
+    fn entries(&mut self, leaf: Option<&TreePage>, to: &Bytes) -> Part {
+        let from = Bound::Included(&self.next_key[..]);
+        let mut lists: Vec<Box<dyn Iterator<Item = Change> + '_>> =
+            vec![Box::new(self.image.past.overlay.range(from, to))];
+        if let Some(leaf) = leaf {
+            lists.push(Box::new(leaf.range(from, to)));
+        }
+        let entries = Merged::new(lists).collect();
+        self.next_key = self.next_key.clone().max(to.clone());
+        Part::Entries(entries)
+    }
+
+    fn miscounted(&self) -> Option<StoreError> {
+        let tree = &self.image.past.root.tree;
+        let found = (self.keys, self.tree_runs.len() as u64);
+        let is_whole = self.seen.len() == self.tree_runs.len();
+        (is_whole && found != (tree.keys, tree.pages))
+            .then(|| tree.top.unwrap_or_default().damaged("the count of keys or pages of the tree"))
+    }
+}
