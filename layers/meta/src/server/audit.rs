@@ -161,7 +161,7 @@ impl NodeAudit {
                 keys::PROMISES => self.promises += 1,
                 _ => return None,
             },
-            keys::Table::Count | keys::Table::Holder => {}
+            keys::Table::Count | keys::Table::Held => {}
             keys::Table::Unlinked => self.unlinked.push(keys::number(key, 1)?),
             keys::Table::Applied => self.applied += 1,
             keys::Table::Reply => drop(decode::<StoredReply>(value).ok()?),
