@@ -276,10 +276,10 @@ impl Holds<'_> {
             let made = self.ask(async || system.open(&other, options).await).await?;
             made.unwrap_or_else(|error| panic!("{other} cannot be made: {error}"));
             let renamed = self.rename(&system, &other, path, restarts).await?;
-            if !renamed || self.scene.restarts() > restarts {
-                return Ok(false);
-            }
-            return Ok(true);
+            // An answered rename may be lost as a whole by a restart before this, and then the file
+            // has its name again.
+            self.ask(async || system.sync().await).await?.expect("all can be made durable");
+            return Ok(renamed && self.scene.restarts() == restarts);
         }
         loop {
             match self.ask(async || system.remove_file(path).await).await? {
