@@ -68,7 +68,8 @@ impl MetaServer {
         let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };
         let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
         let unlinked = found.iter().map(|(key, _)| keys::number(key, 1).ok_or_else(bad));
-        self.holds.unlinked.replace(unlinked.collect::<Result<_, _>>()?);
+        let unlinked: BTreeSet<u64> = unlinked.collect::<Result<_, _>>()?;
+        self.holds.unlinked.replace(unlinked);
         Ok(())
     }
 
