@@ -20,7 +20,7 @@ mod table {
     pub(super) const APPLIED: u8 = 7;
     pub(super) const XATTR: u8 = 8;
     pub(super) const UNLINKED: u8 = 9;
-    pub(super) const HOLDER: u8 = 10;
+    pub(super) const HELD: u8 = 10;
 }
 
 /// What a key is the key of.
@@ -35,7 +35,7 @@ pub(crate) enum Table {
     Reply,
     Xattr,
     Unlinked,
-    Holder,
+    Held,
 }
 
 /// The table of a key.
@@ -50,7 +50,7 @@ pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
         table::REPLY => Table::Reply,
         table::XATTR => Table::Xattr,
         table::UNLINKED => Table::Unlinked,
-        table::HOLDER => Table::Holder,
+        table::HELD => Table::Held,
         _ => return None,
     })
 }
@@ -216,14 +216,9 @@ pub(crate) fn all_unlinked() -> (Vec<u8>, Vec<u8>) {
     (key(table::UNLINKED, &[]), key(table::UNLINKED + 1, &[]))
 }
 
-/// `client` may have files of this node open.
-pub(crate) fn holder(client: u64) -> Vec<u8> {
-    key(table::HOLDER, &[client])
-}
-
-/// The range of all [`holder`]s.
-pub(crate) fn all_holders() -> (Vec<u8>, Vec<u8>) {
-    (key(table::HOLDER, &[]), key(table::HOLDER + 1, &[]))
+/// Somebody may have files of this node open.
+pub(crate) fn held() -> Vec<u8> {
+    key(table::HELD, &[1])
 }
 
 /// The range that holds nothing but `key`.
@@ -275,7 +270,7 @@ mod tests {
         assert!(key < names_end(1) && chunk(1, u64::MAX) < chunks_end(1));
         assert!(position(1, &name) < 1 << POSITION_BITS);
         assert_eq!(unlinked(0x0102), [9, 0, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(holder(3), [10, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(held(), [10, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]
@@ -294,7 +289,7 @@ mod tests {
             (reply(5), Table::Reply),
             (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), Table::Xattr),
             (unlinked(1), Table::Unlinked),
-            (holder(1), Table::Holder),
+            (held(), Table::Held),
         ];
         for (key, table) in keys {
             assert_eq!(table_of(&key), Some(table));

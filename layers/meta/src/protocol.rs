@@ -669,7 +669,7 @@ runtime::protocol! {
     } -> Vec<XattrName>;
 
     /// Somebody has a file open: until [`LetGo`] it outlives its last name. Forgotten when the node
-    /// restarts. What is no regular file is not kept.
+    /// restarts; that something was held is not. What is no regular file is not kept.
     44 Control Hold {
         /// The file.
         ino: u64,
@@ -684,22 +684,13 @@ runtime::protocol! {
         ino: u64,
     } -> bool;
 
-    /// A client is about to hold files of this node, or holds none any more. That it is known is
-    /// durable when answered, so that the node waits for it after a restart.
-    46 Control NoteHolder {
-        /// The client.
-        client: u64,
-        /// It may hold files.
-        holds: bool,
-    } -> ();
-
-    /// Clients that were known to hold files when the node started. If there are any, all files
-    /// outlive their last names until [`EndGrace`].
-    47 Control GetHolders {} -> Vec<u64>;
+    /// Might files be held by those whom the node knew before it started? Then all outlive their
+    /// last names until [`EndGrace`].
+    46 Control IsInGrace {} -> bool;
 
     /// Whoever held files before the node started has said so again, or has had its time. Returns
     /// files that are gone because nobody holds them. May be asked again and again.
-    48 Bulk EndGrace {} -> Vec<u64>;
+    47 Bulk EndGrace {} -> Vec<u64>;
 }
 
 runtime::choice! {

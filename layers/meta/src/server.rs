@@ -194,13 +194,13 @@ impl MetaServer {
             Request::FindReply(r) => Reply::FindReply(self.find_reply(r).await),
             Request::Hold(r) => Reply::Hold(self.hold_file(r).await),
             Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
-            Request::NoteHolder(r) => Reply::NoteHolder(self.note_holder(r).await),
-            Request::GetHolders(_) => Reply::GetHolders(Ok(self.holders())),
+            Request::IsInGrace(_) => Reply::IsInGrace(Ok(self.is_in_grace())),
             Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
         }
     }
 
     async fn settle(&self) -> Result<(), Error> {
+        self.note_idle().await?;
         Ok(self.store.checkpoint().await?)
     }
 

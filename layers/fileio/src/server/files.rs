@@ -74,7 +74,6 @@ impl FileServer {
     /// Makes everything of this node durable, and its log short.
     pub(super) async fn settle(self: &Rc<Self>) -> Result<(), Error> {
         self.commit_dirty(0).await?;
-        self.forget_idle_clients().await?;
         self.meta_here(metadata::Settle {}).await
     }
 

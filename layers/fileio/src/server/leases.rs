@@ -1,13 +1,13 @@
 //! Which clients have which files of this node open. A client holds a file for as long as it says so
 //! now and then: its lease covers all that it holds here. All of this is in memory; durable is only
-//! which clients there are, so that a node which has restarted waits for them (ADR 10).
+//! that somebody may hold something, so that a node which has restarted waits for it (ADR 10).
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use meta::protocol::{self as metadata, EndGrace, GetHolders, NoteHolder};
+use meta::protocol::{self as metadata, EndGrace, IsInGrace};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
@@ -32,18 +32,6 @@ struct Client {
     files: BTreeMap<u64, u64>,
 }
 
-/// The time after a start in which those who held files before are waited for.
-#[derive(Default)]
-pub(super) enum Grace {
-    /// Who they are is not known yet.
-    #[default]
-    Begins,
-    /// For these.
-    Waits(BTreeSet<u64>),
-    /// For nobody any more.
-    Over,
-}
-
 /// The clients of one node.
 #[derive(Default)]
 pub(super) struct Leases {
@@ -52,14 +40,10 @@ pub(super) struct Leases {
     holders: RefCell<BTreeMap<u64, usize>>,
     /// Files held by each client, in sum.
     holds: Cell<usize>,
-    /// One at a time makes a client known, or forgets it.
-    meeting: KeyedLock<u64>,
     /// One at a time begins or ends to hold a file.
     holding: KeyedLock<u64>,
-    /// Clients that have held again all that they held before this node restarted.
-    returned: RefCell<BTreeSet<u64>>,
-    /// Whether somebody is waited for who held files before this node restarted.
-    pub(super) grace: RefCell<Grace>,
+    /// Whoever held files before this node started has had its time to say so again.
+    is_grace_over: Cell<bool>,
     /// Locks on files that are held.
     pub(super) locks: RefCell<LockTable>,
     /// Somebody looks for leases that have ended.
@@ -123,21 +107,33 @@ impl Leases {
         known.files.contains_key(&ino)
     }
 
+    /// Are those who held files before this node started waited for?
+    pub(super) fn is_in_grace(&self) -> bool {
+        !self.is_grace_over.get()
+    }
+
     fn is_held(&self, ino: u64) -> bool {
         self.holders.borrow().contains_key(&ino)
     }
 
-    /// Clients of which `is_over` is true.
-    fn those(&self, is_over: impl Fn(&Client) -> bool) -> Vec<u64> {
+    /// Clients whose leases are over at `now`.
+    fn over(&self, now: Duration) -> Vec<u64> {
         let clients = self.clients.borrow();
-        clients.iter().filter(|(_, client)| is_over(client)).map(|(&client, _)| client).collect()
+        clients.iter().filter(|(_, known)| known.until <= now).map(|(&client, _)| client).collect()
+    }
+
+    /// Takes out a client, unless it has renewed its lease.
+    fn remove_over(&self, client: u64, now: Duration) -> Option<Client> {
+        let mut clients = self.clients.borrow_mut();
+        let is_over = clients.get(&client).is_some_and(|known| known.until <= now);
+        is_over.then(|| clients.remove(&client)).flatten()
     }
 }
 
 impl FileServer {
     pub(super) async fn hold(self: &Rc<Self>, request: Hold) -> Result<Held, Error> {
         let Hold { call, file } = request;
-        let lease = self.meet(call.client).await?;
+        let lease = self.meet(call.client)?;
         let _alone = self.leases.holding.exclusive(file.ino).await;
         if self.leases.holds.get() >= HOLDS_MAX {
             return Err(Undelivered::Busy.into());
@@ -155,20 +151,14 @@ impl FileServer {
         Ok(Held { attributes, lease })
     }
 
-    /// The lease of a client, which becomes known if it was not: durably, so that the node waits
-    /// for it after a restart.
-    async fn meet(self: &Rc<Self>, client: u64) -> Result<u64, Error> {
-        if let Some(lease) = self.leases.renewed(client, self.context.now()) {
-            return Ok(lease);
-        }
-        let _alone = self.leases.meeting.exclusive(client).await;
+    /// The lease of a client, which becomes known if it was not.
+    fn meet(self: &Rc<Self>, client: u64) -> Result<u64, Error> {
         if let Some(lease) = self.leases.renewed(client, self.context.now()) {
             return Ok(lease);
         }
         if self.leases.clients.borrow().len() >= CLIENTS_MAX {
             return Err(Undelivered::Busy.into());
         }
-        self.meta_here(NoteHolder { client, holds: true }).await?;
         let (lease, until) = (self.context.random() | 1, self.context.now() + LEASE);
         let known = Client { lease, until, files: BTreeMap::new() };
         self.leases.clients.borrow_mut().insert(client, known);
@@ -200,7 +190,6 @@ impl FileServer {
             self.leases.clients.borrow().get(&client).is_some_and(|known| known.lease == lease);
         if is_known {
             self.leases.renewed(client, self.context.now());
-            self.leases.returned.borrow_mut().insert(client);
         }
         is_known
     }
@@ -215,86 +204,52 @@ impl FileServer {
             while !me.leases.clients.borrow().is_empty() {
                 me.context.sleep(LOOK_INTERVAL).await;
                 let now = me.context.now();
-                for client in me.leases.those(|client| client.until <= now) {
-                    me.forget(client, |known| known.until <= now).await;
+                for client in me.leases.over(now) {
+                    me.forget(client).await;
                 }
             }
             me.leases.looking.set(false);
         });
     }
 
-    /// Forgets a client, if `is_over` is still true of it, with all that it holds.
-    async fn forget(self: &Rc<Self>, client: u64, is_over: impl Fn(&Client) -> bool) {
-        let _alone = self.leases.meeting.exclusive(client).await;
-        let gone = {
-            let mut clients = self.leases.clients.borrow_mut();
-            if !clients.get(&client).is_some_and(is_over) {
-                return;
-            }
-            clients.remove(&client)
-        };
-        for ino in gone.into_iter().flat_map(|gone| gone.files.into_keys()) {
-            let _alone = self.leases.holding.exclusive(ino).await;
+    /// Forgets a client, if its lease is still over, with all that it holds.
+    async fn forget(self: &Rc<Self>, client: u64) {
+        let gone = self.leases.remove_over(client, self.context.now());
+        let files: Vec<u64> = gone.into_iter().flat_map(|gone| gone.files.into_keys()).collect();
+        for &ino in &files {
+            // Now: it may come back, and lock again, while the files are let go of.
             self.leases.locks.borrow_mut().release(ino, client);
+        }
+        for ino in files {
+            let _alone = self.leases.holding.exclusive(ino).await;
             self.leases.leave(ino);
             if let Err(error) = self.let_go_unless_held(ino).await {
                 // Its mark is in the store: it is tried again now and then.
                 tracing::warn!(%error, ino, "a file that nobody holds could not be removed");
             }
         }
-        if let Err(error) = self.meta_here(NoteHolder { client, holds: false }).await {
-            tracing::warn!(%error, client, "a client that has gone could not be forgotten");
-        }
     }
 
-    /// Forgets clients that hold nothing: after a clean stop nobody needs to wait for them.
-    pub(super) async fn forget_idle_clients(self: &Rc<Self>) -> Result<(), Error> {
-        for client in self.leases.those(|client| client.files.is_empty()) {
-            self.forget(client, |known| known.files.is_empty()).await;
-        }
-        Ok(())
-    }
-
-    /// After a start: lets those who held files before hold them again. Until all of them have, or a
-    /// lease is over, every file outlives its last name.
+    /// After a start: lets those who held files before hold them again. Until a lease is over, every
+    /// file outlives its last name.
     pub(super) async fn wait_for_holders(self: &Rc<Self>) {
-        let until = self.context.now() + LEASE;
-        let holders = self.meta_here(GetHolders {}).await.unwrap_or_default();
-        self.leases.grace.replace(Grace::Waits(holders.iter().copied().collect()));
-        let are_back = || {
-            let returned = self.leases.returned.borrow();
-            holders.iter().all(|holder| returned.contains(holder))
-        };
-        while !are_back() && self.context.now() < until {
-            self.context.sleep(LOOK_INTERVAL).await;
+        // Whoever cannot be asked may be waited for.
+        if self.meta_here(IsInGrace {}).await.unwrap_or(true) {
+            self.context.sleep(LEASE).await;
         }
-        self.leases.grace.replace(Grace::Over);
+        self.leases.is_grace_over.set(true);
         self.remove_what_nobody_holds().await;
-        for client in holders {
-            self.forget_lost(client).await;
-        }
     }
 
     /// Removes files without a name that nobody holds, if it is known who holds what: mostly what
     /// could not be removed when the last client let go.
     pub(super) async fn remove_what_nobody_holds(self: &Rc<Self>) {
-        if !matches!(*self.leases.grace.borrow(), Grace::Over) {
+        if self.leases.is_in_grace() {
             return;
         }
         match self.meta_here(EndGrace {}).await {
             Ok(gone) => gone.into_iter().for_each(|ino| self.trim_later(ino)),
             Err(error) => tracing::warn!(%error, "files that nobody holds could not be removed"),
-        }
-    }
-
-    /// Forgets a client from before a restart that has not come back.
-    async fn forget_lost(&self, client: u64) {
-        let _alone = self.leases.meeting.exclusive(client).await;
-        if self.leases.clients.borrow().contains_key(&client) {
-            return;
-        }
-        if let Err(error) = self.meta_here(NoteHolder { client, holds: false }).await {
-            tracing::warn!(%error, client, "a client that has gone could not be forgotten");
         }
     }
 }

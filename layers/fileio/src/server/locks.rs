@@ -3,7 +3,6 @@
 use runtime::protocol::Undelivered;
 
 use super::FileServer;
-use super::leases::Grace;
 use crate::locks::Refusal;
 use crate::protocol::{ByteRange, Error, FileLock, Lock, Locked, TestLock, Unlock};
 
@@ -15,14 +14,10 @@ impl FileServer {
             return Ok(Locked::Unheld {});
         }
         // Whoever had locks before this node restarted is heard first.
-        match &*self.leases.grace.borrow() {
-            Grace::Over if reclaim => return Ok(Locked::Late {}),
-            Grace::Over => {}
-            Grace::Waits(before) if reclaim && !before.contains(&owner.client) => {
-                return Ok(Locked::Late {});
-            }
-            Grace::Waits(_) if reclaim => {}
-            Grace::Begins | Grace::Waits(_) => return Ok(Locked::Grace {}),
+        match (self.leases.is_in_grace(), reclaim) {
+            (true, false) => return Ok(Locked::Grace {}),
+            (false, true) => return Ok(Locked::Late {}),
+            (true, true) | (false, false) => {}
         }
         match self.leases.locks.borrow_mut().lock(file.ino, owner, range, kind) {
             Ok(()) => Ok(Locked::Granted {}),

@@ -47,7 +47,7 @@ pub struct NodeAudit {
     pub marks: BTreeSet<(u32, IntentId)>,
     /// Files without a name that somebody may have open.
     pub unlinked: Vec<u64>,
-    /// Nodes that know of clients who may have files open.
+    /// Nodes of which somebody may have files open.
     pub holding_nodes: BTreeSet<u32>,
     /// Stored replies.
     pub replies: u64,
@@ -153,7 +153,7 @@ impl NodeAudit {
             keys::Table::Name => self.take_name(key, first?, value(raw)?)?,
             keys::Table::Intent => self.take_intent(key, raw)?,
             keys::Table::Count => self.inode_count = value(raw)?,
-            keys::Table::Holder => drop(self.holding_nodes.insert(self.node)),
+            keys::Table::Held => drop(self.holding_nodes.insert(self.node)),
             keys::Table::Unlinked => self.unlinked.push(first?),
             keys::Table::Applied => {
                 let node = u32::try_from(first?).ok()?;

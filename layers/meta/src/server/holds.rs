@@ -6,11 +6,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use runtime::sync::KeyedLock;
+
 use super::MetaServer;
 use super::effects::Staged;
 use crate::attributes::Kind;
 use crate::keys;
-use crate::protocol::{Error, Hold, Inode, NoteHolder};
+use crate::protocol::{Error, Hold, Inode};
 use crate::store::{Batch, StoreError};
 
 /// What of this node is held.
@@ -20,9 +22,11 @@ pub(super) struct Holds {
     held: RefCell<BTreeSet<u64>>,
     /// Files without a name. Each has its mark in the store.
     unlinked: RefCell<BTreeSet<u64>>,
-    /// Clients known when the node started.
-    holders: RefCell<BTreeSet<u64>>,
-    /// What these hold is not known yet: it may be any file.
+    /// The store says, durably, that files may be held: a start finds it and waits.
+    noted: Cell<bool>,
+    /// One at a time makes the store say so, or not any more.
+    noting: KeyedLock<()>,
+    /// What was held before the node started is not known yet: it may be any file.
     in_grace: Cell<bool>,
 }
 
@@ -46,29 +50,39 @@ impl Holds {
     pub(super) fn removed(&self, ino: u64) {
         self.unlinked.borrow_mut().remove(&ino);
     }
+
+    /// Is nothing held, as far as can be known?
+    fn is_idle(&self) -> bool {
+        !self.in_grace.get() && self.held.borrow().is_empty()
+    }
 }
 
 impl MetaServer {
-    /// Reads who held files, and which have no name. At a mount, before anything is served.
+    /// Reads whether files were held, and which have no name. At a mount, before anything is served.
     pub(super) async fn load_holds(&self) -> Result<(), StoreError> {
-        let holders = self.numbers(keys::all_holders()).await?;
-        self.holds.in_grace.set(!holders.is_empty());
-        self.holds.holders.replace(holders);
-        let unlinked = self.numbers(keys::all_unlinked()).await?;
+        let (from, to) = keys::only(&keys::held());
+        let may_be_held = !self.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
+        self.holds.noted.set(may_be_held);
+        self.holds.in_grace.set(may_be_held);
+        let (from, to) = keys::all_unlinked();
+        let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };
+        let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
+        let unlinked = found.iter().map(|(key, _)| keys::number(key, 1).ok_or_else(bad));
+        let unlinked: BTreeSet<u64> = unlinked.collect::<Result<_, _>>()?;
         self.holds.unlinked.replace(unlinked);
         Ok(())
     }
 
-    /// The numbers of all keys in a range.
-    async fn numbers(&self, (from, to): (Vec<u8>, Vec<u8>)) -> Result<BTreeSet<u64>, StoreError> {
-        let bad = || StoreError::Damaged { what: "a hold", block: 0 };
-        let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
-        found.iter().map(|(key, _)| keys::number(key, 1).ok_or_else(bad)).collect()
-    }
-
     pub(super) async fn hold_file(&self, request: Hold) -> Result<Inode, Error> {
         let Hold { ino, generation } = request;
-        self.load(ino, generation).await?;
+        loop {
+            self.note_holds().await?;
+            self.load(ino, generation).await?;
+            // A clean stop may have come between.
+            if self.holds.noted.get() {
+                break;
+            }
+        }
         let inode = self.with(ino, |active| Ok(active.inode.clone()))?;
         if inode.attributes.kind == (Kind::File {}) {
             self.holds.held.borrow_mut().insert(ino);
@@ -76,38 +90,59 @@ impl MetaServer {
         Ok(inode)
     }
 
+    /// Makes the store say that files may be held, if it does not: once from one clean stop to the
+    /// next, so that only the first who opens a file waits for the log.
+    async fn note_holds(&self) -> Result<(), Error> {
+        if self.holds.noted.get() {
+            return Ok(());
+        }
+        let _alone = self.holds.noting.exclusive(()).await;
+        if !self.holds.noted.get() {
+            let (position, ()) = self
+                .record(|| {
+                    let mut batch = Batch::new();
+                    // Files can be opened on a full volume, too.
+                    batch.relieve();
+                    batch.put(keys::held(), Vec::new());
+                    Ok((batch, ()))
+                })
+                .await?;
+            self.settle_record(position, true).await?;
+            self.holds.noted.set(true);
+        }
+        Ok(())
+    }
+
+    /// At a clean stop: if nothing is held the next start need not wait.
+    pub(super) async fn note_idle(&self) -> Result<(), Error> {
+        let _alone = self.holds.noting.exclusive(()).await;
+        if self.holds.noted.get() && self.holds.is_idle() {
+            // Whoever holds a file from here on notes it again.
+            self.holds.noted.set(false);
+            self.record(|| {
+                let mut batch = Batch::new();
+                batch.relieve();
+                batch.delete(keys::held());
+                Ok((batch, ()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn let_go(&self, ino: u64) -> Result<bool, Error> {
         self.holds.held.borrow_mut().remove(&ino);
         if self.holds.is_unlinked(ino) { self.remove_unlinked(ino).await } else { Ok(false) }
     }
 
-    pub(super) async fn note_holder(&self, request: NoteHolder) -> Result<(), Error> {
-        let NoteHolder { client, holds } = request;
-        let (position, ()) = self
-            .record(|| {
-                let mut batch = Batch::new();
-                // Files can be opened on a full volume, too.
-                batch.relieve();
-                if holds {
-                    batch.put(keys::holder(client), Vec::new());
-                } else {
-                    batch.delete(keys::holder(client));
-                }
-                Ok((batch, ()))
-            })
-            .await?;
-        self.settle_record(position, holds).await
-    }
-
-    /// Clients that held files when the node started.
-    pub(super) fn holders(&self) -> Vec<u64> {
-        self.holds.holders.borrow().iter().copied().collect()
+    /// Might files be held by those whom the node knew before it started?
+    pub(super) fn is_in_grace(&self) -> bool {
+        self.holds.in_grace.get()
     }
 
     /// From now on only files that somebody holds outlive their names.
     pub(super) async fn end_grace(&self) -> Result<Vec<u64>, Error> {
         self.holds.in_grace.set(false);
-        self.holds.holders.take();
         let unlinked = self.holds.unlinked.borrow().clone();
         let mut gone = Vec::new();
         for ino in unlinked.into_iter().filter(|&ino| !self.holds.keeps(ino)) {

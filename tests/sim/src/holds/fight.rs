@@ -62,6 +62,8 @@ impl Holds<'_> {
         let options = OpenOptions::new().read(true);
         let opened = self.ask(async || program.system.open(path, options).await).await?;
         let file = opened.unwrap_or_else(|error| panic!("{path} cannot be opened: {error}"));
+        // Each death and each long pause keeps the others waiting for a lease: none may come after
+        // the others, one by one, once the round is over.
         for _ in 0..LOCKS {
             let (first, other) = (rng.below(BYTES), rng.below(BYTES));
             let mut range = ByteRange { first: first.min(other), last: first.max(other) };
@@ -72,12 +74,15 @@ impl Holds<'_> {
             let kind = if shared { LockKind::Shared {} } else { LockKind::Exclusive {} };
             let locked = self.ask(async || file.lock(range, kind).await).await?;
             let lock = locked.unwrap_or_else(|error| panic!("{path} cannot be locked: {error}"));
+            tracing::debug!(now = ?self.scene.cluster.world().now(), path, fighter, ?range, ?kind);
             check(beliefs, fighter, range, kind);
             beliefs.borrow_mut().push(Believed { fighter, kind, lock });
             let pause = Duration::from_millis(rng.below(200));
-            self.scene.pass(if rng.chance(1, 40) { OVER } else { pause }).await;
-            if rng.chance(1, 16) {
+            let lasts = rng.chance(1, 40) && !self.scene.is_over();
+            self.scene.pass(if lasts { OVER } else { pause }).await;
+            if rng.chance(1, 16) && !self.scene.is_over() {
                 // The dead believe nothing; their locks go when their leases end.
+                tracing::debug!(now = ?self.scene.cluster.world().now(), path, fighter, "dies");
                 program.die();
                 beliefs.borrow_mut().retain(|believed| believed.fighter != fighter);
                 return Ok(());

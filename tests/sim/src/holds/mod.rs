@@ -276,10 +276,10 @@ impl Holds<'_> {
             let made = self.ask(async || system.open(&other, options).await).await?;
             made.unwrap_or_else(|error| panic!("{other} cannot be made: {error}"));
             let renamed = self.rename(&system, &other, path, restarts).await?;
-            if !renamed || self.scene.restarts() > restarts {
-                return Ok(false);
-            }
-            return Ok(true);
+            // An answered rename may be lost as a whole by a restart before this, and then the file
+            // has its name again.
+            self.ask(async || system.sync().await).await?.expect("all can be made durable");
+            return Ok(renamed && self.scene.restarts() == restarts);
         }
         loop {
             match self.ask(async || system.remove_file(path).await).await? {
@@ -332,8 +332,9 @@ impl Holds<'_> {
         handle: Handle,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
-        let some = rng.index(open.len());
-        match rng.below(8) {
+        let (some, what) = (rng.index(open.len()), rng.below(8));
+        tracing::debug!(now = ?self.scene.cluster.world().now(), ?handle, open = open.len(), what);
+        match what {
             0..3 => {
                 let written = self.write(&open[some].1, content, rng).await?;
                 written.unwrap_or_else(|error| panic!("a file without a name: {error}"));
@@ -346,7 +347,8 @@ impl Holds<'_> {
                 program.die();
                 drop(file);
             }
-            _ if rng.chance(1, 4) => self.scene.pass(OVER).await,
+            // Several of these would outlast what clients have to end their work.
+            _ if rng.chance(1, 4) && !self.scene.is_over() => self.scene.pass(OVER).await,
             _ => self.scene.pass(Duration::from_millis(rng.below(1_000))).await,
         }
         Ok(())
@@ -432,6 +434,7 @@ impl Holds<'_> {
     /// A file that nobody has open goes in bounded time.
     async fn is_gone(&self, handle: Handle) -> Result<(), PowerCut> {
         let context = self.scene.cluster.application(OBSERVER);
+        tracing::debug!(now = ?context.now(), ?handle, "is closed");
         let until = context.now() + GONE_WITHIN;
         while context.now() < until {
             let looked = fileio::client::ask(&context, GetAttributes { file: handle }).await;
