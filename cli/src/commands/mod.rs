@@ -11,6 +11,7 @@ mod mount;
 mod mv;
 mod put;
 mod rm;
+mod rotate_keys;
 mod serve;
 mod sim;
 mod stat;
@@ -45,6 +46,7 @@ enum Command {
     Rm(rm::Rm),
     Mv(mv::Mv),
     Df(df::Df),
+    RotateKeys(rotate_keys::RotateKeys),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
 }
@@ -65,6 +67,7 @@ impl Program {
             Command::Rm(rm) => rm.run(session),
             Command::Mv(mv) => mv.run(session),
             Command::Df(df) => df.run(session),
+            Command::RotateKeys(rotate) => rotate.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
         }
