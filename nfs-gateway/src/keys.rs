@@ -104,7 +104,7 @@ impl Keys {
 pub(crate) struct KeyRing {
     ctx: Context,
     entropy: [u8; KEY_BYTES],
-    /// And when they were looked at last.
+    /// And when looking at them began, the last time.
     known: RefCell<Option<(Rc<Keys>, Duration)>>,
 }
 
@@ -120,17 +120,34 @@ impl KeyRing {
         Self { ctx, entropy, known: RefCell::default() }
     }
 
-    /// The keys; looked at again for a handle made by key `wanted`, if that one is not known.
+    /// The keys; looked at once more for a handle made by key `wanted`, if that one is not known:
+    /// another gateway may have made it just now.
     pub(crate) async fn keys(self: &Rc<Self>, wanted: Option<u32>) -> Result<Rc<Keys>, Error> {
-        let known = self.known.borrow().clone();
-        let Some((keys, looked)) = known else { return self.look().await };
-        let age = self.ctx.now().saturating_sub(looked);
-        if wanted.is_some_and(|id| id > keys.newest.id) && age >= LOOK_PAUSE {
-            self.looks_now();
-            return self.look().await;
+        let asked = self.ctx.now();
+        loop {
+            let known = self.known.borrow().clone();
+            let Some((keys, looked)) = known else { return self.look().await };
+            let is_newer = wanted.is_some_and(|id| id > keys.newest.id);
+            if !is_newer || looked >= asked {
+                self.refresh(looked);
+                return Ok(keys);
+            }
+            let age = self.ctx.now().saturating_sub(looked);
+            match LOOK_PAUSE.checked_sub(age) {
+                Some(rest) if !rest.is_zero() => self.ctx.sleep(rest).await,
+                _ => return self.look().await,
+            }
         }
-        if age >= REFRESH_AFTER {
-            self.looks_now();
+    }
+
+    /// Looks again, beside everything else, if the last time was long ago.
+    fn refresh(self: &Rc<Self>, looked: Duration) {
+        let now = self.ctx.now();
+        if now.saturating_sub(looked) >= REFRESH_AFTER {
+            if let Some((_, looked)) = &mut *self.known.borrow_mut() {
+                // Others need not look too.
+                *looked = now;
+            }
             let ring = self.clone();
             self.ctx.task(async move {
                 if let Err(error) = ring.look().await {
@@ -138,22 +155,14 @@ impl KeyRing {
                 }
             });
         }
-        Ok(keys)
-    }
-
-    /// Others need not look too.
-    fn looks_now(&self) {
-        let now = self.ctx.now();
-        if let Some((_, looked)) = &mut *self.known.borrow_mut() {
-            *looked = now;
-        }
     }
 
     async fn look(&self) -> Result<Rc<Keys>, Error> {
+        let began = self.ctx.now();
         for _ in 0..RACES_MAX {
             if let Some(keys) = read(&self.ctx).await? {
                 let keys = Rc::new(keys);
-                *self.known.borrow_mut() = Some((keys.clone(), self.ctx.now()));
+                *self.known.borrow_mut() = Some((keys.clone(), began));
                 return Ok(keys);
             }
             make(&self.ctx, 1, &self.entropy).await?;
