@@ -269,6 +269,6 @@ fn derived(entropy: &[u8; KEY_BYTES], purpose: &str, id: u32) -> [u8; KEY_BYTES]
 
 /// The same when it is sent again, and nobody else's.
 fn call(entropy: &[u8; KEY_BYTES], purpose: &str, id: u32) -> CallId {
-    let [a, b, c, d, e, f, g, h, ..] = derived(entropy, purpose, id);
-    CallId { client: u64::from_le_bytes([a, b, c, d, e, f, g, h]), number: u64::from(id) }
+    let client = runtime::hash::xxh3(&derived(entropy, purpose, id));
+    CallId { client, number: u64::from(id) }
 }

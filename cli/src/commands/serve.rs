@@ -142,8 +142,11 @@ impl Served {
         address: SocketAddr,
         settings: Option<&Settings>,
     ) -> Result<Self, ServeError> {
-        let config = Config::new(running.geometry().volume, secret()?);
-        let config = settings.map_or(config.clone(), |settings| settings.apply(config));
+        let config = Config::new(running.geometry().volume, secret().map_err(ServeError::Secret)?);
+        let config = match settings {
+            Some(settings) => settings.apply(&config),
+            None => config,
+        };
         let wanted = Address::Tcp(address.to_string());
         let (exports, mut told) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();

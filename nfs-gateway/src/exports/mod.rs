@@ -65,17 +65,17 @@ impl Clients {
 
     /// Whose rights a caller has who claims to be `claim`.
     pub(crate) fn credentials(&self, claim: &Claim) -> Credentials {
-        let (anon_uid, anon_gid) = self.anonymous;
+        let (user, group) = self.anonymous;
         let unless_root = |id, anonymous| {
             if id == 0 && self.squash == Squash::Root { anonymous } else { id }
         };
         match claim {
             Claim::User { uid, gid, groups } if self.squash != Squash::All => Credentials {
-                uid: unless_root(*uid, anon_uid),
-                gid: unless_root(*gid, anon_gid),
-                groups: groups.iter().map(|gid| unless_root(*gid, anon_gid)).collect(),
+                uid: unless_root(*uid, user),
+                gid: unless_root(*gid, group),
+                groups: groups.iter().map(|gid| unless_root(*gid, group)).collect(),
             },
-            _ => Credentials { uid: anon_uid, gid: anon_gid, groups: Vec::new() },
+            _ => Credentials { uid: user, gid: group, groups: Vec::new() },
         }
     }
 }

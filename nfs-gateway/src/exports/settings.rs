@@ -144,7 +144,7 @@ impl Settings {
     }
 
     /// `config` with these settings.
-    pub fn apply(&self, config: Config) -> Config {
+    pub fn apply(&self, config: &Config) -> Config {
         let Limits { record_bytes, fragments, connections, .. } = self.limits;
         let Limits { connections_per_peer, outstanding_calls, outstanding_bytes, .. } = self.limits;
         let Limits { idle_seconds, drain_seconds, .. } = self.limits;
@@ -158,7 +158,7 @@ impl Settings {
             outstanding_bytes_max: size(outstanding_bytes, config.outstanding_bytes_max),
             idle: seconds(idle_seconds, config.idle),
             drain: seconds(drain_seconds, config.drain),
-            ..config
+            ..config.clone()
         }
     }
 
@@ -260,7 +260,7 @@ network = "fd00::/8"
     #[test]
     fn every_limit_can_be_set() {
         let settings = Settings::parse(GOOD, "exports.toml").unwrap();
-        let config = settings.apply(Config::new(VolumeId(1), [7; 32]));
+        let config = settings.apply(&Config::new(VolumeId(1), [7; 32]));
         assert_eq!((config.record_bytes_max, config.fragments_max), (2_097_152, 3));
         assert_eq!((config.connections_max, config.connections_per_peer_max), (4, 5));
         assert_eq!((config.outstanding_calls_max, config.outstanding_bytes_max), (6, 2_000_000));
