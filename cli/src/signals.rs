@@ -46,6 +46,7 @@ impl EndSignals {
     }
 
     /// Waits for one of them (`None`), for SIGHUP (true), or for `period` to pass (false).
+    #[allow(clippy::disallowed_methods, reason = "the program waits beside the machine, not in it")]
     pub(crate) fn wait_for_reload(&mut self, period: Duration) -> Option<bool> {
         let Self { runtime, terminate, interrupt, hang_up } = self;
         let hung_up = async {

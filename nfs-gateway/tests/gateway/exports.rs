@@ -42,7 +42,7 @@ anon_gid = 78
 "#;
 
 fn exports(table: &str) -> Exports {
-    Settings::parse(table, "table").unwrap().exports
+    Settings::parse(table, "table").expect("a good table").exports
 }
 
 /// A gateway with this table.
