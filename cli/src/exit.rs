@@ -77,6 +77,8 @@ pub(crate) enum ServeError {
     Node(#[from] runtime::Undelivered),
     #[error("signals cannot be received: {0}")]
     Signals(#[from] io::Error),
+    #[error("the system gives no random bytes: {0}; try again")]
+    Secret(io::Error),
 }
 
 /// Why a volume cannot be mounted or unmounted.

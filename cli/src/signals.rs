@@ -1,15 +1,25 @@
-//! Waiting for the signals that end a server.
+//! What the system tells a server: the signals that end it or let it read its settings again; secrets.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// 32 bytes that nobody can guess.
+pub(crate) fn secret() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    // The system gives so few at once, or none.
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if got == bytes.len() { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
 
 /// SIGTERM and SIGINT, received from the moment this is made.
 pub(crate) struct EndSignals {
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Option<Signal>,
 }
 
 impl EndSignals {
@@ -20,7 +30,7 @@ impl EndSignals {
         let (terminate, interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         drop(inside);
-        Ok(Self { runtime, terminate, interrupt })
+        Ok(Self { runtime, terminate, interrupt, hang_up: None })
     }
 
     /// Waits for one of them.
@@ -28,9 +38,36 @@ impl EndSignals {
         self.wait_or(std::future::pending::<()>());
     }
 
+    /// From now on SIGHUP does not end the process either.
+    pub(crate) fn also_hang_up(&mut self) -> io::Result<()> {
+        let _inside = self.runtime.enter();
+        self.hang_up = Some(signal(SignalKind::hangup())?);
+        Ok(())
+    }
+
+    /// Waits for one of them (`None`), for SIGHUP (true), or for `period` to pass (false).
+    #[allow(clippy::disallowed_methods, reason = "the program waits beside the machine, not in it")]
+    pub(crate) fn wait_for_reload(&mut self, period: Duration) -> Option<bool> {
+        let Self { runtime, terminate, interrupt, hang_up } = self;
+        let hung_up = async {
+            match hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => None,
+                _ = interrupt.recv() => None,
+                _ = hung_up => Some(true),
+                () = tokio::time::sleep(period) => Some(false),
+            }
+        })
+    }
+
     /// Waits for one of them, or for `other`; true if it was one of them.
     pub(crate) fn wait_or(&mut self, other: impl Future) -> bool {
-        let Self { runtime, terminate, interrupt } = self;
+        let Self { runtime, terminate, interrupt, .. } = self;
         runtime.block_on(async {
             tokio::select! {
                 _ = terminate.recv() => true,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -177,4 +177,64 @@ fn a_check_tells_sound_damaged_foreign_and_served_volumes_apart_and_writes_nothi
     let (code, text) = fails(here, &["check", "VOL"]);
     assert_eq!(code, Some(3));
     assert!(text.contains("old image"), "{text}");
+}
+
+/// What the gateway at `address` says it exports (MOUNT version 3, procedure 5), as it came.
+#[allow(clippy::disallowed_methods, reason = "the test is a client outside of any machine")]
+fn exported(address: &str) -> String {
+    let call = [0x8000_0028, 7, 0, 2, 100_005, 3, 5, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(&call).unwrap();
+    let mut mark = [0; 4];
+    stream.read_exact(&mut mark).unwrap();
+    let mut reply = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut reply).unwrap();
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the test waits outside of any machine")]
+fn a_table_of_exports_is_read_again_and_one_that_makes_no_sense_does_not_count() {
+    let directory = formatted();
+    let here = directory.path();
+    let table = |path: &str| {
+        let text =
+            format!("[[export]]\npath = '{path}'\n[[export.client]]\nnetwork = '127.0.0.1'\n");
+        fs::write(here.join("exports.toml"), text).unwrap();
+    };
+    table("no-slash");
+    let arguments = ["--nfs", "127.0.0.1:0", "--exports", "exports.toml"];
+    let (code, text) = fails(here, &[&["serve", "VOL"], &arguments[..]].concat());
+    assert!(code == Some(1) && text.contains("exports.toml, line 2: "), "{text}");
+    let (code, text) = fails(here, &["serve", "VOL", "--exports", "exports.toml"]);
+    assert!(code == Some(2) && text.contains("--nfs"), "{text}");
+
+    table("/first");
+    let (server, ready) = Server::start(here, &arguments);
+    let address = ready.trim().rsplit(' ').next().unwrap().to_owned();
+    let comes = |wanted: &str| {
+        let mut looks = (0..600).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            exported(&address)
+        });
+        assert!(looks.any(|told| told.contains(wanted)), "{wanted} never came");
+    };
+    assert!(exported(&address).contains("/first"), "{ready}");
+    table("/second-by-itself");
+    comes("/second-by-itself");
+    table("/third");
+    let hang_up = || {
+        let id = server.0.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
+    };
+    hang_up();
+    comes("/third");
+    table("broken");
+    hang_up();
+    assert_eq!(ok(here, &["rotate-keys", "VOL"]), "key 1 counts now\n");
+    assert_eq!(ok(here, &["rotate-keys", "VOL"]), "key 2 counts now\n");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(exported(&address).contains("/third"), "the table before counts");
+    server.stop("-TERM");
+    assert_eq!(ok(here, &["rotate-keys", "VOL"]), "key 3 counts now\n", "not served either");
 }

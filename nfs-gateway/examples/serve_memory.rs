@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     block_on(served)?;
     let started = machine.on_node(machine.application(), move |ctx| async move {
-        let config = Config::new(VolumeId(1));
+        let config = Config::new(VolumeId(1), [1; 32]);
         let gateway = Gateway::start(ctx, &Address::Tcp(address), config).await;
         gateway.map(|gateway| gateway.address().to_string()).map_err(|error| error.to_string())
     });

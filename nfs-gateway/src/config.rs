@@ -1,8 +1,11 @@
-//! What a gateway must know: whose volume it serves, and its limits.
+//! What a gateway must know: whose volume it serves, to whom, and its limits.
 
 use std::time::Duration;
 
 use runtime::VolumeId;
+
+use crate::exports::Exports;
+use crate::keys::KEY_BYTES;
 
 /// The limits that a new [`Config`] has.
 pub mod limits {
@@ -29,10 +32,15 @@ pub mod limits {
 }
 
 /// A gateway's settings. [`Config::new`] gives the usual limits; each may be changed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// The volume: file handles name it.
     pub volume: VolumeId,
+    /// Bytes from a source of secrets, used for nothing else: a volume without a key for file handles
+    /// gets one made of them.
+    pub entropy: [u8; KEY_BYTES],
+    /// Who may use what; [`Exports::loopback`] at first.
+    pub exports: Exports,
     /// Bytes in one RPC record, at most ([`limits::RECORD_BYTES`]).
     pub record_bytes_max: usize,
     /// Fragments in one RPC record, at most ([`limits::FRAGMENTS`]).
@@ -54,11 +62,20 @@ pub struct Config {
     pub drain: Duration,
 }
 
+/// Without the secret.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
+
 impl Config {
-    /// The gateway of `volume`, with the usual limits.
-    pub fn new(volume: VolumeId) -> Self {
+    /// The gateway of `volume`, for clients on this computer, with the usual limits.
+    pub fn new(volume: VolumeId, entropy: [u8; KEY_BYTES]) -> Self {
         Self {
             volume,
+            entropy,
+            exports: Exports::loopback(),
             record_bytes_max: limits::RECORD_BYTES,
             fragments_max: limits::FRAGMENTS,
             connections_max: limits::CONNECTIONS,

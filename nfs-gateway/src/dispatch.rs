@@ -1,5 +1,6 @@
 //! Which program answers a call.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -8,6 +9,9 @@ use nfs3_types::{mount, nfs3 as nfs};
 use runtime::Context;
 
 use crate::config::Config;
+use crate::exports::Exports;
+use crate::handle;
+use crate::keys::KeyRing;
 use crate::mount3::{self, Mounts};
 use crate::nfs3::{self, Asker, Volume};
 use crate::rpc::{Question, Refusal};
@@ -19,6 +23,8 @@ use crate::xdr::Body;
 pub(crate) struct Peer {
     /// Its host, for people and for the count of connections.
     pub(crate) host: String,
+    /// Where it is, if that is known: what it may do depends on it.
+    pub(crate) address: Option<SocketAddr>,
     /// The same again when the peer comes back after its connection broke.
     identity: Vec<u8>,
 }
@@ -28,10 +34,16 @@ impl Peer {
     /// peer without address and port is a new one each time, told by `random`.
     pub(crate) fn new(name: &str, random: u64) -> Self {
         match name.parse::<SocketAddr>() {
-            Ok(address) => {
-                Self { host: address.ip().to_string(), identity: name.as_bytes().to_vec() }
-            }
-            Err(_) => Self { host: name.to_owned(), identity: random.to_le_bytes().to_vec() },
+            Ok(address) => Self {
+                host: address.ip().to_string(),
+                address: Some(address),
+                identity: name.as_bytes().to_vec(),
+            },
+            Err(_) => Self {
+                host: name.to_owned(),
+                address: None,
+                identity: random.to_le_bytes().to_vec(),
+            },
         }
     }
 }
@@ -40,14 +52,25 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Programs {
     volume: Rc<Volume>,
+    keys: Rc<KeyRing>,
+    exports: RefCell<Rc<Exports>>,
     mounts: Mounts,
 }
 
 impl Programs {
     /// The programs that serve the volume of `config`.
     pub(crate) fn new(ctx: Context, config: &Config) -> Self {
-        let volume = Rc::new(Volume::new(ctx, config.volume));
-        Self { volume, mounts: Mounts::default() }
+        Self {
+            volume: Rc::new(Volume::new(ctx.clone(), config.volume)),
+            keys: Rc::new(KeyRing::new(ctx, config.entropy)),
+            exports: RefCell::new(Rc::new(config.exports.clone())),
+            mounts: Mounts::default(),
+        }
+    }
+
+    /// From the next call on these count.
+    pub(crate) fn export(&self, exports: Exports) {
+        *self.exports.borrow_mut() = Rc::new(exports);
     }
 
     /// Answers one call of `peer`; `None` if nobody knows whether it was done: then it must be sent
@@ -58,7 +81,7 @@ impl Programs {
         xid: u32,
         mut question: Question,
     ) -> Option<Result<Body, Refusal>> {
-        let asker = match self.asker(peer, xid, &mut question) {
+        let asker = match self.asker(peer, xid, &mut question).await {
             Ok(asker) => asker,
             Err(refusal) => return Some(Err(refusal)),
         };
@@ -72,7 +95,12 @@ impl Programs {
     }
 
     /// Who asks.
-    fn asker(&self, peer: &Peer, xid: u32, question: &mut Question) -> Result<Asker, Refusal> {
+    async fn asker(
+        &self,
+        peer: &Peer,
+        xid: u32,
+        question: &mut Question,
+    ) -> Result<Asker, Refusal> {
         let only = match question.program {
             nfs::PROGRAM => nfs::VERSION,
             mount::PROGRAM => mount::VERSION,
@@ -85,8 +113,11 @@ impl Programs {
             question.arguments.join();
         }
         let call = call_id(peer, xid, question);
-        let who = translate::credentials(question.claim.clone());
-        Ok(Asker::new(self.volume.clone(), who, call))
+        let made_by = handle::first_of(question.arguments.head());
+        let made_by = made_by.and_then(|handle| handle::key_id(&handle));
+        let keys = self.keys.keys(made_by).await.map_err(translate::status);
+        let exports = self.exports.borrow().clone();
+        Ok(Asker::new(self.volume.clone(), keys, exports, peer, question, call))
     }
 }
 

@@ -2,52 +2,92 @@
 //!
 //! | bytes | content (little-endian) |
 //! | --- | --- |
-//! | 1 | version, 1 |
+//! | 1 | version, 2 |
+//! | 4 | number of the key |
 //! | 16 | volume |
+//! | 4 | export: the low half of XXH3-64 of its path |
 //! | 8 | inode |
 //! | 8 | generation |
-//! | 4 | CRC-32C of all before |
+//! | 16 | the first half of BLAKE3, keyed, of all before |
 //!
-//! Handles outlive the gateway: a client may come back with one after years. The checksum finds
-//! damage and mistakes; it does not keep a client from making one up.
+//! Handles outlive the gateway: a client may come back with one after years. Only who has the key can
+//! make one, so a client reaches no file that no gateway has shown to a client of that export; and
+//! handles of one export are none of another.
 
 use bytes::Bytes;
 use fileio::protocol::Handle;
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use nfs3_types::xdr_codec::Opaque;
-use nom::combinator::{all_consuming, verify};
+use nom::combinator::{all_consuming, rest_len, verify};
 use nom::number::complete::{le_u8, le_u32, le_u64, le_u128};
 use nom::{IResult, Parser as _};
 use runtime::VolumeId;
 
-const VERSION: u8 = 1;
-const CHECKED_BYTES: usize = 1 + 16 + 8 + 8;
+use crate::keys::{Keys, MAC_BYTES, Proof};
 
-/// The handle of a file of `volume`.
-pub(crate) fn encode(volume: VolumeId, file: Handle) -> nfs_fh3 {
-    let mut bytes = Vec::with_capacity(CHECKED_BYTES + 4);
+const VERSION: u8 = 2;
+const SEALED_BYTES: usize = 1 + 4 + 16 + 4 + 8 + 8;
+/// Bytes of a handle.
+pub(crate) const HANDLE_BYTES: usize = SEALED_BYTES + MAC_BYTES;
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The export in which it was given out.
+    pub(crate) export: u32,
+    /// The file.
+    pub(crate) file: Handle,
+}
+
+/// The handle of something in `volume`.
+pub(crate) fn encode(keys: &Keys, volume: VolumeId, named: Named) -> nfs_fh3 {
+    let mut bytes = Vec::with_capacity(HANDLE_BYTES);
     bytes.push(VERSION);
+    bytes.extend_from_slice(&keys.newest_id().to_le_bytes());
     bytes.extend_from_slice(&volume.0.to_le_bytes());
-    bytes.extend_from_slice(&file.ino.to_le_bytes());
-    bytes.extend_from_slice(&file.generation.to_le_bytes());
-    bytes.extend_from_slice(&runtime::hash::crc32c(&bytes).to_le_bytes());
+    bytes.extend_from_slice(&named.export.to_le_bytes());
+    bytes.extend_from_slice(&named.file.ino.to_le_bytes());
+    bytes.extend_from_slice(&named.file.generation.to_le_bytes());
+    let seal = keys.seal(&bytes);
+    bytes.extend_from_slice(&seal);
     nfs_fh3 { data: Opaque::owned(bytes) }
 }
 
-/// The file of a handle of `volume`.
+/// What a handle of `volume` names.
 //= rfc1813 2.6: BADHANDLE "failed internal consistency checks", STALE for what is gone
-pub(crate) fn decode(volume: VolumeId, bytes: &Bytes) -> Result<Handle, nfsstat3> {
-    let (_, (named, file)) = parse(bytes).map_err(|_| nfsstat3::NFS3ERR_BADHANDLE)?;
-    if named == volume { Ok(file) } else { Err(nfsstat3::NFS3ERR_STALE) }
+pub(crate) fn decode(keys: &Keys, volume: VolumeId, bytes: &[u8]) -> Result<Named, nfsstat3> {
+    let bad = nfsstat3::NFS3ERR_BADHANDLE;
+    let (sealed, seal) = bytes.split_last_chunk().ok_or(bad)?;
+    let (_, (key, of_volume, named)) = parse(sealed).map_err(|_| bad)?;
+    if of_volume != volume {
+        return Err(nfsstat3::NFS3ERR_STALE);
+    }
+    match keys.check(key, sealed, seal) {
+        Proof::Good => Ok(named),
+        Proof::Forged => Err(bad),
+        Proof::Retired => Err(nfsstat3::NFS3ERR_STALE),
+    }
 }
 
-fn parse(bytes: &[u8]) -> IResult<&[u8], (VolumeId, Handle)> {
-    let sum = runtime::hash::crc32c(bytes.get(..CHECKED_BYTES).unwrap_or_default());
+/// The number of the key of a handle, if it has the form of one.
+pub(crate) fn key_id(bytes: &[u8]) -> Option<u32> {
+    let (sealed, _) = bytes.split_last_chunk::<MAC_BYTES>()?;
+    parse(sealed).ok().map(|(_, (key, _, _))| key)
+}
+
+fn parse(sealed: &[u8]) -> IResult<&[u8], (u32, VolumeId, Named)> {
     let version = verify(le_u8, |version| *version == VERSION);
-    let checked = verify(le_u32, |told| *told == sum);
-    let (rest, (_, volume, ino, generation, _)) =
-        all_consuming((version, le_u128, le_u64, le_u64, checked)).parse(bytes)?;
-    Ok((rest, (VolumeId(volume), Handle { ino, generation })))
+    let whole = verify(rest_len, |length| *length == SEALED_BYTES);
+    let (rest, (_, _, key, volume, export, ino, generation)) =
+        all_consuming((whole, version, le_u32, le_u128, le_u32, le_u64, le_u64)).parse(sealed)?;
+    let named = Named { export, file: Handle { ino, generation } };
+    Ok((rest, (key, VolumeId(volume), named)))
+}
+
+/// The handle at the head of the arguments of a call: all procedures but NULL begin with one.
+pub(crate) fn first_of(arguments: &[u8]) -> Option<Bytes> {
+    let (_, bytes) = crate::xdr::opaque(arguments, nfs3_types::nfs3::NFS3_FHSIZE).ok()?;
+    Some(Bytes::copy_from_slice(bytes))
 }
 
 #[cfg(test)]
@@ -55,46 +95,84 @@ mod tests {
     use super::*;
 
     const VOLUME: VolumeId = VolumeId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
-    const FILE: Handle = Handle { ino: 0x1122, generation: 3 };
+    const NAMED: Named = Named { export: 0x33, file: Handle { ino: 0x1122, generation: 3 } };
 
-    fn bytes() -> Vec<u8> {
-        encode(VOLUME, FILE).data.into_owned()
+    fn bytes(keys: &Keys) -> Vec<u8> {
+        encode(keys, VOLUME, NAMED).data.into_owned()
+    }
+
+    fn is_refused(decoded: Result<Named, nfsstat3>) -> bool {
+        matches!(decoded, Err(nfsstat3::NFS3ERR_BADHANDLE | nfsstat3::NFS3ERR_STALE))
     }
 
     #[test]
     fn handles_have_the_agreed_bytes() {
+        let keys = Keys::of_test(2);
         let volume = (1..=16).rev().collect();
         let (ino, generation) = (vec![0x22, 0x11, 0, 0, 0, 0, 0, 0], vec![3, 0, 0, 0, 0, 0, 0, 0]);
-        let sum = vec![0xcd, 0x06, 0xb3, 0x2e];
-        assert_eq!(bytes(), [vec![1], volume, ino, generation, sum].concat());
-        assert_eq!(decode(VOLUME, &bytes().into()), Ok(FILE));
+        let head = [vec![2], vec![2, 0, 0, 0], volume, vec![0x33, 0, 0, 0], ino, generation];
+        let seal = GOLDEN_SEAL.to_vec();
+        assert_eq!(bytes(&keys), [head.concat(), seal].concat());
+        assert_eq!(decode(&keys, VOLUME, &bytes(&keys)), Ok(NAMED));
     }
+
+    /// For the key `[2; 32]`; compared with a second implementation, written from BLAKE3's paper.
+    const GOLDEN_SEAL: [u8; 16] =
+        [199, 244, 25, 68, 165, 167, 255, 55, 239, 59, 233, 46, 216, 242, 80, 88];
 
     #[test]
     fn a_handle_of_any_other_length_is_bad() {
-        for length in 0..64 {
-            let mut other = bytes();
+        let keys = Keys::of_test(1);
+        for length in (0..80).filter(|length| *length != HANDLE_BYTES) {
+            let mut other = bytes(&keys);
             other.resize(length, 0);
-            if length != bytes().len() {
-                let refused = Err(nfsstat3::NFS3ERR_BADHANDLE);
-                assert_eq!(decode(VOLUME, &other.into()), refused, "length {length}");
-            }
+            let refused = Err(nfsstat3::NFS3ERR_BADHANDLE);
+            assert_eq!(decode(&keys, VOLUME, &other), refused, "length {length}");
         }
     }
 
     #[test]
-    fn a_handle_with_any_flipped_bit_is_bad() {
-        for bit in 0..8 * bytes().len() {
-            let mut flipped = bytes();
+    fn a_handle_with_any_flipped_bit_is_refused() {
+        let keys = Keys::of_test(2);
+        for bit in 0..8 * HANDLE_BYTES {
+            let mut flipped = bytes(&keys);
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let refused = Err(nfsstat3::NFS3ERR_BADHANDLE);
-            assert_eq!(decode(VOLUME, &flipped.into()), refused, "bit {bit}");
+            assert!(is_refused(decode(&keys, VOLUME, &flipped)), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_million_forged_handles_are_refused() {
+        let keys = Keys::of_test(2);
+        let real = bytes(&keys);
+        runtime::seed::with_seed(|rng| {
+            let mut forged = real.clone();
+            for _ in 0..1_000_000 {
+                // The file is the one that is wanted; the seal is guessed, or nearly right.
+                if rng.chance(1, 2) {
+                    rng.fill(&mut forged[SEALED_BYTES..]);
+                } else {
+                    forged.copy_from_slice(&real);
+                    forged[25..33].copy_from_slice(&(0x1123 + rng.below(1 << 40)).to_le_bytes());
+                }
+                assert!(is_refused(decode(&keys, VOLUME, &forged)), "{forged:?}");
+            }
+        });
     }
 
     #[test]
     fn a_handle_of_another_volume_is_stale() {
-        let other = decode(VolumeId(5), &bytes().into());
+        let keys = Keys::of_test(1);
+        let other = decode(&keys, VolumeId(5), &bytes(&keys));
         assert_eq!(other, Err(nfsstat3::NFS3ERR_STALE));
+    }
+
+    #[test]
+    fn a_handle_outlives_one_rotation_and_not_two() {
+        let old = bytes(&Keys::of_test(1));
+        assert_eq!(decode(&Keys::of_test(2), VOLUME, &old), Ok(NAMED));
+        assert_eq!(decode(&Keys::of_test(3), VOLUME, &old), Err(nfsstat3::NFS3ERR_STALE));
+        let future = bytes(&Keys::of_test(4));
+        assert_eq!(decode(&Keys::of_test(3), VOLUME, &future), Err(nfsstat3::NFS3ERR_BADHANDLE));
     }
 }

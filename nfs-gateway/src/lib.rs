@@ -6,6 +6,8 @@
 //!   name the section that the code below them obeys (`grep -r '//='` is the list).
 //! - What a stable write, COMMIT, or a change of a directory answered is durable.
 //! - File handles stay valid as long as the file exists, also after a restart.
+//! - A request does what the export in its handle allows the peer that sent it, and nothing else; a
+//!   handle that no gateway of the volume made is refused.
 //! - Any bytes on the wire end in an answer or a closed connection: never in a panic, and never in
 //!   memory out of proportion to the bytes that really came (a length is believed only once its
 //!   bytes are there). Every queue has a limit; past it the gateway stops reading.
@@ -22,6 +24,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `config.rs` | identity of the volume, limits |
+//! | `exports/` | who may use what; the operators' table |
 //! | `server.rs` | accepts streams, counts them, stops |
 //! | `connection.rs` | one stream: records in, one task per call, replies out in any order |
 //! | `record.rs` | record marking (RFC 5531 section 11) |
@@ -31,13 +34,16 @@
 //! | `mount3.rs` | the MOUNT program (RFC 1813 section 5) |
 //! | `nfs3/` | the NFS program (RFC 1813 section 3), one file per procedure or small family |
 //! | `handle.rs` | file handles |
-//! | `translate.rs` | attributes, errors, times, names, credentials: NFS's words and ours |
+//! | `keys.rs` | the keys under them |
+//! | `translate.rs` | attributes, errors, times, names: NFS's words and ours |
 //! | `signal.rs` | something that happens once |
 
 mod config;
 mod connection;
 mod dispatch;
+mod exports;
 mod handle;
+mod keys;
 mod mount3;
 mod nfs3;
 mod record;
@@ -48,4 +54,6 @@ mod translate;
 mod xdr;
 
 pub use config::{Config, limits};
+pub use exports::{Clients, Export, Exports, Network, Settings, SettingsError, Squash};
+pub use keys::rotate_keys;
 pub use server::{Error, Gateway};

@@ -4,21 +4,19 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use fileio::protocol::{GetAttributes, Handle, Kind, ROOT};
+use fileio::protocol::{Handle, Kind};
 use nfs3_types::mount::{
     MNTPATHLEN, MOUNT_PROGRAM, dirpath, export_node, fhandle3, mountbody, mountres3, mountres3_ok,
     mountstat3, name,
 };
-use nfs3_types::nfs3::nfsstat3;
+use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use nfs3_types::xdr_codec::{List, Opaque};
 
-use crate::nfs3::{Asker, find};
+use crate::exports::{self, Export, Network};
+use crate::nfs3::{Asker, find, from_root};
 use crate::rpc::AUTH_SYS;
 use crate::translate::component;
 use crate::xdr::{Arguments, Body, Fault};
-
-/// What may be mounted: the volume, and every directory in it.
-const EXPORT: &[u8] = b"/";
 
 /// Mounts that DUMP tells of, at most; the oldest are forgotten first, as the list is for people.
 const MOUNTS_MAX: usize = 1024;
@@ -79,33 +77,41 @@ pub(crate) async fn answer(
             mounts.remove_all(host);
             Ok(Body::default())
         }
-        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => arguments.finish().and_then(|()| exports()),
+        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => arguments.finish().and_then(|()| exports(asker)),
     }
 }
 
 //= rfc1813 5.2.1
 async fn mount(asker: &Asker, mounts: &Mounts, host: &str, path: Bytes) -> Result<Body, Fault> {
     let result = match walk(asker, &path).await {
-        Ok(directory) => {
+        Ok(handle) => {
             mounts.add(host, &path);
-            let fhandle = fhandle3(asker.volume().handle(directory).data);
+            let fhandle = fhandle3(handle.data);
             mountres3::Ok(mountres3_ok { fhandle, auth_flavors: vec![AUTH_SYS] })
         }
-        Err(status) => mountres3::Err(status),
+        Err(status) => {
+            let path = String::from_utf8_lossy(&path);
+            tracing::info!(target: "mdfs::nfs", host, %path, ?status, "not mounted");
+            mountres3::Err(status)
+        }
     };
     Body::pack(&result)
 }
 
-/// Goes from the root to `path` with the rights of the asker; symbolic links are not followed.
-async fn walk(asker: &Asker, path: &Bytes) -> Result<Handle, mountstat3> {
+/// Goes from the root of an export to `path` with the rights of the asker; symbolic links are not
+/// followed. Any directory of an export may be mounted.
+async fn walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, mountstat3> {
     if path.len() > MNTPATHLEN {
         return Err(mountstat3::MNT3ERR_NAMETOOLONG);
     }
-    if !path.starts_with(EXPORT) {
+    if !path.starts_with(b"/") {
         return Err(mountstat3::MNT3ERR_INVAL);
     }
-    let mut attributes = asker.ask(GetAttributes { file: ROOT }).await.map_err(status)?;
-    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+    let parts = exports::parts(path);
+    let export = asker.exports().around(&parts).ok_or(mountstat3::MNT3ERR_ACCES)?;
+    asker.enter(export).map_err(status)?;
+    let mut attributes = from_root(asker, export.parts()).await.map_err(status)?;
+    for part in &parts[export.parts().len()..] {
         let directory = Handle { ino: attributes.ino, generation: attributes.generation };
         let part = component(path.slice_ref(part)).map_err(status)?;
         attributes = find(asker, directory, part).await.map_err(status)?;
@@ -113,7 +119,8 @@ async fn walk(asker: &Asker, path: &Bytes) -> Result<Handle, mountstat3> {
     if attributes.kind != (Kind::Directory {}) {
         return Err(mountstat3::MNT3ERR_NOTDIR);
     }
-    Ok(Handle { ino: attributes.ino, generation: attributes.generation })
+    let file = Handle { ino: attributes.ino, generation: attributes.generation };
+    asker.handle(file).map_err(status)
 }
 
 //= rfc1813 5.1.5: mountstat3
@@ -141,8 +148,17 @@ fn dump(mounts: &Mounts) -> Result<Body, Fault> {
 }
 
 //= rfc1813 5.2.5
-fn exports() -> Result<Body, Fault> {
-    let everybody = List::default();
-    let export = export_node { ex_dir: dirpath(Opaque::borrowed(EXPORT)), ex_groups: everybody };
-    Body::pack(&List(vec![export]))
+fn exports(asker: &Asker) -> Result<Body, Fault> {
+    let node = |export: &Export| {
+        let networks = export.clients().iter().map(|clients| clients.network);
+        // No group at all means everybody.
+        let groups = if networks.clone().any(|network| network == Network::Any) {
+            List::default()
+        } else {
+            let told = networks.map(|network| name(Opaque::owned(network.to_string().into())));
+            List(told.collect())
+        };
+        export_node { ex_dir: dirpath(Opaque::owned(export.path())), ex_groups: groups }
+    };
+    Body::pack(&List(asker.exports().iter().map(node).collect()))
 }

@@ -14,6 +14,7 @@ use runtime::sync::Event;
 use crate::config::Config;
 use crate::connection::{Common, Connection};
 use crate::dispatch::{Peer, Programs};
+use crate::exports::Exports;
 use crate::signal::Signal;
 
 /// The pause after a stream could not be accepted, so that a lack of file descriptors does not
@@ -78,6 +79,11 @@ impl Gateway {
     /// Connections at this moment.
     pub fn connections(&self) -> usize {
         self.server.connections.borrow().len()
+    }
+
+    /// From the next call on `exports` count, also for what is mounted already.
+    pub fn export(&self, exports: Exports) {
+        self.server.common.programs.export(exports);
     }
 
     /// Stops: accepts and reads no more, lets the calls that run end (for [`Config::drain`] at

@@ -1,30 +1,14 @@
-//! NFS's words and ours: attributes, times, errors, names, credentials.
+//! NFS's words and ours: attributes, times, errors, names.
 
 use bytes::Bytes;
-use fileio::protocol::{
-    Attributes, Change, Credentials, Error, Kind, Name, NameError, SetTime, Time,
-};
+use fileio::protocol::{Attributes, Change, Error, Kind, Name, NameError, SetTime, Time};
 use nfs3_types::nfs3::{
     Nfs3Option, fattr3, ftype3, nfsstat3, nfstime3, sattr3, set_atime, set_mtime, specdata3,
 };
 use runtime::{Undelivered, VolumeId};
 
-use crate::rpc::Claim;
-
-/// The user and group of those who do not say who they are.
-const NOBODY: u32 = 65_534;
-
 /// The permission bits of a mode; clients may send the file's type above them.
 const MODE_BITS: u32 = 0o7777;
-
-/// Whose rights a caller has. The one place where a claim becomes a right: squashing and mapping
-/// of identities belong here.
-pub(crate) fn credentials(claim: Claim) -> Credentials {
-    match claim {
-        Claim::Nobody => Credentials { uid: NOBODY, gid: NOBODY, groups: Vec::new() },
-        Claim::User { uid, gid, groups } => Credentials { uid, gid, groups },
-    }
-}
 
 //= rfc1813 2.6: the errors, as the procedures of section 3.3 list them
 pub(crate) fn status(error: Error) -> nfsstat3 {

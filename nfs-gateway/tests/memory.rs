@@ -66,7 +66,7 @@ fn no_promise_is_paid_in_advance() {
         let world = World::new(rng.bits(), Shape { fs_nodes: 1, disk_nodes: 0 });
         world.context(NodeId::fs(0)).serve::<FileIo>(std::rc::Rc::new(Model::default()));
         let ctx = world.context(NodeId::application(0));
-        let config = Config::new(VolumeId(1));
+        let config = Config::new(VolumeId(1), [1; 32]);
         let address = Address::Tcp("gateway:2049".into());
         let gateway = world.run(Gateway::start(ctx, &address, config)).unwrap();
         for (index, promise) in promises().into_iter().enumerate() {

@@ -12,6 +12,7 @@ mod mount;
 mod mv;
 mod put;
 mod rm;
+mod rotate_keys;
 mod serve;
 mod sim;
 mod stat;
@@ -48,6 +49,7 @@ enum Command {
     Df(df::Df),
     Check(check::Check),
     Scrub(check::Scrub),
+    RotateKeys(rotate_keys::RotateKeys),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
 }
@@ -70,6 +72,7 @@ impl Program {
             Command::Df(df) => df.run(session),
             Command::Check(check) => check.run(session),
             Command::Scrub(scrub) => scrub.run(session),
+            Command::RotateKeys(rotate) => rotate.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
         }

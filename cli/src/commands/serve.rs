@@ -1,28 +1,31 @@
 //! `mdfs serve`: serves a volume.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use client::volume::{OpenCause, OpenError};
 use fileio::stack::{self, RunOptions, Running};
-use futures::FutureExt as _;
-use futures::channel::oneshot;
+use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::BoxFuture;
-use nfs_gateway::{Config, Gateway};
+use futures::{FutureExt as _, StreamExt as _};
+use nfs_gateway::{Config, Exports, Gateway, Settings};
 use runtime::Undelivered;
 use runtime::net::Address;
 
 use crate::exit::{Failure, ServeError};
 use crate::session::Session;
-use crate::signals::EndSignals;
+use crate::signals::{EndSignals, secret};
 
 /// Serve a volume to the other commands and, with --nfs, to NFS clients, until SIGTERM or SIGINT.
 ///
-/// Prints one line when it is ready. A stop makes everything durable first.
+/// Prints one line when it is ready. A stop makes everything durable first. NFS clients on this
+/// computer may do everything; others need a table of exports.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs serve scratch
+  mdfs serve scratch --nfs 0.0.0.0:2049 --exports exports.toml
   mdfs serve scratch --nfs 127.0.0.1:2049       then, as root:
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt")]
 pub(crate) struct Serve {
@@ -32,29 +35,70 @@ pub(crate) struct Serve {
     /// Where NFSv3 clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
+    /// Who may mount what over NFS, and limits, as TOML (see the README). Read again on SIGHUP and when
+    /// the file changes.
+    #[arg(long, value_name = "FILE", requires = "nfs")]
+    exports: Option<PathBuf>,
 }
 
 impl Serve {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let volume = &self.volume;
         let failed = |operation, error| Failure::Serve { operation, volume: volume.clone(), error };
+        let settings = self.exports.as_deref().map(read_settings).transpose()?;
         // First, so that a signal during the start ends in a clean stop too.
         let mut signals =
             EndSignals::receive().map_err(|error| failed("serve", ServeError::Signals(error)))?;
+        if self.exports.is_some() {
+            let caught = signals.also_hang_up();
+            caught.map_err(|error| failed("serve", ServeError::Signals(error)))?;
+        }
         let running = stack::open(volume, &RunOptions::default()).map_err(|error| OpenError {
             directory: volume.clone(),
             cause: OpenCause::Stack(error),
         })?;
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
-        let gateway = self.nfs.map(|address| Served::start(&running, address)).transpose();
+        let gateway = self.nfs.map(|address| Served::start(&running, address, settings.as_ref()));
+        let gateway = gateway.transpose();
         let gateway = gateway.map_err(|error| failed("serve", error))?;
         self.ready(gateway.as_ref().map(|served| &served.address), session)?;
 
-        signals.wait();
+        self.follow(&mut signals, gateway.as_ref(), settings);
         if let Some(served) = gateway {
             served.stop().map_err(|error| failed("stop", error))?;
         }
         running.stop().map_err(|error| failed("stop", error.into()))
+    }
+
+    /// Until the end, the gateway obeys the table as it is in the file; one that makes no sense is told
+    /// of, and the one before it counts.
+    fn follow(
+        &self,
+        signals: &mut EndSignals,
+        gateway: Option<&Served>,
+        mut settings: Option<Settings>,
+    ) {
+        let (Some(file), Some(gateway)) = (&self.exports, gateway) else { return signals.wait() };
+        let mut seen = changed_at(file);
+        while let Some(asked) = signals.wait_for_reload(LOOK_EVERY) {
+            let now = changed_at(file);
+            if !asked && now == seen {
+                continue;
+            }
+            seen = now;
+            match read_settings(file) {
+                Ok(new) => {
+                    let same_limits = settings.as_ref().is_some_and(|old| new.has_limits_of(old));
+                    if !same_limits {
+                        tracing::warn!("new limits count when `mdfs serve` is started again");
+                    }
+                    gateway.export(new.exports.clone());
+                    tracing::info!(file = %file.display(), "the table of exports was read");
+                    settings = Some(new);
+                }
+                Err(failure) => tracing::error!("{failure}"),
+            }
+        }
     }
 
     /// The one line that says that it is ready, at once even into a pipe.
@@ -68,32 +112,58 @@ impl Serve {
     }
 }
 
+/// How often the table is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// When `file` was changed last, and how long it is, if it can be told.
+fn changed_at(file: &Path) -> Option<(SystemTime, u64)> {
+    let told = std::fs::metadata(file).ok()?;
+    Some((told.modified().ok()?, told.len()))
+}
+
+fn read_settings(file: &Path) -> Result<Settings, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::local("read the exports in", file, error))?;
+    Settings::parse(&text, &file.display().to_string())
+        .map_err(|error| Failure::Wrong(error.to_string()))
+}
+
 /// A gateway at its node.
 struct Served {
     address: Address,
-    /// Told to stop by this being dropped.
-    stop: oneshot::Sender<()>,
+    /// What it shall export from now on. Told to stop by this being dropped.
+    exports: mpsc::UnboundedSender<Exports>,
     stopped: BoxFuture<'static, Result<Result<(), nfs_gateway::Error>, Undelivered>>,
 }
 
 impl Served {
-    fn start(running: &Running, address: SocketAddr) -> Result<Self, ServeError> {
-        let config = Config::new(running.geometry().volume);
+    fn start(
+        running: &Running,
+        address: SocketAddr,
+        settings: Option<&Settings>,
+    ) -> Result<Self, ServeError> {
+        let config = Config::new(running.geometry().volume, secret().map_err(ServeError::Secret)?);
+        let config = match settings {
+            Some(settings) => settings.apply(&config),
+            None => config,
+        };
         let wanted = Address::Tcp(address.to_string());
-        let (stop, told) = oneshot::channel::<()>();
+        let (exports, mut told) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();
         let stopped = running
             .on_application(move |context| async move {
                 let gateway = Gateway::start(context, &wanted, config).await?;
                 // Whoever started it waits for exactly this.
                 let _ = started.send(gateway.address().clone());
-                let _ = told.await;
+                while let Some(exports) = told.next().await {
+                    gateway.export(exports);
+                }
                 gateway.stop().await;
                 Ok(())
             })
             .boxed();
         match block_on(listening) {
-            Ok(address) => Ok(Self { address, stop, stopped }),
+            Ok(address) => Ok(Self { address, exports, stopped }),
             Err(_) => Err(match block_on(stopped)? {
                 Err(error) => error.into(),
                 Ok(()) => Undelivered::Lost.into(),
@@ -101,8 +171,13 @@ impl Served {
         }
     }
 
+    fn export(&self, exports: Exports) {
+        // If the gateway has ended, `stop` tells.
+        let _ = self.exports.unbounded_send(exports);
+    }
+
     fn stop(self) -> Result<(), ServeError> {
-        drop(self.stop);
+        drop(self.exports);
         Ok(block_on(self.stopped)??)
     }
 }

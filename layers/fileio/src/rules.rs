@@ -119,7 +119,12 @@ pub(crate) fn check_new_owner(
 
 /// The bits that let others act as the owner do not survive a change by others than root.
 pub(crate) fn without_setid(who: &Credentials, file: &Attributes) -> u32 {
-    if who.uid == 0 || file.kind != (Kind::File {}) {
+    if who.uid == 0 { file.mode } else { without_setid_of_owner(file) }
+}
+
+/// Nor do they survive a new owner or group, not even one that root gives, as Linux has it.
+fn without_setid_of_owner(file: &Attributes) -> u32 {
+    if file.kind != (Kind::File {}) {
         return file.mode;
     }
     let group = if file.mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
@@ -141,7 +146,7 @@ pub(crate) fn inode_change(
     if change.uid.is_some() || change.gid.is_some() {
         after.uid = change.uid.unwrap_or(file.uid);
         after.gid = change.gid.unwrap_or(file.gid);
-        after.mode = without_setid(who, &after);
+        after.mode = without_setid_of_owner(&after);
     }
     if change.size.is_some() {
         after.mtime = now;

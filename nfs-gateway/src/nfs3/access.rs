@@ -22,14 +22,14 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     pack(match attributes {
         Ok(attributes) => Ok(ACCESS3resok {
             obj_attributes: asker.told(&attributes),
-            access: wanted & granted(&attributes, &asker.who()),
+            access: wanted & granted(&attributes, &asker.who(), asker.may_write()),
         }),
         Err(status) => Err((status, ACCESS3resfail::default())),
     })
 }
 
 /// All that `who` may do, of what makes sense for this kind of object.
-fn granted(attributes: &Attributes, who: &Credentials) -> u32 {
+fn granted(attributes: &Attributes, who: &Credentials, may_write: bool) -> u32 {
     let directory = attributes.kind == (Kind::Directory {});
     let (by_write, by_execute) = if directory {
         (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE, ACCESS3_LOOKUP)
@@ -37,6 +37,8 @@ fn granted(attributes: &Attributes, who: &Credentials) -> u32 {
         (ACCESS3_MODIFY | ACCESS3_EXTEND, ACCESS3_EXECUTE)
     };
     let rights = [(READ, ACCESS3_READ), (WRITE, by_write), (EXECUTE, by_execute)];
-    let held = rights.iter().filter(|(mode, _)| attributes.permits(who, *mode));
+    let held = rights
+        .iter()
+        .filter(|(mode, _)| (may_write || *mode != WRITE) && attributes.permits(who, *mode));
     held.fold(0, |granted, (_, access)| granted | access)
 }

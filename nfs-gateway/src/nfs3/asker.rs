@@ -1,6 +1,7 @@
 //! What every procedure needs: the volume, the asker's rights, and attributes afterwards.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -15,6 +16,11 @@ use nfs3_types::nfs3::{
 use nfs3_types::xdr_codec::Pack;
 use runtime::{Call, Context, Undelivered, VolumeId};
 
+use crate::dispatch::Peer;
+use crate::exports::{Clients, Export, Exports, NOBODY};
+use crate::handle::Named;
+use crate::keys::Keys;
+use crate::rpc::{Claim, Question};
 use crate::xdr::{Arguments, Body, Fault};
 use crate::{handle, translate};
 
@@ -43,11 +49,6 @@ impl Volume {
         self.id
     }
 
-    /// The handle by which clients know `file`.
-    pub(crate) fn handle(&self, file: Handle) -> nfs_fh3 {
-        handle::encode(self.id, file)
-    }
-
     /// Comes with every directory cookie.
     pub(super) fn cookie_verifier(&self) -> cookieverf3 {
         self.cookie_verifier
@@ -58,15 +59,48 @@ impl Volume {
 #[derive(Debug)]
 pub(crate) struct Asker {
     volume: Rc<Volume>,
-    who: Credentials,
+    /// Why there are none: the volume could not be asked for them.
+    keys: Result<Rc<Keys>, nfsstat3>,
+    exports: Rc<Exports>,
+    address: Option<SocketAddr>,
+    claim: Claim,
+    /// The procedure changes something.
+    changes: bool,
     call: CallId,
+    /// What the export allows that the first handle names.
+    grant: RefCell<Option<Grant>>,
     in_doubt: Cell<bool>,
 }
 
+/// What one export allows to a peer.
+#[derive(Clone, Debug)]
+struct Grant {
+    export: u32,
+    clients: Clients,
+    who: Credentials,
+}
+
 impl Asker {
-    /// The call `call` of `who`.
-    pub(crate) fn new(volume: Rc<Volume>, who: Credentials, call: CallId) -> Self {
-        Self { volume, who, call, in_doubt: Cell::default() }
+    /// The call `call` of `peer`.
+    pub(crate) fn new(
+        volume: Rc<Volume>,
+        keys: Result<Rc<Keys>, nfsstat3>,
+        exports: Rc<Exports>,
+        peer: &Peer,
+        question: &Question,
+        call: CallId,
+    ) -> Self {
+        Self {
+            volume,
+            keys,
+            exports,
+            address: peer.address,
+            claim: question.claim.clone(),
+            changes: super::changes(question),
+            call,
+            grant: RefCell::default(),
+            in_doubt: Cell::default(),
+        }
     }
 
     /// The volume.
@@ -74,9 +108,41 @@ impl Asker {
         &self.volume
     }
 
-    /// With whose rights.
-    pub(super) fn who(&self) -> Credentials {
-        self.who.clone()
+    /// All exports.
+    pub(crate) fn exports(&self) -> &Exports {
+        &self.exports
+    }
+
+    /// With whose rights: nobody's before an export was [entered](Self::enter).
+    pub(crate) fn who(&self) -> Credentials {
+        let nobody = || Credentials { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
+        self.grant.borrow().as_ref().map_or_else(nobody, |grant| grant.who.clone())
+    }
+
+    /// May the asker change anything here?
+    pub(super) fn may_write(&self) -> bool {
+        self.grant.borrow().as_ref().is_some_and(|grant| grant.clients.writable)
+    }
+
+    /// The export that was entered.
+    pub(super) fn export(&self) -> Option<&Export> {
+        let id = self.grant.borrow().as_ref().map(|grant| grant.export)?;
+        self.exports.of_id(id)
+    }
+
+    /// Uses `export` from now on, if it is for this peer.
+    pub(crate) fn enter(&self, export: &Export) -> Result<(), nfsstat3> {
+        let clients = export.clients_of(self.address).ok_or(nfsstat3::NFS3ERR_ACCES)?.clone();
+        let who = clients.credentials(&self.claim);
+        *self.grant.borrow_mut() = Some(Grant { export: export.id(), clients, who });
+        Ok(())
+    }
+
+    /// The handle by which clients of this export know `file`.
+    pub(crate) fn handle(&self, file: Handle) -> Result<nfs_fh3, nfsstat3> {
+        let keys = self.keys.as_ref().map_err(|status| *status)?;
+        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id();
+        Ok(handle::encode(keys, self.volume.id, Named { export, file }))
     }
 
     /// Which call.
@@ -84,9 +150,30 @@ impl Asker {
         self.call
     }
 
-    /// The file of a handle.
+    /// The file of a handle, if the asker may do with it what it asks.
     pub(super) fn file(&self, handle: &Bytes) -> Result<Handle, nfsstat3> {
-        handle::decode(self.volume.id, handle)
+        let file = self.seen(handle)?;
+        if self.changes && !self.may_write() {
+            return Err(nfsstat3::NFS3ERR_ROFS);
+        }
+        Ok(file)
+    }
+
+    /// The file of a handle, if the asker may see it. Enters the export of the first one; a call
+    /// about two files of different exports is refused.
+    fn seen(&self, handle: &Bytes) -> Result<Handle, nfsstat3> {
+        let keys = self.keys.as_ref().map_err(|status| *status)?;
+        let Named { export, file } = handle::decode(keys, self.volume.id, handle)?;
+        let entered = self.grant.borrow().as_ref().map(|grant| grant.export);
+        match entered {
+            None => {
+                let export = self.exports.of_id(export).ok_or(nfsstat3::NFS3ERR_STALE)?;
+                self.enter(export)?;
+            }
+            Some(entered) if entered == export => {}
+            Some(_) => return Err(nfsstat3::NFS3ERR_XDEV),
+        }
+        Ok(file)
     }
 
     /// Asks file I/O.
@@ -122,13 +209,16 @@ impl Asker {
     /// The handle of the file of `attributes`, as a reply tells it.
     pub(super) fn told_handle(&self, attributes: &Attributes) -> post_op_fh3 {
         let file = Handle { ino: attributes.ino, generation: attributes.generation };
-        Nfs3Option::Some(self.volume.handle(file))
+        match self.handle(file) {
+            Ok(handle) => Nfs3Option::Some(handle),
+            Err(_) => Nfs3Option::None,
+        }
     }
 
     //= rfc1813 3.1: attributes after the operation "on success or failure", where there are any
     /// The attributes of the file of `handle` as they are now.
     pub(super) async fn after(&self, handle: &Bytes) -> post_op_attr {
-        let Ok(file) = self.file(handle) else { return Nfs3Option::None };
+        let Ok(file) = self.seen(handle) else { return Nfs3Option::None };
         match self.ask(GetAttributes { file }).await {
             Ok(attributes) => self.told(&attributes),
             Err(_) => Nfs3Option::None,

@@ -1,8 +1,11 @@
 //! LOOKUP.
 
-use fileio::protocol::{Attributes, GetAttributes, Handle, Kind, Lookup, Parent, ROOT};
+use bytes::Bytes;
+use fileio::protocol::{
+    Attributes, Credentials, GetAttributes, Handle, Kind, Lookup, Parent, ROOT,
+};
 use futures::future::join;
-use nfs3_types::nfs3::{LOOKUP3resfail, LOOKUP3resok, nfsstat3};
+use nfs3_types::nfs3::{LOOKUP3resfail, LOOKUP3resok, nfs_fh3, nfsstat3};
 
 use super::asker::{Asker, Place, pack};
 use fileio::protocol::access::EXECUTE;
@@ -16,21 +19,18 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     arguments.finish()?;
     let (found, dir_attributes) = join(look_up(asker, &what), asker.after(&what.directory)).await;
     pack(match found {
-        Ok(attributes) => {
-            let file = Handle { ino: attributes.ino, generation: attributes.generation };
-            Ok(LOOKUP3resok {
-                object: asker.volume().handle(file),
-                obj_attributes: asker.told(&attributes),
-                dir_attributes,
-            })
+        Ok((object, attributes)) => {
+            Ok(LOOKUP3resok { object, obj_attributes: asker.told(&attributes), dir_attributes })
         }
         Err(status) => Err((status, LOOKUP3resfail { dir_attributes })),
     })
 }
 
-async fn look_up(asker: &Asker, what: &Place) -> Result<Attributes, nfsstat3> {
+async fn look_up(asker: &Asker, what: &Place) -> Result<(nfs_fh3, Attributes), nfsstat3> {
     let directory = asker.file(&what.directory)?;
-    find(asker, directory, translate::component(what.name.clone())?).await
+    let found = find(asker, directory, translate::component(what.name.clone())?).await?;
+    let file = Handle { ino: found.ino, generation: found.generation };
+    Ok((asker.handle(file)?, found))
 }
 
 /// What `component` stands for in `directory`.
@@ -60,10 +60,29 @@ async fn here(asker: &Asker, directory: Handle) -> Result<Attributes, nfsstat3> 
     Ok(attributes)
 }
 
-/// The directory above; nothing is above the root of the export, whatever the volume says.
+/// What `parts` lead to from the volume's root, whoever asks: the way to an export is the operator's.
+pub(crate) async fn from_root(asker: &Asker, parts: &[Vec<u8>]) -> Result<Attributes, nfsstat3> {
+    let who = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+    let mut found = asker.ask(GetAttributes { file: ROOT }).await?;
+    for part in parts {
+        let directory = Handle { ino: found.ino, generation: found.generation };
+        let name = translate::entry_name(Bytes::from(part.clone()), nfsstat3::NFS3ERR_INVAL)?;
+        found = asker.ask(Lookup { who: who.clone(), directory, name }).await?;
+    }
+    Ok(found)
+}
+
+/// The directory above; nothing is above the root of the volume, or of the export.
 pub(super) async fn above(asker: &Asker, directory: Handle) -> Result<Attributes, nfsstat3> {
     if directory == ROOT {
         return here(asker, directory).await;
+    }
+    let export = asker.export().ok_or(nfsstat3::NFS3ERR_STALE)?;
+    if !export.parts().is_empty() {
+        let root = from_root(asker, export.parts()).await?;
+        if directory == (Handle { ino: root.ino, generation: root.generation }) {
+            return here(asker, directory).await;
+        }
     }
     asker.ask(Parent { who: asker.who(), directory }).await
 }

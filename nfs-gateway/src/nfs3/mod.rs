@@ -18,7 +18,7 @@ mod write;
 use nfs3_types::nfs3::{NFS_PROGRAM, PROGRAM};
 
 pub(crate) use asker::{Asker, Volume};
-pub(crate) use lookup::find;
+pub(crate) use lookup::{find, from_root};
 
 use crate::config::limits::TRANSFER_BYTES;
 use crate::rpc::Question;
@@ -66,6 +66,25 @@ fn procedure(question: &Question) -> Option<NFS_PROGRAM> {
 /// May the arguments of `question` be large, and stay in pieces?
 pub(crate) fn has_payload(question: &Question) -> bool {
     procedure(question) == Some(NFS_PROGRAM::NFSPROC3_WRITE)
+}
+
+/// Does `question` ask to change something? Then a read-only export refuses. (COMMIT does not.)
+pub(crate) fn changes(question: &Question) -> bool {
+    matches!(
+        procedure(question),
+        Some(
+            NFS_PROGRAM::NFSPROC3_SETATTR
+                | NFS_PROGRAM::NFSPROC3_WRITE
+                | NFS_PROGRAM::NFSPROC3_CREATE
+                | NFS_PROGRAM::NFSPROC3_MKDIR
+                | NFS_PROGRAM::NFSPROC3_SYMLINK
+                | NFS_PROGRAM::NFSPROC3_MKNOD
+                | NFS_PROGRAM::NFSPROC3_REMOVE
+                | NFS_PROGRAM::NFSPROC3_RMDIR
+                | NFS_PROGRAM::NFSPROC3_RENAME
+                | NFS_PROGRAM::NFSPROC3_LINK
+        )
+    )
 }
 
 /// Bytes of data in the reply to `question`, at most.

@@ -15,6 +15,7 @@ use nfs3_types::xdr_codec::{List, Pack};
 use super::asker::{Asker, pack, take_handle};
 use super::lookup::above;
 use crate::config::limits::TRANSFER_BYTES;
+use crate::handle::HANDLE_BYTES;
 use crate::xdr::{Arguments, Body, Fault};
 
 /// The cookies of `.` and `..`.
@@ -24,7 +25,7 @@ const DOTDOT: u64 = 2;
 /// Bytes of the shortest entry in a list: follows, fileid, name of one byte, cookie.
 const ENTRY_BYTES_MIN: u32 = 4 + 8 + (4 + 4) + 8;
 /// Bytes of attributes and handle of such an entry.
-const PLUS_BYTES: u32 = (4 + 84) + (4 + 4 + 40);
+const PLUS_BYTES: u32 = (4 + 84) + (4 + 4 + HANDLE_BYTES.next_multiple_of(4) as u32);
 /// Bytes before the list: attributes, verifier; and behind it: no more follows, end.
 const AROUND_BYTES: usize = (4 + 84) + 8 + 4 + 4;
 
@@ -236,7 +237,10 @@ fn entry_plus(asker: &Asker, listed: &Listed) -> entryplus3<'static> {
         name: filename3::from(name.to_vec()),
         cookie: *cookie,
         name_attributes,
-        name_handle: Nfs3Option::Some(asker.volume().handle(*file)),
+        name_handle: match asker.handle(*file) {
+            Ok(handle) => Nfs3Option::Some(handle),
+            Err(_) => Nfs3Option::None,
+        },
     }
 }
 

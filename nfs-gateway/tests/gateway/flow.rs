@@ -16,7 +16,7 @@ use runtime::{NodeId, Undelivered};
 use crate::kit::{Act, Client, Stage, VOLUME, at, encode, mode, status};
 
 fn config() -> Config {
-    Config::new(VOLUME)
+    crate::kit::config(VOLUME)
 }
 
 #[test]

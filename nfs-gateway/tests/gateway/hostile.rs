@@ -8,7 +8,9 @@ use nfs3_types::nfs3::*;
 use runtime::net::{Address, Listener, Stream};
 use runtime::seed::{Rng, with_seed};
 
-use crate::kit::{Client, Stage, VOLUME, Verdict, at, encode, mode, status, write_arguments};
+use crate::kit::{
+    Client, Stage, VOLUME, Verdict, at, config, encode, mode, status, write_arguments,
+};
 
 /// The gateway still serves others.
 async fn still_serves(stage: &Stage) {
@@ -253,7 +255,7 @@ fn calls_with_a_damaged_head_are_answered_too() {
 #[test]
 fn a_connection_too_many_is_closed_at_once() {
     with_seed(|rng| {
-        let config = Config { connections_max: 3, ..Config::new(VOLUME) };
+        let config = Config { connections_max: 3, ..config(VOLUME) };
         let stage = Stage::with(rng, config);
         let mut clients: Vec<Client> = (0..3).map(|_| stage.client()).collect();
         let mut refused = stage.client();
@@ -295,7 +297,7 @@ fn one_host_cannot_take_all_connections() {
         let ctx = stage.world.context(runtime::NodeId::application(1));
         let address = Address::Tcp("gateway:2050".into());
         let listener = stage.world.run(ctx.listen(&address)).unwrap();
-        let config = Config { connections_per_peer_max: 2, ..Config::new(VOLUME) };
+        let config = Config { connections_per_peer_max: 2, ..config(VOLUME) };
         let gateway = nfs_gateway::Gateway::serve(&ctx, Box::new(OneHost(listener, 0)), config);
         stage.gateway = gateway.into();
         let mut clients: Vec<Client> = (0..3).map(|_| stage.client()).collect();

@@ -10,7 +10,7 @@ use fileio::protocol::{FileIo, Reply, Request};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use machine_emu::{Shape, World};
-use nfs_gateway::{Config, Gateway};
+use nfs_gateway::{Config, Exports, Gateway};
 use nfs3_types::mount;
 use nfs3_types::nfs3::*;
 use nfs3_types::rpc::{RPC_VERSION_2, auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
@@ -89,6 +89,12 @@ impl Server<FileIo> for AtNode {
     }
 }
 
+/// The usual settings, for everybody on the emulated network.
+pub(crate) fn config(volume: VolumeId) -> Config {
+    let entropy = std::array::from_fn(|index| index as u8);
+    Config { exports: Exports::everybody(), ..Config::new(volume, entropy) }
+}
+
 /// A world with a gateway in it.
 pub(crate) struct Stage {
     pub(crate) world: World,
@@ -99,7 +105,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// With the usual limits.
     pub(crate) fn new(rng: &mut Rng) -> Self {
-        Self::with(rng, Config::new(VOLUME))
+        Self::with(rng, config(VOLUME))
     }
 
     /// With these settings.
@@ -125,6 +131,12 @@ impl Stage {
     /// A new connection to the gateway.
     pub(crate) fn client(&self) -> Client {
         Client::over(self.world.connect(self.gateway.address()).expect("the gateway listens"))
+    }
+
+    /// The same from `peer`, as `10.0.0.1:700`.
+    pub(crate) fn client_at(&self, peer: &str) -> Client {
+        let stream = self.world.connect_from(peer, self.gateway.address());
+        Client::over(stream.expect("the gateway listens"))
     }
 
     /// Connects, mounts `/`, runs `body`.

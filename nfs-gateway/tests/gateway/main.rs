@@ -5,6 +5,7 @@
 
 mod content;
 mod directories;
+mod exports;
 mod flow;
 mod hostile;
 mod kit;

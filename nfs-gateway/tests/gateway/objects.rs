@@ -1,7 +1,6 @@
 //! NULL, GETATTR, SETATTR, ACCESS, READLINK, FSSTAT, FSINFO, PATHCONF; handles; errors.
 
 use fileio::protocol::{Error, Reply, Request};
-use nfs_gateway::Config;
 use nfs3_types::nfs3::NFS_PROGRAM::*;
 use nfs3_types::nfs3::nfsstat3::*;
 use nfs3_types::nfs3::*;
@@ -9,7 +8,7 @@ use nfs3_types::xdr_codec::{Opaque, Void};
 use runtime::seed::with_seed;
 use runtime::{Undelivered, VolumeId};
 
-use crate::kit::{Act, Stage, Verdict, at, mode, status};
+use crate::kit::{Act, Stage, Verdict, at, config, mode, status};
 
 #[test]
 fn null_does_nothing() {
@@ -64,7 +63,9 @@ fn a_handle_that_was_never_given_out_is_bad() {
                 let mut bytes = root.data.to_vec();
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 let other = nfs_fh3 { data: Opaque::owned(bytes) };
-                assert_eq!(status(&client.getattr(&other).await), NFS3ERR_BADHANDLE);
+                let said = status(&client.getattr(&other).await);
+                // Another volume or an old key are stale.
+                assert!(matches!(said, NFS3ERR_BADHANDLE | NFS3ERR_STALE), "bit {bit}: {said}");
             }
         });
     });
@@ -73,7 +74,7 @@ fn a_handle_that_was_never_given_out_is_bad() {
 #[test]
 fn a_handle_of_what_is_gone_or_elsewhere_is_stale() {
     with_seed(|rng| {
-        let other = Stage::with(rng, Config::new(VolumeId(7)));
+        let other = Stage::with(rng, config(VolumeId(7)));
         let foreign = other.run(async |_, root| root);
         Stage::new(rng).run(async |mut client, root| {
             assert_eq!(status(&client.getattr(&foreign).await), NFS3ERR_STALE);

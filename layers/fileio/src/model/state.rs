@@ -114,7 +114,14 @@ impl Inode {
 
     /// The bits that let others act as the owner do not survive a change by others than root.
     pub(super) fn drop_setid(&mut self, who: &Credentials) {
-        if who.uid != 0 && self.fixed.kind == (Kind::File {}) {
+        if who.uid != 0 {
+            self.drop_setid_of_owner();
+        }
+    }
+
+    /// Nor do they survive a new owner or group, not even one that root gives.
+    fn drop_setid_of_owner(&mut self) {
+        if self.fixed.kind == (Kind::File {}) {
             self.fixed.mode &= !SETUID;
             if self.fixed.mode & GROUP_EXECUTE != 0 {
                 self.fixed.mode &= !SETGID;
@@ -189,7 +196,7 @@ impl Inode {
         if change.uid.is_some() || change.gid.is_some() {
             self.fixed.uid = change.uid.unwrap_or(self.fixed.uid);
             self.fixed.gid = change.gid.unwrap_or(self.fixed.gid);
-            self.drop_setid(who);
+            self.drop_setid_of_owner();
         }
         if let (Some(size), Body::File(content)) = (change.size, &mut self.body) {
             content.set_size(size);

@@ -428,6 +428,33 @@ fn only_root_gives_files_away_and_setid_bits_do_not_survive_it() {
 }
 
 #[test]
+fn setid_bits_do_not_survive_a_new_owner_that_root_gives_but_roots_writes() {
+    let model = Model::default();
+    let me = root(&model);
+    let file = me.create(ROOT, "f").unwrap();
+    let to = |uid, gid| Change { uid, gid, ..Change::default() };
+    for change in [to(Some(BOB), None), to(None, Some(7)), to(Some(BOB), Some(7))] {
+        me.set(file, mode(0o6755)).unwrap();
+        assert_eq!(me.write(file, 0, b"x").unwrap().mode, 0o6755);
+        assert_eq!(me.set(file, change).unwrap().mode, 0o755);
+    }
+    me.set(file, mode(0o6745)).unwrap();
+    assert_eq!(
+        me.set(file, to(Some(ALICE), None)).unwrap().mode,
+        0o2745,
+        "no one runs it as a group"
+    );
+    let both = Change { mode: Some(0o4755), ..to(Some(BOB), None) };
+    assert_eq!(me.set(file, both).unwrap().mode, 0o4755, "said in the same breath");
+    let directory = me.mkdir(ROOT, "d", 0o2755).unwrap();
+    assert_eq!(
+        me.set(directory, to(None, Some(7))).unwrap().mode,
+        0o2755,
+        "it means another thing"
+    );
+}
+
+#[test]
 fn in_a_sticky_directory_only_owners_remove_and_rename() {
     let model = Model::default();
     let (me, alice, bob) = (root(&model), user(&model, ALICE), user(&model, BOB));

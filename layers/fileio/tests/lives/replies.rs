@@ -316,6 +316,7 @@ fn refused_calls(is_there: bool, name: &Name, other: &Name) -> Vec<(Request, Err
         from_name,
         to_directory,
         to_name,
+        replace: true,
     };
     let remove = Remove { who, call: call(2), directory, name, durable };
     vec![(rename.into(), Error::NotFound {}), (remove.into(), Error::NotFound {})]

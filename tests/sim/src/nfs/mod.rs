@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use machine_emu::StreamFaults;
-use nfs_gateway::{Config, Gateway};
+use nfs_gateway::{Config, Exports, Gateway, Settings};
 use nfs3_types::mount;
 use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::Opaque;
@@ -89,7 +89,9 @@ impl<'a> Gateways<'a> {
 
     async fn start_one(&self, index: u32) {
         let context = self.scene.cluster.world().context(self.homes[index as usize]);
-        let config = Config::new(self.scene.cluster.geometry().volume);
+        let entropy = std::array::from_fn(|_| context.random() as u8);
+        let volume = self.scene.cluster.geometry().volume;
+        let config = Config { exports: exports(), ..Config::new(volume, entropy) };
         let started = Gateway::start(context, &link::address(index), config).await;
         started.unwrap_or_else(|error| panic!("gateway {index}: {error}"));
     }
@@ -107,6 +109,13 @@ impl<'a> Gateways<'a> {
             }
         }
     }
+}
+
+/// As an operator would let the hosts in; they come from low ports and are root.
+fn exports() -> Exports {
+    let table = "[[export]]\npath = '/'\n[[export.client]]\nnetwork = '10.0.0.0/24'\naccess = 'rw'\nsquash = 'no_root_squash'\n";
+    let settings = Settings::parse(table, "exports of the simulation");
+    settings.unwrap_or_else(|error| panic!("{error}")).exports
 }
 
 fn is_apart(home: NodeId) -> bool {

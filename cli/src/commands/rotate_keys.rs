@@ -1,0 +1,36 @@
+//! `mdfs rotate-keys`: a new key under NFS file handles.
+
+use std::path::PathBuf;
+
+use futures::executor::block_on;
+
+use crate::exit::Failure;
+use crate::session::Session;
+use crate::signals::secret;
+
+/// Make a new key under the file handles of NFS clients; do it twice to shut out handles that leaked.
+///
+/// Handles made before stay valid until the second rotation: clients that keep files open longer
+/// mount again then. Gateways follow within half a minute.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  mdfs rotate-keys scratch")]
+pub(crate) struct RotateKeys {
+    /// The volume's directory.
+    #[arg(value_name = "VOL")]
+    volume: PathBuf,
+}
+
+impl RotateKeys {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let failed = |why: String| {
+            let volume = self.volume.display();
+            Failure::Wrong(format!("cannot rotate the keys of volume {volume}: {why}; try again"))
+        };
+        let secret = secret().map_err(|error| failed(error.to_string()))?;
+        let volume = session.open(&self.volume)?;
+        let rotated = nfs_gateway::rotate_keys(volume.file_system().machine(), secret);
+        let id = block_on(rotated).map_err(|error| failed(error.to_string()))?;
+        session.print(format!("key {id} counts now\n"))
+    }
+}

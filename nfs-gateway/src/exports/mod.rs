@@ -1,0 +1,246 @@
+//! What is exported, to whom, with which rights.
+//!
+//! Nothing of it is remembered per client: each request is checked by the export in its file handle
+//! and the address of its peer, so a new table counts from the next request on.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `network.rs` | networks of clients |
+//! | `settings.rs` | the table and the limits as TOML |
+
+mod network;
+mod settings;
+
+use std::net::{IpAddr, SocketAddr};
+
+use fileio::protocol::Credentials;
+
+pub use network::Network;
+pub use settings::{Settings, SettingsError};
+
+use crate::rpc::Claim;
+
+/// The user and group of those who may not be who they say, and of those who do not say.
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// Ports below this are given by the client's system to root only.
+const PRIVILEGED_PORTS_END: u16 = 1024;
+
+/// Whose claims are not believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+pub enum Squash {
+    /// Root's: root there is nobody here.
+    #[default]
+    #[serde(rename = "root_squash")]
+    Root,
+    /// Nobody's: all are who they say.
+    #[serde(rename = "no_root_squash")]
+    None,
+    /// Everybody's: all are the anonymous user.
+    #[serde(rename = "all_squash")]
+    All,
+}
+
+/// What the clients of one network may do in an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clients {
+    /// Who they are.
+    pub network: Network,
+    /// They may change things.
+    pub writable: bool,
+    /// Whose claims are not believed.
+    pub squash: Squash,
+    /// Who the others are then, user and group.
+    pub anonymous: (u32, u32),
+    /// Only calls from ports below 1024 are answered.
+    pub secure: bool,
+}
+
+impl Clients {
+    /// Everybody in `network`, with all rights, believed whoever they say they are.
+    fn trusted(network: Network) -> Self {
+        let anonymous = (NOBODY, NOBODY);
+        Self { network, writable: true, squash: Squash::None, anonymous, secure: false }
+    }
+
+    /// Whose rights a caller has who claims to be `claim`.
+    pub(crate) fn credentials(&self, claim: &Claim) -> Credentials {
+        let (user, group) = self.anonymous;
+        let unless_root = |id, anonymous| {
+            if id == 0 && self.squash == Squash::Root { anonymous } else { id }
+        };
+        match claim {
+            Claim::User { uid, gid, groups } if self.squash != Squash::All => Credentials {
+                uid: unless_root(*uid, user),
+                gid: unless_root(*gid, group),
+                groups: groups.iter().map(|gid| unless_root(*gid, group)).collect(),
+            },
+            _ => Credentials { uid: user, gid: group, groups: Vec::new() },
+        }
+    }
+}
+
+/// One directory that is exported, with all below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    id: u32,
+    parts: Vec<Vec<u8>>,
+    clients: Vec<Clients>,
+}
+
+impl Export {
+    /// The directory `path`, from the volume's root, to `clients`: the first that a peer belongs to
+    /// counts for it.
+    pub fn new(path: &[u8], clients: Vec<Clients>) -> Self {
+        let parts: Vec<Vec<u8>> = parts(path).iter().map(|part| part.to_vec()).collect();
+        let mut export = Self { id: 0, parts, clients };
+        // File handles carry it: the same path has the same number for ever.
+        export.id = runtime::hash::xxh3(&export.path()) as u32;
+        export
+    }
+
+    /// The number that stands for it in file handles.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The names on the way from the volume's root.
+    pub(crate) fn parts(&self) -> &[Vec<u8>] {
+        &self.parts
+    }
+
+    /// The directory.
+    pub fn path(&self) -> Vec<u8> {
+        if self.parts.is_empty() {
+            return b"/".to_vec();
+        }
+        self.parts.iter().flat_map(|part| [&b"/"[..], part]).flatten().copied().collect()
+    }
+
+    /// To whom.
+    pub fn clients(&self) -> &[Clients] {
+        &self.clients
+    }
+
+    /// What the peer at `address` may do; `None` if it may nothing. A peer without an address belongs
+    /// to [`Network::Any`] only.
+    pub(crate) fn clients_of(&self, address: Option<SocketAddr>) -> Option<&Clients> {
+        let ip = address.map(|address| address.ip().to_canonical());
+        let found = self.clients.iter().find(|clients| clients.network.contains(ip))?;
+        let port = address.map_or(u16::MAX, |address| address.port());
+        (!found.secure || port < PRIVILEGED_PORTS_END).then_some(found)
+    }
+}
+
+/// All exports of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exports(Vec<Export>);
+
+impl Exports {
+    /// The whole volume, to clients on this computer, who are believed: what counts without a table.
+    pub fn loopback() -> Self {
+        let networks = [
+            Network::of(IpAddr::from([127, 0, 0, 0]), 8),
+            Network::of(IpAddr::from(std::net::Ipv6Addr::LOCALHOST), 128),
+        ];
+        Self(vec![Export::new(b"/", networks.into_iter().map(Clients::trusted).collect())])
+    }
+
+    /// The whole volume, to everybody, who is believed: for emulated networks.
+    pub fn everybody() -> Self {
+        Self(vec![Export::new(b"/", vec![Clients::trusted(Network::Any)])])
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Export> {
+        self.0.iter()
+    }
+
+    /// The one with this number.
+    pub(crate) fn of_id(&self, id: u32) -> Option<&Export> {
+        self.0.iter().find(|export| export.id == id)
+    }
+
+    /// The innermost one that has the directory of `parts` in it.
+    pub(crate) fn around(&self, parts: &[&[u8]]) -> Option<&Export> {
+        let holds = |export: &&Export| {
+            let Some(first) = parts.get(..export.parts.len()) else { return false };
+            export.parts.iter().map(Vec::as_slice).eq(first.iter().copied())
+        };
+        self.0.iter().filter(holds).max_by_key(|export| export.parts.len())
+    }
+}
+
+/// The names in `path`, without `.` and `..`: no symbolic link is followed, so the words decide.
+pub(crate) fn parts(path: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(uid: u32) -> Claim {
+        Claim::User { uid, gid: 0, groups: vec![0, 7] }
+    }
+
+    fn clients(squash: Squash) -> Clients {
+        Clients { squash, anonymous: (11, 12), ..Clients::trusted(Network::Any) }
+    }
+
+    #[test]
+    fn root_and_its_group_are_squashed_and_others_are_not() {
+        let root = clients(Squash::Root).credentials(&claim(0));
+        assert_eq!(root, Credentials { uid: 11, gid: 12, groups: vec![12, 7] });
+        assert_eq!(clients(Squash::Root).credentials(&claim(5)).uid, 5);
+        assert_eq!(clients(Squash::None).credentials(&claim(0)).uid, 0);
+        let all = clients(Squash::All).credentials(&claim(5));
+        assert_eq!(all, Credentials { uid: 11, gid: 12, groups: vec![] });
+        assert_eq!(clients(Squash::None).credentials(&Claim::Nobody).uid, 11);
+    }
+
+    #[test]
+    fn the_first_network_of_a_peer_decides_and_a_high_port_may_be_refused() {
+        let strict = Network::of(IpAddr::from([10, 0, 0, 0]), 8);
+        let strict = Clients { secure: true, ..Clients::trusted(strict) };
+        let export = Export::new(b"/", vec![strict, Clients::trusted(Network::Any)]);
+        let of = |address: &str| export.clients_of(Some(address.parse().unwrap()));
+        assert!(of("10.1.2.3:1023").unwrap().secure);
+        assert_eq!(of("10.1.2.3:1024"), None, "the network decides, not the next one");
+        assert!(of("[::ffff:10.1.2.3]:800").unwrap().secure, "a mapped address is the same one");
+        assert!(!of("11.1.2.3:1024").unwrap().secure);
+        assert!(export.clients_of(None).is_some());
+    }
+
+    #[test]
+    fn without_a_table_only_this_computer_is_served() {
+        let exports = Exports::loopback();
+        let root = exports.around(&[]).unwrap();
+        let admits = |address: &str| root.clients_of(Some(address.parse().unwrap())).is_some();
+        assert!(admits("127.0.0.1:40000") && admits("127.9.9.9:1") && admits("[::1]:40000"));
+        assert!(!admits("10.0.0.1:800") && !admits("[::2]:800") && !admits("128.0.0.1:800"));
+        assert_eq!(root.clients_of(None), None);
+    }
+
+    #[test]
+    fn the_innermost_export_holds_a_path() {
+        let export = |path: &[u8]| Export::new(path, vec![]);
+        let exports = Exports(vec![export(b"/"), export(b"/a/b"), export(b"//a/./c/../d/")]);
+        let around = |path: &[u8]| exports.around(&parts(path)).unwrap().path();
+        assert_eq!(around(b"/a/b/c"), b"/a/b");
+        assert_eq!(around(b"/a/bb"), b"/");
+        assert_eq!(around(b"/a/b/.."), b"/");
+        assert_eq!(around(b"/a/d/x"), b"/a/d");
+        assert_eq!(Export::new(b"/a/d", vec![]).id(), export(b"/a//d/").id());
+    }
+}

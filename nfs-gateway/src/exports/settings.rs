@@ -1,0 +1,291 @@
+//! The table of exports and the limits as TOML.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Clients, Export, Exports, NOBODY, Network, Squash};
+use crate::config::{Config, limits};
+
+/// Exports in one table, at most.
+const EXPORTS_MAX: usize = 1024;
+/// Lines of clients of one export, at most.
+const CLIENTS_MAX: usize = 1024;
+
+/// What an operator sets: who may use what, and the limits that differ from the usual ones.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who may use what.
+    pub exports: Exports,
+    limits: Limits,
+}
+
+/// The file makes no sense. Nothing of it counts.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}, line {line}: {cause}; correct the file, what counted before still counts")]
+pub struct SettingsError {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub cause: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default, rename = "export")]
+    exports: Vec<ExportTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportTable {
+    path: toml::Spanned<String>,
+    #[serde(default, rename = "client")]
+    clients: Vec<ClientTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientTable {
+    network: Network,
+    #[serde(default)]
+    access: Access,
+    #[serde(default)]
+    squash: Squash,
+    #[serde(default = "nobody")]
+    anon_uid: u32,
+    #[serde(default = "nobody")]
+    anon_gid: u32,
+    #[serde(default = "yes")]
+    secure: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+enum Access {
+    #[default]
+    #[serde(rename = "ro")]
+    Read,
+    #[serde(rename = "rw")]
+    Write,
+}
+
+fn nobody() -> u32 {
+    NOBODY
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A number from a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u64")]
+struct From<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> TryFrom<u64> for From<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(value: u64) -> Result<Self, String> {
+        if (MIN..=MAX).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(format!("{value} is not allowed here; choose from {MIN} to {MAX}"))
+        }
+    }
+}
+
+/// Clients are told that they may write so much at once, so less is not allowed.
+const RECORD_BYTES_MIN: u64 = limits::RECORD_BYTES as u64;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    record_bytes: Option<From<RECORD_BYTES_MIN, { 64 << 20 }>>,
+    fragments: Option<From<1, { 1 << 16 }>>,
+    connections: Option<From<1, { 1 << 20 }>>,
+    connections_per_peer: Option<From<1, { 1 << 20 }>>,
+    outstanding_calls: Option<From<1, { 1 << 16 }>>,
+    outstanding_bytes: Option<From<{ 1 << 20 }, { 1 << 30 }>>,
+    idle_seconds: Option<From<1, { 7 * 24 * 3600 }>>,
+    drain_seconds: Option<From<0, 3600>>,
+}
+
+impl Settings {
+    /// Takes `text`, the content of `file`.
+    pub fn parse(text: &str, file: &str) -> Result<Self, SettingsError> {
+        let failed = |at: usize, cause: String| {
+            let before = text.get(..at).unwrap_or_default();
+            let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
+            SettingsError { file: file.to_owned(), line, cause: cause.replace('\n', " ") }
+        };
+        let table: Table = toml::from_str(text).map_err(|error| {
+            failed(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
+        if table.exports.len() > EXPORTS_MAX {
+            return Err(failed(0, format!("more than {EXPORTS_MAX} exports")));
+        }
+        let mut exports = BTreeMap::new();
+        for export in table.exports {
+            let at = export.path.span().start;
+            let export = export.export().map_err(|cause| failed(at, cause))?;
+            if let Some(other) = exports.insert(export.id(), export) {
+                let path = String::from_utf8_lossy(&other.path()).into_owned();
+                let cause = format!("{path} has the same path or number; name each path once");
+                return Err(failed(at, cause));
+            }
+        }
+        Ok(Self { exports: Exports(exports.into_values().collect()), limits: table.limits })
+    }
+
+    /// `config` with these settings.
+    pub fn apply(&self, config: &Config) -> Config {
+        let Limits { record_bytes, fragments, connections, .. } = self.limits;
+        let Limits { connections_per_peer, outstanding_calls, outstanding_bytes, .. } = self.limits;
+        let Limits { idle_seconds, drain_seconds, .. } = self.limits;
+        Config {
+            exports: self.exports.clone(),
+            record_bytes_max: size(record_bytes, config.record_bytes_max),
+            fragments_max: size(fragments, config.fragments_max),
+            connections_max: size(connections, config.connections_max),
+            connections_per_peer_max: size(connections_per_peer, config.connections_per_peer_max),
+            outstanding_calls_max: size(outstanding_calls, config.outstanding_calls_max),
+            outstanding_bytes_max: size(outstanding_bytes, config.outstanding_bytes_max),
+            idle: seconds(idle_seconds, config.idle),
+            drain: seconds(drain_seconds, config.drain),
+            ..config.clone()
+        }
+    }
+
+    /// Has it the limits of `other`?
+    pub fn has_limits_of(&self, other: &Self) -> bool {
+        self.limits == other.limits
+    }
+}
+
+fn size<const MIN: u64, const MAX: u64>(set: Option<From<MIN, MAX>>, usual: usize) -> usize {
+    set.map_or(usual, |From(value)| value as usize)
+}
+
+fn seconds<const MIN: u64, const MAX: u64>(
+    set: Option<From<MIN, MAX>>,
+    usual: Duration,
+) -> Duration {
+    set.map_or(usual, |From(value)| Duration::from_secs(value))
+}
+
+impl ExportTable {
+    fn export(self) -> Result<Export, String> {
+        let path = self.path.into_inner();
+        if !path.starts_with('/') {
+            return Err(format!("the path `{path}` does not begin with `/`, the volume's root"));
+        }
+        if path.len() > nfs3_types::mount::MNTPATHLEN || path.contains('\0') {
+            return Err("no client can mount a path like this; choose another".to_owned());
+        }
+        if self.clients.is_empty() {
+            return Err(format!("`{path}` is exported to nobody; add an [[export.client]]"));
+        }
+        if self.clients.len() > CLIENTS_MAX {
+            return Err(format!("`{path}` has more than {CLIENTS_MAX} clients; use networks"));
+        }
+        let clients = self.clients.into_iter().map(|client| Clients {
+            network: client.network,
+            writable: client.access == Access::Write,
+            squash: client.squash,
+            anonymous: (client.anon_uid, client.anon_gid),
+            secure: client.secure,
+        });
+        Ok(Export::new(path.as_bytes(), clients.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::VolumeId;
+
+    use super::*;
+
+    const GOOD: &str = r#"
+[limits]
+record_bytes = 2097152
+fragments = 3
+connections = 4
+connections_per_peer = 5
+outstanding_calls = 6
+outstanding_bytes = 2000000
+idle_seconds = 7
+drain_seconds = 8
+
+[[export]]
+path = "/home"
+[[export.client]]
+network = "10.0.0.0/8"
+access = "rw"
+squash = "all_squash"
+anon_uid = 1
+anon_gid = 2
+secure = false
+[[export.client]]
+network = "fd00::/8"
+"#;
+
+    #[test]
+    fn a_table_says_who_may_what_and_the_careful_choice_is_the_usual_one() {
+        let settings = Settings::parse(GOOD, "exports.toml").unwrap();
+        let export = settings.exports.iter().next().unwrap();
+        assert_eq!(export.path(), b"/home");
+        let clients = |network: &str| Clients {
+            network: network.parse().unwrap(),
+            writable: false,
+            squash: Squash::Root,
+            anonymous: (NOBODY, NOBODY),
+            secure: true,
+        };
+        let first = Clients {
+            writable: true,
+            squash: Squash::All,
+            anonymous: (1, 2),
+            secure: false,
+            ..clients("10.0.0.0/8")
+        };
+        assert_eq!(export.clients(), [first, clients("fd00::/8")]);
+    }
+
+    #[test]
+    fn every_limit_can_be_set() {
+        let settings = Settings::parse(GOOD, "exports.toml").unwrap();
+        let config = settings.apply(&Config::new(VolumeId(1), [7; 32]));
+        assert_eq!((config.record_bytes_max, config.fragments_max), (2_097_152, 3));
+        assert_eq!((config.connections_max, config.connections_per_peer_max), (4, 5));
+        assert_eq!((config.outstanding_calls_max, config.outstanding_bytes_max), (6, 2_000_000));
+        assert_eq!((config.idle, config.drain), (Duration::from_secs(7), Duration::from_secs(8)));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_file_its_line_and_what_to_do() {
+        let export = "[[export]]\npath = \"/a\"\n[[export.client]]\nnetwork = \"10.0.0.0/8\"\n";
+        for (text, line, word) in [
+            ("[limits]\nidle_seconds = 0\n".to_owned(), 2, "choose from 1"),
+            ("[limits]\nrecord_bytes = 5\n".to_owned(), 2, "choose from"),
+            ("[limits]\nidel_seconds = 9\n".to_owned(), 2, "idel_seconds"),
+            (format!("{export}access = \"w\"\n"), 5, "`ro` or `rw`"),
+            (format!("{export}squash = \"no\"\n"), 5, "no_root_squash"),
+            (export.replace("0.0.0/8", "0.0.1/8"), 4, "behind its prefix"),
+            (export.replace("/a", "a"), 2, "does not begin"),
+            (format!("{export}{}", export.replace("/a", "/x/../a/")), 6, "once"),
+            ("[[export]]\npath = \"/a\"\n".to_owned(), 2, "nobody"),
+            ("\n\npath = \n".to_owned(), 3, ""),
+        ] {
+            let error = Settings::parse(&text, "e.toml").unwrap_err();
+            assert_eq!(error.line, line, "{text}: {error}");
+            let told = error.to_string();
+            assert!(told.starts_with("e.toml, line ") && told.contains(word), "{told}");
+        }
+    }
+}
