@@ -1,0 +1,196 @@
+//! What one operation costs in things that can be counted: requests to servers, heap allocations
+//! and bytes copied between buffers. Counts do not depend on what else the machine does.
+//!
+//! `cargo xtask bench operations` prints the table. Instructions are counted by callgrind: run
+//! `operations NAME WAY COUNT` (as in `operations read-64k inside 1000`) under it with two counts, and divide the
+//! difference by the difference of the counts. The same command with `time` before it gives time.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use benches::{Scratch, Shape, in_earnest, sized};
+use client::{Credentials, File, FileSystem, OpenOptions};
+use futures::executor::block_on;
+use runtime::Spawn;
+use tracing::{Event, Metadata, Subscriber, span};
+
+/// Bytes of the file that is read and written: all of it is cached.
+const FILE_BYTES: u64 = 8 << 20;
+const LARGE: usize = 64 << 10;
+const SMALL: usize = 4 << 10;
+static CONTENT: [u8; LARGE] = [7; LARGE];
+
+const OPERATIONS: [&str; 8] =
+    ["read-64k", "read-4k", "write-64k", "stat", "create", "remove", "open-close", "write-4k-sync"];
+const WAYS: [&str; 2] = ["inside", "door"];
+/// Operations that are counted, and that warm up.
+const COUNT: u64 = 512;
+const COUNT_IN_TEST: u64 = 4;
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: each call goes to the system's allocator as it is.
+#[allow(unsafe_code, reason = "an allocator that counts has to be an allocator")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: what the caller promises is what the system asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above; `pointer` came from `alloc`, so from the system.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Counts the spans of requests, which each server opens once per request.
+struct Requests;
+
+static REQUESTS: AtomicU64 = AtomicU64::new(0);
+static COUNTING_REQUESTS: AtomicBool = AtomicBool::new(false);
+
+impl Subscriber for Requests {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "mdfs::request" && COUNTING_REQUESTS.load(Relaxed)
+    }
+
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> tracing::subscriber::Interest {
+        // Asked each time, since the answer changes.
+        tracing::subscriber::Interest::sometimes()
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(REQUESTS.fetch_add(1, Relaxed) + 1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, _: &Event<'_>) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// `count` operations; those numbered from `first` on, where they have names.
+async fn perform<S: Spawn>(system: FileSystem<S>, operation: &str, first: u64, count: u64) {
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let file = system.open("/file", options).await.expect("there is room");
+    for i in first..first + count {
+        match operation {
+            "read-64k" => read(&file, i, LARGE).await,
+            "read-4k" => read(&file, i.wrapping_mul(0x9e37_79b9), SMALL).await,
+            "write-64k" => write(&file, i, LARGE).await,
+            "stat" => drop(system.metadata("/file").await.expect("it is there")),
+            "create" => drop(system.create(format!("/new{i}")).await.expect("there is room")),
+            "remove" => system.remove_file(format!("/new{i}")).await.expect("it was made"),
+            "open-close" => {
+                let options = OpenOptions::new().read(true);
+                drop(system.open("/file", options).await.expect("it is there"));
+            }
+            "write-4k-sync" => {
+                write(&file, i, SMALL).await;
+                file.sync().await.expect("the disks are there");
+            }
+            _ => panic!("no such operation: {operation}"),
+        }
+    }
+}
+
+async fn read<S: Spawn>(file: &File<S>, i: u64, length: usize) {
+    let offset = i * length as u64 % FILE_BYTES;
+    let parts = file.read_bytes_at(offset, length).await.expect("it is cached");
+    assert_eq!(parts.iter().map(bytes::Bytes::len).sum::<usize>(), length);
+    assert_eq!(parts[0][0], CONTENT[0]);
+}
+
+async fn write<S: Spawn>(file: &File<S>, i: u64, length: usize) {
+    let offset = i * length as u64 % FILE_BYTES;
+    let data = bytes::Bytes::from_static(&CONTENT[..length]);
+    file.write_at(offset, data).await.expect("there is room");
+}
+
+/// As [`perform`], from this thread or on the thread of the layers.
+fn run(scratch: &Scratch, operation: &'static str, way: &str, first: u64, count: u64) {
+    if way == "door" {
+        let system = scratch.volume().file_system().clone();
+        return block_on(perform(system, operation, first, count));
+    }
+    let work = scratch.running().on_application(move |context| async move {
+        let system = FileSystem::new(context.clone(), Credentials::root(), context.random());
+        perform(system, operation, first, count).await;
+    });
+    block_on(work).expect("it runs");
+}
+
+/// A volume on one thread, with a cached file, and files to remove.
+fn prepared(operation: &'static str, files: u64) -> Scratch {
+    let shape = Shape { disk_bytes: 128 << 20, cache_bytes: 64 << 20, threads: 1 };
+    let scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
+    run(&scratch, "write-64k", "inside", 0, FILE_BYTES / LARGE as u64);
+    if operation == "remove" {
+        run(&scratch, "create", "inside", 0, files);
+    }
+    scratch
+}
+
+/// Counts one operation. What it costs to open the file is in each count, divided by many.
+fn count(operation: &'static str, way: &str, count: u64) {
+    let scratch = prepared(operation, 3 * count);
+    run(&scratch, operation, way, 0, count);
+    let (allocations, bytes) = (ALLOCATIONS.load(Relaxed), scratch.running().pool().copied_bytes());
+    run(&scratch, operation, way, count, count);
+    let per = |before: u64, after: u64| (after - before) as f64 / count as f64;
+    let allocations = per(allocations, ALLOCATIONS.load(Relaxed));
+    let bytes = per(bytes, scratch.running().pool().copied_bytes());
+
+    COUNTING_REQUESTS.store(true, Relaxed);
+    tracing::callsite::rebuild_interest_cache();
+    let requests = REQUESTS.load(Relaxed);
+    run(&scratch, operation, way, 2 * count, count);
+    let requests = per(requests, REQUESTS.load(Relaxed));
+    COUNTING_REQUESTS.store(false, Relaxed);
+    println!("{operation:<14} {way:<7} {requests:>9.1} {allocations:>12.1} {bytes:>13.0}");
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let known = |names: &[&'static str], i: usize| {
+        names.iter().copied().find(|name| arguments.get(i).is_some_and(|given| given == name))
+    };
+    if let (Some(operation), Some(way)) = (known(&OPERATIONS, 0), known(&WAYS, 1)) {
+        let count = arguments.get(2).and_then(|count| count.parse().ok()).unwrap_or(COUNT);
+        let scratch = prepared(operation, count);
+        time(count, || run(&scratch, operation, way, 0, count));
+        return;
+    }
+    let chosen = arguments.iter().filter(|argument| !argument.starts_with('-'));
+    if in_earnest()
+        && chosen.clone().next().is_some()
+        && !chosen.clone().any(|it| it == "operations")
+    {
+        return;
+    }
+    tracing::subscriber::set_global_default(Requests).expect("nobody else listens");
+    println!(
+        "{:<14} {:<7} {:>9} {:>12} {:>13}",
+        "operation", "way", "requests", "allocations", "copied bytes"
+    );
+    for operation in OPERATIONS {
+        for way in WAYS {
+            count(operation, way, sized(COUNT, COUNT_IN_TEST));
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
+fn time(count: u64, work: impl FnOnce()) {
+    let start = std::time::Instant::now();
+    work();
+    println!("{:.0} ns each", start.elapsed().as_nanos() as f64 / count as f64);
+}
