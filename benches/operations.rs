@@ -140,6 +140,7 @@ fn prepared(operation: &'static str, files: u64) -> Scratch {
 }
 
 /// Counts one operation. What it costs to open the file is in each count, divided by many.
+#[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 fn count(operation: &'static str, way: &str, count: u64) {
     let scratch = prepared(operation, 3 * count);
     run(&scratch, operation, way, 0, count);
@@ -189,6 +190,7 @@ fn main() {
 }
 
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
+#[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 fn time(count: u64, work: impl FnOnce()) {
     let start = std::time::Instant::now();
     work();

@@ -231,10 +231,15 @@ fn a_table_of_exports_is_read_again_and_one_that_makes_no_sense_does_not_count()
     comes("/third");
     table("broken");
     hang_up();
-    assert_eq!(ok(here, &["rotate-keys", "VOL"]), "key 1 counts now\n");
-    assert_eq!(ok(here, &["rotate-keys", "VOL"]), "key 2 counts now\n");
+    let rotate = || -> u32 {
+        let told = ok(here, &["rotate-keys", "VOL"]);
+        told.strip_prefix("key ").unwrap().strip_suffix(" counts now\n").unwrap().parse().unwrap()
+    };
+    // The gateway has made one if it needed one.
+    let first = rotate();
+    assert_eq!(rotate(), first + 1);
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(exported(&address).contains("/third"), "the table before counts");
     server.stop("-TERM");
-    assert_eq!(ok(here, &["rotate-keys", "VOL"]), "key 3 counts now\n", "not served either");
+    assert_eq!(rotate(), first + 2, "not served either");
 }

@@ -13,7 +13,7 @@ use crate::signals::secret;
 /// Handles made before stay valid until the second rotation: clients that keep files open longer
 /// mount again then. Gateways follow within half a minute.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   mdfs rotate-keys scratch")]
 pub(crate) struct RotateKeys {
     /// The volume's directory.

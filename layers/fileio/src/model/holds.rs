@@ -5,8 +5,8 @@ use runtime::protocol::Undelivered;
 use super::state::State;
 use crate::locks::Refusal;
 use crate::protocol::{
-    Attributes, ByteRange, Create, Error, FileLock, Held, HeldNew, Hold, Kind, LetGo, Lock, Locked,
-    Lookup, Open, OpenNew, TestLock, Time, Unlock,
+    Attributes, ByteRange, CallId, Create, Error, FileLock, Held, HeldNew, Hold, Kind, LetGo, Lock,
+    Locked, Lookup, Open, OpenNew, TestLock, Time, Unlock,
 };
 
 /// The lease of all clients.
@@ -15,7 +15,7 @@ pub(super) const LEASE_ID: u64 = 1;
 impl State {
     pub(super) fn hold(&mut self, r: &Hold) -> Result<Held, Error> {
         let attributes = self.attributes(&r.file)?;
-        Ok(self.held(r.call.client, attributes))
+        Ok(self.held(r.call, attributes))
     }
 
     pub(super) fn let_go(&mut self, r: &LetGo) {
@@ -25,6 +25,10 @@ impl State {
             return;
         }
         let Some(holders) = self.holders.get_mut(&ino) else { return };
+        // The client has opened it again since.
+        if holders.get(&r.call.client).is_none_or(|held| *held > r.call.number) {
+            return;
+        }
         holders.remove(&r.call.client);
         self.locks.release(ino, r.call.client);
         if holders.is_empty() {
@@ -38,21 +42,21 @@ impl State {
     pub(super) fn open(&mut self, r: &Open) -> Result<Held, Error> {
         let (who, directory, name) = (r.who.clone(), r.directory, r.name.clone());
         let attributes = self.lookup(&Lookup { who, directory, name })?;
-        Ok(self.held(r.call.client, attributes))
+        Ok(self.held(r.call, attributes))
     }
 
     pub(super) fn open_new(&mut self, r: &OpenNew, now: Time) -> Result<HeldNew, Error> {
         let OpenNew { who, call, directory, name, existing, change, durable } = r.clone();
         let create = Create { who, call, directory, name, existing, change, durable };
         let created = self.create(&create, now)?;
-        let Held { lease, .. } = self.held(call.client, created.attributes);
+        let Held { lease, .. } = self.held(call, created.attributes);
         Ok(HeldNew { created, lease })
     }
 
     pub(super) fn lock(&mut self, r: &Lock) -> Result<Locked, Error> {
         check_range(r.range)?;
         let holders = self.holders.get(&r.file.ino);
-        if r.lease != LEASE_ID || !holders.is_some_and(|all| all.contains(&r.owner.client)) {
+        if r.lease != LEASE_ID || !holders.is_some_and(|all| all.contains_key(&r.owner.client)) {
             return Ok(Locked::Unheld {});
         }
         if r.reclaim {
@@ -76,11 +80,13 @@ impl State {
         unlocked.map_err(|_| Undelivered::Busy.into())
     }
 
-    fn held(&mut self, client: u64, attributes: Attributes) -> Held {
+    fn held(&mut self, call: CallId, attributes: Attributes) -> Held {
         if attributes.kind != (Kind::File {}) {
             return Held { attributes, lease: 0 };
         }
-        self.holders.entry(attributes.ino).or_default().insert(client);
+        let holders = self.holders.entry(attributes.ino).or_default();
+        let last = holders.entry(call.client).or_default();
+        *last = call.number.max(*last);
         Held { attributes, lease: LEASE_ID }
     }
 }

@@ -1,6 +1,6 @@
 //! Inodes, and who may do what with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::content::{Content, PAGE};
 use crate::locks::LockTable;
@@ -25,8 +25,8 @@ pub(super) struct State {
     /// Numbers to be used again, with their last generation.
     freed: BTreeMap<u64, u64>,
     ino_last: u64,
-    /// Clients that hold each file. Their leases never end.
-    pub(super) holders: BTreeMap<u64, BTreeSet<u64>>,
+    /// Clients that hold each file, with the call that held it last. Their leases never end.
+    pub(super) holders: BTreeMap<u64, BTreeMap<u64, u64>>,
     pub(super) locks: LockTable,
 }
 
