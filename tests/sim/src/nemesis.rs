@@ -255,6 +255,9 @@ impl Nemesis {
             // A disk that was told to fail a read may be met by the start: once more, then.
             for tries in 1.. {
                 context.sleep(Duration::from_micros(for_us)).await;
+                if scene.is_powerless() {
+                    return;
+                }
                 if tries > 1 {
                     // What it was given since the last try is lost.
                     self.restarts.set(self.restarts.get() + 1);
