@@ -10,7 +10,7 @@ use meta::protocol::{
 
 use super::read::zeros;
 use super::write::{Purpose, checksum};
-use super::{FileServer, LOSSES_MAX};
+use super::{FileServer, despite_losses};
 use crate::pieces::Pieces;
 use crate::protocol::{
     Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, Verified,
@@ -45,13 +45,7 @@ impl FileServer {
         work: &impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
         let _alone = self.files.exclusive(ino).await;
-        for _ in 0..LOSSES_MAX {
-            match work().await {
-                Err(Error::LostWrites {}) => self.meta_here(RollBack { ino }).await?,
-                outcome => return outcome,
-            }
-        }
-        Err(Error::LostWrites {})
+        despite_losses(work, async || self.meta_here(RollBack { ino }).await).await
     }
 
     /// Cuts the content, or lengthens it by a hole.
