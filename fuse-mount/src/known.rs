@@ -180,24 +180,8 @@ mod tests {
     use super::*;
 
     fn file(ino: u64, generation: u64) -> Attributes {
-        let time = Time::default();
-        Attributes {
-            ino,
-            generation,
-            kind: Kind::File {},
-            mode: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            major: 0,
-            minor: 0,
-            size: 0,
-            used_bytes: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            birth: time,
-        }
+        let blank = Attributes::blank(ino, generation, Kind::File {}, Time::default());
+        Attributes { mode: 0o644, links: 1, ..blank }
     }
 
     #[test]

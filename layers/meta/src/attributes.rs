@@ -59,18 +59,29 @@ impl std::fmt::Display for Name {
 /// Length (u8), then the bytes.
 impl Wire for Name {
     fn put(&self, out: &mut Encoder) {
-        out.bytes(&[self.0.len() as u8]);
-        out.bytes(&self.0);
+        put_short(&self.0, out);
     }
     fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        let length = u8::take(input)?;
-        let bytes = Bytes::copy_from_slice(input.bytes(usize::from(length))?);
-        Self::new(bytes).map_err(|_| Malformed("not a name"))
+        Self::new(take_short(input)?).map_err(|_| Malformed("not a name"))
     }
     fn sample(rng: &mut Rng) -> Self {
-        let length = 1 + rng.index(NAME_MAX);
-        Self((0..length).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<_>>().into())
+        Self(sample_short(NAME_MAX, rng))
     }
+}
+
+fn put_short(bytes: &[u8], out: &mut Encoder) {
+    out.bytes(&[bytes.len() as u8]);
+    out.bytes(bytes);
+}
+
+fn take_short(input: &mut Decoder) -> Result<Bytes, Malformed> {
+    let length = u8::take(input)?;
+    Ok(Bytes::copy_from_slice(input.bytes(usize::from(length))?))
+}
+
+fn sample_short(length_max: usize, rng: &mut Rng) -> Bytes {
+    let length = 1 + rng.index(length_max);
+    (0..length).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<_>>().into()
 }
 
 /// Bytes in the name of an extended attribute, at most.
@@ -109,17 +120,14 @@ impl XattrName {
 /// Length (u8), then the bytes.
 impl Wire for XattrName {
     fn put(&self, out: &mut Encoder) {
-        out.bytes(&[self.0.len() as u8]);
-        out.bytes(&self.0);
+        put_short(&self.0, out);
     }
     fn take(input: &mut Decoder) -> Result<Self, Malformed> {
-        let length = u8::take(input)?;
-        let bytes = Bytes::copy_from_slice(input.bytes(usize::from(length))?);
+        let bytes = take_short(input)?;
         Self::new(bytes).map_err(|_| Malformed("not the name of an extended attribute"))
     }
     fn sample(rng: &mut Rng) -> Self {
-        let length = 1 + rng.index(XATTR_NAME_MAX);
-        Self((0..length).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<_>>().into())
+        Self(sample_short(XATTR_NAME_MAX, rng))
     }
 }
 
@@ -210,6 +218,29 @@ runtime::record! {
         ctime: Time,
         /// Creation.
         birth: Time,
+    }
+}
+
+impl Attributes {
+    /// A file of which nothing else is known: all times are `time`, and the rest is zero.
+    pub fn blank(ino: u64, generation: u64, kind: Kind, time: Time) -> Self {
+        Self {
+            ino,
+            generation,
+            kind,
+            mode: 0,
+            links: 0,
+            uid: 0,
+            gid: 0,
+            major: 0,
+            minor: 0,
+            size: 0,
+            used_bytes: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            birth: time,
+        }
     }
 }
 

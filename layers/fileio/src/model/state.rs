@@ -383,23 +383,8 @@ fn attributes_of(handle: Handle, kind: Kind, who: &Credentials, now: Time) -> At
         Kind::Symlink {} => (0o777, 1),
         _ => (0o644, 1),
     };
-    Attributes {
-        ino: handle.ino,
-        generation: handle.generation,
-        kind,
-        mode,
-        links,
-        uid: who.uid,
-        gid: who.gid,
-        major: 0,
-        minor: 0,
-        size: 0,
-        used_bytes: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        birth: now,
-    }
+    let blank = Attributes::blank(handle.ino, handle.generation, kind, now);
+    Attributes { mode, links, uid: who.uid, gid: who.gid, ..blank }
 }
 
 pub(super) fn permit(permitted: bool) -> Result<(), Error> {

@@ -194,21 +194,6 @@ fn refused(request: &Request, error: Error) -> Reply {
 
 /// All that can be said of a file without a name.
 fn removed(file: Handle, kind: Kind, who: &Credentials, now: Time) -> Attributes {
-    Attributes {
-        ino: file.ino,
-        generation: file.generation,
-        kind,
-        mode: 0,
-        links: 0,
-        uid: who.uid,
-        gid: who.gid,
-        major: 0,
-        minor: 0,
-        size: 0,
-        used_bytes: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        birth: now,
-    }
+    let blank = Attributes::blank(file.ino, file.generation, kind, now);
+    Attributes { uid: who.uid, gid: who.gid, ..blank }
 }

@@ -21,21 +21,10 @@ pub(super) fn root_inode(context: &Context) -> Option<Inode> {
     }
     let now = Time::from_unix(context.unix_time());
     let attributes = Attributes {
-        ino: ROOT_INO,
-        generation: 1,
-        kind: Kind::Directory {},
         mode: 0o755,
         links: 2,
-        uid: 0,
-        gid: 0,
-        major: 0,
-        minor: 0,
         size: super::names::DIRECTORY_SIZE,
-        used_bytes: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        birth: now,
+        ..Attributes::blank(ROOT_INO, 1, Kind::Directory {}, now)
     };
     Some(Inode { attributes, parent: ROOT_INO, verifier: None, target: Vec::new() })
 }

@@ -26,7 +26,9 @@ struct Model {
 }
 
 impl Model {
-    fn committed(&mut self) -> u64 {
+    /// A batch after which the store has `next`; returns its number.
+    fn committed(&mut self, next: Map) -> u64 {
+        self.now = next;
         self.committed += 1;
         self.later.push((self.committed, self.now.clone()));
         self.committed
@@ -172,11 +174,7 @@ impl Workload {
             next.insert(key, value.into());
             match self.store.commit(batch) {
                 Ok(position) => {
-                    let number = {
-                        let mut model = self.model.borrow_mut();
-                        model.now = next;
-                        model.committed()
-                    };
+                    let number = self.model.borrow_mut().committed(next);
                     self.wait_beside(position, number);
                 }
                 Err(StoreError::Busy | StoreError::NoSpace) => return,
@@ -218,11 +216,7 @@ impl Workload {
         self.store.release(&loaned).unwrap();
         match self.store.commit(batch) {
             Ok(position) => {
-                let number = {
-                    let mut model = self.model.borrow_mut();
-                    model.now = next;
-                    model.committed()
-                };
+                let number = self.model.borrow_mut().committed(next);
                 self.wait(position, number).await;
             }
             Err(StoreError::Busy | StoreError::NoSpace) => self.store.release(&undo).unwrap(),
