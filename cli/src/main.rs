@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    mdfs::main(std::env::args_os())
+    mdfs_cli::main(std::env::args_os())
 }

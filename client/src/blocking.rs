@@ -164,6 +164,11 @@ impl Volume {
         block_on(self.file_system.mkdir(path))
     }
 
+    /// See [`FileSystem::mkdir_with_mode`].
+    pub fn mkdir_with_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
+        block_on(self.file_system.mkdir_with_mode(path, mode))
+    }
+
     /// See [`FileSystem::mkdir_all`].
     pub fn mkdir_all(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
         block_on(self.file_system.mkdir_all(path))
@@ -242,6 +247,11 @@ impl File {
     /// The volume that it is in.
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// The same open file for futures.
+    pub fn shared(&self) -> file::File<Door> {
+        self.file.clone()
     }
 
     /// The path by which it was opened.

@@ -34,6 +34,13 @@ impl<S: Spawn> ReadDir<S> {
         self
     }
 
+    /// Goes on after the entry with this cookie, from this listing or another of the same directory.
+    #[must_use]
+    pub fn after(mut self, cookie: u64) -> Self {
+        self.after = cookie;
+        self
+    }
+
     /// Some entries, in no particular order; none at the end. `.` and `..` are not among them.
     pub async fn next_page(&mut self) -> Result<Option<Vec<DirectoryEntry>>, Error> {
         if self.end {

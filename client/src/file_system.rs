@@ -242,10 +242,19 @@ impl<S: Spawn> FileSystem<S> {
 
     /// Makes a directory.
     pub async fn mkdir(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
+        self.mkdir_with_mode(path, DIRECTORY_MODE).await
+    }
+
+    /// Makes a directory with these permission bits.
+    pub async fn mkdir_with_mode(
+        &self,
+        path: impl AsRef<[u8]>,
+        mode: u32,
+    ) -> Result<Attributes, Error> {
         let path = path.as_ref();
-        let change = Change { mode: Some(DIRECTORY_MODE), ..Change::default() };
-        let made = self.make(path, NewNode::Directory {}, change).await;
-        made.map_err(Error::of("make directory", path))
+        let change = Change { mode: Some(mode), ..Change::default() };
+        let attributes = self.make(path, NewNode::Directory {}, change).await;
+        attributes.map_err(Error::of("make directory", path))
     }
 
     /// Makes a symbolic link at `path` that points to `target`.

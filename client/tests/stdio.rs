@@ -241,3 +241,29 @@ fn bytes_pushed_back_are_read_first_and_only_so_many_are_taken() {
     assert_eq!(stream.read_bytes(1000).unwrap().concat(), back);
     assert_eq!(stream.tell(), 3);
 }
+
+#[test]
+fn reading_up_to_a_byte_stops_there_and_takes_what_was_pushed_back_first() {
+    let volume = volume();
+    for buffer_size in [0, 3, 100] {
+        let mut stream = volume.stream("/f", "w+".parse().unwrap()).unwrap();
+        stream.set_buffer(buffer_size).unwrap();
+        stream.write(b"one\ntwo\n\nlast").unwrap();
+        stream.seek(0, Whence::Set).unwrap();
+        stream.unread(b'>').unwrap();
+        let mut next = |size| {
+            let mut out = vec![0; size];
+            let count = stream.read_until(b'\n', &mut out).unwrap();
+            out.truncate(count);
+            out
+        };
+        assert_eq!(next(10), b">one\n");
+        assert_eq!(next(2), b"tw");
+        assert_eq!(next(10), b"o\n");
+        assert_eq!(next(10), b"\n");
+        assert_eq!(next(0), b"");
+        assert_eq!(next(10), b"last");
+        assert_eq!(next(10), b"");
+        assert!(stream.is_at_end());
+    }
+}

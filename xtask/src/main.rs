@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `demo.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/`, `planted/` | one command each |
+//! | `demo.rs`, `install.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/`, `planted/` | one command each |
 //! | `steps.rs` | running a program as a named, timed step |
 //! | `needs.rs` | programs that must be on the machine, and how they get there |
 //!
@@ -10,6 +10,7 @@
 
 mod bench;
 mod demo;
+mod install;
 mod needs;
 mod planted;
 mod sim;
@@ -48,6 +49,11 @@ const COMMANDS: &[Command] = &[
         name: "tidy",
         summary: "what the compiler does not check; --write renews docs/protocol.md",
         run: tidy::run,
+    },
+    Command {
+        name: "install",
+        summary: "build mdfs and libmdfs and install them; --prefix DIR, usually /usr/local",
+        run: install::run,
     },
     Command {
         name: "sim",

@@ -140,6 +140,44 @@ impl<M: Medium> Stream<M> {
         Ok(parts)
     }
 
+    /// Fills `out` from the position on, up to and including the first `delimiter`. Returns how many
+    /// bytes; fewer than `out` has, without a `delimiter` at their end, at the end of the file only.
+    pub fn read_until(&mut self, delimiter: u8, out: &mut [u8]) -> Result<usize, Error> {
+        self.start_reading()?;
+        let mut filled = 0;
+        while filled < out.len() {
+            let count = match self.read_some_until(delimiter, &mut out[filled..]) {
+                Ok(0) => break,
+                Ok(count) => count,
+                // What was read is told first; the indicator tells of the failure.
+                Err(_) if filled > 0 => break,
+                Err(error) => return Err(error),
+            };
+            filled += count;
+            if out[filled - 1] == delimiter {
+                break;
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Some bytes, of which only the last may be `delimiter`; none at the end of the file.
+    fn read_some_until(&mut self, delimiter: u8, out: &mut [u8]) -> Result<usize, Error> {
+        if !self.unread.is_empty() {
+            return Ok(self.take_unread(&mut out[..1]));
+        }
+        if self.ahead.is_empty() && !self.at_end {
+            if self.buffer_size == 0 {
+                return self.read_past_buffer(&mut out[..1]);
+            }
+            self.fill_ahead()?;
+        }
+        let near = &self.ahead[..self.ahead.len().min(out.len())];
+        let found = near.iter().position(|&byte| byte == delimiter);
+        let count = found.map_or(near.len(), |index| index + 1);
+        Ok(self.take_ahead(&mut out[..count]))
+    }
+
     fn start_reading(&mut self) -> Result<(), Error> {
         if !self.mode.readable {
             return self.refuse("read", Cause::NotReadable);

@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("layers/meta", &["runtime", "blockio", "cache"]),
     ("layers/fileio", &["runtime", "blockio", "cache", "meta"]),
     ("client", &["runtime", "fileio"]),
+    ("client/c", &["runtime", "client", "fileio"]),
     ("nfs-gateway", &["runtime", "client", "fileio"]),
     ("fuse-mount", &["runtime", "client"]),
     ("machine-emu", &["runtime"]),
@@ -58,9 +59,13 @@ pub(super) fn crates_use_only_what_is_below(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// A crate's name is that of its folder, but for the program's.
+/// A crate's name is that of its folder, but for what users install.
 fn package_of(folder: &str) -> &str {
-    if folder == "cli" { "mdfs" } else { folder.rsplit('/').next().unwrap_or(folder) }
+    match folder {
+        "cli" => "mdfs",
+        "client/c" => "mdfs-c",
+        _ => folder.rsplit('/').next().unwrap_or(folder),
+    }
 }
 
 fn is_ours(name: &str) -> bool {

@@ -12,6 +12,9 @@ use super::tree::{File, Tree, code_of, has_word};
 /// Folders of what runs in the simulator.
 const FENCED: &[&str] = &["layers/", "client/", "nfs-gateway/"];
 
+/// Among them, what ordinary programs load: it lives outside of any node.
+const OUTSIDE: &[&str] = &["client/c/"];
+
 /// Words that reach past the context.
 const WORDS: &[&str] = &[
     "Instant",
@@ -84,7 +87,8 @@ const SWITCHES: &[(&str, &[&str])] = &[
 ];
 
 fn is_fenced(path: &str) -> bool {
-    FENCED.iter().any(|folder| path.starts_with(folder))
+    let within = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
+    within(FENCED) && !within(OUTSIDE)
 }
 
 /// The code of fenced crates names nothing of the world, and does not open the fence.
