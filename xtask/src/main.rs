@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `demo.rs`, `install.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/`, `planted/` | one command each |
+//! | `demo.rs`, `install.rs`, `python.rs`, `test.rs`, `sim.rs`, `bench.rs`, `tidy/`, `planted/` | one command each |
 //! | `steps.rs` | running a program as a named, timed step |
 //! | `needs.rs` | programs that must be on the machine, and how they get there |
 //!
@@ -13,6 +13,7 @@ mod demo;
 mod install;
 mod needs;
 mod planted;
+mod python;
 mod sim;
 mod steps;
 mod test;
@@ -54,6 +55,11 @@ const COMMANDS: &[Command] = &[
         name: "install",
         summary: "build mdfs and libmdfs and install them; --prefix DIR, usually /usr/local",
         run: install::run,
+    },
+    Command {
+        name: "python",
+        summary: "build the Python package as a wheel, install and test it; arguments go to pytest",
+        run: python::run,
     },
     Command {
         name: "sim",

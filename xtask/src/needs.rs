@@ -52,6 +52,13 @@ pub(crate) const NFS_CLIENT: Need = Need {
     source: Source::Package("libnfs-utils"),
 };
 
+/// Runs the tests of the Python package.
+pub(crate) const PYTHON: Need = Need {
+    what: "Python 3.11 or newer, with venv",
+    sign: Sign::Succeeds("python3 client/python/tests/is_new_enough.py"),
+    source: Source::Package("python3-venv"),
+};
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::steps::{Call, Steps};
-use crate::{USAGE, needs, sim, tidy};
+use crate::{USAGE, needs, python, sim, tidy};
 
 /// What the checks need on the machine; from the NFS client on for the whole-system tests.
 const NEEDS: &[needs::Need] = &[
@@ -13,6 +13,7 @@ const NEEDS: &[needs::Need] = &[
     needs::NFS_CLIENT,
     needs::PJDFSTEST,
     needs::FSX,
+    needs::PYTHON,
 ];
 
 const FORMAT: &str = "cargo fmt --all --check";
@@ -41,6 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let _ = steps.call("clippy", &Call::new(CLIPPY));
     let _ = steps.call("tests", &Call::new(TESTS));
     let _ = sim::steps(&mut steps);
+    let _ = python::test(&mut steps, &[]);
     match steps.failures() {
         0 => {
             println!("\nall checks passed\n{}", steps.summary().trim_end());

@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("layers/meta", &["runtime", "blockio", "cache"]),
     ("layers/fileio", &["runtime", "blockio", "cache", "meta"]),
     ("client", &["runtime", "fileio"]),
+    ("client/python", &["client"]),
     ("client/c", &["runtime", "client", "fileio"]),
     ("nfs-gateway", &["runtime", "client", "fileio"]),
     ("fuse-mount", &["runtime", "client"]),
@@ -64,6 +65,7 @@ fn package_of(folder: &str) -> &str {
     match folder {
         "cli" => "mdfs",
         "client/c" => "mdfs-c",
+        "client/python" => "mdfs-python",
         _ => folder.rsplit('/').next().unwrap_or(folder),
     }
 }

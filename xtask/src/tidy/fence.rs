@@ -13,7 +13,7 @@ use super::tree::{File, Tree, code_of, has_word};
 const FENCED: &[&str] = &["layers/", "client/", "nfs-gateway/"];
 
 /// Among them, what ordinary programs load: it lives outside of any node.
-const OUTSIDE: &[&str] = &["client/c/"];
+const OUTSIDE: &[&str] = &["client/c/", "client/python/"];
 
 /// Words that reach past the context.
 const WORDS: &[&str] = &[

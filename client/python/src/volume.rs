@@ -1,0 +1,218 @@
+//! Volumes, and operations on paths.
+
+use std::path::PathBuf;
+
+use client::blocking;
+use client::{Attributes, Change, Error, Kind, OpenOptions, SetTime, Time, XattrMode};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::failure::{failed, not_opened};
+use crate::file::File;
+use crate::ours::Ours;
+
+/// Nanoseconds of a second.
+const SECOND: i128 = 1_000_000_000;
+
+/// A volume. Paths are bytes, from its root.
+#[pyclass(frozen, module = "mdfs._mdfs")]
+#[derive(Debug)]
+pub(crate) struct Volume(Ours<blocking::Volume>);
+
+/// As `stat` has it: mode, inode, links, uid, gid, size, bytes used, and the times of the last
+/// read, the last change of the content and of anything, and of creation, in nanoseconds.
+type Stat = (u32, u64, u32, u32, u32, u64, u64, i128, i128, i128, i128);
+
+/// The bits of a mode that tell the kind.
+fn kind_bits(kind: Kind) -> u32 {
+    match kind {
+        Kind::Fifo {} => 0o010_000,
+        Kind::CharDevice {} => 0o020_000,
+        Kind::Directory {} => 0o040_000,
+        Kind::BlockDevice {} => 0o060_000,
+        Kind::File {} => 0o100_000,
+        Kind::Symlink {} => 0o120_000,
+        Kind::Socket {} => 0o140_000,
+    }
+}
+
+fn nanoseconds(time: Time) -> i128 {
+    i128::from(time.seconds) * SECOND + i128::from(time.nanos)
+}
+
+/// A time to be set; none for now.
+fn time(nanoseconds: Option<i128>) -> PyResult<SetTime> {
+    let Some(nanoseconds) = nanoseconds else { return Ok(SetTime::Now {}) };
+    let seconds = i64::try_from(nanoseconds.div_euclid(SECOND)).map_err(|_| {
+        PyValueError::new_err("a time is farther from 1970 than 64 bits of seconds")
+    })?;
+    let nanos = nanoseconds.rem_euclid(SECOND) as u32;
+    Ok(SetTime::To { time: Time { seconds, nanos } })
+}
+
+pub(crate) fn stat_of(of: &Attributes) -> Stat {
+    let [atime, mtime, ctime, birth] = [of.atime, of.mtime, of.ctime, of.birth].map(nanoseconds);
+    let mode = kind_bits(of.kind) | of.mode;
+    let used = of.used_bytes;
+    (mode, of.ino, of.links, of.uid, of.gid, of.size, used, atime, mtime, ctime, birth)
+}
+
+impl Volume {
+    /// Does `work` while other Python threads run.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&blocking::Volume) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let volume = self.0.get()?;
+        py.detach(|| work(volume)).map_err(failed)
+    }
+}
+
+#[pymethods]
+impl Volume {
+    /// Opens the volume in this directory.
+    #[new]
+    fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
+        let opened = py.detach(|| client::volume::open(&directory));
+        Ok(Self(Ours::new(opened.map_err(not_opened)?)))
+    }
+
+    /// Ends the use of the volume; in its own process it is made durable.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, blocking::Volume::finish)
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, blocking::Volume::sync)
+    }
+
+    /// Opens a file. `how` has the letters r(ead), w(rite), c(reate), x (create new), t(runcate).
+    fn open(&self, py: Python<'_>, path: &[u8], how: &str, mode: u32) -> PyResult<File> {
+        let has = |letter| how.contains(letter);
+        let options = OpenOptions::new().read(has('r')).write(has('w')).truncate(has('t'));
+        let options = options.create(has('c')).create_new(has('x')).mode(mode);
+        self.with(py, |volume| volume.open(path, options)).map(File::new)
+    }
+
+    fn stat(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Stat> {
+        self.with(py, |volume| {
+            let attributes =
+                if follow { volume.metadata(path) } else { volume.symlink_metadata(path) };
+            Ok(stat_of(&attributes?))
+        })
+    }
+
+    /// The entries of a directory: name, bits of the kind, inode number, and what `stat` tells if
+    /// the entry was still there.
+    #[allow(clippy::type_complexity, reason = "Python takes tuples apart by place")]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+    ) -> PyResult<Vec<(Bound<'py, PyBytes>, u32, u64, Option<Stat>)>> {
+        let entries = self.with(py, |volume| volume.read_dir(path))?;
+        let entry = |entry: client::protocol::DirectoryEntry| {
+            let name = PyBytes::new(py, entry.name.as_bytes());
+            let stat = entry.attributes.as_deref().map(stat_of);
+            (name, kind_bits(entry.kind), entry.handle.ino, stat)
+        };
+        Ok(entries.into_iter().map(entry).collect())
+    }
+
+    fn mkdir(&self, py: Python<'_>, path: &[u8], mode: u32) -> PyResult<()> {
+        self.with(py, |volume| volume.mkdir_with_mode(path, mode).map(drop))
+    }
+
+    /// Makes a directory and all above it.
+    fn mkdir_all(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.mkdir_all(path).map(drop))
+    }
+
+    fn rmdir(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.remove_dir(path))
+    }
+
+    fn unlink(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.remove_file(path))
+    }
+
+    /// Removes a directory with all in it.
+    fn remove_all(&self, py: Python<'_>, path: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.remove_all(path))
+    }
+
+    fn rename(&self, py: Python<'_>, from: &[u8], to: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.rename(from, to))
+    }
+
+    fn link(&self, py: Python<'_>, original: &[u8], path: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.hard_link(original, path).map(drop))
+    }
+
+    fn symlink(&self, py: Python<'_>, target: &[u8], path: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.symlink(target, path).map(drop))
+    }
+
+    fn readlink<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let target = self.with(py, |volume| volume.read_link(path))?;
+        Ok(PyBytes::new(py, &target))
+    }
+
+    /// Changes what is given.
+    fn change(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        mode: Option<u32>,
+        owner: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+    ) -> PyResult<()> {
+        let change = Change { mode, uid: owner, gid: group, size, ..Change::default() };
+        self.with(py, |volume| volume.set_attributes(path, change).map(drop))
+    }
+
+    /// Sets the times of the last read and change, in nanoseconds since 1970; none means now.
+    fn utime(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        read: Option<i128>,
+        changed: Option<i128>,
+    ) -> PyResult<()> {
+        let (read, changed) = (Some(time(read)?), Some(time(changed)?));
+        self.with(py, |volume| volume.set_times(path, read, changed).map(drop))
+    }
+
+    /// Bytes in all, bytes free, files and directories.
+    fn space(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let space = self.with(py, blocking::Volume::space)?;
+        Ok((space.total_bytes, space.free_bytes, space.inodes))
+    }
+
+    fn getxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        name: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let value = self.with(py, |volume| volume.get_xattr(path, name))?;
+        Ok(PyBytes::new(py, &value))
+    }
+
+    fn setxattr(&self, py: Python<'_>, path: &[u8], name: &[u8], value: &[u8]) -> PyResult<()> {
+        let mode = XattrMode::Either {};
+        self.with(py, |volume| volume.set_xattr(path, name, value, mode).map(drop))
+    }
+
+    fn listxattr<'py>(&self, py: Python<'py>, path: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let names = self.with(py, |volume| volume.list_xattrs(path))?;
+        Ok(names.iter().map(|name| PyBytes::new(py, name.as_bytes())).collect())
+    }
+
+    fn removexattr(&self, py: Python<'_>, path: &[u8], name: &[u8]) -> PyResult<()> {
+        self.with(py, |volume| volume.remove_xattr(path, name).map(drop))
+    }
+}

@@ -1,0 +1,106 @@
+"""fsspec's own tests, and the libraries that come in through it."""
+
+import fsspec
+import h5py
+import numpy
+import pytest
+import zarr
+from fsspec.tests.abstract import (
+    AbstractCopyTests,
+    AbstractFixtures,
+    AbstractGetTests,
+    AbstractOpenTests,
+    AbstractPipeTests,
+    AbstractPutTests,
+)
+
+from mdfs.fsspec import MdfsFileSystem
+
+
+class Fixtures(AbstractFixtures):
+    @pytest.fixture
+    def fs(self, served):
+        return MdfsFileSystem(served, auto_mkdir=True)
+
+    @pytest.fixture
+    def fs_path(self, fs):
+        fs.makedirs("/abstract")
+        yield "/abstract"
+        fs.rm("/abstract", recursive=True)
+
+
+class TestCopy(AbstractCopyTests, Fixtures):
+    pass
+
+
+class TestGet(AbstractGetTests, Fixtures):
+    pass
+
+
+class TestOpen(AbstractOpenTests, Fixtures):
+    pass
+
+
+class TestPipe(AbstractPipeTests, Fixtures):
+    pass
+
+
+class TestPut(AbstractPutTests, Fixtures):
+    pass
+
+
+def test_a_url_names_volume_and_path(served, volume, home):
+    url = f"mdfs://{served}:{home}/f"
+    with fsspec.open(url, "wb") as file:
+        file.write(b"by url")
+    filesystem, path = fsspec.url_to_fs(url)
+    assert isinstance(filesystem, MdfsFileSystem) and path == f"{home}/f"
+    assert filesystem.cat_file(path) == b"by url"
+    assert filesystem.cat_file(path, 3) == b"url" == filesystem.cat_file(path, -3)
+    assert filesystem.cat_file(path, 0, 2) == b"by" and filesystem.cat_file(path, 9, 20) == b""
+    assert filesystem.unstrip_protocol(path) == url
+    with fsspec.open_files(f"mdfs://{served}:{home}/*") as files:
+        assert [file.read() for file in files] == [b"by url"]
+    with pytest.raises(ValueError, match="which volume"):
+        fsspec.filesystem("mdfs")
+
+
+def test_the_rest_of_the_interface(served, volume, home):
+    filesystem = MdfsFileSystem(served)
+    filesystem.touch(f"{home}/a")
+    filesystem.symlink(f"{home}/a", f"{home}/l")
+    filesystem.link(f"{home}/a", f"{home}/b")
+    filesystem.mkdir(f"{home}/d/e")
+    assert filesystem.info(f"{home}/l")["destination"] == f"{home}/a"
+    assert filesystem.info(f"{home}/l")["type"] == "file"
+    assert sorted(filesystem.ls(home, detail=False)) == [f"{home}/{name}" for name in "abdl"]
+    assert {told["type"] for told in filesystem.ls(home)} == {"file", "directory"}
+    filesystem.mv(f"{home}/b", f"{home}/d")
+    assert filesystem.find(home) == [f"{home}/a", f"{home}/d/b", f"{home}/l"]
+    assert filesystem.lexists(f"{home}/l") and not filesystem.exists(f"{home}/b")
+    with pytest.raises(ValueError):
+        filesystem.rm(f"{home}/d")
+    with pytest.raises(FileExistsError):
+        filesystem.mkdir(f"{home}/d")
+    filesystem.rm([f"{home}/d", f"{home}/l"], recursive=True)
+    assert filesystem.ls(home, detail=False) == [f"{home}/a"]
+    assert filesystem.modified(f"{home}/a") >= filesystem.created(f"{home}/a")
+
+
+def test_zarr_keeps_arrays(served, volume, home):
+    data = numpy.random.default_rng(2).random((200, 300))
+    url = f"mdfs://{served}:{home}/field.zarr"
+    zarr.save_array(url, data)
+    array = zarr.open_array(url, mode="r+")
+    assert (array[:] == data).all()
+    array[10:20, 5] = 1
+    assert (zarr.open_array(url, mode="r")[10:20, 5] == 1).all()
+
+
+def test_h5py_keeps_arrays(volume, home):
+    data = numpy.arange(100_000).reshape(100, 1000)
+    with volume.open(f"{home}/f.h5", "wb+") as file, h5py.File(file, "w") as store:
+        store.create_dataset("x", data=data, chunks=(10, 100), compression="gzip")
+        store["x"].attrs["unit"] = "m"
+    with volume.open(f"{home}/f.h5", "rb") as file, h5py.File(file, "r") as store:
+        assert (store["x"][:] == data).all() and store["x"].attrs["unit"] == "m"

@@ -1,0 +1,217 @@
+"""Volumes and file objects behave as the standard library's."""
+
+import errno
+import io
+import multiprocessing
+import os
+import random
+import stat
+import threading
+
+import numpy
+import pytest
+
+import mdfs
+
+
+def test_names_have_the_words_of_os(volume, home):
+    volume.mkdir(f"{home}/d")
+    with pytest.raises(FileExistsError):
+        volume.mkdir(f"{home}/d")
+    with volume.open(f"{home}/d/a", "w") as file:
+        file.write("häuser\n")
+    assert volume.stat(f"{home}/d/a").st_size == 8
+    volume.link(f"{home}/d/a", f"{home}/d/b")
+    volume.symlink("b", f"{home}/d/l")
+    assert volume.readlink(f"{home}/d/l") == "b"
+    assert volume.stat(f"{home}/d/l").st_ino == volume.stat(f"{home}/d/a").st_ino
+    assert stat.S_ISLNK(volume.stat(f"{home}/d/l", follow_symlinks=False).st_mode)
+    assert sorted(volume.listdir(f"{home}/d")) == ["a", "b", "l"]
+    entries = {entry.name: entry for entry in volume.scandir(f"{home}/d")}
+    assert entries["a"].is_file() and entries["l"].is_symlink()
+    assert entries["a"].stat().st_nlink == 2 and entries["a"].path == f"{home}/d/a"
+    volume.rename(f"{home}/d/b", f"{home}/c")
+    with pytest.raises(OSError) as error:
+        volume.rmdir(f"{home}/d")
+    assert error.value.errno == errno.ENOTEMPTY
+    with pytest.raises(FileNotFoundError, match="check the spelling"):
+        volume.stat(f"{home}/d/b")
+    assert volume.exists(f"{home}/c") and not volume.exists(f"{home}/d/l")
+    assert volume.isdir(home) and volume.isfile(f"{home}/c")
+
+
+def test_attributes_are_kept(volume, home):
+    path = f"{home}/f"
+    volume.open(path, "wb", permissions=0o640).close()
+    assert stat.S_IMODE(volume.stat(path).st_mode) == 0o640 & ~0o022
+    volume.chmod(path, 0o604)
+    volume.utime(path, ns=(1_000_000_001, -5))
+    volume.truncate(path, 5)
+    found = volume.stat(path)
+    assert (found.st_mode & 0o7777, found.st_size) == (0o604, 5)
+    volume.utime(path, ns=(1_000_000_001, -5))
+    assert (volume.stat(path).st_atime_ns, volume.stat(path).st_mtime_ns) == (1_000_000_001, -5)
+    volume.setxattr(path, "user.colour", b"red")
+    assert volume.listxattr(path) == ["user.colour"]
+    assert volume.getxattr(path, "user.colour") == b"red"
+    volume.removexattr(path, "user.colour")
+    with pytest.raises(OSError) as error:
+        volume.getxattr(path, "user.colour")
+    assert error.value.errno == errno.ENODATA
+    total, free = volume.space()
+    assert 0 < free < total
+
+
+def test_names_that_are_not_text_come_back(volume, home):
+    name = b"\xff\xfe odd"
+    volume.open(os.fsencode(home) + b"/" + name, "wb").close()
+    assert [os.fsencode(found) for found in volume.listdir(home)] == [name]
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "a", "x", "r+", "w+", "a+", "x+"])
+@pytest.mark.parametrize("buffering", [0, -1, 100])
+def test_file_objects_do_what_those_of_the_standard_library_do(volume, home, tmp_path, mode, buffering):
+    draw = random.Random(f"{mode} {buffering}")
+    theirs_path, ours_path = tmp_path / "f", f"{home}/f"
+    if "x" not in mode:
+        start = draw.randbytes(5000)
+        theirs_path.write_bytes(start)
+        with volume.open(ours_path, "wb") as file:
+            file.write(start)
+    ours = volume.open(ours_path, mode + "b", buffering)
+    theirs = open(theirs_path, mode + "b", buffering)
+
+    def same(call):
+        outcomes = []
+        for file in (ours, theirs):
+            try:
+                outcomes.append(call(file))
+            except (OSError, ValueError) as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+
+    for attribute in ("readable", "writable", "seekable"):
+        same(lambda file: getattr(file, attribute)())
+    for _ in range(300):
+        data, size = draw.randbytes(draw.randrange(300)), draw.randrange(-1, 400)
+        offset, whence = draw.randrange(-500, 6000), draw.randrange(3)
+        call = draw.choice(
+            [
+                lambda file: file.write(data),
+                lambda file: file.read(size),
+                lambda file: file.readline(),
+                lambda file: file.seek(offset, whence),
+                lambda file: file.truncate(max(offset, 0)),
+                lambda file: file.flush(),
+                lambda file: file.readinto(bytearray(len(data))),
+            ]
+        )
+        same(call)
+        same(lambda file: file.tell())
+    same(lambda file: file.close())
+    same(lambda file: file.closed)
+    same(lambda file: file.read(1))
+    with volume.open(ours_path, "rb") as file:
+        assert file.read() == theirs_path.read_bytes()
+
+
+def test_modes_that_make_no_sense_are_refused(volume, home):
+    for mode in ("", "q", "rw", "rbb", "b", "rt+b"):
+        with pytest.raises(ValueError):
+            volume.open(f"{home}/f", mode)
+    with pytest.raises(ValueError):
+        volume.open(f"{home}/f", "r", 0)
+    with pytest.raises(FileNotFoundError):
+        volume.open(f"{home}/f")
+    with pytest.raises(IsADirectoryError):
+        volume.open(home, "wb")
+
+
+def test_text_is_read_line_by_line(volume, home):
+    with volume.open(f"{home}/t", "w", encoding="utf-16", newline="\r\n") as file:
+        file.write("eins\nzwei\n")
+        file.sync()
+    with volume.open(f"{home}/t", encoding="utf-16") as file:
+        assert list(file) == ["eins\n", "zwei\n"]
+
+
+def test_arrays_go_in_and_out_without_detours(volume, home):
+    array = numpy.random.default_rng(1).random((300, 400))
+    with volume.open(f"{home}/a", "wb", 0) as file:
+        assert file.write(array) == array.nbytes
+        file.sync()
+    back = numpy.empty_like(array)
+    with volume.open(f"{home}/a", "rb", 0) as file:
+        assert file.readinto(back) == array.nbytes
+        assert file.pread(8, 16) == array.tobytes()[16:24]
+    assert (back == array).all()
+    with volume.open(f"{home}/n.npy", "wb") as file:
+        numpy.save(file, array)
+    with volume.open(f"{home}/n.npy", "rb") as file:
+        assert (numpy.load(file) == array).all()
+    with pytest.raises(TypeError):
+        with volume.open(f"{home}/b", "wb", 0) as file:
+            file.write(array[:, ::2])
+
+
+def test_threads_share_a_volume(volume, home):
+    def work(number):
+        for round_ in range(20):
+            with volume.open(f"{home}/{number}", "wb") as file:
+                file.write(bytes([number]) * 10_000 * round_)
+            with volume.open(f"{home}/{number}", "rb") as file:
+                assert file.read() == bytes([number]) * 10_000 * round_
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(volume.listdir(home)) == sorted(str(number) for number in range(8))
+
+
+def _child(volume, file, directory, path, told):
+    outcomes = []
+    for use in (lambda: volume.stat("/"), lambda: file.read(1)):
+        try:
+            use()
+        except OSError as error:
+            outcomes.append(error.errno)
+    with mdfs.Volume(directory) as again, again.open(path, "rb") as fresh:
+        outcomes.append(fresh.read())
+    told.put(outcomes)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+def test_a_forked_child_opens_the_volume_again(volume, home, served):
+    with volume.open(f"{home}/f", "wb") as file:
+        file.write(b"of the parent")
+    context = multiprocessing.get_context("fork")
+    told = context.Queue()
+    with volume.open(f"{home}/f", "rb", 0) as file:
+        child = context.Process(target=_child, args=(volume, file, served, f"{home}/f", told))
+        child.start()
+        assert told.get(timeout=60) == [errno.ENOTCONN, errno.ENOTCONN, b"of the parent"]
+        child.join(60)
+        assert child.exitcode == 0
+        assert file.read() == b"of the parent"
+
+
+def test_a_closed_volume_says_so(served):
+    volume = mdfs.Volume(served)
+    volume.close()
+    volume.close()
+    with pytest.raises(ValueError, match="closed"):
+        volume.listdir()
+
+
+def test_a_volume_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match="mdfs format"):
+        mdfs.Volume(tmp_path / "none")
+
+
+def test_raw_files_are_raw_files(volume, home):
+    with volume.open(f"{home}/f", "wb+", 0) as file:
+        assert isinstance(file, io.RawIOBase) and isinstance(file, mdfs.RawFile)
+        assert file.name == f"{home}/f" and file.mode == "rb+"
+        assert "RawFile" in repr(file)
