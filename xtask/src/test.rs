@@ -11,6 +11,9 @@ const NEEDS: &[needs::Need] = &[
     needs::RUSTFMT,
     needs::CLIPPY,
     needs::NFS_CLIENT,
+    needs::GUEST_KERNEL,
+    needs::GUEST_NETWORK,
+    needs::GUEST_SHELL,
     needs::PJDFSTEST,
     needs::FSX,
 ];
