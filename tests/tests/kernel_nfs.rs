@@ -37,7 +37,11 @@ const V3: Version = Version {
     ],
 };
 
-const FSX_OPERATIONS: u64 = 1_000;
+const V4_1: Version = Version { number: "4.1", allocates: false, passed_min: 379, cannot: &[] };
+
+const V4_2: Version = Version { number: "4.2", allocates: true, passed_min: 384, cannot: &[] };
+
+const FSX_OPERATIONS: u64 = 500;
 const FSX_OPERATIONS_LONG: u64 = 20_000;
 
 fn posix_is_kept(version: &Version) {
@@ -100,4 +104,24 @@ fn posix_is_kept_case_by_case_over_version_3_but_for_what_it_has_no_words_for() 
 #[test]
 fn the_content_of_a_file_is_right_after_any_operations_over_version_3() {
     content_is_right(&V3);
+}
+
+#[test]
+fn posix_is_kept_case_by_case_over_version_4_1() {
+    posix_is_kept(&V4_1);
+}
+
+#[test]
+fn the_content_of_a_file_is_right_after_any_operations_over_version_4_1() {
+    content_is_right(&V4_1);
+}
+
+#[test]
+fn posix_is_kept_case_by_case_over_version_4_2() {
+    posix_is_kept(&V4_2);
+}
+
+#[test]
+fn the_content_of_a_file_is_right_after_any_operations_over_version_4_2() {
+    content_is_right(&V4_2);
 }

@@ -69,7 +69,7 @@ pub(super) async fn symlink(asker: &Asker, mut arguments: Arguments) -> Result<B
 }
 
 /// What POSIX's `symlink` would say to `target`.
-fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
+pub(crate) fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
     match &target[..] {
         [] => Err(nfsstat3::NFS3ERR_NOENT),
         target if target.len() > TARGET_MAX => Err(nfsstat3::NFS3ERR_NAMETOOLONG),
