@@ -14,7 +14,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
-use crate::served::Served;
 use crate::site::Site;
 
 /// Memory of a guest.
@@ -67,9 +66,9 @@ pub fn may_boot() -> bool {
 }
 
 /// Runs `job`, lines for a shell, in a guest of its own for at most `seconds`. In the lines
-/// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what `served` serves; a line that fails ends
+/// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what is served at `port`; a line that fails ends
 /// the job.
-pub fn run(site: &Site, served: &Served, seconds: u32, job: &str) -> Told {
+pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> Told {
     let folder = tempfile::TempDir::with_prefix_in("guest-", site.path(".")).unwrap();
     let init = folder.path().join("init");
     fs::write(&init, INIT).unwrap();
@@ -83,7 +82,7 @@ pub fn run(site: &Site, served: &Served, seconds: u32, job: &str) -> Told {
         .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"])
         .arg(format!("init={folder}/init"))
         .args(["con=null", "con0=null,fd:1", "eth0=slirp,,slirp-fullbolt", "quiet", "loglevel=1"])
-        .args([format!("FOLDER={folder}"), format!("PORT={}", served.port())])
+        .args([format!("FOLDER={folder}"), format!("PORT={port}")])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
