@@ -10,8 +10,8 @@ use fileio::protocol::{
     Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Name,
 };
 use nfs3_types::nfs3::{
-    NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3,
-    wcc_data,
+    NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, fattr3, nfs_fh3, nfsstat3, post_op_attr,
+    post_op_fh3, wcc_attr, wcc_data,
 };
 use nfs3_types::xdr_codec::Pack;
 use runtime::{Call, Context, Undelivered, VolumeId};
@@ -275,16 +275,29 @@ impl Asker {
         }
     }
 
-    /// The same as weak cache consistency data. What was before is not known: other gateways may
-    /// have changed the file meanwhile.
-    pub(super) async fn wcc(&self, handle: &Bytes) -> wcc_data {
-        wcc(self.after(handle).await)
+    /// The same as weak cache consistency data of a call that has `changed` the file, or nothing.
+    pub(super) async fn wcc(&self, handle: &Bytes, changed: bool) -> wcc_data {
+        let after = self.after(handle).await;
+        if changed { wcc(after) } else { unchanged(after) }
     }
 }
 
-/// Weak cache consistency data without what was before.
+/// Weak cache consistency data of what was changed. What was before is not known: others may have
+/// changed the file since it was looked at, and a client that is told otherwise keeps what is stale.
 pub(super) fn wcc(after: post_op_attr) -> wcc_data {
     wcc_data { before: Nfs3Option::None, after }
+}
+
+//= rfc1813 2.6: wcc_attr, "before" the operation
+/// The same of what was not changed: it was before as it is now.
+pub(super) fn unchanged(after: post_op_attr) -> wcc_data {
+    let before = match &after {
+        Nfs3Option::Some(fattr3 { size, mtime, ctime, .. }) => {
+            Nfs3Option::Some(wcc_attr { size: *size, mtime: *mtime, ctime: *ctime })
+        }
+        Nfs3Option::None => Nfs3Option::None,
+    };
+    wcc_data { before, after }
 }
 
 /// A file handle among the arguments.

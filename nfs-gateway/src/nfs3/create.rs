@@ -121,7 +121,7 @@ async fn reply(
     place: &Place,
     made: Result<Attributes, nfsstat3>,
 ) -> Result<Body, Fault> {
-    let dir_wcc = asker.wcc(&place.directory).await;
+    let dir_wcc = asker.wcc(&place.directory, made.is_ok()).await;
     pack(match made {
         Ok(attributes) => Ok(CREATE3resok {
             obj: asker.told_handle(&attributes),

@@ -10,7 +10,7 @@ use runtime::Call;
 
 use super::Service;
 use super::here::Here;
-use super::limits::{CHANGE_RESULT_BYTES_MAX, TAG_BYTES_MAX};
+use super::limits::{CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, TAG_BYTES_MAX};
 use super::ops;
 use super::state::{Begun, Channel, Doubt, Kept, Tables};
 use super::status::{Failed, Status};
@@ -169,7 +169,11 @@ impl Compound<'_> {
         let changes = matches!(operation.class(), Class::Changes | Class::Keeps);
         if changes {
             // It must not be done if it could not be told.
-            self.check_room(out.length() + CHANGE_RESULT_BYTES_MAX)?;
+            let result_bytes_max = match operation {
+                Operation::Lock => LOCK_RESULT_BYTES_MAX,
+                _ => CHANGE_RESULT_BYTES_MAX,
+            };
+            self.check_room(out.length() + result_bytes_max)?;
         }
         if operation.class() == Class::Changes {
             self.here()?.check_writable()?;

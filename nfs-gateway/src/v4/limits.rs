@@ -41,9 +41,10 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = RECORD_BYTES as u32;
 pub(crate) const REPLY_BYTES_MAX: u32 = RECORD_BYTES as u32;
 /// Bytes of a reply that is kept for a retransmission.
 pub(crate) const CACHED_BYTES_MAX: u32 = 8 << 10;
-/// Bytes of the result of an operation that changes something, at most: LOCK that is denied, with the
-/// name of whoever has the lock.
-pub(crate) const CHANGE_RESULT_BYTES_MAX: usize = 64 + OWNER_BYTES_MAX;
+/// Bytes of the result of an operation that changes something, at most: OPEN, or RENAME.
+pub(crate) const CHANGE_RESULT_BYTES_MAX: usize = 128;
+/// The same of LOCK that is denied, with the name of whoever has the lock.
+pub(crate) const LOCK_RESULT_BYTES_MAX: usize = 64 + OWNER_BYTES_MAX;
 /// Bytes around the data of a READ.
 pub(crate) const AROUND_DATA_BYTES: usize = 16;
 

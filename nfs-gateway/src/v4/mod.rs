@@ -91,16 +91,17 @@ pub(crate) fn reply_bytes_max(question: &Question) -> usize {
     if question.arguments.is_in_pieces() {
         return TRANSFER_BYTES as usize;
     }
-    let words: Vec<u32> = question.arguments.head().chunks_exact(4).map(word).collect();
-    let of_word = |(at, word): (usize, &u32)| {
-        let count_at = match *word {
+    let head = question.arguments.head();
+    let of_word = |(at, bytes): (usize, &[u8])| {
+        let count_at = match word(bytes) {
             number if number == Operation::Read as u32 => at + READ_COUNT_AT,
             number if number == Operation::Readdir as u32 => at + READDIR_COUNT_AT,
             _ => return 0,
         };
-        words.get(count_at).copied().unwrap_or(0).min(TRANSFER_BYTES) as usize
+        head.get(4 * count_at..4 * count_at + 4).map_or(0, word).min(TRANSFER_BYTES) as usize
     };
-    words.iter().enumerate().map(of_word).sum::<usize>().min(limits::REPLY_BYTES_MAX as usize)
+    let counts = head.chunks_exact(4).enumerate().map(of_word);
+    counts.sum::<usize>().min(limits::REPLY_BYTES_MAX as usize)
 }
 
 fn word(bytes: &[u8]) -> u32 {

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use bytes::Buf as _;
 use fileio::protocol::{Error, Reply, Request};
+use nfs_gateway::Settings;
 use nfs3_types::nfs3::PROGRAM;
 use runtime::protocol::Undelivered;
 use runtime::seed::with_seed;
 
-use crate::kit::{Act, Client, Stage, Verdict};
+use crate::kit::{Act, Client, Stage, VOLUME, Verdict, config};
 
 const OK: u32 = 0;
 const NOENT: u32 = 2;
+const ROFS: u32 = 30;
 const DELAY: u32 = 10_008;
 const DENIED: u32 = 10_010;
 const GRACE: u32 = 10_013;
@@ -165,7 +167,7 @@ impl Session {
 
     async fn create(&mut self, sequence: u32) -> Told {
         let channel =
-            |ops: Ops| ops.word(0).word(1 << 20).word(1 << 20).word(4096).word(8).word(4).word(0);
+            |ops: Ops| ops.word(0).word(1 << 20).word(1 << 20).word(4096).word(12).word(4).word(0);
         let ops = Ops::default().op(43).long(self.number).word(sequence).word(0);
         compound(&mut self.client, 1, &channel(channel(ops)).word(0).word(0)).await
     }
@@ -235,7 +237,7 @@ fn what_is_no_request_of_a_session_is_refused_each_in_its_way() {
             assert_eq!(session.again(1, 0, &none).await.status, SEQ_MISORDERED);
             let inner = session.ops(0, 9, &none);
             assert_eq!(session.run(&inner).await.status, SEQUENCE_POS);
-            let many = (0..8).fold(none, |ops, _| ops.root());
+            let many = (0..12).fold(none, |ops, _| ops.root());
             assert_eq!(session.again(2, 1, &many).await.status, TOO_MANY_OPS);
             assert_eq!(session.run(&Ops::default().op(10)).await.status, NOFILEHANDLE);
         });
@@ -508,6 +510,89 @@ fn locks_hold_between_clients_and_end_with_the_open_file() {
             assert_eq!(one.on(b"file", |ops| ops.lock(&first, b"l", true)).await, NO_GRACE);
             assert_eq!(one.on(b"file", |ops| ops.close(&first)).await, OK);
             assert_eq!(two.on(b"file", |ops| ops.lock(&second, b"l", false)).await, OK);
+        });
+    });
+}
+
+const TABLE: &str = r#"
+[[export]]
+path = "/a/b"
+[[export.client]]
+network = "10.0.0.0/8"
+access = "rw"
+squash = "no_root_squash"
+
+[[export]]
+path = "/a/b/inner"
+[[export.client]]
+network = "10.0.0.0/8"
+
+[[export]]
+path = "/a/c"
+[[export.client]]
+network = "10.1.0.0/16"
+"#;
+
+/// Names in the root's directory at `path`, by READDIR.
+async fn names(session: &mut Session, path: &[&[u8]]) -> Result<Vec<Vec<u8>>, u32> {
+    let at = path.iter().fold(Ops::default().root(), |ops, name| ops.lookup(name));
+    let ops = at.op(26).long(0).long(0).word(4096).word(4096).word(0);
+    let told = session.run(&ops).await;
+    if told.status != OK {
+        return Err(told.status);
+    }
+    let mut bytes = &told.bytes[RESULT * (1 + path.len()) + RESULT + 8..];
+    let mut names = Vec::new();
+    while bytes.get_u32() == 1 {
+        let _cookie = bytes.get_u64();
+        let length = bytes.get_u32() as usize;
+        names.push(bytes[..length].to_vec());
+        bytes.advance(length.next_multiple_of(4));
+        // No attributes.
+        assert_eq!((bytes.get_u32(), bytes.get_u32()), (0, 0));
+    }
+    assert_eq!(bytes.get_u32(), 1, "all of it");
+    Ok(names)
+}
+
+#[test]
+fn above_the_exports_only_the_way_to_them_is_seen_and_nothing_can_be_changed() {
+    with_seed(|rng| {
+        let stage = Stage::with(rng, config(VOLUME));
+        stage.run(async |mut client, root| {
+            let a = client.directory(&root, "a").await;
+            for name in ["b", "c", "secret"] {
+                client.directory(&a, name).await;
+            }
+            let b = client.lookup(&a, b"b").await.unwrap().object;
+            client.directory(&b, "inner").await;
+        });
+        stage.gateway.export(Settings::parse(TABLE, "table").expect("a good table").exports);
+        let client = stage.client_at("10.2.0.1:700");
+        let stranger = stage.client_at("11.0.0.1:700");
+        stage.world.run(async {
+            let mut session = Session::new(client, b"client").await;
+            assert_eq!(names(&mut session, &[]).await, Ok(vec![b"a".to_vec()]));
+            assert_eq!(names(&mut session, &[b"a"]).await, Ok(vec![b"b".to_vec()]));
+            assert_eq!(names(&mut session, &[b"a", b"secret"]).await, Err(NOENT));
+            assert_eq!(names(&mut session, &[b"a", b"c"]).await, Err(NOENT), "not for this one");
+            let at = |path: &[&[u8]]| {
+                path.iter().fold(Ops::default().root(), |ops, name| ops.lookup(name))
+            };
+            let make = |ops: Ops, name: &[u8]| ops.op(6).word(2).opaque(name).word(0).word(0);
+            let status = async |session: &mut Session, ops: Ops| session.run(&ops).await.status;
+            assert_eq!(status(&mut session, make(at(&[b"a"]), b"new")).await, ROFS);
+            assert_eq!(status(&mut session, make(at(&[b"a", b"b"]), b"new")).await, OK);
+            let inner = at(&[b"a", b"b", b"inner"]);
+            assert_eq!(status(&mut session, make(inner, b"new")).await, ROFS, "its own rules");
+            // LOOKUPP, all the way up, and no further.
+            let up = |ops: Ops, times: usize| (0..times).fold(ops, |ops, _| ops.op(16));
+            let deep = || at(&[b"a", b"b", b"inner"]);
+            assert_eq!(status(&mut session, up(deep(), 1).lookup(b"new")).await, OK);
+            assert_eq!(status(&mut session, up(deep(), 3).lookup(b"a")).await, OK);
+            assert_eq!(status(&mut session, up(at(&[b"a"]), 2)).await, NOENT);
+            let mut stranger = Session::new(stranger, b"stranger").await;
+            assert_eq!(names(&mut stranger, &[]).await, Err(13), "ACCESS");
         });
     });
 }
