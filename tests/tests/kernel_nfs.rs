@@ -186,6 +186,29 @@ fn the_content_of_a_file_is_right_after_any_operations_over_version_4_2() {
     content_is_right(&V4_2);
 }
 
+#[test]
+fn a_tree_is_unpacked_and_copied_and_is_the_same() {
+    if !may_boot() {
+        return;
+    }
+    let site = Site::formatted(1024, 16);
+    let served = site.serve();
+    let job = format!(
+        "mount_nfs 4.2 {POINT}
+         mkdir {POINT}/unpacked
+         tar cf - -C {tree} . | tar xf - -C {POINT}/unpacked
+         diff -r {tree} {POINT}/unpacked
+         cp -a {POINT}/unpacked {POINT}/copied
+         echo 3 >/proc/sys/vm/drop_caches
+         diff -r {tree} {POINT}/copied
+         rm -r {POINT}/unpacked {POINT}/copied
+         test -z \"$(ls -A {POINT})\"",
+        tree = env!("CARGO_MANIFEST_DIR"),
+    );
+    run(&site, served.port(), 180, &job).ok();
+    served.stop();
+}
+
 fn two_kernels_agree(versions: [&str; 2]) {
     if !may_boot() {
         return;

@@ -28,6 +28,9 @@ pub(crate) const TESTED_MAX: u32 = 1024;
 pub(crate) const CLIENTS_MAX: usize = 1024;
 /// Sessions of one client.
 pub(crate) const SESSIONS_PER_CLIENT_MAX: usize = 16;
+/// Sessions of all clients. With their slots and what each keeps this bounds the kept replies: 256 MiB, if
+/// clients ask for the largest everywhere.
+pub(crate) const SESSIONS_MAX: usize = 1024;
 /// Slots of one session: as many as a connection may have outstanding calls.
 pub(crate) const SLOTS_MAX: u32 = 64;
 /// Open files and owners of locks of one client.
@@ -40,7 +43,7 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = RECORD_BYTES as u32;
 /// Bytes of a reply.
 pub(crate) const REPLY_BYTES_MAX: u32 = RECORD_BYTES as u32;
 /// Bytes of a reply that is kept for a retransmission.
-pub(crate) const CACHED_BYTES_MAX: u32 = 8 << 10;
+pub(crate) const CACHED_BYTES_MAX: u32 = 4 << 10;
 /// Bytes of the result of an operation that changes something, at most: OPEN, or RENAME.
 pub(crate) const CHANGE_RESULT_BYTES_MAX: usize = 128;
 /// The same of LOCK that is denied, with the name of whoever has the lock.

@@ -8,6 +8,7 @@ use nfs_gateway::Settings;
 use nfs3_types::nfs3::PROGRAM;
 use runtime::protocol::Undelivered;
 use runtime::seed::with_seed;
+use runtime::{Context, NodeId};
 
 use crate::kit::{Act, Client, Stage, VOLUME, Verdict, config};
 
@@ -366,36 +367,42 @@ fn a_session_is_made_once_however_often_it_is_asked_for() {
     });
 }
 
-#[test]
-fn files_are_shared_as_their_openers_allow() {
+/// Two clients, when the grace is over.
+fn with_two(body: impl AsyncFn(Session, Session, Context)) {
     with_seed(|rng| {
         let stage = Stage::new(rng);
         let other = stage.client();
-        let ctx = stage.world.context(runtime::NodeId::fs(0));
+        let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
-            // The grace is over.
             ctx.sleep(Duration::from_secs(100)).await;
-            let mut one = Session::new(client, b"one").await;
-            let mut two = Session::new(other, b"two").await;
-            let all = one.open(b"a", b"file", 3).await.unwrap();
-            assert_eq!(two.open(b"a", b"file", 0).await, Err(SHARE_DENIED));
-            assert_eq!(one.open(b"b", b"file", 0).await, Err(SHARE_DENIED));
-            let again = one.open(b"a", b"file", 0).await.unwrap();
-            assert_eq!((again[3], &again[4..]), (2, &all[4..]), "the same state, changed once");
-            let anonymous = [0; 16];
-            let written = two.on(b"file", |ops| ops.write(&anonymous, b"x")).await;
-            assert_eq!(written, 10_012, "LOCKED");
-            assert_eq!(two.on(b"file", |ops| ops.close(&again)).await, BAD_STATEID);
-            assert_eq!(one.on(b"file", |ops| ops.close(&again)).await, OK);
-            assert_eq!(one.on(b"file", |ops| ops.close(&again)).await, BAD_STATEID);
-            let open = two.open(b"a", b"file", 0).await.unwrap();
-            assert_eq!(two.on(b"file", |ops| ops.write(&open, b"x")).await, OK);
-            // OPEN_DOWNGRADE: to be read only.
-            let down = |ops: Ops| ops.op(21).raw(&open).word(0).word(1).word(0);
-            assert_eq!(two.on(b"file", down).await, OK);
-            let current = [&0_u32.to_be_bytes()[..], &open[4..]].concat();
-            assert_eq!(two.on(b"file", |ops| ops.write(&current, b"x")).await, OPENMODE);
+            let one = Session::new(client, b"one").await;
+            let two = Session::new(other, b"two").await;
+            body(one, two, ctx).await;
         });
+    });
+}
+
+#[test]
+fn files_are_shared_as_their_openers_allow() {
+    with_two(async |mut one, mut two, _| {
+        let all = one.open(b"a", b"file", 3).await.unwrap();
+        assert_eq!(two.open(b"a", b"file", 0).await, Err(SHARE_DENIED));
+        assert_eq!(one.open(b"b", b"file", 0).await, Err(SHARE_DENIED));
+        let again = one.open(b"a", b"file", 0).await.unwrap();
+        assert_eq!((again[3], &again[4..]), (2, &all[4..]), "the same state, changed once");
+        let anonymous = [0; 16];
+        let written = two.on(b"file", |ops| ops.write(&anonymous, b"x")).await;
+        assert_eq!(written, 10_012, "LOCKED");
+        assert_eq!(two.on(b"file", |ops| ops.close(&again)).await, BAD_STATEID);
+        assert_eq!(one.on(b"file", |ops| ops.close(&again)).await, OK);
+        assert_eq!(one.on(b"file", |ops| ops.close(&again)).await, BAD_STATEID);
+        let open = two.open(b"a", b"file", 0).await.unwrap();
+        assert_eq!(two.on(b"file", |ops| ops.write(&open, b"x")).await, OK);
+        // OPEN_DOWNGRADE: to be read only.
+        let down = |ops: Ops| ops.op(21).raw(&open).word(0).word(1).word(0);
+        assert_eq!(two.on(b"file", down).await, OK);
+        let current = [&0_u32.to_be_bytes()[..], &open[4..]].concat();
+        assert_eq!(two.on(b"file", |ops| ops.write(&current, b"x")).await, OPENMODE);
     });
 }
 
@@ -404,7 +411,7 @@ fn nothing_new_is_opened_before_a_client_has_reclaimed_and_nothing_reclaimed_aft
     with_seed(|rng| {
         let stage = Stage::new(rng);
         let other = stage.client();
-        let ctx = stage.world.context(runtime::NodeId::fs(0));
+        let ctx = stage.world.context(NodeId::fs(0));
         stage.run(async |client, _| {
             let mut session = Session::recovering(client, b"client").await;
             assert_eq!(session.open(b"a", b"file", 0).await, Err(GRACE));
@@ -430,27 +437,19 @@ fn nothing_new_is_opened_before_a_client_has_reclaimed_and_nothing_reclaimed_aft
 
 #[test]
 fn a_silent_client_loses_what_it_had_and_others_may_have_it() {
-    with_seed(|rng| {
-        let stage = Stage::new(rng);
-        let other = stage.client();
-        let ctx = stage.world.context(runtime::NodeId::fs(0));
-        stage.run(async |client, _| {
-            ctx.sleep(Duration::from_secs(100)).await;
-            let mut one = Session::new(client, b"one").await;
-            let mut two = Session::new(other, b"two").await;
-            assert!(one.open(b"a", b"file", 3).await.is_ok());
-            for _ in 0..4 {
-                assert_eq!(two.open(b"a", b"file", 0).await, Err(SHARE_DENIED));
-                ctx.sleep(Duration::from_secs(10)).await;
-                assert_eq!(one.run(&Ops::default()).await.status, OK, "it is heard");
-            }
-            for _ in 0..5 {
-                ctx.sleep(Duration::from_secs(10)).await;
-                assert_eq!(two.run(&Ops::default()).await.status, OK);
-            }
-            assert!(two.open(b"a", b"file", 0).await.is_ok());
-            assert_eq!(one.run(&Ops::default()).await.status, BADSESSION);
-        });
+    with_two(async |mut one, mut two, ctx| {
+        assert!(one.open(b"a", b"file", 3).await.is_ok());
+        for _ in 0..4 {
+            assert_eq!(two.open(b"a", b"file", 0).await, Err(SHARE_DENIED));
+            ctx.sleep(Duration::from_secs(10)).await;
+            assert_eq!(one.run(&Ops::default()).await.status, OK, "it is heard");
+        }
+        for _ in 0..5 {
+            ctx.sleep(Duration::from_secs(10)).await;
+            assert_eq!(two.run(&Ops::default()).await.status, OK);
+        }
+        assert!(two.open(b"a", b"file", 0).await.is_ok());
+        assert_eq!(one.run(&Ops::default()).await.status, BADSESSION);
     });
 }
 
@@ -495,22 +494,14 @@ fn requests_of_random_operations_are_answered_and_the_gateway_lives() {
 
 #[test]
 fn locks_hold_between_clients_and_end_with_the_open_file() {
-    with_seed(|rng| {
-        let stage = Stage::new(rng);
-        let other = stage.client();
-        let ctx = stage.world.context(runtime::NodeId::fs(0));
-        stage.run(async |client, _| {
-            ctx.sleep(Duration::from_secs(100)).await;
-            let mut one = Session::new(client, b"one").await;
-            let mut two = Session::new(other, b"two").await;
-            let first = one.open(b"a", b"file", 0).await.unwrap();
-            let second = two.open(b"a", b"file", 0).await.unwrap();
-            assert_eq!(one.on(b"file", |ops| ops.lock(&first, b"l", false)).await, OK);
-            assert_eq!(two.on(b"file", |ops| ops.lock(&second, b"l", false)).await, DENIED);
-            assert_eq!(one.on(b"file", |ops| ops.lock(&first, b"l", true)).await, NO_GRACE);
-            assert_eq!(one.on(b"file", |ops| ops.close(&first)).await, OK);
-            assert_eq!(two.on(b"file", |ops| ops.lock(&second, b"l", false)).await, OK);
-        });
+    with_two(async |mut one, mut two, _| {
+        let first = one.open(b"a", b"file", 0).await.unwrap();
+        let second = two.open(b"a", b"file", 0).await.unwrap();
+        assert_eq!(one.on(b"file", |ops| ops.lock(&first, b"l", false)).await, OK);
+        assert_eq!(two.on(b"file", |ops| ops.lock(&second, b"l", false)).await, DENIED);
+        assert_eq!(one.on(b"file", |ops| ops.lock(&first, b"l", true)).await, NO_GRACE);
+        assert_eq!(one.on(b"file", |ops| ops.close(&first)).await, OK);
+        assert_eq!(two.on(b"file", |ops| ops.lock(&second, b"l", false)).await, OK);
     });
 }
 
@@ -593,6 +584,25 @@ fn above_the_exports_only_the_way_to_them_is_seen_and_nothing_can_be_changed() {
             assert_eq!(status(&mut session, up(at(&[b"a"]), 2)).await, NOENT);
             let mut stranger = Session::new(stranger, b"stranger").await;
             assert_eq!(names(&mut stranger, &[]).await, Err(13), "ACCESS");
+        });
+    });
+}
+
+#[test]
+fn clients_that_never_make_a_session_keep_nobody_out() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let other = stage.client();
+        stage.run(async |mut client, _| {
+            let mut session = Session::new(other, b"client").await;
+            for number in 0..1100_u32 {
+                let name = number.to_be_bytes();
+                let exchange = Ops::default().op(42).long(7).opaque(&name).word(0).word(0).word(0);
+                assert_eq!(compound(&mut client, 1, &exchange).await.status, OK);
+            }
+            assert_eq!(session.run(&Ops::default()).await.status, OK);
+            let mut late = Session::new(client, b"late").await;
+            assert_eq!(late.run(&Ops::default()).await.status, OK);
         });
     });
 }

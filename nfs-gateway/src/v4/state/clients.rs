@@ -9,7 +9,7 @@ use runtime::Context;
 use super::sessions::{Session, Wanted};
 use super::{Kept, State, Tables};
 use crate::rpc::Claim;
-use crate::v4::limits::{CLIENTS_MAX, LEASE, SESSIONS_PER_CLIENT_MAX};
+use crate::v4::limits::{CLIENTS_MAX, LEASE, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX};
 use crate::v4::status::Status;
 use crate::v4::words::{SessionId, Verifier};
 
@@ -101,9 +101,7 @@ impl Tables {
         if let Some(unconfirmed) = self.of_name(&exchange.name, false) {
             self.clients.remove(&unconfirmed);
         }
-        if self.clients.len() >= CLIENTS_MAX {
-            return Err(Status::DELAY);
-        }
+        self.make_room()?;
         let id = kept.ctx.random();
         let client = Client {
             name: exchange.name,
@@ -119,6 +117,17 @@ impl Tables {
         };
         self.clients.insert(id, client);
         Ok(Named { client: id, next_session: 1, confirmed: false })
+    }
+
+    /// Makes room for one more client: who has not made a session for longest has to ask again.
+    fn make_room(&mut self) -> Result<(), Status> {
+        if self.clients.len() < CLIENTS_MAX {
+            return Ok(());
+        }
+        let unconfirmed = self.clients.iter().filter(|(_, client)| !client.confirmed);
+        let oldest = unconfirmed.min_by_key(|(_, client)| client.seen).map(|(id, _)| *id);
+        self.clients.remove(&oldest.ok_or(Status::DELAY)?);
+        Ok(())
     }
 
     //= rfc8881 18.36.4: in the order of the sequence ids, the last one again as it was
@@ -140,7 +149,7 @@ impl Tables {
             return Err(Status::SEQ_MISORDERED);
         }
         let of_client = self.sessions.values().filter(|session| session.client() == id).count();
-        if of_client >= SESSIONS_PER_CLIENT_MAX {
+        if of_client >= SESSIONS_PER_CLIENT_MAX || self.sessions.len() >= SESSIONS_MAX {
             return Err(Status::DELAY);
         }
         let session = Session::new(id, wanted)?;
