@@ -26,6 +26,8 @@ pub enum Tried {
     Conflict(FileLock),
     /// A node has restarted and first hears who had locks before. Try again.
     Later,
+    /// It is too late to get a lock again from before: others may have had the bytes.
+    Late,
 }
 
 /// Locked bytes of an open file. Dropping it gives them up in the background.

@@ -18,8 +18,7 @@ use runtime::sync::Event;
 use tracing::Instrument as _;
 
 use crate::config::Config;
-use crate::dispatch::{Peer, Programs};
-use crate::nfs3;
+use crate::dispatch::{self, Peer, Programs};
 use crate::record::{Assembler, Record, Violation};
 use crate::rpc::{self, Call};
 use crate::signal::Signal;
@@ -177,7 +176,7 @@ impl Connection {
         let mut weight_bytes = record.length();
         let call = Call::parse(record)?;
         if let Ok(question) = &call.question {
-            weight_bytes += nfs3::reply_bytes_max(question);
+            weight_bytes += dispatch::reply_bytes_max(question);
         }
         self.admit(weight_bytes).await?;
         let answering = self.clone().answer(call, weight_bytes);

@@ -16,6 +16,7 @@ use crate::mount3::{self, Mounts};
 use crate::nfs3::{self, Asker, Volume};
 use crate::rpc::{Question, Refusal};
 use crate::translate;
+use crate::v4;
 use crate::xdr::Body;
 
 /// The other side of a stream.
@@ -55,16 +56,19 @@ pub(crate) struct Programs {
     keys: Rc<KeyRing>,
     exports: RefCell<Rc<Exports>>,
     mounts: Mounts,
+    v4: v4::Service,
 }
 
 impl Programs {
     /// The programs that serve the volume of `config`.
     pub(crate) fn new(ctx: Context, config: &Config) -> Self {
+        let keys = Rc::new(KeyRing::new(ctx.clone(), config.entropy));
         Self {
             volume: Rc::new(Volume::new(ctx.clone(), config.volume)),
-            keys: Rc::new(KeyRing::new(ctx, config.entropy)),
+            keys: keys.clone(),
             exports: RefCell::new(Rc::new(config.exports.clone())),
             mounts: Mounts::default(),
+            v4: v4::Service::new(ctx, keys),
         }
     }
 
@@ -86,10 +90,10 @@ impl Programs {
             Err(refusal) => return Some(Err(refusal)),
         };
         let (procedure, arguments) = (question.procedure, question.arguments);
-        let body = if question.program == nfs::PROGRAM {
-            nfs3::answer(&asker, procedure, arguments).await
-        } else {
-            mount3::answer(&asker, &self.mounts, &peer.host, procedure, arguments).await
+        let body = match (question.program, question.version) {
+            (nfs::PROGRAM, v4::VERSION) => self.v4.answer(&asker, procedure, arguments).await,
+            (nfs::PROGRAM, _) => nfs3::answer(&asker, procedure, arguments).await,
+            _ => mount3::answer(&asker, &self.mounts, &peer.host, procedure, arguments).await,
         };
         (!asker.is_in_doubt()).then(|| body.map_err(Refusal::from))
     }
@@ -101,13 +105,20 @@ impl Programs {
         xid: u32,
         question: &mut Question,
     ) -> Result<Asker, Refusal> {
-        let only = match question.program {
-            nfs::PROGRAM => nfs::VERSION,
-            mount::PROGRAM => mount::VERSION,
+        let (low, high) = match question.program {
+            nfs::PROGRAM => (nfs::VERSION, v4::VERSION),
+            mount::PROGRAM => (mount::VERSION, mount::VERSION),
             _ => return Err(Refusal::NoProgram),
         };
-        if question.version != only {
-            return Err(Refusal::ProgramVersion(only));
+        if !(low..=high).contains(&question.version) {
+            return Err(Refusal::ProgramVersion(low, high));
+        }
+        if is_v4(question) {
+            // Handles come later, and sessions tell retransmissions.
+            let keys = self.keys.keys(None).await.map_err(translate::status);
+            let exports = self.exports.borrow().clone();
+            let call = CallId { client: 0, number: 0 };
+            return Ok(Asker::new(self.volume.clone(), keys, exports, peer, question, call));
         }
         if !nfs3::has_payload(question) {
             question.arguments.join();
@@ -119,6 +130,15 @@ impl Programs {
         let exports = self.exports.borrow().clone();
         Ok(Asker::new(self.volume.clone(), keys, exports, peer, question, call))
     }
+}
+
+fn is_v4(question: &Question) -> bool {
+    (question.program, question.version) == (nfs::PROGRAM, v4::VERSION)
+}
+
+/// Bytes of data in the reply to `question`, at most.
+pub(crate) fn reply_bytes_max(question: &Question) -> usize {
+    if is_v4(question) { v4::reply_bytes_max(question) } else { nfs3::reply_bytes_max(question) }
 }
 
 /// The same for a retransmission, which comes from the same peer with the same number and

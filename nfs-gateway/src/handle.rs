@@ -5,7 +5,7 @@
 //! | 1 | version, 2 |
 //! | 4 | number of the key |
 //! | 16 | volume |
-//! | 4 | export: the low half of XXH3-64 of its path |
+//! | 4 | export: the low half of XXH3-64 of its path; 0 above the exports |
 //! | 8 | inode |
 //! | 8 | generation |
 //! | 16 | the first half of BLAKE3, keyed, of all before |
@@ -29,6 +29,9 @@ const VERSION: u8 = 2;
 const SEALED_BYTES: usize = 1 + 4 + 16 + 4 + 8 + 8;
 /// Bytes of a handle.
 pub(crate) const HANDLE_BYTES: usize = SEALED_BYTES + MAC_BYTES;
+
+/// Stands for the directories above the exports, in place of the number of an export.
+pub(crate) const PSEUDO: u32 = 0;
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
-//! The NFS gateway: `NFSv3` and `MOUNTv3` over TCP, in user space, on one port.
+//! The NFS gateway: `NFSv3`, `MOUNTv3`, `NFSv4.1` and `NFSv4.2` over TCP, in user space, on one port.
 //!
 //! # Promise
 //!
 //! - Each of the 22 procedures of RFC 1813 is answered as the RFC says; lines `//= rfc1813 3.3.7`
 //!   name the section that the code below them obeys (`grep -r '//='` is the list).
+//! - Of RFC 8881 (version 4.1) all that workstations use: sessions that do each request once, open files,
+//!   share modes, locks, leases, reclaim; of RFC 7862 (4.2) the finding and making of holes.
 //! - What a stable write, COMMIT, or a change of a directory answered is durable.
 //! - File handles stay valid as long as the file exists, also after a restart.
 //! - A request does what the export in its handle allows the peer that sent it, and nothing else; a
@@ -17,7 +19,7 @@
 //! # Asks below
 //!
 //! File I/O's applications interface ([`fileio::protocol`]) like any other application (thesis
-//! section 2.7), and byte streams, tasks and timers of its node's [`runtime::Context`].
+//! section 2.7), the client's leases for what is open ([`client::leases`]), and byte streams, tasks and timers of its node's [`runtime::Context`].
 //!
 //! # Rooms
 //!
@@ -33,6 +35,7 @@
 //! | `dispatch.rs` | which program answers a call |
 //! | `mount3.rs` | the MOUNT program (RFC 1813 section 5) |
 //! | `nfs3/` | the NFS program (RFC 1813 section 3), one file per procedure or small family |
+//! | `v4/` | the NFS program in version 4, one file per family of operations |
 //! | `handle.rs` | file handles |
 //! | `keys.rs` | the keys under them |
 //! | `translate.rs` | attributes, errors, times, names: NFS's words and ours |
@@ -51,6 +54,7 @@ mod rpc;
 mod server;
 mod signal;
 mod translate;
+mod v4;
 mod xdr;
 
 pub use config::{Config, limits};

@@ -77,8 +77,8 @@ pub(crate) enum Refusal {
     Authentication(auth_stat),
     /// No such program here.
     NoProgram,
-    /// The program, but not in this version; the one that there is.
-    ProgramVersion(u32),
+    /// The program, but not in this version; the lowest and the highest that there are.
+    ProgramVersion(u32, u32),
     /// The program could not make a result.
     Fault(Fault),
 }
@@ -185,8 +185,8 @@ fn refused(refusal: Refusal) -> reply_body<'static> {
         Refusal::RpcVersion => denied(rejected_reply::rpc_mismatch(RPC_VERSION_2, RPC_VERSION_2)),
         Refusal::Authentication(why) => denied(rejected_reply::auth_error(why)),
         Refusal::NoProgram => accepted(accept_stat_data::PROG_UNAVAIL),
-        Refusal::ProgramVersion(only) => {
-            accepted(accept_stat_data::PROG_MISMATCH { low: only, high: only })
+        Refusal::ProgramVersion(low, high) => {
+            accepted(accept_stat_data::PROG_MISMATCH { low, high })
         }
         Refusal::Fault(Fault::NoProcedure) => accepted(accept_stat_data::PROC_UNAVAIL),
         Refusal::Fault(Fault::GarbageArguments) => accepted(accept_stat_data::GARBAGE_ARGS),
@@ -292,7 +292,7 @@ mod tests {
             words(&[&[1 << 31 | length, 7, 1, 1], words_after].concat())
         };
         assert_eq!(reply(Err(Refusal::NoProgram)), accepted(&[1]));
-        assert_eq!(reply(Err(Refusal::ProgramVersion(3))), accepted(&[2, 3, 3]));
+        assert_eq!(reply(Err(Refusal::ProgramVersion(3, 4))), accepted(&[2, 3, 4]));
         assert_eq!(reply(Err(Fault::NoProcedure.into())), accepted(&[3]));
         assert_eq!(reply(Err(Fault::GarbageArguments.into())), accepted(&[4]));
         assert_eq!(reply(Err(Fault::System.into())), accepted(&[5]));

@@ -53,12 +53,24 @@ pub(crate) struct Arguments {
     head: Bytes,
     /// The rest of a payload.
     rest: Vec<Bytes>,
+    /// The last field that was taken.
+    taken: Bytes,
 }
 
 impl Arguments {
     /// What follows the first `head_bytes` bytes of `record`, the head of the call.
     pub(crate) fn new(record: Record, head_bytes: usize) -> Self {
-        Self { head: record.head.slice(head_bytes..), rest: record.rest }
+        Self::of(record.head.slice(head_bytes..), record.rest)
+    }
+
+    /// All in `head`, and in the pieces behind it.
+    pub(crate) fn of(head: Bytes, rest: Vec<Bytes>) -> Self {
+        Self { head, rest, taken: Bytes::new() }
+    }
+
+    /// Do arguments follow behind the contiguous part?
+    pub(crate) fn is_in_pieces(&self) -> bool {
+        !self.rest.is_empty()
     }
 
     /// Makes all of it contiguous, by a copy if it came in pieces. For calls without a payload.
@@ -83,31 +95,73 @@ impl Arguments {
 
     /// A field of fixed size.
     pub(crate) fn take<T: Fixed>(&mut self) -> Result<T, Fault> {
-        let mut input = &self.head[..];
-        let (value, _) = T::unpack(&mut input).map_err(|_| Fault::GarbageArguments)?;
-        let taken = self.head.len() - input.len();
-        let _ = self.head.split_to(taken);
-        Ok(value)
+        self.parse(|mut input| {
+            let (value, _) = T::unpack(&mut input).ok()?;
+            Some((value, input))
+        })
+    }
+
+    /// An opaque of `N` bytes, a multiple of four.
+    pub(crate) fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        self.parse(|input| {
+            let (bytes, input) = input.split_first_chunk()?;
+            Some((*bytes, input))
+        })
     }
 
     /// A field of at most `bytes_max` bytes, as a slice of the receive buffer.
     pub(crate) fn opaque(&mut self, bytes_max: usize) -> Result<Bytes, Fault> {
-        let (left, data) = opaque(&self.head, bytes_max).map_err(|_| Fault::GarbageArguments)?;
-        let (data, left) = (self.head.slice_ref(data), self.head.slice_ref(left));
-        self.head = left;
-        Ok(data)
+        let length = self.parse(|input| {
+            let (left, data) = opaque(input, bytes_max).ok()?;
+            Some((data.len(), left))
+        });
+        // What was taken is a slice of what was there before.
+        length.map(|length| self.taken.slice(4..4 + length))
     }
 
-    /// The last field, an opaque that may continue over the further pieces: slices of the receive
-    /// buffers.
-    pub(crate) fn payload(mut self) -> Result<Vec<Bytes>, Fault> {
+    /// Takes what `parse` finds at the front. If a field lies over the end of a piece, all pieces are
+    /// joined first.
+    fn parse<T>(&mut self, parse: impl Fn(&[u8]) -> Option<(T, &[u8])>) -> Result<T, Fault> {
+        let found = |head: &Bytes| {
+            let (value, left) = parse(head)?;
+            Some((value, head.len() - left.len()))
+        };
+        let parsed = found(&self.head).or_else(|| {
+            self.join();
+            found(&self.head)
+        });
+        let (value, taken) = parsed.ok_or(Fault::GarbageArguments)?;
+        self.taken = self.head.split_to(taken);
+        Ok(value)
+    }
+
+    /// An opaque of at most `bytes_max` bytes that may go on over the further pieces: slices of the
+    /// receive buffers.
+    pub(crate) fn bulk(&mut self, bytes_max: usize) -> Result<Vec<Bytes>, Fault> {
         let length = self.take::<u32>()? as usize;
-        if self.length() != length.saturating_add(padding(length).len()) {
+        let mut left = length.saturating_add(padding(length).len());
+        if length > bytes_max || left > self.length() {
             return Err(Fault::GarbageArguments);
         }
-        let mut pieces = vec![self.head];
-        pieces.append(&mut self.rest);
+        let mut pieces = Vec::new();
+        let mut rest = std::mem::take(&mut self.rest).into_iter();
+        while left > 0 {
+            if self.head.is_empty() {
+                self.head = rest.next().ok_or(Fault::GarbageArguments)?;
+            }
+            let part = self.head.split_to(left.min(self.head.len()));
+            left -= part.len();
+            pieces.push(part);
+        }
+        self.rest = rest.collect();
         Ok(first_bytes(pieces, length))
+    }
+
+    /// The last field, an opaque.
+    pub(crate) fn payload(mut self) -> Result<Vec<Bytes>, Fault> {
+        let data = self.bulk(usize::MAX)?;
+        self.finish()?;
+        Ok(data)
     }
 
     /// There is nothing else.
@@ -150,6 +204,107 @@ impl Body {
     }
 }
 
+/// A result that is made piece by piece, with data among the words.
+#[derive(Debug, Default)]
+pub(crate) struct Out {
+    /// Complete parts, each a multiple of four bytes.
+    done: Vec<Bytes>,
+    /// What comes behind them.
+    words: Vec<u8>,
+}
+
+/// A place in an [`Out`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    done: usize,
+    words: usize,
+}
+
+impl Out {
+    /// One word.
+    pub(crate) fn u32(&mut self, value: u32) {
+        self.words.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// Two words.
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.words.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// One word.
+    pub(crate) fn bool(&mut self, value: bool) {
+        self.u32(value.into());
+    }
+
+    /// Bytes as they are, a multiple of four.
+    pub(crate) fn fixed(&mut self, bytes: &[u8]) {
+        self.words.extend_from_slice(bytes);
+    }
+
+    /// Bytes behind their length.
+    pub(crate) fn opaque(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.fixed(bytes);
+        self.fixed(padding(bytes.len()));
+    }
+
+    /// Data behind their length, which are not copied.
+    pub(crate) fn bulk(&mut self, data: Vec<Bytes>) {
+        let length: usize = data.iter().map(Bytes::len).sum();
+        self.u32(length as u32);
+        self.done.push(std::mem::take(&mut self.words).into());
+        self.done.extend(data);
+        self.words.extend_from_slice(padding(length));
+    }
+
+    /// What `write` writes, behind its length.
+    pub(crate) fn sized(&mut self, write: impl FnOnce(&mut Self)) {
+        let at = self.words.len();
+        self.u32(0);
+        write(self);
+        let length = self.words.len() - at - 4;
+        self.words[at..at + 4].copy_from_slice(&(length as u32).to_be_bytes());
+        self.fixed(padding(length));
+    }
+
+    /// Here.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { done: self.done.len(), words: self.words.len() }
+    }
+
+    /// Takes back all behind `mark`.
+    pub(crate) fn cut(&mut self, mark: Mark) {
+        if self.done.len() > mark.done {
+            // The words of then are the first part that was completed since.
+            let mut words = self.done[mark.done].to_vec();
+            words.truncate(mark.words);
+            self.done.truncate(mark.done);
+            self.words = words;
+        } else {
+            self.words.truncate(mark.words);
+        }
+    }
+
+    /// Bytes so far.
+    pub(crate) fn length(&self) -> usize {
+        self.words.len() + self.done.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// All of it behind `head`.
+    pub(crate) fn body(self, mut head: Vec<u8>) -> Body {
+        let mut parts = self.done.into_iter();
+        match parts.next() {
+            None => head.extend_from_slice(&self.words),
+            Some(first) => {
+                head.extend_from_slice(&first);
+                let tail = parts.chain([self.words.into()]).collect();
+                return Body { head, tail };
+            }
+        }
+        Body { head, tail: Vec::new() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use runtime::seed::with_seed;
@@ -158,7 +313,7 @@ mod tests {
 
     fn arguments(head: &[u8], rest: &[&[u8]]) -> Arguments {
         let rest = rest.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
-        Arguments { head: Bytes::copy_from_slice(head), rest }
+        Arguments::of(Bytes::copy_from_slice(head), rest)
     }
 
     #[test]

@@ -19,14 +19,18 @@
 //! | `site.rs` | a folder with volumes in it, and the program run there |
 //! | `served.rs` | a server process: started, stopped, killed |
 //! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
+//! | `guest.rs` | a Linux kernel as a process, for the NFS client in it |
+//! | `conformance.rs` | what others have written to try out file systems |
 //! | `content.rs` | files of random bytes, made and compared as streams |
 //! | `libnfs.rs` | the NFS client of the system: `nfs-ls`, `nfs-cp`, `nfs-cat` |
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
-//! `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`.
+//! `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `kernel_nfs.rs`.
 
+pub mod conformance;
 pub mod content;
+pub mod guest;
 pub mod libnfs;
 pub mod mounted;
 pub mod raw_nfs;

@@ -25,8 +25,13 @@ pub struct Served {
 impl Served {
     /// Starts a server and waits until it is ready.
     pub fn start(site: &Site, volume: &str) -> Self {
+        Self::start_at(site, volume, 0)
+    }
+
+    /// The same at a port, as that of a server that was killed; 0 for any.
+    pub fn start_at(site: &Site, volume: &str, port: u16) -> Self {
         let log = site.path("server.log");
-        let mut command = site.command(&["serve", volume, "--nfs", "127.0.0.1:0"]);
+        let mut command = site.command(&["serve", volume, "--nfs", &format!("127.0.0.1:{port}")]);
         // Not to inherit the input: a test's terminal is not the server's.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
         let mut process = command.spawn().unwrap();

@@ -105,6 +105,11 @@ impl Site {
         Served::start(self, VOLUME)
     }
 
+    /// Serves the volume again at the port of a server that was killed.
+    pub fn serve_at(&self, port: u16) -> Served {
+        Served::start_at(self, VOLUME, port)
+    }
+
     /// Opens the volume as programs do: through its server, or alone.
     pub fn open(&self) -> Volume {
         client::volume::open(&self.path(VOLUME)).unwrap()

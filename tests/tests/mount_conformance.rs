@@ -1,5 +1,4 @@
-//! What others have written to try out file systems, on a mounted volume: `pjdfstest` (POSIX, case by
-//! case) and `fsx` (random operations on one file, content compared).
+//! What others have written to try out file systems, on a mounted volume: `pjdfstest` and `fsx`.
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,22 +12,9 @@ use std::process::Command;
 
 use runtime::seed::with_seed;
 use tempfile::TempDir;
+use tests::conformance::{Cases, fsx_settings, pjdfstest_settings};
 use tests::mounted::{Mounted, may_mount, tool};
 use tests::{Site, long};
-
-/// How `pjdfstest` is run. Nothing may fail.
-const PJDFSTEST: &str = r#"
-[features]
-posix_fallocate = {}
-rename_ctime = {}
-utime_now = {}
-utimensat = {}
-[settings]
-naptime = 0.001
-allow_remount = REMOUNT
-[dummy_auth]
-entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
-"#;
 
 /// The cases of a file system that becomes read-only. They are run first, alone: a case that fails
 /// may leave its file open, which keeps the file system from becoming so.
@@ -37,28 +23,6 @@ const READ_ONLY: &str = "erofs";
 /// Cases that must have passed, of those and of all, so that a list that has become empty is noticed.
 const READ_ONLY_MIN: usize = 12;
 const ALL_MIN: usize = 384;
-
-/// All that `fsx` can do and the volume has.
-const FSX: &str = r"
-flen = 1048576
-[opsize]
-max = 131072
-[weights]
-close_open = 1
-invalidate = 1
-mapread = 5
-mapwrite = 5
-read = 10
-write = 10
-truncate = 3
-fsync = 1
-fdatasync = 1
-sendfile = 2
-posix_fadvise = 1
-copy_file_range = 2
-posix_fallocate = 2
-punch_hole = 5
-";
 
 const FSX_OPERATIONS: u64 = 2_000;
 const FSX_OPERATIONS_LONG: u64 = 100_000;
@@ -77,19 +41,17 @@ fn posix_is_kept_case_by_case() {
     let folder = mounted.path("pjdfstest");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    for (remount, cases, passed_min) in
-        [("true", Some(READ_ONLY), READ_ONLY_MIN), ("false", None, ALL_MIN)]
+    for (remounts, cases, passed_min) in
+        [(true, Some(READ_ONLY), READ_ONLY_MIN), (false, None, ALL_MIN)]
     {
         let config = site.path("pjdfstest.toml");
-        fs::write(&config, PJDFSTEST.replace("REMOUNT", remount)).unwrap();
+        fs::write(&config, pjdfstest_settings(true, remounts)).unwrap();
         let mut command = Command::new(&pjdfstest);
         command.arg("-c").arg(config).arg("-p").arg(&folder).args(["-s", "/dev/shm"]).args(cases);
         let output = command.env("NO_COLOR", "1").output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout);
-        let is_wrong = |line: &&str| line.ends_with("FAILED") || line.contains("UNEXPECTEDLY");
-        let wrong: Vec<&str> = told.lines().filter(is_wrong).collect();
-        assert!(output.status.success(), "{wrong:#?}\n{told}");
-        let passed = told.lines().filter(|line| line.ends_with(" ok")).count();
+        let Cases { passed, wrong } = Cases::of(&told);
+        assert!(output.status.success() && wrong.is_empty(), "{wrong:#?}\n{told}");
         assert!(passed >= passed_min, "{passed} cases passed only\n{told}");
     }
     mounted.unmount();
@@ -105,7 +67,7 @@ fn the_content_of_a_file_is_right_after_any_operations() {
         let site = Site::formatted(1024, 16);
         let mounted = Mounted::start(&site, &[]);
         let config = site.path("fsx.toml");
-        fs::write(&config, FSX).unwrap();
+        fs::write(&config, fsx_settings(true)).unwrap();
         let operations = if long() { FSX_OPERATIONS_LONG } else { FSX_OPERATIONS };
         let mut command = Command::new(&fsx);
         command.arg("-f").arg(config).arg("-P").arg(site.path("."));

@@ -59,6 +59,24 @@ pub(crate) const PYTHON: Need = Need {
     source: Source::Package("python3-venv"),
 };
 
+/// A Linux kernel that is a program, with the kernel's own NFS client among its modules.
+pub(crate) const GUEST_KERNEL: Need = Need {
+    what: "User-mode Linux (linux.uml)",
+    sign: Sign::OnPath("linux.uml"),
+    source: Source::Package("user-mode-linux"),
+};
+
+/// The network of such a kernel, for any user.
+pub(crate) const GUEST_NETWORK: Need =
+    Need { what: "slirp", sign: Sign::OnPath("slirp-fullbolt"), source: Source::Package("slirp") };
+
+/// What makes such a kernel ready for a job.
+pub(crate) const GUEST_SHELL: Need = Need {
+    what: "busybox, all in one file",
+    sign: Sign::OnPath("busybox"),
+    source: Source::Package("busybox-static"),
+};
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

@@ -70,13 +70,31 @@ impl Leases {
         self.open().lost.contains(&file)
     }
 
+    /// Has `id` locks on the file, as far as this client knows?
+    pub fn has_locks(&self, file: Handle, id: u64) -> bool {
+        let owner = self.owner(id);
+        self.open().locks.of(file.ino).iter().any(|lock| lock.owner == owner)
+    }
+
     /// Locks bytes of a file that is open for `id`, a number by which the owners of locks of this client
     /// are told apart, if nobody else has them.
     pub async fn lock<S: Spawn>(
         self: &Arc<Self>,
         machine: &S,
         file: Handle,
+        wanted: (u64, ByteRange, LockKind),
+    ) -> Result<Tried, FileIoError> {
+        self.lock_again_or_anew(machine, file, wanted, false).await
+    }
+
+    /// The same; with `reclaim` only if `id` had this lock before the node has restarted, as somebody
+    /// says whose own memory it is in.
+    pub async fn lock_again_or_anew<S: Spawn>(
+        self: &Arc<Self>,
+        machine: &S,
+        file: Handle,
         (id, range, kind): (u64, ByteRange, LockKind),
+        reclaim: bool,
     ) -> Result<Tried, FileIoError> {
         let (owner, node) = (self.owner(id), ino_node(file.ino, machine.fs_nodes()));
         // A late unlock would take what is locked now.
@@ -86,11 +104,11 @@ impl Leases {
         for _ in 0..LEASE_TRIES_MAX {
             let lease = self.open().leases.get(&node).copied().ok_or(FileIoError::Stale {})?;
             let watch = self.watch_unless_watched(machine, node);
-            let call = Lock { file, owner, range, kind, lease, reclaim: false };
+            let call = Lock { file, owner, range, kind, lease, reclaim };
             match ask(machine, call).await? {
                 Locked::Conflict { lock } => return Ok(Tried::Conflict(lock)),
                 Locked::Grace {} => return Ok(Tried::Later),
-                Locked::Late {} => return Err(Undelivered::Garbled.into()),
+                Locked::Late {} => return Ok(Tried::Late),
                 Locked::Granted {}
                     if self.note_lock(node, lease, watch, (file, owner, range, kind)) =>
                 {

@@ -54,6 +54,8 @@ impl<S: Spawn> Operations<S> {
                 }
                 Ok(Tried::Conflict(_)) if !waits => return Err(Failure(libc::EAGAIN)),
                 Ok(Tried::Conflict(_) | Tried::Later) => {}
+                // The answer to who had the lock before; the kernel never says so.
+                Ok(Tried::Late) => return Err(Failure(libc::EIO)),
                 Err(error) if error.is_undone() && (waits || busy < BUSY_ROUNDS_MAX) => {
                     busy = busy.saturating_add(1);
                 }

@@ -29,7 +29,7 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
 }
 
 /// All that `who` may do, of what makes sense for this kind of object.
-fn granted(attributes: &Attributes, who: &Credentials, may_write: bool) -> u32 {
+pub(crate) fn granted(attributes: &Attributes, who: &Credentials, may_write: bool) -> u32 {
     let directory = attributes.kind == (Kind::Directory {});
     let (by_write, by_execute) = if directory {
         (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE, ACCESS3_LOOKUP)

@@ -10,8 +10,8 @@ use fileio::protocol::{
     Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Name,
 };
 use nfs3_types::nfs3::{
-    NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3,
-    wcc_data,
+    NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, fattr3, nfs_fh3, nfsstat3, post_op_attr,
+    post_op_fh3, wcc_attr, wcc_data,
 };
 use nfs3_types::xdr_codec::Pack;
 use runtime::{Call, Context, Undelivered, VolumeId};
@@ -45,12 +45,12 @@ impl Volume {
     }
 
     /// Its identity.
-    pub(super) fn id(&self) -> VolumeId {
+    pub(crate) fn id(&self) -> VolumeId {
         self.id
     }
 
     /// Comes with every directory cookie.
-    pub(super) fn cookie_verifier(&self) -> cookieverf3 {
+    pub(crate) fn cookie_verifier(&self) -> cookieverf3 {
         self.cookie_verifier
     }
 }
@@ -69,7 +69,7 @@ pub(crate) struct Asker {
     call: CallId,
     /// What the export allows that the first handle names.
     grant: RefCell<Option<Grant>>,
-    in_doubt: Cell<bool>,
+    in_doubt: Rc<Cell<bool>>,
 }
 
 /// What one export allows to a peer.
@@ -99,8 +99,38 @@ impl Asker {
             changes: super::changes(question),
             call,
             grant: RefCell::default(),
-            in_doubt: Cell::default(),
+            in_doubt: Rc::default(),
         }
+    }
+
+    /// The same asker before it entered an export, with these keys.
+    pub(crate) fn apart(&self, keys: Result<Rc<Keys>, nfsstat3>) -> Self {
+        Self {
+            volume: self.volume.clone(),
+            keys,
+            exports: self.exports.clone(),
+            address: self.address,
+            claim: self.claim.clone(),
+            changes: false,
+            call: self.call,
+            grant: RefCell::default(),
+            in_doubt: self.in_doubt.clone(),
+        }
+    }
+
+    /// The keys that it has.
+    pub(crate) fn keys(&self) -> Result<Rc<Keys>, nfsstat3> {
+        self.keys.clone()
+    }
+
+    /// Who the client says is asking.
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// May this peer use `export`?
+    pub(crate) fn may_enter(&self, export: &Export) -> bool {
+        export.clients_of(self.address).is_some()
     }
 
     /// The volume.
@@ -120,12 +150,12 @@ impl Asker {
     }
 
     /// May the asker change anything here?
-    pub(super) fn may_write(&self) -> bool {
+    pub(crate) fn may_write(&self) -> bool {
         self.grant.borrow().as_ref().is_some_and(|grant| grant.clients.writable)
     }
 
     /// The export that was entered.
-    pub(super) fn export(&self) -> Option<&Export> {
+    pub(crate) fn export(&self) -> Option<&Export> {
         let id = self.grant.borrow().as_ref().map(|grant| grant.export)?;
         self.exports.of_id(id)
     }
@@ -140,9 +170,25 @@ impl Asker {
 
     /// The handle by which clients of this export know `file`.
     pub(crate) fn handle(&self, file: Handle) -> Result<nfs_fh3, nfsstat3> {
-        let keys = self.keys.as_ref().map_err(|status| *status)?;
         let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id();
+        self.handle_in(export, file)
+    }
+
+    /// The handle of `file` in the export of this number.
+    pub(crate) fn handle_in(&self, export: u32, file: Handle) -> Result<nfs_fh3, nfsstat3> {
+        let keys = self.keys.as_ref().map_err(|status| *status)?;
         Ok(handle::encode(keys, self.volume.id, Named { export, file }))
+    }
+
+    /// What a handle names, if a gateway of the volume made it.
+    pub(crate) fn open_handle(&self, handle: &[u8]) -> Result<Named, nfsstat3> {
+        let keys = self.keys.as_ref().map_err(|status| *status)?;
+        handle::decode(keys, self.volume.id, handle)
+    }
+
+    /// All exports, to be kept.
+    pub(crate) fn exports_shared(&self) -> Rc<Exports> {
+        self.exports.clone()
     }
 
     /// Which call.
@@ -162,8 +208,7 @@ impl Asker {
     /// The file of a handle, if the asker may see it. Enters the export of the first one; a call
     /// about two files of different exports is refused.
     fn seen(&self, handle: &Bytes) -> Result<Handle, nfsstat3> {
-        let keys = self.keys.as_ref().map_err(|status| *status)?;
-        let Named { export, file } = handle::decode(keys, self.volume.id, handle)?;
+        let Named { export, file } = self.open_handle(handle)?;
         let entered = self.grant.borrow().as_ref().map(|grant| grant.export);
         match entered {
             None => {
@@ -184,8 +229,13 @@ impl Asker {
         client::ask(&self.volume.ctx, call).await.map_err(translate::status)
     }
 
+    /// The node of the gateway.
+    pub(crate) fn ctx(&self) -> &Context {
+        &self.volume.ctx
+    }
+
     /// Asks for what is done once.
-    pub(super) async fn ask_once<C>(&self, call: C) -> Result<C::Reply, nfsstat3>
+    pub(crate) async fn ask_once<C>(&self, call: C) -> Result<C::Reply, nfsstat3>
     where
         C: Call<Protocol = FileIo> + Clone,
     {
@@ -225,16 +275,29 @@ impl Asker {
         }
     }
 
-    /// The same as weak cache consistency data. What was before is not known: other gateways may
-    /// have changed the file meanwhile.
-    pub(super) async fn wcc(&self, handle: &Bytes) -> wcc_data {
-        wcc(self.after(handle).await)
+    /// The same as weak cache consistency data of a call that has `changed` the file, or nothing.
+    pub(super) async fn wcc(&self, handle: &Bytes, changed: bool) -> wcc_data {
+        let after = self.after(handle).await;
+        if changed { wcc(after) } else { unchanged(after) }
     }
 }
 
-/// Weak cache consistency data without what was before.
+/// Weak cache consistency data of what was changed. What was before is not known: others may have
+/// changed the file since it was looked at, and a client that is told otherwise keeps what is stale.
 pub(super) fn wcc(after: post_op_attr) -> wcc_data {
     wcc_data { before: Nfs3Option::None, after }
+}
+
+//= rfc1813 2.6: wcc_attr, "before" the operation
+/// The same of what was not changed: it was before as it is now.
+pub(super) fn unchanged(after: post_op_attr) -> wcc_data {
+    let before = match &after {
+        Nfs3Option::Some(fattr3 { size, mtime, ctime, .. }) => {
+            Nfs3Option::Some(wcc_attr { size: *size, mtime: *mtime, ctime: *ctime })
+        }
+        Nfs3Option::None => Nfs3Option::None,
+    };
+    wcc_data { before, after }
 }
 
 /// A file handle among the arguments.

@@ -69,7 +69,7 @@ pub(super) async fn symlink(asker: &Asker, mut arguments: Arguments) -> Result<B
 }
 
 /// What POSIX's `symlink` would say to `target`.
-fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
+pub(crate) fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
     match &target[..] {
         [] => Err(nfsstat3::NFS3ERR_NOENT),
         target if target.len() > TARGET_MAX => Err(nfsstat3::NFS3ERR_NAMETOOLONG),
@@ -121,7 +121,7 @@ async fn reply(
     place: &Place,
     made: Result<Attributes, nfsstat3>,
 ) -> Result<Body, Fault> {
-    let dir_wcc = asker.wcc(&place.directory).await;
+    let dir_wcc = asker.wcc(&place.directory, made.is_ok()).await;
     pack(match made {
         Ok(attributes) => Ok(CREATE3resok {
             obj: asker.told_handle(&attributes),

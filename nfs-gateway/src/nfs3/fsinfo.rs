@@ -16,9 +16,9 @@ const TRANSFER_MULTIPLE_BYTES: u32 = 4096;
 /// The preferred size of a READDIR reply.
 const DIRECTORY_BYTES: u32 = 64 << 10;
 /// Bytes of one name, at most.
-const NAME_BYTES_MAX: u32 = 255;
+pub(crate) const NAME_BYTES_MAX: u32 = 255;
 /// Bytes that a file takes at least; so many files fit into what is free.
-const FILE_BYTES_MIN: u64 = 4096;
+pub(crate) const FILE_BYTES_MIN: u64 = 4096;
 
 /// The attributes of the only argument, if its handle is good.
 async fn object(asker: &Asker, handle: &Bytes) -> Result<Attributes, nfsstat3> {

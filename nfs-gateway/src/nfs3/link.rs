@@ -16,11 +16,11 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     pack(match link(asker, &file, &place).await {
         Ok(attributes) => Ok(LINK3resok {
             file_attributes: asker.told(&attributes),
-            linkdir_wcc: asker.wcc(&place.directory).await,
+            linkdir_wcc: asker.wcc(&place.directory, true).await,
         }),
         Err(status) => {
             let (file_attributes, linkdir_wcc) =
-                join(asker.after(&file), asker.wcc(&place.directory)).await;
+                join(asker.after(&file), asker.wcc(&place.directory, false)).await;
             Err((status, LINK3resfail { file_attributes, linkdir_wcc }))
         }
     })

@@ -73,7 +73,7 @@ pub(crate) async fn from_root(asker: &Asker, parts: &[Vec<u8>]) -> Result<Attrib
 }
 
 /// The directory above; nothing is above the root of the volume, or of the export.
-pub(super) async fn above(asker: &Asker, directory: Handle) -> Result<Attributes, nfsstat3> {
+pub(crate) async fn above(asker: &Asker, directory: Handle) -> Result<Attributes, nfsstat3> {
     if directory == ROOT {
         return here(asker, directory).await;
     }

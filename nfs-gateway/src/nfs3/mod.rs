@@ -15,10 +15,13 @@ mod rename;
 mod setattr;
 mod write;
 
-use nfs3_types::nfs3::{NFS_PROGRAM, PROGRAM};
+use nfs3_types::nfs3::{NFS_PROGRAM, PROGRAM, VERSION};
 
+pub(crate) use access::granted;
 pub(crate) use asker::{Asker, Volume};
-pub(crate) use lookup::{find, from_root};
+pub(crate) use create::check_target;
+pub(crate) use fsinfo::{FILE_BYTES_MIN, NAME_BYTES_MAX};
+pub(crate) use lookup::{above, find, from_root};
 
 use crate::config::limits::TRANSFER_BYTES;
 use crate::rpc::Question;
@@ -60,7 +63,7 @@ pub(crate) async fn answer(
 /// The procedure of `question`, if it is one of this program.
 fn procedure(question: &Question) -> Option<NFS_PROGRAM> {
     let procedure = NFS_PROGRAM::try_from(question.procedure).ok();
-    procedure.filter(|_| question.program == PROGRAM)
+    procedure.filter(|_| (question.program, question.version) == (PROGRAM, VERSION))
 }
 
 /// May the arguments of `question` be large, and stay in pieces?

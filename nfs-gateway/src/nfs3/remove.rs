@@ -11,7 +11,7 @@ pub(super) async fn remove(asker: &Asker, mut arguments: Arguments) -> Result<Bo
     let object = Place::take(&mut arguments)?;
     arguments.finish()?;
     let removed = remove_file(asker, &object).await;
-    let dir_wcc = asker.wcc(&object.directory).await;
+    let dir_wcc = asker.wcc(&object.directory, removed.is_ok()).await;
     pack(match removed {
         Ok(()) => Ok(REMOVE3resok { dir_wcc }),
         Err(status) => Err((status, REMOVE3resfail { dir_wcc })),
@@ -29,7 +29,7 @@ pub(super) async fn rmdir(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     let object = Place::take(&mut arguments)?;
     arguments.finish()?;
     let removed = remove_directory(asker, &object).await;
-    let dir_wcc = asker.wcc(&object.directory).await;
+    let dir_wcc = asker.wcc(&object.directory, removed.is_ok()).await;
     pack(match removed {
         Ok(()) => Ok(RMDIR3resok { dir_wcc }),
         Err(status) => Err((status, RMDIR3resfail { dir_wcc })),

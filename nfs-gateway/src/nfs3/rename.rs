@@ -13,7 +13,9 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     let to = Place::take(&mut arguments)?;
     arguments.finish()?;
     let renamed = rename(asker, &from, &to).await;
-    let (fromdir_wcc, todir_wcc) = join(asker.wcc(&from.directory), asker.wcc(&to.directory)).await;
+    let changed = renamed.is_ok();
+    let from_wcc = asker.wcc(&from.directory, changed);
+    let (fromdir_wcc, todir_wcc) = join(from_wcc, asker.wcc(&to.directory, changed)).await;
     pack(match renamed {
         Ok(()) => Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
         Err(status) => Err((status, RENAME3resfail { fromdir_wcc, todir_wcc })),

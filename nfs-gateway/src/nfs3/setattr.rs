@@ -16,7 +16,7 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     arguments.finish()?;
     pack(match set(asker, &object, &attributes, &guard).await {
         Ok(attributes) => Ok(SETATTR3resok { obj_wcc: wcc(asker.told(&attributes)) }),
-        Err(status) => Err((status, SETATTR3resfail { obj_wcc: asker.wcc(&object).await })),
+        Err(status) => Err((status, SETATTR3resfail { obj_wcc: asker.wcc(&object, false).await })),
     })
 }
 

@@ -6,7 +6,7 @@ use nfs3_types::nfs3::{
     COMMIT3resfail, COMMIT3resok, WRITE3resfail, WRITE3resok, nfsstat3, stable_how, writeverf3,
 };
 
-use super::asker::{Asker, pack, take_handle, wcc};
+use super::asker::{Asker, pack, take_handle, unchanged, wcc};
 use crate::config::limits::TRANSFER_BYTES;
 use crate::xdr::{Arguments, Body, Fault, first_bytes};
 
@@ -32,7 +32,7 @@ pub(super) async fn write(asker: &Asker, mut arguments: Arguments) -> Result<Bod
             committed: if durable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },
             verf: verifier(write_verifier),
         }),
-        Err(status) => Err((status, WRITE3resfail { file_wcc: asker.wcc(&file).await })),
+        Err(status) => Err((status, WRITE3resfail { file_wcc: asker.wcc(&file, false).await })),
     })
 }
 
@@ -64,10 +64,10 @@ pub(super) async fn commit(asker: &Asker, mut arguments: Arguments) -> Result<Bo
     };
     pack(match committed {
         Ok(Verified { attributes, write_verifier }) => Ok(COMMIT3resok {
-            file_wcc: wcc(asker.told(&attributes)),
+            file_wcc: unchanged(asker.told(&attributes)),
             verf: verifier(write_verifier),
         }),
-        Err(status) => Err((status, COMMIT3resfail { file_wcc: asker.wcc(&file).await })),
+        Err(status) => Err((status, COMMIT3resfail { file_wcc: asker.wcc(&file, false).await })),
     })
 }
 

@@ -183,3 +183,30 @@ fn what_cannot_be_read_or_written_says_why() {
         });
     });
 }
+
+#[test]
+fn a_call_that_changes_nothing_says_that_all_is_as_before() {
+    with_seed(|rng| {
+        Stage::new(rng).run(async |mut client, root| {
+            let file = client.file(&root, "file").await;
+            client.write(&file, 0, b"content", UNSTABLE).await.unwrap();
+            let same = |wcc: &wcc_data| match (&wcc.before, &wcc.after) {
+                (Nfs3Option::Some(before), Nfs3Option::Some(after)) => {
+                    (before.size, before.mtime, before.ctime)
+                        == (after.size, after.mtime, after.ctime)
+                }
+                _ => false,
+            };
+            let commit = COMMIT3args { file: file.clone(), offset: 0, count: 0 };
+            let committed: COMMIT3res = client.nfs(NFSPROC3_COMMIT, &commit).await;
+            let committed = committed.unwrap();
+            assert!(same(&committed.file_wcc), "{:?}", committed.file_wcc);
+            let Nfs3Result::Err((_, refused)) = client.remove(&root, b"none").await else {
+                panic!("there is no such file");
+            };
+            assert!(same(&refused.dir_wcc), "{:?}", refused.dir_wcc);
+            let removed = client.remove(&root, b"file").await.unwrap();
+            assert!(removed.dir_wcc.before.is_none(), "who knows what others did meanwhile");
+        });
+    });
+}

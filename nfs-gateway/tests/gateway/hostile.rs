@@ -66,9 +66,9 @@ fn a_call_to_something_else_is_told_so() {
     with_seed(|rng| {
         Stage::new(rng).run(async |mut client, _| {
             assert_eq!(client.call([100_000, 2, 0], &[]).await, Verdict::NoProgram);
-            for version in [2, 4] {
+            for version in [2, 5] {
                 let verdict = client.call([PROGRAM, version, 0], &[]).await;
-                assert_eq!(verdict, Verdict::ProgramMismatch(3, 3));
+                assert_eq!(verdict, Verdict::ProgramMismatch(3, 4));
             }
             let (xid, mut record) = client.record([PROGRAM, VERSION, 0], &[]);
             record[11] = 3;

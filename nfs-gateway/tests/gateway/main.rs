@@ -12,3 +12,4 @@ mod kit;
 mod mount;
 mod names;
 mod objects;
+mod v4;

@@ -1,0 +1,97 @@
+//! Attributes that a client sets (RFC 8881 sections 5.8 and 18.30).
+
+use bytes::Bytes;
+use fileio::protocol::{Change, SetTime, Time};
+
+use super::Bitmap;
+use super::table::supported;
+use crate::v4::status::{Failed, Status};
+use crate::xdr::{Arguments, Fault};
+
+const SIZE: u32 = 4;
+const MODE: u32 = 33;
+const OWNER: u32 = 36;
+const OWNER_GROUP: u32 = 37;
+const TIME_ACCESS_SET: u32 = 48;
+const TIME_MODIFY_SET: u32 = 54;
+
+/// Those that can be set, also by the creation of a file.
+pub(super) const SETTABLE: Bitmap =
+    Bitmap::of(&[SIZE, MODE, OWNER, OWNER_GROUP, TIME_ACCESS_SET, TIME_MODIFY_SET]);
+
+/// Digits of a user's number.
+const DIGITS_MAX: usize = 10;
+
+/// What shall be set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct New {
+    /// Which attributes.
+    pub(crate) which: Bitmap,
+    /// Their values.
+    pub(crate) change: Change,
+}
+
+/// New values among the arguments (`fattr4`). The inner error is about what they mean.
+pub(crate) fn take_new(arguments: &mut Arguments) -> Result<Result<New, Status>, Fault> {
+    let which = Bitmap::take(arguments)?;
+    let values = arguments.opaque(usize::MAX)?;
+    if !which.is_within(&SETTABLE) {
+        //= rfc8881 18.30.3: read-only attributes are NFS4ERR_INVAL, unknown ones ATTRNOTSUPP
+        let status =
+            if which.is_within(&supported()) { Status::INVAL } else { Status::ATTRNOTSUPP };
+        return Ok(Err(status));
+    }
+    match change(&which, values) {
+        Ok(change) => Ok(Ok(New { which, change })),
+        Err(Failed { status: Status::BADXDR, .. }) => Err(Fault::GarbageArguments),
+        Err(Failed { status, .. }) => Ok(Err(status)),
+    }
+}
+
+fn change(which: &Bitmap, values: Bytes) -> Result<Change, Failed> {
+    let mut values = Arguments::of(values, Vec::new());
+    let mut change = Change::default();
+    if which.has(SIZE) {
+        change.size = Some(values.take()?);
+    }
+    if which.has(MODE) {
+        change.mode = Some(values.take::<u32>()? & 0o7777);
+    }
+    if which.has(OWNER) {
+        change.uid = Some(number(&values.opaque(usize::MAX)?)?);
+    }
+    if which.has(OWNER_GROUP) {
+        change.gid = Some(number(&values.opaque(usize::MAX)?)?);
+    }
+    if which.has(TIME_ACCESS_SET) {
+        change.atime = Some(set_time(&mut values)?);
+    }
+    if which.has(TIME_MODIFY_SET) {
+        change.mtime = Some(set_time(&mut values)?);
+    }
+    values.finish()?;
+    Ok(change)
+}
+
+//= rfc8881 5.9: "owner" of digits only is the number itself, where AUTH_SYS says who asks
+fn number(owner: &[u8]) -> Result<u32, Status> {
+    let is_number = !owner.is_empty() && owner.len() <= DIGITS_MAX;
+    let digits = std::str::from_utf8(owner).ok().filter(|_| is_number);
+    let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    digits.and_then(|digits| digits.parse().ok()).ok_or(Status::BADOWNER)
+}
+
+/// `settime4`.
+fn set_time(values: &mut Arguments) -> Result<SetTime, Failed> {
+    match values.take::<u32>()? {
+        0 => Ok(SetTime::Now {}),
+        1 => {
+            let (seconds, nanos) = (values.take::<u64>()?.cast_signed(), values.take::<u32>()?);
+            if nanos >= 1_000_000_000 {
+                return Err(Status::INVAL.into());
+            }
+            Ok(SetTime::To { time: Time { seconds, nanos } })
+        }
+        _ => Err(Status::BADXDR.into()),
+    }
+}

@@ -1,0 +1,34 @@
+//! ACCESS.
+
+use fileio::protocol::Kind;
+
+use crate::nfs3::granted;
+use crate::v4::compound::Compound;
+use crate::v4::status::Failed;
+use crate::xdr::{Arguments, Out};
+
+/// All bits that mean something: READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE.
+const ALL: u32 = 0x3f;
+const LOOKUP: u32 = 0x02;
+const DELETE: u32 = 0x10;
+const EXECUTE: u32 = 0x20;
+
+//= rfc8881 18.1: "supported" are the bits that could be checked, "access" those that are granted
+pub(super) async fn serve(
+    compound: &Compound<'_>,
+    arguments: &mut Arguments,
+    out: &mut Out,
+) -> Result<(), Failed> {
+    let wanted = arguments.take::<u32>()?;
+    let here = compound.here()?;
+    let attributes = here.attributes().await?;
+    let of_kind = if attributes.kind == (Kind::Directory {}) {
+        ALL & !EXECUTE
+    } else {
+        ALL & !(LOOKUP | DELETE)
+    };
+    let may_write = !here.pseudo && here.asker.may_write();
+    out.u32(wanted & of_kind);
+    out.u32(wanted & granted(&attributes, &here.asker.who(), may_write));
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The operations, one row each.
+
+macro_rules! operations {
+    ($($number:literal $name:ident $minor:literal $class:ident;)+) => {
+        /// An operation that is done here.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Operation {
+            $(#[allow(missing_docs, reason = "the RFC's word")] $name = $number,)+
+        }
+
+        impl Operation {
+            /// The one with this number, if minor version `minor` has it.
+            pub(crate) fn of(number: u32, minor: u32) -> Option<Self> {
+                match number {
+                    $($number => ($minor <= minor).then_some(Self::$name),)+
+                    _ => None,
+                }
+            }
+
+            /// What it is to sessions and exports.
+            pub(crate) fn class(self) -> Class {
+                match self {
+                    $(Self::$name => Class::$class,)+
+                }
+            }
+        }
+    };
+}
+
+/// What an operation is to sessions and exports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Changes nothing.
+    Reads,
+    /// Changes files: a read-only export refuses.
+    Changes,
+    /// Changes what the gateway keeps for a client.
+    Keeps,
+    /// The first of all in a session.
+    First,
+    /// Needs no session, if it stands alone.
+    Alone,
+}
+
+// The number (RFC 8881 section 16.2.3, RFC 7862 section 11), the name, the first minor version that has it,
+// and the class.
+operations! {
+    3 Access 1 Reads;
+    4 Close 1 Keeps;
+    5 Commit 1 Reads;
+    6 Create 1 Changes;
+    9 Getattr 1 Reads;
+    10 Getfh 1 Reads;
+    11 Link 1 Changes;
+    12 Lock 1 Keeps;
+    13 Lockt 1 Reads;
+    14 Locku 1 Keeps;
+    15 Lookup 1 Reads;
+    16 Lookupp 1 Reads;
+    17 Nverify 1 Reads;
+    18 Open 1 Keeps;
+    21 OpenDowngrade 1 Keeps;
+    22 Putfh 1 Reads;
+    23 Putpubfh 1 Reads;
+    24 Putrootfh 1 Reads;
+    25 Read 1 Reads;
+    26 Readdir 1 Reads;
+    27 Readlink 1 Reads;
+    28 Remove 1 Changes;
+    29 Rename 1 Changes;
+    31 Restorefh 1 Reads;
+    32 Savefh 1 Reads;
+    33 Secinfo 1 Reads;
+    34 Setattr 1 Changes;
+    37 Verify 1 Reads;
+    38 Write 1 Changes;
+    41 BindConnToSession 1 Alone;
+    42 ExchangeId 1 Alone;
+    43 CreateSession 1 Alone;
+    44 DestroySession 1 Alone;
+    45 FreeStateid 1 Keeps;
+    52 SecinfoNoName 1 Reads;
+    53 Sequence 1 First;
+    55 TestStateid 1 Reads;
+    57 DestroyClientid 1 Alone;
+    58 ReclaimComplete 1 Keeps;
+    59 Allocate 2 Changes;
+    62 Deallocate 2 Changes;
+    69 Seek 2 Reads;
+}
+
+/// The last number of an operation in each minor version: those up to it that have no row are known and not
+/// done here, the others are no operations at all.
+pub(crate) fn is_known(number: u32, minor: u32) -> bool {
+    let last = if minor == 1 { 58 } else { 75 };
+    (3..=last).contains(&number)
+}
+
+/// Stands in the result of what is no operation (RFC 8881 section 18.52).
+pub(crate) const ILLEGAL: u32 = 10_044;
