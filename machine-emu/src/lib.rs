@@ -25,6 +25,7 @@
 //! | `node.rs` | nodes, their run queues, and the machine as one of them sees it |
 //! | `cpu.rs`, `clock.rs` | what a step costs; what time a node believes it to be |
 //! | `network.rs` | messages, links and their faults |
+//! | `mesh/` | the network of the J-Machine, in words and cycles |
 //! | `disk/` | disks, their volatile caches and their faults |
 //! | `stream.rs` | byte streams from outside |
 //! | `events.rs`, `tasks.rs`, `alarm.rs`, `slab.rs` | the executor |
@@ -47,6 +48,7 @@ mod core;
 mod cpu;
 mod disk;
 mod events;
+pub mod mesh;
 mod network;
 mod node;
 mod slab;

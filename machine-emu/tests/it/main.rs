@@ -5,6 +5,7 @@
 mod determinism;
 mod disks;
 mod kit;
+mod mesh;
 mod messages;
 mod nodes;
 mod streams;
