@@ -12,10 +12,10 @@ use runtime::seed::{Rng, with_seed};
 /// A load counts as too much once the mean latency is so many times that of an empty mesh.
 const SATURATED: f64 = 6.0;
 
-/// Seconds of processor time of this process.
+/// Seconds of processor time of this thread.
 #[allow(clippy::cast_precision_loss, reason = "three digits are printed")]
 fn cpu_seconds() -> f64 {
-    let told = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = told.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
     nanoseconds.unwrap_or_default() as f64 / 1e9
 }

@@ -145,7 +145,7 @@ pub struct Delivery {
     pub from: u32,
     /// The receiver.
     pub to: u32,
-    /// Of the message.
+    /// Of the queue that it is in: normal for what a forwarder passed on.
     pub priority: Priority,
     /// Of the message.
     pub words: u32,

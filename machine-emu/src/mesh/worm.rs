@@ -252,7 +252,7 @@ impl Mesh {
     }
 
     /// Limits that hold for every machine, and those of this one's queues.
-    fn check(&self, letter: &Letter, forwarded: bool) -> Result<(), SendError> {
+    pub(crate) fn check(&self, letter: &Letter, forwarded: bool) -> Result<(), SendError> {
         let words = letter.words.max(letter.last_words);
         let least = letter.words.min(letter.last_words);
         // A forwarded message has a header of its own with the true destination.
@@ -318,10 +318,16 @@ impl Mesh {
         self.calendar.push(cycle, entry(Kind::Ask, number, slot));
     }
 
-    /// The handlers of `node` have taken so many words out of its queue: there is room again, in
-    /// `cycle` or in the first that is not over.
+    /// The handlers of `node` have taken so many words out of its queue by `cycle`: there is room
+    /// again then, or in the first cycle that is not over.
     pub fn consume(&mut self, node: u32, priority: Priority, words: u32, cycle: u64) {
-        self.make_room(queue_of(node, priority), rows(words), cycle.max(self.calendar.now()));
+        let queue = queue_of(node, priority);
+        let now = self.calendar.now();
+        if cycle <= now {
+            self.make_room(queue, rows(words), now);
+        } else {
+            self.calendar.push(cycle, entry(Kind::Room, u64::from(rows(words)), queue));
+        }
     }
 
     fn make_room(&mut self, queue: u32, rows: u32, cycle: u64) {
@@ -596,6 +602,10 @@ impl Mesh {
     }
 
     /// The second leg, from a forwarder. Its flits come in as fast as they go out.
+    ///
+    /// It has normal priority whatever the message had: then first legs wait for second legs and
+    /// those for nothing but handlers. With second legs of high priority the forwarders of two disk
+    /// nodes soon wait for each other: checkpoints of seven writers on eight disk nodes stood still.
     fn pass_on(&mut self, worm: Worm, via: u32, cycle: u64) {
         let flits = self.timing.flits(worm.letter_words());
         let leg = Worm {
@@ -606,7 +616,7 @@ impl Mesh {
             crossed: 0,
             stolen: 0,
             rival: u64::MAX,
-            level: worm.letter.priority,
+            level: Priority::Normal,
             room: Some(queue_of(via, Priority::High)),
             ..worm
         };
@@ -623,7 +633,7 @@ impl Mesh {
             number: worm.number,
             from: worm.letter.from,
             to: worm.letter.to,
-            priority: worm.letter.priority,
+            priority: worm.level,
             words: worm.letter_words(),
             sent: worm.sent,
             head: cycle - body,

@@ -6,6 +6,7 @@ mod determinism;
 mod disks;
 mod kit;
 mod mesh;
+mod meshed;
 mod messages;
 mod nodes;
 mod streams;

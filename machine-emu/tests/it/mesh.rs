@@ -152,7 +152,9 @@ fn busy_mesh(seed: u64, policy: Policy) -> (Vec<Delivery>, Mesh) {
             let (from, to) = if rng.chance(1, 2) { (main, disk) } else { (disk, main) };
             let count = 1 + rng.below(3) as u32;
             let last_words = 1 + rng.below(40) as u32;
-            let letter = Letter { count, last_words, ..Letter::new(from, to, 40, cycle) };
+            let priority = if rng.chance(1, 2) { Priority::High } else { Priority::Normal };
+            let letter = Letter::new(from, to, 40, cycle);
+            let letter = Letter { count, last_words, priority, ..letter };
             mesh.send(cycle, letter).unwrap();
         }
         mesh.advance(cycle, &mut out);
@@ -201,7 +203,7 @@ fn messages_of_one_way_keep_their_order_under_the_canonical_policy() {
     let (all, _) = busy_mesh(5, Policy::Canonical);
     let mut last = std::collections::BTreeMap::new();
     for delivery in &all {
-        let before = last.insert((delivery.from, delivery.to), delivery.tag);
+        let before = last.insert((delivery.from, delivery.to, delivery.priority), delivery.tag);
         assert!(before.is_none_or(|tag| tag <= delivery.tag), "{delivery:?}");
     }
 }
