@@ -52,6 +52,13 @@ pub(crate) const NFS_CLIENT: Need = Need {
     source: Source::Package("libnfs-utils"),
 };
 
+/// Looks at the page of `mdfs emulate --movie`.
+pub(crate) const BROWSER: Need = Need {
+    what: "a browser (chromium)",
+    sign: Sign::OnPath("chromium"),
+    source: Source::Package("chromium"),
+};
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

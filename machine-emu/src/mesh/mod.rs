@@ -15,6 +15,7 @@
 //! | `calendar.rs` | the event queue |
 //! | `deadlock.rs` | who waits for whom in a circle |
 //! | `record.rs` | load over time, and the trace, both bounded |
+//! | `movie.rs`, `movie.html` | the record as a page that plays |
 //! | `traffic.rs` | random traffic, for tests and measurements |
 
 mod calendar;
@@ -23,6 +24,7 @@ mod flit;
 mod forward;
 mod geometry;
 mod judge;
+mod movie;
 mod record;
 mod timing;
 mod traffic;
@@ -35,7 +37,8 @@ pub use flit::FlitMesh;
 pub use forward::{Forwarders, Policy, candidates};
 pub use geometry::{AXIS_MAX, Direction, Geometry, GeometryError, Place, Role, Unroutable};
 pub use judge::{Disagreement, judge};
-pub use record::{BUCKETS_MAX, ChannelLoad, EVENTS_MAX, Recorder, TraceEvent, TraceKind};
+pub use movie::{MOVIE_MESSAGES_MAX, movie};
+pub use record::{BUCKETS_MAX, Bucket, ChannelLoad, EVENTS_MAX, Recorder, TraceEvent, TraceKind};
 pub use timing::{
     Delivery, LETTER_WORDS_MAX, Letter, MeshCounters, MeshTiming, Priority, ROW_WORDS, Spill, Wires,
 };

@@ -23,6 +23,23 @@ pub struct ChannelLoad {
     pub stalled: u32,
 }
 
+/// One bucket of time. What is past the end of a list was idle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// By channel: `16 node + 8 priority + direction`.
+    pub channels: Vec<ChannelLoad>,
+    /// The most words that each queue held when a message came: `2 node + priority`.
+    pub queues: Vec<u16>,
+}
+
+/// The place of an index in a list that grows as needed.
+fn grown<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
+    if list.len() <= index {
+        list.resize(index + 1, T::default());
+    }
+    &mut list[index]
+}
+
 /// What an event tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -33,7 +50,7 @@ pub enum TraceKind {
     Delivered = 2,
 }
 
-/// One line of a trace: 32 bytes, little-endian, in this order, with two reserved at the end.
+/// One line of a trace: 32 bytes, little-endian, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
     /// When.
@@ -48,12 +65,14 @@ pub struct TraceEvent {
     pub words: u16,
     /// Words of the last of its row.
     pub last_words: u16,
-    /// Messages in the row.
+    /// Messages in the row; of a delivery its latency in cycles.
     pub count: u32,
     /// What happened.
     pub kind: TraceKind,
-    /// Of the message.
+    /// Of the message; of a delivery, of the queue that it is in.
     pub priority: Priority,
+    /// The forwarder; none is 2^16 - 1 in the file.
+    pub via: Option<u16>,
 }
 
 impl TraceEvent {
@@ -69,6 +88,7 @@ impl TraceEvent {
         bytes[24..28].copy_from_slice(&self.count.to_le_bytes());
         bytes[28] = self.kind as u8;
         bytes[29] = self.priority as u8;
+        bytes[30..32].copy_from_slice(&self.via.unwrap_or(u16::MAX).to_le_bytes());
         bytes
     }
 
@@ -89,7 +109,8 @@ impl TraceEvent {
         let count = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
         let [from, to, words, last_words] = [16, 18, 20, 22].map(short);
         let (cycle, number) = (long(0)?, long(8)?);
-        Some(Self { cycle, number, from, to, words, last_words, count, kind, priority })
+        let via = Some(short(30)).filter(|&node| node != u16::MAX);
+        Some(Self { cycle, number, from, to, words, last_words, count, kind, priority, via })
     }
 
     /// The letter of a [`TraceKind::Sent`], to send it again.
@@ -112,8 +133,7 @@ pub struct Recorder {
     seed: u64,
     configuration: u64,
     bucket_cycles: u64,
-    /// One row per bucket, one column per channel.
-    buckets: Vec<Vec<ChannelLoad>>,
+    buckets: Vec<Bucket>,
     events: Vec<TraceEvent>,
     events_lost: u64,
 }
@@ -133,9 +153,8 @@ impl Recorder {
         self.bucket_cycles
     }
 
-    /// Load of all channels by bucket; a channel past the end of a row was idle. Channel
-    /// `16 node + 8 priority + direction`.
-    pub fn buckets(&self) -> &[Vec<ChannelLoad>] {
+    /// Load over time.
+    pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
@@ -168,38 +187,59 @@ impl Recorder {
         }
     }
 
-    pub(super) fn sent(&mut self, cycle: u64, number: u64, letter: &Letter) {
+    pub(super) fn sent(&mut self, cycle: u64, number: u64, letter: &Letter, via: Option<u32>) {
         let Letter { from, to, priority, words, count, last_words, .. } = *letter;
         let [from, to, words, last_words] = [from, to, words, last_words].map(|n| n as u16);
+        let via = via.map(|node| node as u16);
         let kind = TraceKind::Sent;
-        self.push(TraceEvent { cycle, number, from, to, words, last_words, count, kind, priority });
+        self.push(TraceEvent {
+            cycle,
+            number,
+            from,
+            to,
+            words,
+            last_words,
+            count,
+            kind,
+            priority,
+            via,
+        });
     }
 
     pub(super) fn delivered(&mut self, delivery: &Delivery) {
-        let Delivery { cycle, number, from, to, words, priority, .. } = *delivery;
+        let Delivery { cycle, number, from, to, words, priority, via, .. } = *delivery;
         let [from, to, words] = [from, to, words].map(|n| n as u16);
-        let kind = TraceKind::Delivered;
-        let (count, last_words) = (1, words);
-        self.push(TraceEvent { cycle, number, from, to, words, last_words, count, kind, priority });
+        self.push(TraceEvent {
+            cycle,
+            number,
+            from,
+            to,
+            words,
+            last_words: words,
+            count: u32::try_from(delivery.latency()).unwrap_or(u32::MAX),
+            kind: TraceKind::Delivered,
+            priority,
+            via: via.map(|node| node as u16),
+        });
+    }
+
+    /// The bucket of `cycle`; there are more of them, or they become longer.
+    fn bucket(&mut self, cycle: u64) -> &mut Bucket {
+        while cycle / self.bucket_cycles >= BUCKETS_MAX as u64 {
+            self.fold();
+        }
+        grown(&mut self.buckets, (cycle / self.bucket_cycles) as usize)
     }
 
     pub(super) fn crossed(&mut self, cycle: u64, channel: u32, flits: u32, stalled: u64) {
-        let mut bucket = (cycle / self.bucket_cycles) as usize;
-        while bucket >= BUCKETS_MAX {
-            self.fold();
-            bucket = (cycle / self.bucket_cycles) as usize;
-        }
-        if self.buckets.len() <= bucket {
-            self.buckets.resize_with(bucket + 1, Vec::new);
-        }
-        let row = &mut self.buckets[bucket];
-        let channel = channel as usize;
-        if row.len() <= channel {
-            row.resize(channel + 1, ChannelLoad::default());
-        }
-        let load = &mut row[channel];
+        let load = grown(&mut self.bucket(cycle).channels, channel as usize);
         load.flits = load.flits.saturating_add(flits);
         load.stalled = load.stalled.saturating_add(u32::try_from(stalled).unwrap_or(u32::MAX));
+    }
+
+    pub(super) fn queued(&mut self, cycle: u64, queue: u32, words: u32) {
+        let most = grown(&mut self.bucket(cycle).queues, queue as usize);
+        *most = (*most).max(words as u16);
     }
 
     /// Two buckets become one.
@@ -207,10 +247,14 @@ impl Recorder {
         let mut rows = std::mem::take(&mut self.buckets).into_iter();
         while let Some(mut row) = rows.next() {
             let second = rows.next().unwrap_or_default();
-            row.resize(row.len().max(second.len()), ChannelLoad::default());
-            for (load, more) in row.iter_mut().zip(second) {
+            for (channel, more) in second.channels.iter().enumerate() {
+                let load = grown(&mut row.channels, channel);
                 load.flits = load.flits.saturating_add(more.flits);
                 load.stalled = load.stalled.saturating_add(more.stalled);
+            }
+            for (queue, words) in second.queues.into_iter().enumerate() {
+                let most = grown(&mut row.queues, queue);
+                *most = (*most).max(words);
             }
             self.buckets.push(row);
         }

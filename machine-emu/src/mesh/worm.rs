@@ -244,7 +244,7 @@ impl Mesh {
         self.check(&letter, via.is_some())?;
         let cycle = cycle.max(self.calendar.now());
         if let Some(recorder) = &mut self.recorder {
-            recorder.sent(cycle, self.numbers, &letter);
+            recorder.sent(cycle, self.numbers, &letter, via);
         }
         let worm = self.make(cycle, letter, via);
         self.start(cycle, worm);
@@ -501,6 +501,11 @@ impl Mesh {
         self.counters.stalled_cycles += cycle - asked;
         if let Some(recorder) = &mut self.recorder {
             recorder.crossed(cycle, channel, flits, cycle - asked);
+            if channel & 7 == Direction::Out as u32 {
+                let (node, level, _) = describe(channel);
+                let queue = queue_of(node, level);
+                recorder.queued(cycle, queue, self.queues[queue as usize].used);
+            }
         }
         if index == 0 {
             self.continue_row(slot, channel, cycle);

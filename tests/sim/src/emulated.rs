@@ -175,10 +175,10 @@ fn file_system(context: Context, number: u32) -> FileSystem<Context> {
 async fn write(context: Context, number: u32, what: Checkpoint) -> Result<(), EmulatedError> {
     let system = file_system(context, number);
     let file = system.create(name(number)).await?;
-    let content = Bytes::from(content(what.seed, number, what.bytes));
-    for start in (0..content.len()).step_by(PIECE_BYTES) {
-        let end = content.len().min(start + PIECE_BYTES);
-        file.write_at(start as u64, content.slice(start..end)).await?;
+    let bytes = Bytes::from(content(what.seed, number, what.bytes));
+    for start in (0..bytes.len()).step_by(PIECE_BYTES) {
+        let end = bytes.len().min(start + PIECE_BYTES);
+        file.write_at(start as u64, bytes.slice(start..end)).await?;
     }
     file.sync().await?;
     Ok(())

@@ -1,5 +1,7 @@
 //! The real layers on the emulated 8x8x8 machine with eight disk nodes.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::fs;
 
 use machine_emu::mesh::{Geometry, Mesh, Priority, Role};
@@ -24,8 +26,8 @@ fn cpu_milliseconds() -> u64 {
 fn disk_load(mesh: &Mesh) -> u64 {
     let geometry: &Geometry = mesh.geometry();
     let mut at_disks = 0;
-    for row in mesh.recorder().unwrap().buckets() {
-        for (channel, load) in (0..).zip(row).filter(|(_, load)| load.flits > 0) {
+    for bucket in mesh.recorder().unwrap().buckets() {
+        for (channel, load) in (0..).zip(&bucket.channels).filter(|(_, load)| load.flits > 0) {
             let (node, direction) = (channel / 16, (channel % 8) as usize);
             if direction < 6 {
                 let direction = machine_emu::mesh::Direction::ALL[direction];
