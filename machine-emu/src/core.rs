@@ -13,6 +13,7 @@ use crate::alarm::{Alarm, AlarmState};
 use crate::clock::Clock;
 use crate::disk::Disks;
 use crate::events::{Event, Events};
+use crate::link::Link;
 use crate::network::Network;
 use crate::node::{Next, NodeMachine, Nodes};
 use crate::slab::{Key, Slab};
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) nodes: RefCell<Nodes>,
     pub(crate) network: RefCell<Network>,
+    /// The mesh under the network, if it is one.
+    pub(crate) link: RefCell<Option<Link>>,
     pub(crate) disks: RefCell<Disks>,
     pub(crate) streams: RefCell<Streams>,
     pub(crate) trace: Trace,
@@ -79,6 +82,7 @@ impl Core {
             tasks: RefCell::default(),
             nodes: RefCell::new(Nodes::new(shape)),
             network: RefCell::new(Network::new(rng_for(seed, "network", 0))),
+            link: RefCell::default(),
             disks: RefCell::default(),
             streams: RefCell::new(Streams::new(rng_for(seed, "streams", 0))),
             trace: Trace::default(),
@@ -243,6 +247,8 @@ impl Core {
         match event {
             Event::Alarm(key) => self.ring(key),
             Event::Arrive(key) => self.arrive(key),
+            Event::Enter(key) => self.enter_mesh(key),
+            Event::Mesh => self.advance_mesh(limit_ns),
             Event::Refuse(call, why) => self.refuse(call, why),
             Event::Disk(key) => self.finish_disk_operation(key),
             Event::Free(node) => self.nodes.borrow_mut().freed(node),

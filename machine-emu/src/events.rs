@@ -15,6 +15,10 @@ pub(crate) enum Event {
     Alarm(Key),
     /// A frame reaches its node.
     Arrive(Key),
+    /// A frame enters the mesh.
+    Enter(Key),
+    /// The mesh has something to do.
+    Mesh,
     /// A call fails for its caller.
     Refuse(Key, Undelivered),
     /// A disk has done an operation.

@@ -25,6 +25,8 @@
 //! | `node.rs` | nodes, their run queues, and the machine as one of them sees it |
 //! | `cpu.rs`, `clock.rs` | what a step costs; what time a node believes it to be |
 //! | `network.rs` | messages, links and their faults |
+//! | `link.rs` | frames of the world as messages of a mesh |
+//! | `mesh/` | the network of the J-Machine, in words and cycles |
 //! | `disk/` | disks, their volatile caches and their faults |
 //! | `stream.rs` | byte streams from outside |
 //! | `events.rs`, `tasks.rs`, `alarm.rs`, `slab.rs` | the executor |
@@ -47,6 +49,8 @@ mod core;
 mod cpu;
 mod disk;
 mod events;
+mod link;
+pub mod mesh;
 mod network;
 mod node;
 mod slab;
@@ -59,6 +63,7 @@ pub use crate::core::Shape;
 pub use disk::{
     DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, SECTOR_SIZE, Survival,
 };
+pub use link::{LinkError, MeshSetup};
 pub use network::{LinkTiming, NetworkFaults, NetworkTiming};
 pub use stream::StreamFaults;
 pub use trace::{Counters, Fault};

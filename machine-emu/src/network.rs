@@ -261,6 +261,12 @@ impl Network {
         self.calls.iter().map(|(_, call)| (call.from, call.to))
     }
 
+    /// From whom, to whom, in what class, and how many bytes: what a mesh needs to know of a frame.
+    pub(crate) fn envelope_of(&mut self, frame: Key) -> Option<(u32, u32, Class, usize)> {
+        let frame = self.frames.get_mut(frame)?;
+        Some((frame.from, frame.to, frame.class, frame.head.len() + frame.bulk.len()))
+    }
+
     fn inbound(&mut self, node: u32) -> &mut u32 {
         let node = node as usize;
         if self.inbound.len() <= node {
@@ -397,6 +403,8 @@ impl Core {
         }
         let to = frame.to;
         let fate = network.fate(&mut frame, now_ns, slowness, &mut |fault| self.fault(to, fault));
+        let meshed = self.link.borrow().is_some();
+        let comes = |frame| if meshed { Event::Enter(frame) } else { Event::Arrive(frame) };
         let mut events = self.events.borrow_mut();
         match fate {
             Fate::Lost => {
@@ -407,10 +415,10 @@ impl Core {
                 if let Some(twin_at_ns) = twin_at_ns {
                     *network.inbound(to) += 1;
                     let twin = network.frames.insert(frame.clone());
-                    events.push(twin_at_ns, Event::Arrive(twin));
+                    events.push(twin_at_ns, comes(twin));
                 }
                 *network.inbound(to) += 1;
-                events.push(at_ns, Event::Arrive(network.frames.insert(frame)));
+                events.push(at_ns, comes(network.frames.insert(frame)));
             }
         }
     }

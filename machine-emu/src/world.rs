@@ -14,6 +14,8 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 
 use crate::core::{Core, Shape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
+use crate::link::{LinkError, MeshSetup};
+use crate::mesh::Mesh;
 use crate::network::{LinkTiming, NetworkFaults, NetworkTiming};
 use crate::stream::StreamFaults;
 use crate::trace::{Counters, Fault};
@@ -204,6 +206,17 @@ impl World {
     }
 
     // --- Network ---
+
+    /// From now on messages go through a mesh, and take the time that it says. The timing of the
+    /// network, and of links, does not count any more; their faults do. Before anything is sent.
+    pub fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
+        self.core().use_mesh(setup)
+    }
+
+    /// What `look` sees in the mesh; `None` without one.
+    pub fn mesh<T>(&self, look: impl FnOnce(&Mesh) -> T) -> Option<T> {
+        self.core().link.borrow().as_ref().map(|link| look(&link.mesh))
+    }
 
     /// How long messages take from now on.
     pub fn set_network_timing(&self, timing: NetworkTiming) {
@@ -415,6 +428,9 @@ impl World {
         for (from, to) in core.network.borrow().waiting() {
             let (from, to) = (nodes.get(from).id, nodes.get(to).id);
             let _ = write!(text, "\n  {from} waits for the reply of {to}");
+        }
+        if let Some(deadlock) = self.mesh(Mesh::find_deadlock).flatten() {
+            let _ = write!(text, "\n  in the mesh: {deadlock}");
         }
         text
     }

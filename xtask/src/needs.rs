@@ -77,6 +77,13 @@ pub(crate) const GUEST_SHELL: Need = Need {
     source: Source::Package("busybox-static"),
 };
 
+/// Looks at the page of `mdfs emulate --movie`.
+pub(crate) const BROWSER: Need = Need {
+    what: "a browser (chromium)",
+    sign: Sign::OnPath("chromium"),
+    source: Source::Package("chromium"),
+};
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

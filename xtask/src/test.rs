@@ -14,6 +14,7 @@ const NEEDS: &[needs::Need] = &[
     needs::GUEST_KERNEL,
     needs::GUEST_NETWORK,
     needs::GUEST_SHELL,
+    needs::BROWSER,
     needs::PJDFSTEST,
     needs::FSX,
     needs::PYTHON,
@@ -23,6 +24,9 @@ const FORMAT: &str = "cargo fmt --all --check";
 const CLIPPY: &str = "cargo clippy --workspace --all-targets --locked -- -Dwarnings";
 /// All tests are run, even if one fails: the closing lines tell of every breach.
 const TESTS: &str = "cargo test --workspace --locked --no-fail-fast";
+
+/// A million messages by which the worms of the emulated mesh agree with its flits.
+const MESH: &str = "cargo bench --locked -p machine-emu --bench mesh -- judge";
 
 /// `cargo xtask tools`: installs what single tests need, for who runs them without this command.
 pub(crate) fn install_tools(_: &[String]) -> ExitCode {
@@ -44,6 +48,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let _ = steps.step("tidy", "cargo xtask tidy", tidy::check);
     let _ = steps.call("clippy", &Call::new(CLIPPY));
     let _ = steps.call("tests", &Call::new(TESTS));
+    let _ = steps.call("mesh", &Call::new(MESH));
     let _ = sim::steps(&mut steps);
     let _ = python::test(&mut steps, &[]);
     match steps.failures() {

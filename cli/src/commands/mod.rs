@@ -4,6 +4,7 @@ mod cat;
 mod check;
 mod demo;
 mod df;
+mod emulate;
 mod format;
 mod get;
 mod ls;
@@ -52,6 +53,7 @@ enum Command {
     RotateKeys(rotate_keys::RotateKeys),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
+    Emulate(emulate::Emulate),
 }
 
 impl Program {
@@ -75,6 +77,7 @@ impl Program {
             Command::RotateKeys(rotate) => rotate.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
+            Command::Emulate(emulate) => emulate.run(session),
         }
     }
 

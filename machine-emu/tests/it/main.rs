@@ -5,6 +5,8 @@
 mod determinism;
 mod disks;
 mod kit;
+mod mesh;
+mod meshed;
 mod messages;
 mod nodes;
 mod streams;

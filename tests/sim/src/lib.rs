@@ -35,12 +35,14 @@
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
 //! | `nfs/` | workload: NFS clients, and gateways on the nodes |
+//! | `emulated.rs` | the checkpoint demo on the mesh of the J-Machine |
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
 mod burst;
 mod cluster;
 mod content;
 mod damage;
+pub mod emulated;
 mod entries;
 pub mod enumerate;
 mod files;

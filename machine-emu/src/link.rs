@@ -1,0 +1,321 @@
+//! Between the frames of a world and the words of a mesh.
+//!
+//! A frame becomes a row of messages, each with the runtime's envelope and a block of data. Each node
+//! of the world stands at a place of the mesh: file-system nodes in the slice next to the disks (MDFS
+//! thesis 3.1), disk nodes on the edge, applications at the far side. What the mesh delivers happens
+//! in the world's virtual time. Faults of the network hit frames before they enter the mesh.
+
+use std::rc::Rc;
+
+use runtime::Class;
+use thiserror::Error;
+
+use crate::core::{Core, Shape};
+use crate::events::Event;
+use crate::mesh::{
+    Delivery, Geometry, Letter, Mesh, MeshTiming, Policy, Priority, Recorder, SendError,
+};
+use crate::network::NetworkTiming;
+use crate::slab::Key;
+
+/// Bytes of a word that hold data; its tag holds none.
+const WORD_BYTES: usize = 4;
+/// Words of a message besides its data: the envelope of the runtime's remote call has seven (header,
+/// function, receiver, length and place of the result, number of arguments), and the block its
+/// length.
+const ENVELOPE_WORDS: u32 = 8;
+
+/// The network of a world is a mesh.
+#[derive(Debug)]
+pub struct MeshSetup {
+    /// Its nodes and links.
+    pub geometry: Geometry,
+    /// Its parameters.
+    pub timing: MeshTiming,
+    /// Who passes on what cannot be sent directly.
+    pub policy: Policy,
+    /// Words of data in a message, at most; longer frames become several.
+    pub block_words: u32,
+    /// Cycles from a message's arrival to the first word that its handler takes out.
+    pub dispatch_cycles: u64,
+    /// Cycles per word to take a message out of its queue.
+    pub receive_cycles_per_word: u64,
+    /// Takes down load and messages.
+    pub recorder: Option<Recorder>,
+}
+
+impl MeshSetup {
+    /// The J-Machine of the thesis' chapter 4 with `disk_nodes` disk nodes: 8x8x8, 10 MHz, blocks
+    /// of 128 words; messages leave their queue as fast as they come in.
+    pub fn thesis(disk_nodes: u32) -> Result<Self, crate::mesh::GeometryError> {
+        Ok(Self {
+            geometry: Geometry::thesis(disk_nodes)?,
+            timing: MeshTiming::default(),
+            policy: Policy::Canonical,
+            block_words: 128,
+            dispatch_cycles: 4,
+            receive_cycles_per_word: 2,
+            recorder: None,
+        })
+    }
+}
+
+/// A world does not fit on a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LinkError {
+    /// More nodes than places.
+    #[error(
+        "{fs_nodes} file-system and {disk_nodes} disk nodes do not fit on {main} main places, one \
+         of them for applications, and {disk} disk places: choose a larger mesh"
+    )]
+    Nodes {
+        /// Of the world.
+        fs_nodes: u32,
+        /// Of the world.
+        disk_nodes: u32,
+        /// Of the mesh.
+        main: u32,
+        /// Of the mesh.
+        disk: u32,
+    },
+    /// Blocks that no message can hold.
+    #[error("blocks of {block_words} words cannot be sent: {error}")]
+    Block {
+        /// Asked for.
+        block_words: u32,
+        /// Why.
+        error: SendError,
+    },
+}
+
+/// A mesh in a world.
+pub(crate) struct Link {
+    pub(crate) mesh: Mesh,
+    shape: Shape,
+    block_words: u32,
+    dispatch_cycles: u64,
+    receive_cycles_per_word: u64,
+    /// When the world looks at the mesh next. An event for another time is out of date.
+    planned_ns: Option<u64>,
+    /// Until when the handlers of a queue take out what has arrived: two for each node of the mesh.
+    busy_until: Vec<u64>,
+    arrived: Vec<Delivery>,
+}
+
+impl Link {
+    pub(crate) fn new(setup: MeshSetup, shape: Shape) -> Result<Self, LinkError> {
+        let MeshSetup { geometry, timing, block_words, recorder, .. } = setup;
+        let Shape { fs_nodes, disk_nodes } = shape;
+        let (main, disk) = (geometry.main_nodes(), geometry.disk_nodes());
+        if fs_nodes >= main || disk_nodes > disk {
+            return Err(LinkError::Nodes { fs_nodes, disk_nodes, main, disk });
+        }
+        let nodes = geometry.nodes() as usize;
+        let mut mesh = Mesh::new(geometry, timing, setup.policy);
+        // The longest message of a frame, with a header for a forwarder.
+        let longest = Letter::new(0, 0, block_words.saturating_add(ENVELOPE_WORDS), 0);
+        let fits = if block_words == 0 {
+            Err(SendError::Words { words: 0 })
+        } else {
+            mesh.check(&longest, true)
+        };
+        fits.map_err(|error| LinkError::Block { block_words, error })?;
+        if let Some(recorder) = recorder {
+            mesh.record(recorder);
+        }
+        Ok(Self {
+            mesh,
+            shape,
+            block_words,
+            dispatch_cycles: setup.dispatch_cycles,
+            receive_cycles_per_word: setup.receive_cycles_per_word,
+            planned_ns: None,
+            busy_until: vec![0; nodes * 2],
+            arrived: Vec::new(),
+        })
+    }
+
+    /// Where the node of the world with this place in its tables stands in the mesh. Applications
+    /// share places once there are more of them.
+    fn stands(&self, node: u32) -> u32 {
+        let Shape { fs_nodes, disk_nodes } = self.shape;
+        let geometry = self.mesh.geometry();
+        let [x, y, z] = geometry.size().map(u32::from);
+        // Planes of constant Y, counted from the disks; rows along X in each.
+        let at = |number: u32, plane: u32| number % x + x * (plane + y * (number / x % z));
+        match node {
+            node if node < fs_nodes => at(node, y - 1 - node / (x * z)),
+            node if node < fs_nodes + disk_nodes => geometry.main_nodes() + (node - fs_nodes),
+            node => {
+                let free = geometry.main_nodes() - fs_nodes;
+                let number = (node - fs_nodes - disk_nodes) % free;
+                at(number, number / (x * z))
+            }
+        }
+    }
+
+    /// The row of messages for a frame of so many bytes.
+    fn letter(&self, from: u32, to: u32, class: Class, bytes: usize, frame: Key) -> Letter {
+        let block_bytes = self.block_words as usize * WORD_BYTES;
+        let count = bytes.div_ceil(block_bytes).max(1);
+        let rest = bytes - (count - 1) * block_bytes;
+        let priority = match class {
+            Class::Control => Priority::High,
+            Class::Bulk => Priority::Normal,
+        };
+        Letter {
+            from: self.stands(from),
+            to: self.stands(to),
+            priority,
+            words: ENVELOPE_WORDS + self.block_words,
+            count: count as u32,
+            last_words: ENVELOPE_WORDS + rest.div_ceil(WORD_BYTES) as u32,
+            tag: u64::from(frame.index) << 32 | u64::from(frame.generation),
+        }
+    }
+
+    fn cycle_ns(&self) -> u64 {
+        self.mesh.timing().cycle_ns
+    }
+
+    /// Handlers take a message out of its queue, one after the other; when they are done. A node
+    /// whose processor stands still until `frozen_until_ns` begins after that.
+    fn take_out(&mut self, delivery: &Delivery, frozen_until_ns: u64, slowness: u64) -> u64 {
+        let Delivery { cycle, to, priority, words, .. } = *delivery;
+        let thawed = frozen_until_ns.div_ceil(self.cycle_ns());
+        let queue = &mut self.busy_until[to as usize * 2 + priority as usize];
+        let takes = self.dispatch_cycles + u64::from(words) * self.receive_cycles_per_word;
+        *queue = cycle.max(*queue).max(thawed) + (takes * slowness).max(1);
+        let done = *queue;
+        self.mesh.consume(to, priority, words, done);
+        done
+    }
+}
+
+impl Core {
+    /// From now on frames go through a mesh.
+    pub(crate) fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
+        let link = Link::new(setup, self.shape)?;
+        *self.link.borrow_mut() = Some(link);
+        let mut network = self.network.borrow_mut();
+        let lost_after_ns = network.timing.lost_after_ns;
+        // The mesh says how long messages take; jitter is for networks that are not known so well.
+        network.timing =
+            NetworkTiming { latency_ns: 0, picoseconds_per_byte: 0, jitter_ns: 0, lost_after_ns };
+        Ok(())
+    }
+
+    /// A frame enters the mesh. Panics if it cannot be sent: the machine traps.
+    pub(crate) fn enter_mesh(&self, frame: Key) {
+        let mut link = self.link.borrow_mut();
+        let Some(link) = link.as_mut() else { return };
+        let envelope = self.network.borrow_mut().envelope_of(frame);
+        let Some((from, to, class, bytes)) = envelope else { return };
+        let letter = link.letter(from, to, class, bytes, frame);
+        let cycle = self.now_ns.get().div_ceil(link.cycle_ns());
+        if let Err(error) = link.mesh.send(cycle, letter) {
+            panic!("the world of seed {} traps in node {from}: {error}", self.seed);
+        }
+        self.plan_mesh(link);
+    }
+
+    /// The mesh does what is due, and what no other event of the world can change: all cycles that
+    /// end before the next event.
+    pub(crate) fn advance_mesh(self: &Rc<Self>, limit_ns: u64) {
+        let now_ns = self.now_ns.get();
+        let mut link = self.link.borrow_mut();
+        let Some(link) = link.as_mut().filter(|link| link.planned_ns == Some(now_ns)) else {
+            return;
+        };
+        link.planned_ns = None;
+        let next_ns = self.events.borrow().next_ns().unwrap_or(u64::MAX);
+        let horizon_ns = next_ns.min(limit_ns).max(now_ns + 1);
+        let horizon = (horizon_ns - 1) / link.cycle_ns();
+        let mut arrived = std::mem::take(&mut link.arrived);
+        link.mesh.advance_to_delivery(horizon, &mut arrived);
+        for delivery in arrived.drain(..) {
+            self.hear(link, &delivery);
+        }
+        link.arrived = arrived;
+        self.plan_mesh(link);
+    }
+
+    /// A message has arrived. With the last of its row the frame has.
+    fn hear(&self, link: &mut Link, delivery: &Delivery) {
+        let frame = Key { index: (delivery.tag >> 32) as u32, generation: delivery.tag as u32 };
+        let to = self.network.borrow_mut().envelope_of(frame).map(|(_, to, ..)| to);
+        let (frozen_until_ns, slowness) = to.map_or((0, 1), |to| {
+            let nodes = self.nodes.borrow();
+            let node = nodes.get(to);
+            (node.cpu.busy_until_ns(self.now_ns.get()).unwrap_or(0), node.slowness)
+        });
+        let done = link.take_out(delivery, frozen_until_ns, slowness);
+        if delivery.last {
+            self.events.borrow_mut().push(done * link.cycle_ns(), Event::Arrive(frame));
+        }
+    }
+
+    fn plan_mesh(&self, link: &mut Link) {
+        let Some(next) = link.mesh.next_cycle() else { return };
+        // At the end of the cycle, so that all that is sent at its beginning is in it.
+        let due_ns = ((next + 1) * link.cycle_ns() - 1).max(self.now_ns.get());
+        if link.planned_ns.is_none_or(|planned_ns| due_ns < planned_ns) {
+            link.planned_ns = Some(due_ns);
+            self.events.borrow_mut().push(due_ns, Event::Mesh);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn link(shape: Shape) -> Link {
+        Link::new(MeshSetup::thesis(8).unwrap(), shape).unwrap()
+    }
+
+    #[test]
+    fn nodes_stand_in_the_slice_on_the_edge_and_at_the_far_side() {
+        let link = link(Shape { fs_nodes: 64, disk_nodes: 8 });
+        let geometry = link.mesh.geometry();
+        let stands = |node| geometry.place(link.stands(node));
+        assert!((0..64).all(|node| stands(node).y == 7));
+        assert!((64..72).all(|node| stands(node).y == 8));
+        assert!((72..136).all(|node| stands(node).y == 0));
+        let all: BTreeSet<_> = (0..72 + 448).map(stands).collect();
+        assert_eq!(all.len(), 520);
+        assert_eq!(stands(72), stands(72 + 448));
+    }
+
+    #[test]
+    fn a_frame_becomes_blocks_with_an_envelope_each() {
+        let link = link(Shape { fs_nodes: 64, disk_nodes: 8 });
+        let frame = Key { index: 3, generation: 9 };
+        let rows = |bytes| {
+            let letter = link.letter(0, 64, Class::Bulk, bytes, frame);
+            (letter.count, letter.words, letter.last_words)
+        };
+        assert_eq!(rows(0), (1, 136, 8));
+        assert_eq!(rows(512), (1, 136, 136));
+        assert_eq!(rows(513), (2, 136, 9));
+        assert_eq!(rows(64 << 10), (128, 136, 136));
+    }
+
+    #[test]
+    fn a_world_that_does_not_fit_is_refused() {
+        let new = |fs_nodes, disk_nodes, block_words| {
+            let setup = MeshSetup { block_words, ..MeshSetup::thesis(8).unwrap() };
+            Link::new(setup, Shape { fs_nodes, disk_nodes }).err()
+        };
+        let nodes = |fs_nodes, disk_nodes| {
+            Some(LinkError::Nodes { fs_nodes, disk_nodes, main: 512, disk: 8 })
+        };
+        assert_eq!(new(512, 8, 128), nodes(512, 8));
+        assert_eq!(new(64, 9, 128), nodes(64, 9));
+        let error = SendError::QueueTooSmall { words: 513, queue_words: 512 };
+        assert_eq!(new(64, 8, 504), Some(LinkError::Block { block_words: 504, error }));
+        assert_eq!(new(64, 8, 500), None);
+    }
+}

@@ -1,0 +1,797 @@
+//! The mesh at worm level: one event per channel that a head crosses.
+//!
+//! A worm reaches from its head back to its tail over the channels that it holds. Its head asks for
+//! the next channel `d` cycles after it crossed the last one, and crosses it when it is free; who
+//! asked first goes first. When the tail has crossed a channel follows in closed form from the
+//! heads' times (references: wormhole routing with B flits of buffer and credit delay c): of F flits
+//! the last crosses channel q at
+//!
+//! `R(q) = max over j = q ..= q + floor((F-1)/B) of h(j) + (F-1 - (j-q) B) + (j-q) c`
+//!
+//! because so many flits still have to pass j when the buffers between are full. It is known as soon
+//! as the head has crossed the last j, often long before it happens: then the channel goes to the
+//! first that waits, at `R(q) + 1` plus the gap. So no event is needed for tails.
+//!
+//! Into the queue at its end a worm goes only if the whole message has room there; else it stays
+//! where it is, with all its channels. A forwarder sends the second leg on while the first comes in.
+
+use super::calendar::Calendar;
+use super::forward::Forwarders;
+use super::geometry::{Direction, Geometry};
+use super::record::Recorder;
+use super::timing::{
+    Delivery, LETTER_WORDS_MAX, Letter, MeshCounters, MeshTiming, Priority, ROW_WORDS, Wires,
+};
+use super::{Policy, SendError};
+
+/// Channels of a node: eight of each priority.
+const CHANNELS_PER_NODE: u32 = 16;
+/// No worm.
+const NOBODY: u32 = u32::MAX;
+/// Messages in the mesh or waiting to enter it, at most.
+pub const LETTERS_MAX: usize = 1 << 22;
+
+/// A channel of one direction and one priority.
+#[derive(Clone, Copy, Debug)]
+struct Channel {
+    /// If not held: since or from when.
+    free_at: u64,
+    /// The last worm whose head has crossed.
+    owner: u32,
+    /// When the owner's tail has crossed is not known yet.
+    held: bool,
+    first_waiter: u32,
+    last_waiter: u32,
+}
+
+/// The crossing of one channel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hop {
+    /// When the head crossed, plus what thieves of the wire took since.
+    cycle: u64,
+    channel: u32,
+}
+
+/// One message on one leg of its way.
+#[derive(Clone, Copy, Debug)]
+struct Worm {
+    /// Where its head is, or will be once it has what it asks for.
+    at: u32,
+    /// The end of this leg.
+    to: u32,
+    flits: u32,
+    /// Channels behind the head that its flits can fill: floor((F-1)/B).
+    window: u32,
+    /// Channels that the head has crossed.
+    crossed: u32,
+    /// The next in the line for a channel.
+    next: u32,
+    /// When it asked for what it waits for.
+    asked: u64,
+    /// Cycles that others took of its shared wires: see [`Wires`].
+    stolen: u64,
+    /// The last that it met on a link, in the other direction.
+    rival: u64,
+    level: Priority,
+    number: u64,
+    letter: Letter,
+    sent: u64,
+    via: Option<u32>,
+    /// The queue of the forwarder that this leg comes from.
+    room: Option<u32>,
+}
+
+/// One queue of a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    used: u32,
+    spilled: u32,
+    /// The worm that stands before it, and from when it could go in.
+    blocked: Option<(u32, u64)>,
+    spilling: bool,
+}
+
+/// What happens in a cycle, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A forwarder's queue gets room.
+    Room,
+    /// A queue has been spilled.
+    Spilled,
+    /// A head asks for its next channel.
+    Ask,
+    /// A tail is in its queue.
+    Deliver,
+}
+
+/// Kind above, then 38 bits that order, then 24 bits of a place.
+fn entry(kind: Kind, order: u64, place: u32) -> u64 {
+    debug_assert!(place < 1 << 24);
+    (kind as u64) << 62 | (order & ((1 << 38) - 1)) << 24 | u64::from(place)
+}
+
+fn parse(entry: u64) -> (Kind, u64, u32) {
+    let kind = match entry >> 62 {
+        0 => Kind::Room,
+        1 => Kind::Spilled,
+        2 => Kind::Ask,
+        _ => Kind::Deliver,
+    };
+    (kind, entry >> 24 & ((1 << 38) - 1), (entry & ((1 << 24) - 1)) as u32)
+}
+
+fn channel_of(node: u32, level: Priority, direction: Direction) -> u32 {
+    node * CHANNELS_PER_NODE + level as u32 * 8 + direction as u32
+}
+
+/// The node, priority and direction of a channel.
+pub(super) fn describe(channel: u32) -> (u32, Priority, Direction) {
+    let level = if channel & 8 == 0 { Priority::Normal } else { Priority::High };
+    (channel / CHANNELS_PER_NODE, level, Direction::ALL[(channel & 7) as usize])
+}
+
+fn queue_of(node: u32, level: Priority) -> u32 {
+    node * 2 + level as u32
+}
+
+/// The words that a message takes in a queue.
+pub(super) fn rows(words: u32) -> u32 {
+    words.next_multiple_of(ROW_WORDS)
+}
+
+/// The mesh, its messages and its queues. Time is in cycles.
+#[derive(Debug)]
+pub struct Mesh {
+    geometry: Geometry,
+    timing: MeshTiming,
+    forwarders: Forwarders,
+    calendar: Calendar,
+    channels: Vec<Channel>,
+    worms: Vec<Worm>,
+    free: Vec<u32>,
+    /// The crossings of all worms, `stride` for each.
+    hops: Vec<Hop>,
+    stride: usize,
+    queues: Vec<Queue>,
+    /// What the handler of a queue cannot go on without: see [`Mesh::handler_waits`].
+    pub(super) handlers: Vec<Option<u64>>,
+    numbers: u64,
+    counters: MeshCounters,
+    /// Channels that go to worms: work of one event.
+    grants: Vec<(u32, u32, u64)>,
+    due: Vec<u64>,
+    pub(super) recorder: Option<Box<Recorder>>,
+}
+
+impl Mesh {
+    /// An empty mesh.
+    pub fn new(geometry: Geometry, timing: MeshTiming, policy: Policy) -> Self {
+        timing.check();
+        let nodes = geometry.nodes();
+        let empty = Channel {
+            free_at: 0,
+            owner: NOBODY,
+            held: false,
+            first_waiter: NOBODY,
+            last_waiter: NOBODY,
+        };
+        Self {
+            // Into the mesh, out of it, and the links between.
+            stride: geometry.diameter() as usize + 2,
+            timing,
+            forwarders: Forwarders::new(policy),
+            calendar: Calendar::new(),
+            channels: vec![empty; (nodes * CHANNELS_PER_NODE) as usize],
+            worms: Vec::new(),
+            free: Vec::new(),
+            hops: Vec::new(),
+            queues: vec![Queue::default(); nodes as usize * 2],
+            handlers: vec![None; nodes as usize * 2],
+            numbers: 0,
+            counters: MeshCounters::default(),
+            grants: Vec::new(),
+            due: Vec::new(),
+            recorder: None,
+            geometry,
+        }
+    }
+
+    /// Its nodes and links.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Its parameters.
+    pub fn timing(&self) -> &MeshTiming {
+        &self.timing
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> MeshCounters {
+        self.counters
+    }
+
+    /// Messages that were sent and have not been delivered. Those of a row count once their turn has
+    /// come.
+    pub fn in_flight(&self) -> u64 {
+        (self.worms.len() - self.free.len()) as u64
+    }
+
+    /// The first cycle that is not over.
+    pub fn now(&self) -> u64 {
+        self.calendar.now()
+    }
+
+    /// The next cycle in which anything happens.
+    pub fn next_cycle(&self) -> Option<u64> {
+        self.calendar.next()
+    }
+
+    /// Records load and messages from now on.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.recorder = Some(Box::new(recorder));
+    }
+
+    /// What was recorded.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_deref()
+    }
+
+    /// Sends a letter in `cycle`, or in the first that is not over; the number of its (first)
+    /// message.
+    pub fn send(&mut self, cycle: u64, letter: Letter) -> Result<u64, SendError> {
+        let via = self.forwarders.via(&self.geometry, letter.from, letter.to)?;
+        self.check(&letter, via.is_some())?;
+        let cycle = cycle.max(self.calendar.now());
+        if let Some(recorder) = &mut self.recorder {
+            recorder.sent(cycle, self.numbers, &letter, via);
+        }
+        let worm = self.make(cycle, letter, via);
+        self.start(cycle, worm);
+        Ok(worm.number)
+    }
+
+    /// Limits that hold for every machine, and those of this one's queues.
+    pub(crate) fn check(&self, letter: &Letter, forwarded: bool) -> Result<(), SendError> {
+        let words = letter.words.max(letter.last_words);
+        let least = letter.words.min(letter.last_words);
+        // A forwarded message has a header of its own with the true destination.
+        let whole = words + u32::from(forwarded);
+        if least == 0 || letter.count == 0 || whole > LETTER_WORDS_MAX {
+            return Err(SendError::Words { words: whole });
+        }
+        match self.timing.queue_words {
+            Some(queue_words) if rows(whole) > queue_words => {
+                Err(SendError::QueueTooSmall { words: whole, queue_words })
+            }
+            _ if self.worms.len() - self.free.len() >= LETTERS_MAX => Err(SendError::Busy),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next message of a letter.
+    fn make(&mut self, cycle: u64, letter: Letter, via: Option<u32>) -> Worm {
+        let number = self.numbers;
+        self.numbers += 1;
+        self.counters.injected += 1;
+        self.counters.forwarded += u64::from(via.is_some());
+        let words = if letter.count == 1 { letter.last_words } else { letter.words };
+        let (to, flits, level) = match via {
+            // The handler of a forwarder runs at high priority.
+            Some(via) => (via, self.timing.flits(words + 1), Priority::High),
+            None => (letter.to, self.timing.flits(words), letter.priority),
+        };
+        Worm {
+            at: letter.from,
+            to,
+            flits,
+            window: (flits - 1) / self.timing.buffer_flits,
+            crossed: 0,
+            next: NOBODY,
+            asked: cycle,
+            stolen: 0,
+            rival: u64::MAX,
+            level,
+            number,
+            letter,
+            sent: cycle,
+            via,
+            room: None,
+        }
+    }
+
+    /// A slot for a worm.
+    fn place(&mut self, worm: Worm) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.worms[slot as usize] = worm;
+            return slot;
+        }
+        self.worms.push(worm);
+        self.hops.resize(self.hops.len() + self.stride, Hop::default());
+        self.worms.len() as u32 - 1
+    }
+
+    /// A worm will ask for its first channel.
+    fn start(&mut self, cycle: u64, worm: Worm) {
+        let number = worm.number;
+        let slot = self.place(worm);
+        self.calendar.push(cycle, entry(Kind::Ask, number, slot));
+    }
+
+    /// The handlers of `node` have taken so many words out of its queue by `cycle`: there is room
+    /// again then, or in the first cycle that is not over.
+    pub fn consume(&mut self, node: u32, priority: Priority, words: u32, cycle: u64) {
+        let queue = queue_of(node, priority);
+        let now = self.calendar.now();
+        if cycle <= now {
+            self.make_room(queue, rows(words), now);
+        } else {
+            self.calendar.push(cycle, entry(Kind::Room, u64::from(rows(words)), queue));
+        }
+    }
+
+    fn make_room(&mut self, queue: u32, rows: u32, cycle: u64) {
+        if self.timing.queue_words.is_none() {
+            return;
+        }
+        let state = &mut self.queues[queue as usize];
+        state.used = state.used.checked_sub(rows).expect("only what came in is consumed");
+        state.spilled -= state.spilled.min(rows);
+        self.admit_blocked(queue, cycle);
+    }
+
+    /// Lets time pass up to the end of `cycle`; what is delivered is added to `out`.
+    pub fn advance(&mut self, cycle: u64, out: &mut Vec<Delivery>) {
+        while let Some(next) = self.calendar.next().filter(|&next| next <= cycle) {
+            self.advance_one(next, out);
+        }
+        if cycle >= self.calendar.now() {
+            self.advance_one(cycle, out);
+        }
+    }
+
+    /// The same, but ends with the first cycle in which something is delivered.
+    pub fn advance_to_delivery(&mut self, cycle: u64, out: &mut Vec<Delivery>) {
+        while let Some(next) = self.calendar.next().filter(|&next| next <= cycle) {
+            self.advance_one(next, out);
+            if !out.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn advance_one(&mut self, cycle: u64, out: &mut Vec<Delivery>) {
+        let mut due = std::mem::take(&mut self.due);
+        self.calendar.take(cycle, &mut due);
+        for &entry in &due {
+            let (kind, order, place) = parse(entry);
+            match kind {
+                Kind::Ask => self.ask(place, cycle),
+                Kind::Deliver => self.deliver(place, cycle, out),
+                Kind::Room => self.make_room(place, order as u32, cycle),
+                Kind::Spilled => self.spilled(place, cycle),
+            }
+        }
+        self.due = due;
+    }
+
+    /// The head of a worm asks for its next channel.
+    fn ask(&mut self, slot: u32, cycle: u64) {
+        let worm = &mut self.worms[slot as usize];
+        worm.asked = cycle;
+        let channel = if worm.crossed == 0 {
+            channel_of(worm.at, worm.level, Direction::In)
+        } else {
+            let (direction, next) = self.geometry.step(worm.at, worm.to);
+            let channel = channel_of(worm.at, worm.level, direction);
+            worm.at = next;
+            channel
+        };
+        let state = &mut self.channels[channel as usize];
+        if !state.held {
+            let cycle = cycle.max(state.free_at);
+            self.grants.push((slot, channel, cycle));
+            return self.settle();
+        }
+        worm.next = NOBODY;
+        let last = std::mem::replace(&mut state.last_waiter, slot);
+        if last == NOBODY {
+            state.first_waiter = slot;
+        } else {
+            self.worms[last as usize].next = slot;
+        }
+    }
+
+    /// Gives away all channels that can be, which may free others.
+    fn settle(&mut self) {
+        while let Some((slot, channel, cycle)) = self.grants.pop() {
+            let state = &mut self.channels[channel as usize];
+            state.held = true;
+            state.owner = slot;
+            if channel & 7 == Direction::Out as u32 {
+                self.admit(slot, channel, cycle);
+            } else {
+                self.cross(slot, channel, cycle);
+            }
+        }
+    }
+
+    /// A worm stands before the queue at its end.
+    fn admit(&mut self, slot: u32, channel: u32, cycle: u64) {
+        let (node, level, _) = describe(channel);
+        let queue = queue_of(node, level);
+        if self.has_room(slot, queue) {
+            return self.cross(slot, channel, cycle);
+        }
+        self.counters.queue_full += 1;
+        self.queues[queue as usize].blocked = Some((slot, cycle));
+        self.begin_spill(slot, queue, cycle);
+    }
+
+    /// Takes the room if it is there.
+    fn has_room(&mut self, slot: u32, queue: u32) -> bool {
+        let Some(limit) = self.timing.queue_words else { return true };
+        let rows = self.rows_of(slot);
+        let state = &mut self.queues[queue as usize];
+        let fits = state.used + rows <= limit + state.spilled;
+        if fits {
+            state.used += rows;
+        }
+        fits
+    }
+
+    /// What the message takes in the queue at the end of this leg.
+    fn rows_of(&self, slot: u32) -> u32 {
+        // Flits are two to a word, after the header.
+        rows((self.worms[slot as usize].flits - self.timing.header_flits) / 2)
+    }
+
+    /// There is room in a queue: lets in who stands before it.
+    fn admit_blocked(&mut self, queue: u32, cycle: u64) {
+        let Some((slot, earliest)) = self.queues[queue as usize].blocked else { return };
+        if self.has_room(slot, queue) {
+            self.queues[queue as usize].blocked = None;
+            let level = self.worms[slot as usize].level;
+            let channel = channel_of(queue / 2, level, Direction::Out);
+            self.cross(slot, channel, earliest.max(cycle));
+            self.settle();
+        }
+    }
+
+    /// The fault of the full queue starts to move as much out as the worm needs.
+    fn begin_spill(&mut self, slot: u32, queue: u32, cycle: u64) {
+        let Some(spill) = self.timing.spill else { return };
+        let words = u64::from(self.rows_of(slot));
+        let state = &mut self.queues[queue as usize];
+        if !std::mem::replace(&mut state.spilling, true) {
+            let done = cycle + spill.fixed_cycles + words * spill.cycles_per_word;
+            self.calendar.push(done.max(self.calendar.now()), entry(Kind::Spilled, 0, queue));
+        }
+    }
+
+    fn spilled(&mut self, queue: u32, cycle: u64) {
+        let state = &mut self.queues[queue as usize];
+        state.spilling = false;
+        // Else the handlers were faster.
+        let Some((slot, _)) = state.blocked else { return };
+        let words = self.rows_of(slot);
+        self.queues[queue as usize].spilled += words;
+        self.counters.spilled_words += u64::from(words);
+        self.admit_blocked(queue, cycle);
+        if let Some((slot, earliest)) = self.queues[queue as usize].blocked {
+            self.begin_spill(slot, queue, earliest.max(cycle));
+        }
+    }
+
+    /// The head crosses a channel that is its own now.
+    fn cross(&mut self, slot: u32, channel: u32, cycle: u64) {
+        let cycle = match self.timing.wires {
+            Wires::Own => cycle,
+            wires => self.share(slot, channel, cycle, wires),
+        };
+        let worm = &mut self.worms[slot as usize];
+        let index = worm.crossed;
+        worm.crossed += 1;
+        let (flits, window, asked) = (worm.flits, worm.window, worm.asked);
+        // While the head waits the flits behind it catch up.
+        worm.stolen = worm.stolen.saturating_sub(cycle - asked);
+        let hop = Hop { cycle: cycle + worm.stolen, channel };
+        self.hops[slot as usize * self.stride + index as usize] = hop;
+        self.counters.crossings += 1;
+        self.counters.stalled_cycles += cycle - asked;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.crossed(cycle, channel, flits, cycle - asked);
+            if channel & 7 == Direction::Out as u32 {
+                let (node, level, _) = describe(channel);
+                let queue = queue_of(node, level);
+                recorder.queued(cycle, queue, self.queues[queue as usize].used);
+            }
+        }
+        if index == 0 {
+            self.continue_row(slot, channel, cycle);
+        }
+        if channel & 7 == Direction::Out as u32 {
+            return self.finish(slot);
+        }
+        let number = self.worms[slot as usize].number;
+        self.calendar.push(cycle + self.timing.hop_cycles, entry(Kind::Ask, number, slot));
+        if index >= window {
+            self.release(slot, index - window);
+        }
+    }
+
+    /// The next message of a row waits for the one before, ahead of all others: a handler sends its
+    /// messages before the next one of its level runs.
+    fn continue_row(&mut self, slot: u32, channel: u32, cycle: u64) {
+        let Worm { letter, via, room, .. } = self.worms[slot as usize];
+        // The second leg starts at a forwarder: the row goes on where it began.
+        if letter.count == 1 || room.is_some() {
+            return;
+        }
+        let next = self.make(cycle + 1, Letter { count: letter.count - 1, ..letter }, via);
+        let next = self.place(next);
+        let state = &mut self.channels[channel as usize];
+        self.worms[next as usize].next = std::mem::replace(&mut state.first_waiter, next);
+        if state.last_waiter == NOBODY {
+            state.last_waiter = next;
+        }
+    }
+
+    /// When the tail crosses channel `index` of the way is known now: see the module.
+    fn release(&mut self, slot: u32, index: u32) {
+        let worm = &self.worms[slot as usize];
+        let start = slot as usize * self.stride + index as usize;
+        let last = start + (worm.crossed - 1 - index).min(worm.window) as usize;
+        let mut rest = u64::from(worm.flits - 1);
+        let mut tail = 0;
+        for hop in &self.hops[start..=last] {
+            tail = tail.max(hop.cycle + rest);
+            // Wraps at the end of the window only, when it is not used any more.
+            rest = rest
+                .wrapping_add(self.timing.credit_cycles)
+                .wrapping_sub(u64::from(self.timing.buffer_flits));
+        }
+        self.free_channel(slot, start, index, tail);
+    }
+
+    fn free_channel(&mut self, slot: u32, hop: usize, index: u32, tail: u64) {
+        if index == 0
+            && let Some(queue) = self.worms[slot as usize].room
+        {
+            // All of it has left the forwarder.
+            let words = rows(self.worms[slot as usize].letter_words() + 1);
+            self.calendar.push(tail + 1, entry(Kind::Room, u64::from(words), queue));
+        }
+        let channel = self.hops[hop].channel;
+        let state = &mut self.channels[channel as usize];
+        let free_at = tail + 1 + self.timing.gap_cycles;
+        state.free_at = free_at;
+        let first = state.first_waiter;
+        if first == NOBODY {
+            state.held = false;
+            return;
+        }
+        state.first_waiter = self.worms[first as usize].next;
+        if state.first_waiter == NOBODY {
+            state.last_waiter = NOBODY;
+        }
+        self.grants.push((first, channel, free_at));
+    }
+
+    /// The head is in the queue: from now on nothing stops the tail.
+    fn finish(&mut self, slot: u32) {
+        let worm = self.worms[slot as usize];
+        let start = slot as usize * self.stride;
+        let last = worm.crossed - 1;
+        let flits = u64::from(worm.flits - 1);
+        let mut tail = 0;
+        for index in (last.saturating_sub(worm.window)..=last).rev() {
+            let hop = start + index as usize;
+            let buffered = tail + self.timing.credit_cycles;
+            tail = (self.hops[hop].cycle + flits)
+                .max(buffered.saturating_sub(u64::from(self.timing.buffer_flits)));
+            self.free_channel(slot, hop, index, tail);
+        }
+        let head = self.hops[start + last as usize].cycle;
+        let in_queue = head + u64::from(self.timing.header_flits) + self.timing.interface_cycles;
+        match worm.via {
+            Some(via) if worm.room.is_none() => {
+                self.free.push(slot);
+                self.pass_on(worm, via, in_queue + self.timing.forward_cycles);
+            }
+            _ => {
+                let tail = head + flits + 1 + self.timing.interface_cycles;
+                self.calendar.push(tail, entry(Kind::Deliver, worm.number, slot));
+            }
+        }
+    }
+
+    /// The second leg, from a forwarder. Its flits come in as fast as they go out.
+    ///
+    /// It has normal priority whatever the message had: then first legs wait for second legs and
+    /// those for nothing but handlers. With second legs of high priority the forwarders of two disk
+    /// nodes soon wait for each other: checkpoints of seven writers on eight disk nodes stood still.
+    fn pass_on(&mut self, worm: Worm, via: u32, cycle: u64) {
+        let flits = self.timing.flits(worm.letter_words());
+        let leg = Worm {
+            at: via,
+            to: worm.letter.to,
+            flits,
+            window: (flits - 1) / self.timing.buffer_flits,
+            crossed: 0,
+            stolen: 0,
+            rival: u64::MAX,
+            level: Priority::Normal,
+            room: Some(queue_of(via, Priority::High)),
+            ..worm
+        };
+        self.start(cycle, leg);
+    }
+
+    fn deliver(&mut self, slot: u32, cycle: u64, out: &mut Vec<Delivery>) {
+        let worm = self.worms[slot as usize];
+        self.free.push(slot);
+        self.counters.delivered += 1;
+        let body = u64::from(worm.flits - self.timing.header_flits);
+        let delivery = Delivery {
+            cycle,
+            number: worm.number,
+            from: worm.letter.from,
+            to: worm.letter.to,
+            priority: worm.level,
+            words: worm.letter_words(),
+            sent: worm.sent,
+            head: cycle - body,
+            tag: worm.letter.tag,
+            via: worm.via,
+            last: worm.letter.count == 1,
+        };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.delivered(&delivery);
+        }
+        out.push(delivery);
+    }
+
+    /// On a wire that others use as well: when the head really crosses, and what that costs the
+    /// others. An approximation; exact are only the flits' own times ([`super::FlitMesh`]).
+    fn share(&mut self, slot: u32, channel: u32, cycle: u64, wires: Wires) -> u64 {
+        let (node, level, direction) = describe(channel);
+        let flits = u64::from(self.worms[slot as usize].flits);
+        let mut cycle = cycle;
+        let other_level = channel ^ 8;
+        if level == Priority::High {
+            self.hold_up(other_level, cycle, flits);
+        } else {
+            cycle = cycle.max(self.passed(other_level));
+        }
+        if wires == Wires::Links
+            && let Some(neighbour) = self.geometry.neighbour(node, direction)
+        {
+            let against = channel_of(neighbour, level, direction.opposite());
+            self.meet(slot, against, cycle);
+            if level == Priority::High {
+                self.hold_up(against ^ 8, cycle, flits);
+            } else {
+                cycle = cycle.max(self.passed(against ^ 8));
+            }
+        }
+        cycle
+    }
+
+    /// Two worms against each other on one link: flit by flit in turn, so each waits for as many of
+    /// the other as it has itself. On the next links that they share they are slow already.
+    fn meet(&mut self, slot: u32, against: u32, cycle: u64) {
+        let rest = self.rest(against, cycle).min(u64::from(self.worms[slot as usize].flits));
+        if rest == 0 {
+            return;
+        }
+        let owner = self.channels[against as usize].owner;
+        let [own, other] = [slot, owner].map(|slot| self.worms[slot as usize]);
+        if own.rival == other.number || other.rival == own.number {
+            return;
+        }
+        self.worms[slot as usize].rival = other.number;
+        self.worms[owner as usize].rival = own.number;
+        self.hold_up(against, cycle, rest);
+        self.worms[slot as usize].stolen += rest;
+        self.counters.stolen_flits += rest;
+    }
+
+    /// When the tail that streams over a channel has passed; 0 if its worm stands still.
+    fn passed(&self, channel: u32) -> u64 {
+        let state = &self.channels[channel as usize];
+        if state.held { 0 } else { state.free_at }
+    }
+
+    /// Flits of the worm on a channel that have not crossed it, if it flows.
+    fn rest(&self, channel: u32, cycle: u64) -> u64 {
+        let state = &self.channels[channel as usize];
+        if !state.held {
+            return state.free_at.saturating_sub(cycle);
+        }
+        let worm = &self.worms[state.owner as usize];
+        let start = state.owner as usize * self.stride;
+        let hops = &self.hops[start..start + worm.crossed as usize];
+        let hop = hops.iter().rev().find(|hop| hop.channel == channel);
+        hop.map_or(0, |hop| (hop.cycle + u64::from(worm.flits)).saturating_sub(cycle))
+    }
+
+    /// A thief takes `flits` of the wire of a channel: its worm is late by as many.
+    fn hold_up(&mut self, channel: u32, cycle: u64, flits: u64) {
+        let taken = flits.min(self.rest(channel, cycle));
+        let state = &mut self.channels[channel as usize];
+        if taken == 0 {
+            return;
+        }
+        self.counters.stolen_flits += taken;
+        if !state.held {
+            state.free_at += taken;
+            return;
+        }
+        let owner = state.owner as usize;
+        let worm = &mut self.worms[owner];
+        worm.stolen += taken;
+        let start = owner * self.stride;
+        for hop in &mut self.hops[start..start + worm.crossed as usize] {
+            if hop.channel == channel {
+                hop.cycle += taken;
+            }
+        }
+    }
+}
+
+impl Worm {
+    /// Words of this message, without the header for a forwarder.
+    fn letter_words(&self) -> u32 {
+        if self.letter.count == 1 { self.letter.last_words } else { self.letter.words }
+    }
+}
+
+/// What stands still, for the search for deadlocks.
+impl Mesh {
+    /// Each message that waits in the line for a channel: its number, the channel, and the number of
+    /// the message that holds it.
+    pub(super) fn waiters(&self) -> impl Iterator<Item = (u64, u32, u64)> {
+        let held = (0..).zip(&self.channels).filter(|(_, channel)| channel.held);
+        held.flat_map(move |(index, channel)| {
+            let owner = self.worms[channel.owner as usize].number;
+            let first = Some(channel.first_waiter).filter(|&slot| slot != NOBODY);
+            let line = std::iter::successors(first, |&slot| {
+                Some(self.worms[slot as usize].next).filter(|&next| next != NOBODY)
+            });
+            line.map(move |slot| (self.worms[slot as usize].number, index, owner))
+        })
+    }
+
+    /// Each message that stands before a full queue, and the queue.
+    pub(super) fn blocked(&self) -> impl Iterator<Item = (u64, u32)> {
+        let blocked = (0..).zip(&self.queues).filter_map(|(index, queue)| {
+            queue.blocked.filter(|_| !queue.spilling).map(|(slot, _)| (slot, index))
+        });
+        blocked.map(|(slot, index)| (self.worms[slot as usize].number, index))
+    }
+
+    /// Each message that still takes room in the queue of its forwarder, and the queue.
+    pub(super) fn passing(&self) -> impl Iterator<Item = (u64, u32)> {
+        let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
+        let live = (0..).zip(&self.worms).filter(move |(slot, _)| !free.contains(slot));
+        live.filter_map(|(_, worm)| worm.room.map(|queue| (worm.number, queue)))
+    }
+
+    /// Words in a queue.
+    pub fn queue_words(&self, node: u32, priority: Priority) -> u32 {
+        self.queues[queue_of(node, priority) as usize].used
+    }
+
+    /// The message of this number, from and to whom, if it is under way.
+    pub(super) fn ends_of(&self, number: u64) -> Option<(u32, u32)> {
+        let worm = self.worms.iter().rev().find(|worm| worm.number == number)?;
+        Some((worm.letter.from, worm.letter.to))
+    }
+
+    /// The handler that works on the queue of `node` cannot go on, and take its message out, before
+    /// the message `number` has left; `None` once it can. Only the search for deadlocks uses it.
+    pub fn handler_waits(&mut self, node: u32, priority: Priority, number: Option<u64>) {
+        self.handlers[queue_of(node, priority) as usize] = number;
+    }
+}

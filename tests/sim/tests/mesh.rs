@@ -1,0 +1,77 @@
+//! The real layers on the emulated 8x8x8 machine with eight disk nodes.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+
+use machine_emu::mesh::{Geometry, Mesh, Priority, Role};
+use sim::emulated::{Checkpoint, checkpoint};
+
+/// Bytes that the 512-node machine with the file system may take.
+const MEMORY_MAX: u64 = 1 << 30;
+
+/// The most memory that this process ever had.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+}
+
+fn cpu_milliseconds() -> u64 {
+    let told = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    told.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1_000_000
+}
+
+/// Load at the disk nodes, in flits out of the mesh, and nothing on links that are not there.
+fn disk_load(mesh: &Mesh) -> u64 {
+    let geometry: &Geometry = mesh.geometry();
+    let mut at_disks = 0;
+    for bucket in mesh.recorder().unwrap().buckets() {
+        for (channel, load) in (0..).zip(&bucket.channels).filter(|(_, load)| load.flits > 0) {
+            let (node, direction) = (channel / 16, (channel % 8) as usize);
+            if direction < 6 {
+                let direction = machine_emu::mesh::Direction::ALL[direction];
+                assert!(geometry.neighbour(node, direction).is_some());
+            } else if direction == 7 && geometry.role(node) == Role::Disk {
+                at_disks += u64::from(load.flits);
+            }
+        }
+    }
+    at_disks
+}
+
+#[test]
+fn checkpoints_on_the_emulated_machine_come_back_byte_by_byte() {
+    let what = Checkpoint::default();
+    let mut at_disks = 0;
+    let begun = cpu_milliseconds();
+    let first = checkpoint(what, |mesh| {
+        at_disks = disk_load(mesh);
+        assert_eq!(mesh.find_deadlock(), None);
+        let idle = |node| mesh.queue_words(node, Priority::Normal) <= 512;
+        assert!((0..mesh.geometry().nodes()).all(idle));
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    let used = cpu_milliseconds() - begun;
+    let peak = peak_bytes();
+    println!("{first}\n{used} ms of this thread's processor, {} MiB at most", peak >> 20);
+    // All that was written reached a disk node: two flits to a word of four bytes.
+    assert!(at_disks > first.bytes / 2, "{at_disks}");
+    assert!(first.mesh.forwarded > 0, "{first}");
+    assert!(peak < MEMORY_MAX, "{peak}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_of_the_machine() {
+    let small = Checkpoint {
+        writers: 2,
+        bytes: 100_000,
+        disk_nodes: 2,
+        fs_nodes: 8,
+        ..Checkpoint::default()
+    };
+    let run = |seed| checkpoint(Checkpoint { seed, ..small }, |_| ()).unwrap();
+    let first = run(5);
+    assert_eq!(first, run(5));
+    assert_ne!(first.trace_hash, run(6).trace_hash);
+}
