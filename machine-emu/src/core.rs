@@ -13,6 +13,7 @@ use crate::alarm::{Alarm, AlarmState};
 use crate::clock::Clock;
 use crate::disk::Disks;
 use crate::events::{Event, Events};
+use crate::jmachine::Emulated;
 use crate::network::Network;
 use crate::node::{Next, NodeMachine, Nodes};
 use crate::slab::{Key, Slab};
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) network: RefCell<Network>,
     pub(crate) disks: RefCell<Disks>,
     pub(crate) streams: RefCell<Streams>,
+    /// The J-Machine that this world is, if it is one.
+    pub(crate) machine: RefCell<Option<Rc<Emulated>>>,
     pub(crate) trace: Trace,
     /// The generation of the future that `World::run` drives, and whether it was woken.
     pub(crate) main: Cell<(u32, bool)>,
@@ -81,6 +84,7 @@ impl Core {
             network: RefCell::new(Network::new(rng_for(seed, "network", 0))),
             disks: RefCell::default(),
             streams: RefCell::new(Streams::new(rng_for(seed, "streams", 0))),
+            machine: RefCell::default(),
             trace: Trace::default(),
             main: Cell::new((0, false)),
             steps_at_this_instant: Cell::new(0),
@@ -101,6 +105,9 @@ impl Core {
         let node = nodes.len();
         let clock = Clock::new(&mut rng_for(self.seed, "clock", u64::from(id.0)));
         nodes.add(NodeMachine::new(self.clone(), id, node, 0), clock);
+        if let Some(machine) = &*self.machine.borrow() {
+            nodes.get_mut(node).cpu.load(machine.costs.clone());
+        }
         node
     }
 
@@ -206,6 +213,7 @@ impl Core {
             self.tasks.borrow_mut().finish(task);
             None
         } else {
+            self.nodes.borrow_mut().get_mut(node).cpu.suspend(self.now_ns.get());
             self.tasks.borrow_mut().put_back(task, work, waker)
         };
         // Runs destructors: nothing may be borrowed here.
@@ -245,6 +253,7 @@ impl Core {
             Event::Arrive(key) => self.arrive(key),
             Event::Refuse(call, why) => self.refuse(call, why),
             Event::Disk(key) => self.finish_disk_operation(key),
+            Event::Bus(node, disk) => self.advance_bus(node, disk),
             Event::Free(node) => self.nodes.borrow_mut().freed(node),
             Event::Idle(node) => self.look_idle(node),
         }
