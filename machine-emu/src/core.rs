@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::disk::Disks;
 use crate::events::{Event, Events};
 use crate::link::Link;
+use crate::jmachine::Emulated;
 use crate::network::Network;
 use crate::node::{Next, NodeMachine, Nodes};
 use crate::slab::{Key, Slab};
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) link: RefCell<Option<Link>>,
     pub(crate) disks: RefCell<Disks>,
     pub(crate) streams: RefCell<Streams>,
+    /// The J-Machine that this world is, if it is one.
+    pub(crate) machine: RefCell<Option<Rc<Emulated>>>,
     pub(crate) trace: Trace,
     /// The generation of the future that `World::run` drives, and whether it was woken.
     pub(crate) main: Cell<(u32, bool)>,
@@ -85,6 +88,7 @@ impl Core {
             link: RefCell::default(),
             disks: RefCell::default(),
             streams: RefCell::new(Streams::new(rng_for(seed, "streams", 0))),
+            machine: RefCell::default(),
             trace: Trace::default(),
             main: Cell::new((0, false)),
             steps_at_this_instant: Cell::new(0),
@@ -105,6 +109,9 @@ impl Core {
         let node = nodes.len();
         let clock = Clock::new(&mut rng_for(self.seed, "clock", u64::from(id.0)));
         nodes.add(NodeMachine::new(self.clone(), id, node, 0), clock);
+        if let Some(machine) = &*self.machine.borrow() {
+            nodes.get_mut(node).cpu.load(machine.costs.clone());
+        }
         node
     }
 
@@ -210,6 +217,7 @@ impl Core {
             self.tasks.borrow_mut().finish(task);
             None
         } else {
+            self.nodes.borrow_mut().get_mut(node).cpu.suspend(self.now_ns.get());
             self.tasks.borrow_mut().put_back(task, work, waker)
         };
         // Runs destructors: nothing may be borrowed here.
@@ -251,6 +259,7 @@ impl Core {
             Event::Mesh => self.advance_mesh(limit_ns),
             Event::Refuse(call, why) => self.refuse(call, why),
             Event::Disk(key) => self.finish_disk_operation(key),
+            Event::Bus(node, disk) => self.advance_bus(node, disk),
             Event::Free(node) => self.nodes.borrow_mut().freed(node),
             Event::Idle(node) => self.look_idle(node),
         }

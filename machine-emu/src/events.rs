@@ -23,6 +23,8 @@ pub(crate) enum Event {
     Refuse(Key, Undelivered),
     /// A disk has done an operation.
     Disk(Key),
+    /// A disk of the bus of a node goes on with what it does.
+    Bus(u32, u32),
     /// A node's processor is free again.
     Free(u32),
     /// A node may have become idle.

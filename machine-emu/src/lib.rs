@@ -31,6 +31,7 @@
 //! | `stream.rs` | byte streams from outside |
 //! | `events.rs`, `tasks.rs`, `alarm.rs`, `slab.rs` | the executor |
 //! | `trace.rs` | the running hash and the counters |
+//! | `jmachine/` | what the J-Machine costs: processors, links, disks |
 //!
 //! ```
 //! use std::time::Duration;
@@ -49,6 +50,7 @@ mod core;
 mod cpu;
 mod disk;
 mod events;
+pub mod jmachine;
 mod link;
 pub mod mesh;
 mod network;

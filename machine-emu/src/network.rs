@@ -391,7 +391,7 @@ impl Core {
     }
 
     fn transmit(&self, mut frame: Frame) {
-        let now_ns = self.now_ns.get();
+        let now_ns = self.feed(&frame);
         let slowness = {
             let nodes = self.nodes.borrow();
             nodes.get(frame.from).slowness * nodes.get(frame.to).slowness
@@ -423,6 +423,27 @@ impl Core {
         }
     }
 
+    /// The processor of the sender feeds a frame into the network; from when on it can be there as fast
+    /// as the network goes. A processor that costs no time is done at once.
+    fn feed(&self, frame: &Frame) -> u64 {
+        let now_ns = self.now_ns.get();
+        let bytes = frame.head.len() + frame.bulk.len();
+        let fed_ns = self.nodes.borrow_mut().get_mut(frame.from).cpu.send(now_ns, bytes);
+        // Words leave while others are still fed, and never faster than the wire takes them.
+        let timing = self.network.borrow().timing_of(frame);
+        let wire_ns = frame.bytes() as u64 * timing.picoseconds_per_byte / 1000;
+        fed_ns.saturating_sub(wire_ns).max(now_ns)
+    }
+
+    /// The processor of the receiver takes a frame in.
+    fn take_in(&self, frame: &Frame) {
+        let bytes = frame.head.len() + frame.bulk.len();
+        let is_request = matches!(frame.body, Body::Request { .. });
+        let mut nodes = self.nodes.borrow_mut();
+        let receiver = &mut nodes.get_mut(frame.to).cpu;
+        receiver.receive(self.now_ns.get(), frame.class, bytes, is_request);
+    }
+
     /// What was held for a node goes on its way.
     pub(crate) fn unclog(&self, node: u32) {
         let free = self.network.borrow_mut().unclog(node);
@@ -440,6 +461,7 @@ impl Core {
             frame
         };
         self.note(frame.to, What::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
+        self.take_in(&frame);
         if !frame.intact() {
             return self.lose(frame.call);
         }

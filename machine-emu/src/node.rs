@@ -146,7 +146,11 @@ impl Nodes {
             Class::Bulk => &mut state.ready[1],
         };
         queue.push_back(task);
-        if !state.listed {
+        let overtakes = class == Class::Control && state.parked && state.cpu.has_levels();
+        if overtakes {
+            state.parked = false;
+        }
+        if !state.listed || overtakes {
             state.listed = true;
             self.ready.push_back(node);
         }
@@ -156,7 +160,8 @@ impl Nodes {
     pub(crate) fn next(&mut self, now_ns: u64) -> Next {
         while let Some(node) = pick(&mut self.ready, &mut self.shuffle) {
             let state = &mut self.all[node as usize];
-            if let Some(until_ns) = state.cpu.busy_until_ns(now_ns) {
+            let class = if state.ready[0].is_empty() { Class::Bulk } else { Class::Control };
+            if let Some(until_ns) = state.cpu.busy_until_ns(now_ns, class) {
                 state.parked = true;
                 return Next::Busy(node, until_ns);
             }
@@ -168,7 +173,7 @@ impl Nodes {
                 self.ready.push_back(node);
             }
             if let Some(task) = task {
-                state.cpu.begin_step(now_ns);
+                state.cpu.begin_step(now_ns, class);
                 state.last_step_ns = now_ns;
                 return Next::Run(node, task);
             }

@@ -62,7 +62,7 @@ impl World {
         Self { owner: Rc::new(Owner { core: Core::new(seed, shape) }) }
     }
 
-    fn core(&self) -> &Rc<Core> {
+    pub(crate) fn core(&self) -> &Rc<Core> {
         &self.owner.core
     }
 
@@ -89,7 +89,7 @@ impl World {
     // --- Nodes ---
 
     /// The place of a node; an application node comes into being when first asked for.
-    fn place(&self, node: NodeId) -> u32 {
+    pub(crate) fn place(&self, node: NodeId) -> u32 {
         let place = self.core().nodes.borrow().index(node);
         match (place, node.kind()) {
             (Some(place), _) => place,

@@ -19,6 +19,7 @@ use runtime::seed::Rng;
 use crate::alarm::Promise;
 use crate::core::{Core, rng_for};
 use crate::events::Event;
+use crate::jmachine::{Bus, Direction, Numbers, Operation as Command};
 use crate::node::dead;
 use crate::slab::{Key, Slab};
 use crate::trace::{Fault, What};
@@ -100,6 +101,8 @@ struct DiskState {
     power_cycle: u32,
     free_ns: u64,
     rng: Rng,
+    /// The bus of which node it is on, and where, if the world has buses.
+    seat: Option<(u32, usize)>,
 }
 
 /// What is asked of a disk, and whom to tell.
@@ -162,6 +165,8 @@ pub(crate) struct Disks {
     states: Vec<DiskState>,
     operations: Slab<Operation>,
     record: Option<Record>,
+    /// The bus of each node that has one, if the world has buses.
+    buses: BTreeMap<u32, Bus<Key>>,
 }
 
 impl Disks {
@@ -190,6 +195,20 @@ impl Disks {
             }
         }
         platter
+    }
+
+    /// The bus of a node.
+    pub(crate) fn bus(&self, node: u32) -> Option<&Bus<Key>> {
+        self.buses.get(&node)
+    }
+
+    /// Puts a disk on the bus of `node`, unless it is there.
+    fn seat(&mut self, disk: u32, node: u32, numbers: &Numbers) {
+        let state = &mut self.states[disk as usize];
+        if state.seat.is_none_or(|(home, _)| home != node) {
+            let bus = self.buses.entry(node).or_insert_with(|| Bus::new(numbers));
+            state.seat = Some((node, bus.connect()));
+        }
     }
 
     pub(crate) fn paths(&self) -> Vec<String> {
@@ -411,6 +430,7 @@ impl Core {
             power_cycle: 0,
             free_ns: 0,
             rng,
+            seat: None,
         });
     }
 
@@ -437,6 +457,9 @@ impl Core {
         state.owner = Some(owner);
         state.home = Some(node);
         let length = state.platter.length();
+        if let Some(machine) = &*self.machine.borrow() {
+            disks.seat(disk, node, &machine.numbers);
+        }
         let pool = pool.clone();
         Ok(Rc::new(OpenDisk { core: self.clone(), disk, owner, length, pool }))
     }
@@ -451,12 +474,77 @@ impl Core {
             }
             _ => None,
         };
-        let state = disks.get_mut(disk);
-        let done_ns = state.done_ns(&asked, self.now_ns.get());
+        let state = &mut disks.states[disk as usize];
         let power_cycle = state.power_cycle;
+        if let Some(seat) = state.seat {
+            let command = self.command(&asked, seat, state.slowness);
+            let operation = Operation { disk, power_cycle, asked, recorded };
+            let token = disks.operations.insert(operation);
+            let mut due = Vec::new();
+            if let Some(bus) = disks.buses.get_mut(&seat.0) {
+                bus.start(Command { token, ..command }, &mut due);
+            }
+            return self.note_due(seat.0, due);
+        }
+        let done_ns = state.done_ns(&asked, self.now_ns.get());
         let operation = Operation { disk, power_cycle, asked, recorded };
         let operation = disks.operations.insert(operation);
         self.events.borrow_mut().push(done_ns, Event::Disk(operation));
+    }
+
+    /// What is asked of a disk as a command on its bus; the processor of its node sets it up and copies
+    /// what is written.
+    fn command(&self, asked: &Asked, seat: (u32, usize), slowness: u64) -> Command<Key> {
+        let (direction, copied) = match asked {
+            Asked::Read { .. } => (Direction::Read, 0),
+            Asked::Write { .. } => (Direction::Write, asked.bytes()),
+            Asked::Sync { .. } => (Direction::Sync, 0),
+        };
+        let offset = match asked {
+            Asked::Read { offset, .. } | Asked::Write { offset, .. } => *offset,
+            Asked::Sync { .. } => 0,
+        };
+        let (work_ns, send_piece_ns) = self.machine.borrow().as_ref().map_or((0, 0), |machine| {
+            (machine.costs.disk_ns(copied), machine.costs.send_piece_ns())
+        });
+        let mut nodes = self.nodes.borrow_mut();
+        let (from_ns, copied_ns) = nodes.get_mut(seat.0).cpu.work(self.now_ns.get(), work_ns);
+        // The token is known once the operation has its place.
+        let token = Key { index: 0, generation: 0 };
+        let (disk, bytes) = (seat.1, asked.bytes());
+        Command {
+            token,
+            disk,
+            direction,
+            offset,
+            bytes,
+            from_ns,
+            copied_ns,
+            send_piece_ns,
+            slowness,
+        }
+    }
+
+    fn note_due(&self, node: u32, due: Vec<(u64, usize)>) {
+        let mut events = self.events.borrow_mut();
+        for (due_ns, disk) in due {
+            events.push(due_ns, Event::Bus(node, disk as u32));
+        }
+    }
+
+    /// A disk of the bus of `node` goes on.
+    pub(crate) fn advance_bus(&self, node: u32, disk: u32) {
+        let mut due = Vec::new();
+        let done = self
+            .disks
+            .borrow_mut()
+            .buses
+            .get_mut(&node)
+            .and_then(|bus| bus.advance(self.now_ns.get(), disk as usize, &mut due));
+        self.note_due(node, due);
+        if let Some(operation) = done {
+            self.finish_disk_operation(operation);
+        }
     }
 
     /// The time has come at which a disk has done what it was asked.

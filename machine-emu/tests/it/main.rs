@@ -4,6 +4,7 @@
 
 mod determinism;
 mod disks;
+mod jmachine;
 mod kit;
 mod mesh;
 mod meshed;

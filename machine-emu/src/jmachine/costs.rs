@@ -1,0 +1,113 @@
+//! What software costs a processor, in nanoseconds, from the numbers of a profile.
+
+use super::{NodeNumbers, Number, Numbers};
+
+/// Bytes of data in a word; its tag carries none.
+pub(crate) const WORD_BYTES: u64 = 4;
+
+/// The costs of a node.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    node: NodeNumbers,
+    copy: Number,
+    command: Number,
+    dma: Number,
+}
+
+impl Costs {
+    /// Of a machine with these numbers.
+    pub fn new(numbers: &Numbers) -> Self {
+        let disk_node = &numbers.disk_node;
+        Self {
+            node: numbers.node.clone(),
+            copy: disk_node.copy.clone(),
+            command: disk_node.command.clone(),
+            dma: disk_node.dma.clone(),
+        }
+    }
+
+    /// So many cycles of the internal clock.
+    pub fn cycles_ns(&self, cycles: f64) -> u64 {
+        (cycles * 1000.0 / self.node.clock.value).round() as u64
+    }
+
+    /// Words that hold so many bytes.
+    pub fn words(bytes: u64) -> u64 {
+        bytes.div_ceil(WORD_BYTES)
+    }
+
+    /// Messages that carry so many bytes; what carries nothing is a message, too.
+    fn messages(&self, bytes: u64) -> f64 {
+        (Self::words(bytes) as f64 / self.node.piece.value).ceil().max(1.0)
+    }
+
+    /// What is sent with so many bytes of data, envelopes included, in words.
+    pub fn words_sent(&self, bytes: u64) -> f64 {
+        Self::words(bytes) as f64 + self.messages(bytes) * self.node.envelope.value
+    }
+
+    /// Sending so many bytes, in as many messages as it takes.
+    pub fn send_ns(&self, bytes: u64) -> u64 {
+        let words = self.words_sent(bytes) * self.node.send_word.value;
+        self.cycles_ns(self.messages(bytes) * self.node.send.value + words)
+    }
+
+    /// Taking in so many bytes, in as many messages as it takes, each with its dispatch.
+    pub fn receive_ns(&self, bytes: u64) -> u64 {
+        let words = Self::words(bytes) as f64 * self.node.receive_word.value;
+        self.cycles_ns(self.messages(bytes) * self.node.dispatch.value + words)
+    }
+
+    /// A request, besides its words.
+    pub fn handler_ns(&self) -> u64 {
+        self.cycles_ns(self.node.handler.value)
+    }
+
+    /// A process gives way.
+    pub fn suspend_ns(&self) -> u64 {
+        self.cycles_ns(self.node.suspend.value)
+    }
+
+    /// A process goes on.
+    pub fn resume_ns(&self) -> u64 {
+        self.cycles_ns(self.node.resume.value)
+    }
+
+    /// A command for a disk, and for a write the copy of so many bytes from where they are to
+    /// where the controller takes them.
+    pub fn disk_ns(&self, bytes_copied: u64) -> u64 {
+        let words = Self::words(bytes_copied) as f64;
+        self.cycles_ns(self.command.value + words * self.copy.value)
+    }
+
+    /// Sending what one transfer of the controller has brought.
+    pub fn send_piece_ns(&self) -> u64 {
+        self.cycles_ns(self.dma.value / WORD_BYTES as f64 * self.node.send_word.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jmachine::Profile;
+
+    #[test]
+    fn an_ideal_disk_node_moves_two_megabytes_a_second() {
+        let costs = Costs::new(Profile::ideal().numbers());
+        let stripe = 64 << 10;
+        let write_ns = costs.receive_ns(stripe) + costs.disk_ns(stripe) + costs.handler_ns();
+        let rate = stripe as f64 / (write_ns as f64 / 1e9) / 1e6;
+        assert!((1.9..2.0).contains(&rate), "{rate} MB/s");
+        // The same with the envelopes of 128 messages: 2 MB/s is for the words alone.
+        let rate = stripe as f64 / (costs.send_ns(stripe) as f64 / 1e9) / 1e6;
+        assert!((1.8..2.0).contains(&rate), "{rate} MB/s");
+    }
+
+    #[test]
+    fn a_message_without_data_costs_its_envelope() {
+        let costs = Costs::new(Profile::ideal().numbers());
+        assert_eq!(costs.send_ns(0), 100 * (7 + 7 * 20));
+        assert_eq!(costs.receive_ns(0), 100 * 4);
+        assert_eq!(costs.send_ns(4) - costs.send_ns(0), 2000);
+    }
+}

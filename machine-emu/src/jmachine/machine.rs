@@ -1,0 +1,109 @@
+//! The world as a J-Machine: from then on its processors, links and disks take the time of a profile.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use runtime::{NodeId, NodeKind};
+
+use super::{Costs, Level, Place, Profile, Topology, Transit, ZeroLoad};
+use crate::network::{LinkTiming, NetworkTiming};
+use crate::world::World;
+
+/// A machine: its shape, and what it costs.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// What everything costs.
+    pub profile: Profile,
+    /// Which nodes there are, and where.
+    pub topology: Topology,
+}
+
+/// What the parts of a world need to know of the machine that it is.
+pub(crate) struct Emulated {
+    pub(crate) costs: Rc<Costs>,
+    pub(crate) numbers: super::Numbers,
+}
+
+/// What the parts of one node have worked so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Its processor, for messages that overtake and for the others.
+    pub processor: [Duration; 2],
+    /// Its bus.
+    pub bus: Duration,
+    /// The arms and surfaces of its disks.
+    pub disks: Vec<Duration>,
+}
+
+impl Machine {
+    /// Where a node is.
+    fn place(&self, node: NodeId) -> Place {
+        match node.kind() {
+            NodeKind::Fs(index) => self.topology.fs_node(index),
+            NodeKind::Disk(index) => self.topology.disk_node(index),
+            NodeKind::Application(index) => self.topology.application(index),
+        }
+    }
+}
+
+impl World {
+    /// From now on the world is this machine with `applications` application nodes: sending,
+    /// receiving and each step cost time of a node's processor, on which control overtakes bulk;
+    /// messages take the time of the mesh without traffic; disks opened from now on are the disks of
+    /// the profile, those of one node on one bus. No time is drawn any more.
+    ///
+    /// Panics if the machine has fewer disk nodes or processors than the world has nodes.
+    pub fn emulate(&self, machine: &Machine, applications: u32) {
+        let core = self.core();
+        let shape = core.shape;
+        let processors = shape.fs_nodes + applications;
+        let fits = shape.disk_nodes <= machine.topology.disk_nodes
+            && processors <= machine.topology.processors();
+        assert!(
+            fits,
+            "{shape:?} and {applications} applications do not fit on {}",
+            machine.topology
+        );
+        let numbers = machine.profile.numbers();
+        let costs = Rc::new(Costs::new(numbers));
+        *core.machine.borrow_mut() =
+            Some(Rc::new(Emulated { costs: costs.clone(), numbers: numbers.clone() }));
+        (0..applications).for_each(|index| drop(self.context(NodeId::application(index))));
+        let mut nodes = core.nodes.borrow_mut();
+        for place in 0..nodes.len() {
+            nodes.get_mut(place).cpu.load(costs.clone());
+        }
+        let mut network = core.network.borrow_mut();
+        let transit = ZeroLoad::new(&machine.topology, &numbers.network);
+        let picoseconds_per_byte = costs.cycles_ns(transit.tail_cycles(1) as f64) * 1000 / 4;
+        let latency_ns = costs.cycles_ns(machine.topology.sides.iter().sum::<u32>().into());
+        network.timing =
+            NetworkTiming { latency_ns, picoseconds_per_byte, jitter_ns: 0, ..network.timing };
+        for from in 0..nodes.len() {
+            for to in 0..nodes.len() {
+                let [start, end] = [from, to].map(|place| machine.place(nodes.get(place).id));
+                let latency_ns = costs.cycles_ns(transit.head_cycles(start, end) as f64);
+                let timing = LinkTiming { latency_ns, picoseconds_per_byte };
+                network.set_link_timing(from, to, timing);
+            }
+        }
+    }
+
+    /// What the parts of `node` have worked since the world is a J-Machine.
+    pub fn load(&self, node: NodeId) -> Load {
+        let core = self.core();
+        let place = self.place(node);
+        let worked = |level| {
+            let nodes = core.nodes.borrow();
+            Duration::from_nanos(nodes.get(place).cpu.worked_ns(level))
+        };
+        let disks = core.disks.borrow();
+        let bus = disks.bus(place);
+        Load {
+            processor: [Level::P1, Level::P0].map(worked),
+            bus: Duration::from_nanos(bus.map_or(0, super::Bus::held_ns)),
+            disks: bus
+                .map_or_else(Vec::new, |bus| bus.moved_ns().map(Duration::from_nanos).collect()),
+        }
+    }
+}

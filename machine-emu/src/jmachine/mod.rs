@@ -1,0 +1,46 @@
+//! The J-Machine: what its processors, links and disks cost, as numbers that say where they come
+//! from.
+//!
+//! The same numbers drive two things: models that stand alone, tested against formulas, and the
+//! [`World`](crate::World), in which the unmodified layers then take the time of the machine
+//! ([`Machine`]).
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `profile/` | the tables of numbers, each with its source and how far it may be trusted |
+//! | `topology.rs` | the one-line notation of a machine, and where its nodes are |
+//! | `costs.rs` | what software costs a processor |
+//! | `levels.rs`, `node.rs` | the time of a processor at three levels; a node by itself |
+//! | `transit.rs` | how long a message is on its way, and the place where a network with traffic goes |
+//! | `mechanics.rs`, `scsi.rs` | arm and platter of a disk; the bus of a disk node |
+//! | `machine.rs` | the world as a J-Machine |
+
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "times and sizes here are far below 2^52, and profiles hold no negative number"
+)]
+
+mod costs;
+mod levels;
+mod machine;
+mod mechanics;
+mod node;
+mod profile;
+mod scsi;
+mod topology;
+mod transit;
+
+pub use costs::Costs;
+pub use levels::{Level, Levels};
+pub(crate) use machine::Emulated;
+pub use machine::{Load, Machine};
+pub use mechanics::Mechanics;
+pub use node::{Act, Happened, Mdp, Message, QueueFull};
+pub use profile::{
+    BusNumbers, Confidence, DiskNodeNumbers, DiskNumbers, FileNumbers, NetworkNumbers, NodeNumbers,
+    Number, Numbers, Profile, ProfileError, ProgramNumbers,
+};
+pub use scsi::{Bus, Direction, Due, Operation};
+pub use topology::{Place, Topology, TopologyError};
+pub use transit::{Transit, ZeroLoad};
