@@ -243,11 +243,11 @@ impl Core {
     /// A message has arrived. With the last of its row the frame has.
     fn hear(&self, link: &mut Link, delivery: &Delivery) {
         let frame = Key { index: (delivery.tag >> 32) as u32, generation: delivery.tag as u32 };
-        let to = self.network.borrow_mut().envelope_of(frame).map(|(_, to, ..)| to);
-        let (frozen_until_ns, slowness) = to.map_or((0, 1), |to| {
+        let envelope = self.network.borrow_mut().envelope_of(frame);
+        let (frozen_until_ns, slowness) = envelope.map_or((0, 1), |(_, to, class, _)| {
             let nodes = self.nodes.borrow();
             let node = nodes.get(to);
-            (node.cpu.busy_until_ns(self.now_ns.get()).unwrap_or(0), node.slowness)
+            (node.cpu.busy_until_ns(self.now_ns.get(), class).unwrap_or(0), node.slowness)
         });
         let done = link.take_out(delivery, frozen_until_ns, slowness);
         if delivery.last {
