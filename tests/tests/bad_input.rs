@@ -135,6 +135,44 @@ fn a_disk_that_was_cut_off_is_told() {
     with_other_disk(&site, make, &["was cut off", "16777216 bytes", "bring the whole disk back"]);
 }
 
+/// Makes many files through the server, each durable.
+fn make_files(site: &Site, prefix: &str) {
+    for number in 0..20 {
+        site.ok(&["put", "kept", &format!("VOL:/{prefix}{number}")]);
+    }
+}
+
+#[test]
+fn a_disk_put_back_from_an_older_copy_of_the_same_run_is_refused_and_named() {
+    for clean in [true, false] {
+        let site = site();
+        let served = site.serve();
+        make_files(&site, "before");
+        // Taken while it is in use, as a backup that nobody should trust.
+        for disk in ["n0d0", "n0d1", "n1d0", "n1d1"] {
+            fs::copy(site.path(format!("VOL/disks/{disk}")), site.path(disk)).unwrap();
+        }
+        make_files(&site, "after");
+        if clean {
+            served.stop();
+        } else {
+            served.kill();
+        }
+        for disk in ["n0d1", "n1d0"] {
+            let path = format!("VOL/disks/{disk}");
+            fs::rename(site.path(&path), site.path("newest")).unwrap();
+            fs::copy(site.path(disk), site.path(&path)).unwrap();
+            for arguments in [&["ls", "VOL:/"][..], &["serve", "VOL"]] {
+                let words = [&*format!("disk {path}"), "older image", "put the newest copy"];
+                site.refused(arguments).says(VOLUME, &words);
+            }
+            fs::rename(site.path("newest"), site.path(&path)).unwrap();
+        }
+        check_kept(&site);
+        assert_eq!(site.ok(&["ls", "VOL:/"]).lines().count(), 41);
+    }
+}
+
 #[test]
 fn a_format_that_failed_can_be_repeated_with_other_disks() {
     let site = site();

@@ -171,7 +171,7 @@ impl FileServer {
     async fn changing<T>(
         &self,
         directory: Handle,
-        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<Time>), Error>,
+        work: impl AsyncFnOnce(&Begun) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         self.changing_at(directory, self.context.node(), work).await
     }
@@ -181,28 +181,29 @@ impl FileServer {
         &self,
         directory: Handle,
         names_at: NodeId,
-        work: impl AsyncFnOnce(&Attributes) -> Result<(T, Option<Time>), Error>,
+        work: impl AsyncFnOnce(&Begun) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
+        let since = self.context.epoch().0;
         let node = self.node_of(directory.ino);
         let Handle { ino, generation } = directory;
         let begin = Begin { directory: ino, generation, node: names_at.0 };
         let inode = self.meta(node, begin).await?;
-        let outcome = work(&inode.attributes).await;
+        let outcome = work(&Begun { directory: inode.attributes, since }).await;
         let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
         self.meta(node, End { directory: ino, time }).await?;
         outcome.map(|(value, _)| value)
     }
 
-    /// Does all `effects` of `call`, durably if one of them is at another node, or nothing; then lets
+    /// Does all `effects` of `call`, begun in the epoch `since`, durably if one of them is at another node, or nothing; then lets
     /// go of files that are gone.
     async fn execute(
         self: &Rc<Self>,
-        call: CallId,
+        (call, since): (CallId, u64),
         effects: Vec<Effect>,
         claimed: bool,
         durable: bool,
     ) -> Result<(), Error> {
-        for ino in self.meta_here(Execute { effects, claimed, durable, call }).await? {
+        for ino in self.meta_here(Execute { effects, claimed, since, durable, call }).await? {
             let node = self.node_of(ino);
             if node == self.context.node() {
                 self.trim_later(ino);
@@ -225,6 +226,21 @@ impl FileServer {
             space.inodes += part.inodes;
         }
         Ok(space)
+    }
+}
+
+/// A directory whose names are about to change.
+struct Begun {
+    directory: Attributes,
+    /// The epoch before anybody was told of it: should a node restart, it may have forgotten.
+    since: u64,
+}
+
+impl std::ops::Deref for Begun {
+    type Target = Attributes;
+
+    fn deref(&self) -> &Attributes {
+        &self.directory
     }
 }
 

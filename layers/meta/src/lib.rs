@@ -8,7 +8,8 @@
 //! - A block that a record names is never rewritten (design D6); the record holds its checksum.
 //! - What touches names and inodes of several nodes is decided by one record of one node, and done
 //!   at all of them, once each ([`Execute`](protocol::Execute), ADR 7). The volume may be shown to
-//!   clients when all nodes have answered [`FinishIntents`](protocol::FinishIntents).
+//!   clients when all nodes have answered [`FinishIntents`](protocol::FinishIntents). A node that
+//!   comes back while others lived on is told what it forgot before it answers (ADR 13).
 //! - Nodes do not wait for one another, except for that, and for space when one has run dry.
 //!
 //! # Asks below

@@ -143,6 +143,17 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// What a node has done of a promise.
+    pub struct Applied {
+        /// The life of the node in which it did so: if that is over before the effects were durable,
+        /// they are lost.
+        life: u64,
+        /// Inodes that are gone.
+        gone: Vec<u64>,
+    }
+}
+
+runtime::record! {
     /// Which call of which client this is: a retransmission carries the same id.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct CallId {
@@ -375,6 +386,8 @@ runtime::protocol! {
         inode: NewInode,
         /// What else is to be done.
         effects: Vec<Effect>,
+        /// The epoch in which the asker began ([`Execute`]).
+        since: u64,
         /// Durable when answered; always if an effect is at another node.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
@@ -390,6 +403,9 @@ runtime::protocol! {
         effects: Vec<Effect>,
         /// The asker has claimed the names of this node too; they are given up when all is done.
         claimed: bool,
+        /// The epoch in which the asker began: what it has claimed, frozen or announced since. In
+        /// another epoch a node may have forgotten that, and the answer is busy.
+        since: u64,
         /// Durable when answered; always if an effect is at another node.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
@@ -397,7 +413,7 @@ runtime::protocol! {
     } -> Vec<u64>;
 
     /// Do what another node's durable record has promised, once. Names are not claimed any more
-    /// afterwards. Returns inodes that are gone.
+    /// afterwards.
     9 Bulk Apply {
         /// The promise.
         intent: IntentId,
@@ -405,7 +421,7 @@ runtime::protocol! {
         effects: Vec<Effect>,
         /// Durable when answered.
         durable: bool,
-    } -> Vec<u64>;
+    } -> Applied;
 
     /// Free the blocks of an inode that is gone. Nobody may be reading them.
     10 Control Trim {
@@ -577,12 +593,13 @@ runtime::protocol! {
     } -> ();
 
     /// Make all effects durable that `node` has sent. It will not send intents below a number again.
+    /// Returns the life of the answerer: what it did in an earlier one it may have forgotten.
     32 Control SettleApplied {
         /// The node that promised them.
         node: u32,
         /// Its intents below this number are retired.
         below: u64,
-    } -> ();
+    } -> u64;
 
     /// At a mount, after all nodes have replayed their logs: bring about what this node has promised.
     33 Bulk FinishIntents {} -> ();
@@ -691,6 +708,22 @@ runtime::protocol! {
     /// Whoever held files before the node started has said so again, or has had its time. Returns
     /// files that are gone because nobody holds them. May be asked again and again.
     47 Bulk EndGrace {} -> Vec<u64>;
+
+    /// In place of [`FinishIntents`] and [`EndRecovery`], at a node that has come back while others
+    /// lived on: bring about what it has promised, and let all others do what they have promised it.
+    48 Bulk Rejoin {} -> ();
+
+    /// `node` has come back alone, and asks in a new epoch. What an earlier life of it has claimed,
+    /// frozen or begun here is void; when this is answered it has been told again what it may have
+    /// forgotten of names.
+    49 Bulk Returned {
+        /// Which node.
+        node: u32,
+    } -> ();
+
+    /// At the end of a clean stop, after [`Settle`]: one root more, so that a disk which is put back
+    /// from before the last one is known to be old.
+    50 Bulk Conclude {} -> ();
 }
 
 runtime::choice! {

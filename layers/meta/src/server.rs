@@ -25,7 +25,7 @@ use futures::future::LocalBoxFuture;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
-use runtime::{Caller, Context, NodeKind, Server};
+use runtime::{Caller, Context, NodeId, NodeKind, Server};
 
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
@@ -73,6 +73,10 @@ pub struct MetaServer {
     /// Inodes of this node.
     inode_count: Cell<u64>,
     replies: Replies,
+    /// Drawn at the start: what an earlier life has answered and not made durable is lost (ADR 8).
+    life: u64,
+    /// Promises of this node and to it are not kept yet: names and inodes may not be what they were.
+    recovering: Cell<bool>,
 }
 
 impl std::fmt::Debug for MetaServer {
@@ -82,8 +86,14 @@ impl std::fmt::Debug for MetaServer {
 }
 
 impl Server<Meta> for MetaServer {
-    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        async move { self.answer(request).await }.boxed_local()
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move {
+            if self.recovering.get() && !is_for_recovery(&request) {
+                return Undelivered::Busy.into();
+            }
+            self.answer(caller.node, request).await
+        }
+        .boxed_local()
     }
 }
 
@@ -106,13 +116,15 @@ impl MetaServer {
     /// Brings up the metadata of the node of `context`: newest root, log tail, what was left half
     /// done here. What this node has promised to others follows when all of them are up
     /// ([`FinishIntents`](crate::protocol::FinishIntents), then
-    /// [`EndRecovery`](crate::protocol::EndRecovery)); until then no client may be served.
+    /// [`EndRecovery`](crate::protocol::EndRecovery)), or when it comes back to them
+    /// ([`Rejoin`](crate::protocol::Rejoin)); until then it answers what is needed for that.
     pub async fn mount(context: Context, stripes: Rc<dyn Stripes>) -> Result<Rc<Self>, StoreError> {
         let node = index(&context);
         let store = Store::mount(context.clone(), stripes.clone(), node).await?;
         let count = store.get(&crate::keys::inode_count()).await?;
         let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
         let verifiers = Verifiers::new(context.clone());
+        let life = context.random();
         let server = Rc::new(Self {
             context,
             node,
@@ -131,6 +143,8 @@ impl MetaServer {
             verifiers,
             inode_count: Cell::new(count),
             replies: Replies::default(),
+            life,
+            recovering: Cell::new(true),
         });
         server.load_replies().await?;
         server.finish_trims().await?;
@@ -139,10 +153,10 @@ impl MetaServer {
         Ok(server)
     }
 
-    async fn answer(self: Rc<Self>, request: Request) -> Reply {
+    async fn answer(self: Rc<Self>, by: NodeId, request: Request) -> Reply {
         match request {
-            Request::Begin(r) => Reply::Begin(self.begin(r).await),
-            Request::End(r) => Reply::End(self.end(r).await),
+            Request::Begin(r) => Reply::Begin(self.begin(r, by).await),
+            Request::End(r) => Reply::End(self.end(r, by).await),
             Request::GetInode(r) => Reply::GetInode(self.get_inode(r).await),
             Request::ChangeInode(r) => Reply::ChangeInode(self.change_inode(r).await),
             Request::FindName(r) => Reply::FindName(self.find_name(r).await),
@@ -160,7 +174,7 @@ impl MetaServer {
                 Reply::UnclaimName(Ok(()))
             }
             Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
-            Request::Freeze(r) => Reply::Freeze(self.freeze(r).await),
+            Request::Freeze(r) => Reply::Freeze(self.freeze(r, by).await),
             Request::Thaw(r) => {
                 self.thaw(&r);
                 Reply::Thaw(Ok(()))
@@ -180,7 +194,7 @@ impl MetaServer {
             Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
             Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(r).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
-            Request::LockTree(_) => Reply::LockTree(self.directories.lock_tree().await),
+            Request::LockTree(_) => Reply::LockTree(self.directories.lock_tree(by).await),
             Request::UnlockTree(_) => {
                 self.directories.unlock_tree();
                 Reply::UnlockTree(Ok(()))
@@ -196,11 +210,19 @@ impl MetaServer {
             Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
             Request::IsInGrace(_) => Reply::IsInGrace(Ok(self.is_in_grace())),
             Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
+            Request::Rejoin(_) => Reply::Rejoin(self.rejoin().await),
+            Request::Returned(r) => Reply::Returned(self.returned(r.node).await),
+            Request::Conclude(_) => Reply::Conclude(self.conclude().await),
         }
     }
 
     async fn settle(&self) -> Result<(), Error> {
         self.note_idle().await?;
+        Ok(self.store.checkpoint().await?)
+    }
+
+    async fn conclude(&self) -> Result<(), Error> {
+        self.record(|| Ok((Batch::new(), ()))).await?;
         Ok(self.store.checkpoint().await?)
     }
 
@@ -233,6 +255,25 @@ impl MetaServer {
 /// Decodes a value of the store. One that cannot be read was not written by us: damage.
 fn decode<T: Wire>(value: &[u8]) -> Result<T, Error> {
     runtime::wire::from_bytes(value).map_err(|_| Error::Damaged {})
+}
+
+/// What nodes ask one another, and whoever brings them up, before all promises are kept.
+fn is_for_recovery(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Apply(_)
+            | Request::SettleApplied(_)
+            | Request::FinishIntents(_)
+            | Request::EndRecovery(_)
+            | Request::Rejoin(_)
+            | Request::Returned(_)
+            | Request::UnclaimName(_)
+            | Request::Thaw(_)
+            | Request::UnlockTree(_)
+            | Request::Release(_)
+            | Request::GiveGroups(_)
+            | Request::GroupsArrived(_)
+    )
 }
 
 fn index(context: &Context) -> u32 {

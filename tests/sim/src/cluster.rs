@@ -226,8 +226,7 @@ impl Cluster {
             if phases == Phases::All {
                 let meta = node::serve_metadata(context.clone(), geometry).await?;
                 mounted.borrow_mut().insert(node, meta);
-                // What was applied for the others stays known: they live, and may send it again.
-                node::finish_intents(context.clone()).await?;
+                node::rejoin(context.clone()).await?;
                 node::serve_files(&context, geometry);
             }
             Ok(())
@@ -265,6 +264,14 @@ impl Cluster {
             .await?;
         }
         Ok(())
+    }
+
+    /// Ends all metadata cleanly, after it was settled.
+    pub(super) async fn conclude(&self, phases: Phases) -> Result<(), StackError> {
+        match phases {
+            Phases::Stripes => Ok(()),
+            Phases::All => self.on_fs_nodes(node::conclude).await,
+        }
     }
 
     async fn serve_disks(&self) -> Result<(), StackError> {

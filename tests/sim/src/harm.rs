@@ -77,8 +77,8 @@ impl Tally {
             // A disk that answers and does nothing takes the log's copies, or the roots, along if
             // there is no other, or if all of them do so (redundancy; issue 4: scrubbing).
             || self.forgets
-            // Within one epoch nothing tells an old image from a crash (issue 4: the other copies
-            // of the roots tell it, once somebody compares them).
+            // An old image of the same epoch is told by the roots and log entries that it lacks, if
+            // it lacks enough of them, and not if all disks are old (ADR 14).
             || self.rolled_back
     }
 }

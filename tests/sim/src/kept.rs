@@ -44,5 +44,6 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Rivals, 9, "a removal that came later was told of a stale handle"),
     kept(Workload::Rivals, 256, "a lookup took a rename that was slow for damage"),
     kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
+    kept(Workload::Holds, 878_300_681, "a node that crashed alone forgot a part of a rename"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
 ];

@@ -209,6 +209,8 @@ impl Scene {
             let settled = self.lively("a clean stop", settling).await;
             settled.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
         }
+        let concluded = self.lively("a clean stop", self.cluster.conclude(self.phases)).await;
+        concluded.unwrap_or_else(|error| panic!("a clean stop failed: {error}"));
         self.cut_power();
     }
 

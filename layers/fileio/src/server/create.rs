@@ -9,7 +9,7 @@ use meta::protocol::{
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
-use super::{FileServer, RACES_MAX, count_directories, is_in_doubt};
+use super::{Begun, FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
     Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link,
@@ -94,7 +94,7 @@ impl FileServer {
     async fn create_in(
         &self,
         request: &Create,
-        above: &Attributes,
+        above: &Begun,
     ) -> Result<(Created, Option<Time>), Error> {
         let Create { who, directory, name, existing, change, durable, .. } = request;
         rules::check_search(who, above)?;
@@ -111,7 +111,7 @@ impl FileServer {
             inode.verifier = Some(*verifier);
         }
         let (attributes, noted) =
-            self.add(request.call, (*directory, name), inode, *durable).await?;
+            self.add((request.call, above.since), (*directory, name), inode, *durable).await?;
         Ok((Created { attributes, new: true }, noted))
     }
 
@@ -162,7 +162,7 @@ impl FileServer {
     /// Makes an inode and its name at this node.
     async fn add(
         &self,
-        call: CallId,
+        (call, since): (CallId, u64),
         (directory, name): (Handle, &Name),
         inode: NewInode,
         durable: bool,
@@ -172,7 +172,7 @@ impl FileServer {
         let counted = is_directory.then(|| count_directories(directory, 1, inode.time));
         let (directory, name, effects) =
             (directory.ino, name.clone(), counted.into_iter().collect());
-        let add = AddFile { directory, name, inode, effects, durable, call };
+        let add = AddFile { directory, name, inode, effects, since, durable, call };
         match self.meta_here(add).await {
             // It was not there when we looked.
             Err(Error::Exists {}) => Err(Error::Changed {}),
@@ -190,7 +190,7 @@ impl FileServer {
     async fn make_in(
         &self,
         request: &MakeNode,
-        above: &Attributes,
+        above: &Begun,
     ) -> Result<(Attributes, Option<Time>), Error> {
         let MakeNode { who, directory, name, node, change, .. } = request;
         rules::check_search(who, above)?;
@@ -216,7 +216,7 @@ impl FileServer {
             }
             NewNode::Directory {} | NewNode::Fifo {} | NewNode::Socket {} => {}
         }
-        self.add(request.call, (*directory, name), inode, true).await
+        self.add((request.call, above.since), (*directory, name), inode, true).await
     }
 
     /// The file's node decides: a link is counted, durably, before a name can be seen that needs it.
@@ -244,7 +244,7 @@ impl FileServer {
         self: &Rc<Self>,
         request: &Link,
         found: Option<Dentry>,
-        above: &Attributes,
+        above: &Begun,
     ) -> Result<(Attributes, Time), Error> {
         let Link { who, file, directory, name, .. } = request;
         if found.is_some() {
@@ -274,7 +274,7 @@ impl FileServer {
                 set: Some(Dentry { ino, generation, kind: linked.kind }),
             },
         ];
-        self.execute(request.call, effects, true, true).await?;
+        self.execute((request.call, above.since), effects, true, true).await?;
         let attributes = match self.inode(*file).await {
             // Removed again already.
             Err(Error::Stale {}) => Attributes { links: linked.links + 1, ctime: now, ..linked },

@@ -7,7 +7,7 @@ use meta::protocol::{Dentry, Effect, Freeze, HasNames, Occupancy, Thaw};
 use runtime::NodeId;
 
 use super::create::handle_of;
-use super::{FileServer, count_directories, is_in_doubt};
+use super::{Begun, FileServer, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
 
@@ -23,7 +23,7 @@ impl FileServer {
     async fn remove_in(
         self: &Rc<Self>,
         request: &Remove,
-        above: &Attributes,
+        above: &Begun,
     ) -> Result<((), Option<Time>), Error> {
         let Remove { who, directory, name, durable, .. } = request;
         rules::check_search(who, above)?;
@@ -34,7 +34,7 @@ impl FileServer {
                 // A name goes before its inode, so this is damage, which can be removed.
                 rules::check_add(who, above)?;
                 let effects = vec![take_name(*directory, name, &found)];
-                self.execute(request.call, effects, false, true).await?;
+                self.execute((request.call, above.since), effects, false, true).await?;
                 return Ok(((), Some(now)));
             }
             file => file?,
@@ -44,7 +44,7 @@ impl FileServer {
             return Err(Error::IsDirectory {});
         }
         let effects = vec![take_name(*directory, name, &found), drop_link(&found, now)];
-        self.execute(request.call, effects, false, *durable).await?;
+        self.execute((request.call, above.since), effects, false, *durable).await?;
         Ok(((), Some(now)))
     }
 
@@ -72,7 +72,7 @@ impl FileServer {
     async fn remove_directory_in(
         self: &Rc<Self>,
         request: &RemoveDirectory,
-        above: &Attributes,
+        above: &Begun,
     ) -> Result<((), Option<Time>), Error> {
         let RemoveDirectory { who, directory, name, .. } = request;
         rules::check_search(who, above)?;
@@ -89,7 +89,7 @@ impl FileServer {
             drop_link(&found, now),
             count_directories(*directory, -1, now),
         ];
-        let removed = self.execute(request.call, effects, false, true).await;
+        let removed = self.execute((request.call, above.since), effects, false, true).await;
         if let Err(error) = removed {
             if !is_in_doubt(error) {
                 self.thaw(&found).await?;

@@ -8,9 +8,9 @@ use runtime::NodeId;
 
 use super::create::handle_of;
 use super::remove::{drop_link, take_name};
-use super::{FileServer, count_directories, is_in_doubt};
+use super::{Begun, FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
-use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
+use crate::protocol::{Error, Handle, Kind, Name, ROOT, Rename, Time};
 use crate::rules;
 
 /// Directories above one another, at most: a loop in a damaged tree must not be followed for ever.
@@ -36,8 +36,9 @@ struct Place<'a> {
 
 /// The directories of a rename, before it.
 struct Above<'a> {
-    from: &'a Attributes,
-    to: &'a Attributes,
+    /// Begun before the other.
+    from: &'a Begun,
+    to: &'a Begun,
 }
 
 impl FileServer {
@@ -98,11 +99,13 @@ impl FileServer {
                 return nothing.map(|_| (None, None));
             }
         };
-        let done = self.execute(request.call, effects(request, &plan), true, true).await;
+        let call = (request.call, above.from.since);
+        let done = self.execute(call, effects(request, &plan), true, true).await;
         if let Err(error) = done {
             if !is_in_doubt(error) {
-                self.thaw_replaced(&plan).await?;
+                let thawed = self.thaw_replaced(&plan).await;
                 self.unclaim_both(&old, &new).await?;
+                thawed?;
             }
             return Err(error);
         }
@@ -131,8 +134,10 @@ impl FileServer {
     }
 
     async fn unclaim_both(&self, old: &Place<'_>, new: &Place<'_>) -> Result<(), Error> {
-        self.unclaim(new.node, new.directory, new.name).await?;
-        self.unclaim(old.node, old.directory, old.name).await
+        let given_up = self.unclaim(new.node, new.directory, new.name).await;
+        // Also if that node is away: it has forgotten its claims.
+        self.unclaim(old.node, old.directory, old.name).await?;
+        given_up
     }
 
     /// Looks everything up, checks the rules, and freezes a directory that is replaced; `None` if

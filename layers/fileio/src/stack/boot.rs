@@ -65,6 +65,11 @@ pub(super) fn format_nodes(machine: &Embedded, geometry: &Geometry) -> Result<()
     on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape))
 }
 
+/// Ends the metadata of each node cleanly.
+pub(super) fn conclude(machine: &Embedded, geometry: &Geometry) -> Result<(), StackError> {
+    on_each(machine, fs_nodes(geometry), node::conclude)
+}
+
 /// Brings up cache, metadata and files of each node.
 pub(super) fn boot_nodes(
     machine: &Embedded,

@@ -142,6 +142,36 @@ pub enum StackError {
         /// Why.
         error: meta::store::StoreError,
     },
+    /// A disk is older than what was durable on it.
+    #[error(
+        "disk {}: it is an older image of itself, or has lost writes: {what} of {node} are missing \
+         that were durable on it; put the newest copy of the disk back",
+        path.display()
+    )]
+    OldDisk {
+        /// Which.
+        path: PathBuf,
+        /// A node that misses something.
+        node: NodeId,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// Metadata cannot be read, and this disk holds the place where it should be.
+    #[error(
+        "disk {}: {what} of {node} at block {block} of the volume is damaged; if the disk was put back \
+         from an older copy put the newest one back, else see `mdfs check`",
+        path.display()
+    )]
+    DamagedDisk {
+        /// The disk.
+        path: PathBuf,
+        /// Whose metadata.
+        node: NodeId,
+        /// Which part of it.
+        what: &'static str,
+        /// The block of the logical disk.
+        block: u64,
+    },
     /// What a crash has left half done cannot be brought to its end.
     #[error("recovery at {node}: {error}; nothing is lost, open the volume again")]
     Recovery {
@@ -258,7 +288,8 @@ impl Running {
 
     /// Makes everything durable and ends.
     pub fn stop(self) -> Result<(), StackError> {
-        self.settle()
+        self.settle()?;
+        boot::conclude(&self.machine, &self.geometry)
         // The machine ends when it is dropped.
     }
 }

@@ -8,7 +8,7 @@ use blockio::{BlockClient, Geometry, OpenError, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
-use meta::protocol::{EndRecovery, FinishIntents};
+use meta::protocol::{Conclude, EndRecovery, FinishIntents, Rejoin};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch};
 
@@ -134,10 +134,23 @@ pub async fn end_recovery(context: Context) -> Result<(), StackError> {
     ended.map_err(|error| StackError::Recovery { node: context.node(), error })
 }
 
+/// In place of phases 4 and 5, at a file-system node that comes back while others have lived on, in a
+/// new epoch that all know: keeps what it has promised, and is told what it may have forgotten.
+pub async fn rejoin(context: Context) -> Result<(), StackError> {
+    let joined = meta::client::ask(&context, context.node(), Rejoin {}).await;
+    joined.map_err(|error| StackError::Recovery { node: context.node(), error })
+}
+
 /// Phase 6, at each file-system node: serves files. No client has seen anything before.
 pub fn serve_files(context: &Context, geometry: Geometry) {
     let stripes = cached(context, geometry);
     context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
+}
+
+/// At a clean stop, at each file-system node, after all of them have settled.
+pub async fn conclude(context: Context) -> Result<(), StackError> {
+    let concluded = meta::client::ask(&context, context.node(), Conclude {}).await;
+    concluded.map_err(|error| StackError::Settle(error.into()))
 }
 
 fn cached(context: &Context, geometry: Geometry) -> Rc<dyn Stripes> {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use blockio::{DiskError, Geometry, GeometryError};
 use futures::executor::block_on;
+use meta::store::StoreError;
 use runtime::coordination::{Coordination as _, Sled};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory, new_volume_id};
 use runtime::wire::{from_bytes, to_bytes};
@@ -115,8 +116,27 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, St
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
     engine.put(SERVED_KEY, &to_bytes(&epoch.0))?;
     drop(engine);
-    boot_nodes(&machine, &geometry, options.cache_bytes)?;
+    let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
+    booted.map_err(|error| with_path(error, &directory, &geometry))?;
     Ok(Running { machine, geometry, epoch, directory })
+}
+
+/// The operator knows disks by their paths.
+fn with_path(error: StackError, directory: &VolumeDirectory, geometry: &Geometry) -> StackError {
+    match error {
+        // Block 0 says that it is nowhere in particular.
+        StackError::Metadata { node, error: StoreError::Damaged { what, block: block @ 1.. } }
+            if geometry.block(block).0 < geometry.stripes() =>
+        {
+            let place = geometry.place(geometry.block(block).0);
+            let path = directory.disk(place.disk_node, place.disk);
+            StackError::DamagedDisk { path, node, what, block }
+        }
+        StackError::Metadata { node, error: StoreError::Outdated { disk_node, disk, what } } => {
+            StackError::OldDisk { path: directory.disk(disk_node, disk), node, what }
+        }
+        error => error,
+    }
 }
 
 pub(super) fn recorded(engine: &Sled) -> Result<Option<Geometry>, StackError> {

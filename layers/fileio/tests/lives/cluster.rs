@@ -104,11 +104,21 @@ impl Cluster {
     async fn serve_files(&self, node: NodeId) -> Result<(), StackError> {
         let geometry = self.geometry;
         self.on(node, move |context| async move {
-            node::finish_intents(context.clone()).await?;
             node::serve_files(&context, geometry);
             Ok(())
         })
         .await
+    }
+
+    /// One node, while the others live on.
+    async fn serve_alone(&self, node: NodeId) -> Result<(), StackError> {
+        self.serve(node).await?;
+        if matches!(node.kind(), NodeKind::Fs(_)) {
+            self.serve_metadata(node).await?;
+            self.on(node, node::rejoin).await?;
+            self.serve_files(node).await?;
+        }
+        Ok(())
     }
 
     fn next_epoch(&self) {
@@ -134,6 +144,12 @@ impl Cluster {
             self.serve_metadata(node).await?;
         }
         for node in fs_nodes() {
+            self.on(node, node::finish_intents).await?;
+        }
+        for node in fs_nodes() {
+            self.on(node, node::end_recovery).await?;
+        }
+        for node in fs_nodes() {
             self.serve_files(node).await?;
         }
         Ok(())
@@ -147,16 +163,7 @@ impl Cluster {
             self.next_epoch();
             self.world.restart(node);
             self.tell_epoch();
-            let served = match self.serve(node).await {
-                Ok(()) if matches!(node.kind(), NodeKind::Fs(_)) => {
-                    match self.serve_metadata(node).await {
-                        Ok(()) => self.serve_files(node).await,
-                        failed => failed,
-                    }
-                }
-                served => served,
-            };
-            match served {
+            match self.serve_alone(node).await {
                 Ok(()) => return,
                 Err(error) => println!("{node} starts once more: {error}"),
             }

@@ -34,8 +34,6 @@ type Told = Option<Handle>;
 struct Client<'a> {
     cluster: &'a Cluster,
     number: u64,
-    /// Also calls whose names are claimed at other nodes: these claims outlive the node.
-    moves: bool,
     rng: Rng,
     names: BTreeMap<Name, Named>,
     calls: u64,
@@ -132,7 +130,7 @@ impl Client<'_> {
         let (who, directory) = (who(), ROOT);
         let (change, existing) = (Change::default(), Existing::Refuse {});
         let found = self.names.get(&name).copied();
-        let (moved, target) = (found.filter(|_| self.moves), self.names.get(&other).copied());
+        let (moved, target) = (found, self.names.get(&other).copied());
         let is_file = |named: Named| !named.1;
         match (found, self.rng.below(4)) {
             (None, 0) => {
@@ -253,7 +251,6 @@ fn lost_replies(rng: &mut Rng, one_by_one: bool) {
         .map(|number| Client {
             cluster: &cluster,
             number,
-            moves: !one_by_one,
             rng: Rng::new(rng.bits()),
             names: BTreeMap::new(),
             calls: 0,

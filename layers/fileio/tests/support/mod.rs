@@ -120,6 +120,7 @@ pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
             MetaServer::format(&context, &disk).await.expect("an empty volume");
             let meta = MetaServer::mount(context.clone(), disk.clone()).await.expect("a volume");
             context.serve::<meta::protocol::Meta>(meta);
+            fileio::stack::node::end_recovery(context.clone()).await.expect("nothing to recover");
             let files = FileServer::new(context.clone(), disk.clone());
             context.serve::<fileio::protocol::FileIo>(files);
         }

@@ -8,6 +8,8 @@ pub const FLAWS_MAX: usize = 1000;
 /// What to do about metadata that cannot be right.
 pub(crate) const COPY_OUT: &str =
     "copy out what can still be read, then make the volume anew from a copy";
+/// What to do about a disk that is not of today.
+pub(crate) const COPY_BACK: &str = "the volume is not opened with this one";
 /// What to do about one file that cannot be right.
 pub(crate) const REPLACE: &str = "bring the file back from its source or a copy";
 /// What to do about space that is lost, and nothing else.

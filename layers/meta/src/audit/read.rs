@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use runtime::Context;
 
-use super::flaw::{COPY_OUT, Flaw, HEALS, REPLACE};
+use super::flaw::{COPY_BACK, COPY_OUT, Flaw, HEALS, REPLACE};
 use super::node::NodeAudit;
 use super::space::{Owner, Used, compare};
 use crate::protocol::{Chunk, Run};
@@ -67,10 +67,16 @@ pub async fn read_node(
         free_blocks: space.free_blocks,
         ..NodeAudit::default()
     };
-    let (missing, of) = image.missing_roots().await;
+    let (missing, of) = image.missing_roots();
     if missing > 0 {
         let what = format!("{missing} of {of} copies of it are missing or damaged");
         found.flaws.push(Flaw::new(format!("the root of node {node}"), what, HEALS));
+    }
+    for what in image.missing_log() {
+        found.flaws.push(Flaw::new(format!("the log of node {node}"), what, HEALS));
+    }
+    if let Some(error) = image.outdated() {
+        found.flaws.push(Flaw::new(format!("node {node}"), error.to_string(), COPY_BACK));
     }
     let mut pace = data.as_ref().map(|data| Pace {
         context,

@@ -1,14 +1,14 @@
 //! Directories at the node of their inode: who changes names of them, and where names may be.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use runtime::Context;
 use runtime::protocol::Undelivered;
 use runtime::sync::{Event, KeyGuard, KeyedLock, Limit};
+use runtime::{Context, NodeId};
 
 use super::MetaServer;
 use crate::attributes::{Kind, Time};
@@ -34,12 +34,14 @@ pub(super) struct Directories {
     claims: RefCell<BTreeMap<Vec<u8>, Claim>>,
     unclaimed: Event,
     tree: Limit,
+    /// Whose turn it is to change the tree.
+    tree_by: Cell<Option<NodeId>>,
 }
 
 /// Keeps a name from being changed by others.
 #[derive(Debug)]
 struct Claim {
-    /// The node that claimed it. Should that node be replaced, its claims are void once its intents
+    /// The node that claimed it. When that node restarts alone its claims are void once its intents
     /// have been sent again.
     by: u32,
     /// It is decided that the name is gone, but its file does not have the new name yet.
@@ -50,10 +52,10 @@ struct Claim {
 struct State {
     /// The record that made it, if that was since the mount.
     made: Position,
-    /// Changes between `Begin` and `End`.
-    changing: usize,
-    /// No change may begin.
-    frozen: bool,
+    /// Changes between `Begin` and `End`, by the nodes that made them.
+    changing: Vec<(NodeId, usize)>,
+    /// No change may begin: this node wants to remove it.
+    frozen_by: Option<NodeId>,
     /// Nodes that may hold names.
     nodes: BTreeSet<u32>,
     /// No other node holds names.
@@ -69,7 +71,23 @@ impl Default for Directories {
             claims: RefCell::default(),
             unclaimed: Event::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
+            tree_by: Cell::new(None),
         }
+    }
+}
+
+impl State {
+    fn is_changing(&self) -> bool {
+        self.changing.iter().any(|(_, count)| *count > 0)
+    }
+
+    fn begun_by(&mut self, node: NodeId) -> &mut usize {
+        let at = self.changing.iter().position(|(by, _)| *by == node);
+        let at = at.unwrap_or_else(|| {
+            self.changing.push((node, 0));
+            self.changing.len() - 1
+        });
+        &mut self.changing[at].1
     }
 }
 
@@ -110,6 +128,20 @@ impl Directories {
         }
     }
 
+    /// A node has lost all memory: what it had claimed, frozen or begun is void.
+    pub(super) fn give_up(&self, node: NodeId) {
+        self.claims.borrow_mut().retain(|_, claim| NodeId::fs(claim.by) != node);
+        self.unclaimed.tell();
+        for state in self.states.borrow_mut().values_mut() {
+            state.changing.retain(|(by, _)| *by != node);
+            state.frozen_by = state.frozen_by.filter(|by| *by != node);
+        }
+        self.changed.tell();
+        if self.tree_by.get() == Some(node) {
+            self.unlock_tree();
+        }
+    }
+
     /// Waits while `key` is hidden; busy if that takes long.
     pub(super) async fn shown(&self, key: &[u8], context: &Context) -> Result<(), Error> {
         let is_hidden = || self.claims.borrow().get(key).is_some_and(|claim| claim.hidden);
@@ -134,21 +166,25 @@ impl Directories {
         self.changed.tell();
     }
 
-    pub(super) async fn lock_tree(&self) -> Result<(), Error> {
+    pub(super) async fn lock_tree(&self, by: NodeId) -> Result<(), Error> {
         let permit = self.tree.acquire().await.ok_or(Undelivered::Busy)?;
         // Given back by `unlock_tree`, which is another request.
         std::mem::forget(permit);
+        self.tree_by.set(Some(by));
         Ok(())
     }
 
+    /// Does nothing if nobody has the turn: this node may have forgotten who had it.
     pub(super) fn unlock_tree(&self) {
-        self.tree.put_back();
+        if self.tree_by.take().is_some() {
+            self.tree.put_back();
+        }
     }
 
     fn with<T>(&self, ino: u64, look: impl FnOnce(&mut State) -> T) -> T {
         let mut states = self.states.borrow_mut();
         if states.len() >= KNOWN_MAX && !states.contains_key(&ino) {
-            states.retain(|_, state| state.changing > 0 || state.frozen);
+            states.retain(|_, state| state.is_changing() || state.frozen_by.is_some());
         }
         look(states.entry(ino).or_default())
     }
@@ -170,29 +206,30 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: Begin) -> Result<Inode, Error> {
+    pub(super) async fn begin(&self, request: Begin, by: NodeId) -> Result<Inode, Error> {
         // Its names may be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
         self.store.durable(made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
         let begun = self.directories.with(request.directory, |state| {
-            if !state.frozen {
-                state.changing += 1;
+            if state.frozen_by.is_none() {
+                *state.begun_by(by) += 1;
                 state.nodes.insert(request.node);
             }
-            !state.frozen
+            state.frozen_by.is_none()
         });
         if begun { Ok(inode) } else { Err(Undelivered::Busy.into()) }
     }
 
-    pub(super) async fn end(&self, request: End) -> Result<(), Error> {
+    pub(super) async fn end(&self, request: End, by: NodeId) -> Result<(), Error> {
         let End { directory, time } = request;
         let noted = match time {
             Some(time) => self.note(directory, time).await,
             None => Ok(()),
         };
         self.directories.with(directory, |state| {
-            state.changing = state.changing.saturating_sub(1);
+            let begun = state.begun_by(by);
+            *begun = begun.saturating_sub(1);
         });
         self.directories.changed.tell();
         noted
@@ -208,17 +245,20 @@ impl MetaServer {
         })
     }
 
-    pub(super) async fn freeze(&self, request: Freeze) -> Result<Occupancy, Error> {
+    pub(super) async fn freeze(&self, request: Freeze, by: NodeId) -> Result<Occupancy, Error> {
         let Freeze { directory, generation } = request;
         let inode = self.load_directory(directory, generation).await?;
-        let first =
-            self.directories.with(directory, |state| !std::mem::replace(&mut state.frozen, true));
+        let first = self.directories.with(directory, |state| {
+            let first = state.frozen_by.is_none();
+            state.frozen_by.get_or_insert(by);
+            first
+        });
         if !first {
             return Err(Undelivered::Busy.into());
         }
         loop {
             let changed = self.directories.changed.next();
-            if self.directories.with(directory, |state| state.changing == 0) {
+            if !self.directories.with(directory, |state| state.is_changing()) {
                 let nodes = self.directories.occupied(directory);
                 return Ok(Occupancy { inode, nodes });
             }
@@ -227,7 +267,7 @@ impl MetaServer {
     }
 
     pub(super) fn thaw(&self, request: &Thaw) {
-        self.directories.with(request.directory, |state| state.frozen = false);
+        self.directories.with(request.directory, |state| state.frozen_by = None);
         self.directories.changed.tell();
     }
 

@@ -1,6 +1,8 @@
 //! Operations that touch several nodes (design D7, ADR 7). One record of one node decides: it holds
 //! the changes at that node and, as an intent, those that must follow elsewhere. The others apply
-//! them once each, and remember that they did until the intent is retired.
+//! them once each, and remember that they did until the intent is retired. Whoever applied effects may
+//! crash alone before they are durable: an intent is retired only when each node has said that they
+//! are, in the life in which it applied them; else it is sent once more.
 //!
 //! ```text
 //! record with intent, durable --> effects applied elsewhere --> answer
@@ -27,7 +29,8 @@ use crate::active::Active;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{
-    Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, SettleApplied,
+    Applied, Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, Returned,
+    SettleApplied,
 };
 use crate::store::{Batch, Position, StoreError};
 
@@ -54,6 +57,8 @@ const APPLIED_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How far an intent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// Its record is not durable yet.
+    Deciding,
     /// Somebody sees to it.
     Sending,
     /// Some node could not be reached; or it comes from before a restart.
@@ -68,9 +73,17 @@ enum Stage {
 struct Open {
     /// The effects by node.
     effects: BTreeMap<u32, Vec<Effect>>,
+    /// In which lives the nodes have applied them.
+    lives: BTreeMap<u32, u64>,
     /// Names of this node that nobody may look up until all is done.
     hidden: Vec<Vec<u8>>,
     stage: Stage,
+}
+
+impl Open {
+    fn new(effects: BTreeMap<u32, Vec<Effect>>, stage: Stage) -> Self {
+        Self { effects, lives: BTreeMap::new(), hidden: Vec::new(), stage }
+    }
 }
 
 /// Promises of this node, and what it has applied for others.
@@ -88,6 +101,8 @@ pub(super) struct Intents {
     crowded: Event,
     /// All effects of some intent were applied.
     applied: Event,
+    /// Some intent is decided, or was refused.
+    decided: Event,
     /// One application of an intent at a time.
     applying: KeyedLock<IntentId>,
 }
@@ -101,6 +116,51 @@ impl Intents {
     fn nodes_of(&self, number: u64) -> Vec<u32> {
         let open = self.open.borrow();
         open.get(&number).map(|open| open.effects.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// A node has applied its effects of an intent.
+    fn applied_by(&self, number: u64, node: u32, life: u64) {
+        if let Some(open) = self.open.borrow_mut().get_mut(&number) {
+            open.lives.insert(node, life);
+        }
+    }
+
+    /// Are the effects of an intent durable everywhere, where `told` says in which lives nodes have
+    /// made theirs so? If a node has applied them in another life, the intent is left to be sent again.
+    fn is_durable(&self, number: u64, told: &BTreeMap<u32, u64>) -> bool {
+        let mut open = self.open.borrow_mut();
+        let Some(open) = open.get_mut(&number) else { return false };
+        let mut durable = true;
+        for node in open.effects.keys() {
+            match (told.get(node), open.lives.get(node)) {
+                (Some(now), Some(then)) if now == then => {}
+                (Some(_), _) => {
+                    durable = false;
+                    open.stage = Stage::Left;
+                }
+                (None, _) => durable = false,
+            }
+        }
+        durable
+    }
+
+    /// The effects at `node` that an earlier life of it may have forgotten, or that it must know
+    /// before anybody looks: those that it had applied, and those of names. By intent.
+    fn forgotten_by(&self, node: u32) -> Vec<(u64, Vec<Effect>)> {
+        let open = self.open.borrow();
+        let kept = open.iter().filter(|(_, open)| open.stage != Stage::Retired);
+        kept.filter_map(|(&number, open)| {
+            let effects = open.effects.get(&node)?;
+            let needed = open.lives.contains_key(&node) || has_name(effects);
+            needed.then(|| (number, effects.clone()))
+        })
+        .collect()
+    }
+
+    /// Intents that concern `node` are about to be decided.
+    fn are_deciding(&self, node: u32) -> bool {
+        let open = self.open.borrow();
+        open.values().any(|open| open.stage == Stage::Deciding && open.effects.contains_key(&node))
     }
 
     fn has_work(&self) -> bool {
@@ -149,14 +209,15 @@ impl Addition {
 
 impl MetaServer {
     pub(super) async fn execute(self: &Rc<Self>, request: Execute) -> Result<Vec<u64>, Error> {
-        let Execute { effects, claimed, durable, call } = request;
-        self.carry_out(call, None, effects, claimed, durable).await
+        let Execute { effects, claimed, since, durable, call } = request;
+        self.carry_out((call, since), None, effects, claimed, durable).await
     }
 
-    /// Does everything or nothing. Returns inodes that are gone.
+    /// Does everything or nothing, for a call that leans on what was claimed since an epoch. Returns
+    /// inodes that are gone.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
-        call: CallId,
+        call: (CallId, u64),
         addition: Option<Addition>,
         effects: Vec<Effect>,
         claimed: bool,
@@ -167,6 +228,7 @@ impl MetaServer {
         let decided = self.decide(call, addition, &here, claimed, number).await;
         if let (Err(_), Some(number)) = (&decided, number) {
             self.intents.open.borrow_mut().remove(&number);
+            self.intents.decided.tell();
         }
         let (position, mut gone) = decided?;
         let Some(number) = number else {
@@ -178,6 +240,10 @@ impl MetaServer {
         };
         // Nobody elsewhere may see what a crash could take back.
         self.store.durable(position).await.map_err(|_| Undelivered::Lost)?;
+        if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
+            open.stage = Stage::Sending;
+        }
+        self.intents.decided.tell();
         let sent = self.send(number, false).await;
         self.retire_later();
         gone.extend(sent.map_err(|_| Undelivered::Lost)?);
@@ -208,7 +274,7 @@ impl MetaServer {
             return Err(Undelivered::Busy.into());
         }
         let number = self.store.next_number();
-        open.insert(number, Open { effects, hidden: Vec::new(), stage: Stage::Sending });
+        open.insert(number, Open::new(effects, Stage::Deciding));
         Ok(Some(number))
     }
 
@@ -216,7 +282,7 @@ impl MetaServer {
     /// that were claimed cannot be looked up: a file on its way has one name or the other.
     async fn decide(
         &self,
-        call: CallId,
+        (call, since): (CallId, u64),
         addition: Option<Addition>,
         here: &[Effect],
         claimed: bool,
@@ -234,6 +300,10 @@ impl MetaServer {
         let now = self.context.now();
         let (position, staged) = self
             .record(|| {
+                if self.context.epoch().0 != since {
+                    // Some node has restarted, and may have forgotten what this leans on.
+                    return Err(Undelivered::Busy.into());
+                }
                 let mut batch = Batch::new();
                 let staged = self.stage(here, &held, Misfit::Refuse, &mut batch)?;
                 self.replies.put((call, outcome), now, &mut batch);
@@ -340,7 +410,9 @@ impl MetaServer {
             let applied = pin!(self.intents.applied.next());
             let stage = self.intents.open.borrow().get(&number).map(|open| open.stage);
             match stage {
-                Some(Stage::Sending | Stage::Left) => self.intents.crowded.tell(),
+                Some(Stage::Deciding | Stage::Sending | Stage::Left) => {
+                    self.intents.crowded.tell();
+                }
                 Some(Stage::Applied | Stage::Retired) | None => return Ok(()),
             }
             if let Either::Right(_) = select(applied, &mut patience).await {
@@ -357,16 +429,21 @@ impl MetaServer {
         durable: bool,
     ) -> Result<Vec<u64>, Error> {
         let call = Apply { intent: IntentId { node: self.node, number }, effects, durable };
-        for _ in 1..SEND_TRIES_MAX {
+        let mut tries = 1;
+        let Applied { life, gone } = loop {
             match ask(&self.context, NodeId::fs(node), call.clone()).await {
-                Err(Error::Undelivered { .. }) => self.context.sleep(SEND_PAUSE).await,
-                answer => return answer,
+                Err(Error::Undelivered { .. }) if tries < SEND_TRIES_MAX => {
+                    tries += 1;
+                    self.context.sleep(SEND_PAUSE).await;
+                }
+                answer => break answer?,
             }
-        }
-        ask(&self.context, NodeId::fs(node), call).await
+        };
+        self.intents.applied_by(number, node, life);
+        Ok(gone)
     }
 
-    pub(super) async fn apply_intent(&self, request: Apply) -> Result<Vec<u64>, Error> {
+    pub(super) async fn apply_intent(&self, request: Apply) -> Result<Applied, Error> {
         let Apply { intent, effects, durable } = request;
         let mark = keys::applied(intent);
         let _alone = self.intents.applying.exclusive(intent).await;
@@ -375,7 +452,7 @@ impl MetaServer {
                 let (from, to) = keys::only(&mark);
                 self.store.settled(&from, &to).await?;
             }
-            return Ok(Vec::new());
+            return Ok(Applied { life: self.life, gone: Vec::new() });
         }
         let held = self.hold(&effects, true).await?;
         let (position, staged) = self
@@ -393,7 +470,7 @@ impl MetaServer {
         self.give_up_claims(&effects, intent.node);
         drop(held);
         self.settle_record(position, durable).await?;
-        Ok(gone)
+        Ok(Applied { life: self.life, gone })
     }
 
     /// Retires intents in the background, as long as there are any.
@@ -425,13 +502,12 @@ impl MetaServer {
         let below = self.intents.retired_below.get();
         let told = nodes.into_iter().map(|node| async move {
             let call = SettleApplied { node: self.node, below };
-            ask(&self.context, NodeId::fs(node), call).await.is_ok().then_some(node)
+            Some((node, ask(&self.context, NodeId::fs(node), call).await.ok()?))
         });
-        let told: BTreeSet<u32> = join_all(told).await.into_iter().flatten().collect();
-        let is_told = |node: &u32, last: &u64| told.contains(node) && *last < below;
+        let told: BTreeMap<u32, u64> = join_all(told).await.into_iter().flatten().collect();
+        let is_told = |node: &u32, last: &u64| told.contains_key(node) && *last < below;
         self.intents.untold.borrow_mut().retain(|node, last| !is_told(node, last));
-        applied
-            .retain(|&number| self.intents.nodes_of(number).iter().all(|node| told.contains(node)));
+        applied.retain(|&number| self.intents.is_durable(number, &told));
         if !applied.is_empty() {
             self.delete_promises(&applied).await?;
             self.intents.retired(&applied);
@@ -451,11 +527,12 @@ impl MetaServer {
     }
 
     /// All effects that came from `node` are durable; those of retired intents are forgotten.
-    pub(super) async fn settle_applied(&self, request: SettleApplied) -> Result<(), Error> {
+    pub(super) async fn settle_applied(&self, request: SettleApplied) -> Result<u64, Error> {
         let SettleApplied { node, below } = request;
         let mark = |number| keys::applied(IntentId { node, number });
         self.store.settled(&mark(0), &mark(u64::MAX)).await?;
-        self.forget_marks(mark(0), mark(below)).await
+        self.forget_marks(mark(0), mark(below)).await?;
+        Ok(self.life)
     }
 
     async fn forget_marks(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), Error> {
@@ -476,8 +553,7 @@ impl MetaServer {
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let number = keys::intent_number(&key).ok_or_else(bad)?;
             let (_, effects) = self.split(decode(&value).map_err(|_| bad())?);
-            let open = Open { effects, hidden: Vec::new(), stage: Stage::Left };
-            self.intents.open.borrow_mut().insert(number, open);
+            self.intents.open.borrow_mut().insert(number, Open::new(effects, Stage::Left));
         }
         Ok(())
     }
@@ -495,9 +571,44 @@ impl MetaServer {
         }
         let finished = self.intents.at_stage(Stage::Applied);
         self.delete_promises(&finished).await?;
-        // All marks are forgotten together, in the next phase.
-        self.intents.open.borrow_mut().clear();
-        self.intents.retired_below.set(finished.last().map_or(0, |last| last.saturating_add(1)));
+        self.intents.retired(&finished);
+        Ok(())
+    }
+
+    /// This node has come back while others lived on.
+    pub(super) async fn rejoin(self: &Rc<Self>) -> Result<(), Error> {
+        // First: whoever gives up what an earlier life has claimed must have what that has promised.
+        self.finish_intents().await?;
+        let others = (0..self.context.fs_nodes()).filter(|node| *node != self.node);
+        let told =
+            others.map(|node| ask(&self.context, NodeId::fs(node), Returned { node: self.node }));
+        join_all(told).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
+        self.recovering.set(false);
+        // The others keep marks of what was promised here.
+        Self::retire_later(self);
+        Ok(())
+    }
+
+    /// Tells a node that has come back alone what it may have forgotten. What is decided from now on
+    /// was begun in this epoch, and so leans on its new life.
+    pub(super) async fn returned(&self, node: u32) -> Result<(), Error> {
+        self.directories.give_up(NodeId::fs(node));
+        loop {
+            let decided = self.intents.decided.next();
+            if !self.intents.are_deciding(node) {
+                break;
+            }
+            decided.await;
+        }
+        let forgotten = self.intents.forgotten_by(node);
+        let sent = forgotten.into_iter().map(|(number, effects)| {
+            let durable = effects.iter().any(moves_directory);
+            self.send_to(node, number, effects, durable)
+        });
+        let mut sent = stream::iter(sent).buffer_unordered(FINISHED_AT_ONCE);
+        while let Some(applied) = sent.next().await {
+            applied?;
+        }
         Ok(())
     }
 
@@ -505,6 +616,8 @@ impl MetaServer {
     pub(super) async fn end_recovery(&self) -> Result<(), Error> {
         let (from, to) = keys::all_applied();
         self.forget_marks(from, to).await?;
+        self.intents.untold.borrow_mut().clear();
+        self.recovering.set(false);
         for ino in self.gone() {
             self.trim(ino).await?;
         }

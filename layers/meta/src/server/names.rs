@@ -80,14 +80,14 @@ impl MetaServer {
     }
 
     pub(super) async fn add_file(self: &Rc<Self>, request: AddFile) -> Result<Attributes, Error> {
-        let AddFile { directory, name, inode, effects, durable, call } = request;
+        let AddFile { directory, name, inode, effects, since, durable, call } = request;
         let nodes = u64::from(self.context.fs_nodes());
         let ino = self.store.next_number() * nodes + u64::from(self.node);
         let generation = self.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
         let attributes = made.attributes;
         let addition = Addition { key: keys::name(directory, &name), made };
-        self.carry_out(call, Some(addition), effects, false, durable).await?;
+        self.carry_out((call, since), Some(addition), effects, false, durable).await?;
         Ok(attributes)
     }
 

@@ -37,6 +37,8 @@ struct Written {
     dropped: Vec<PageRef>,
     map_pages: Vec<PageRef>,
     unsynced: Vec<Unsynced>,
+    /// Copies of the root that could not be written.
+    lacking: u32,
 }
 
 struct PageSpace<'a>(&'a RefCell<State>);
@@ -143,6 +145,7 @@ impl Store {
             dropped: std::mem::take(&mut rewrite.dropped),
             map_pages: Vec::new(),
             unsynced: std::mem::take(&mut rewrite.unsynced),
+            lacking: 0,
         };
         self.write_map(frozen, &mut written, generation).await?;
         // The header of the segment where the log goes on may be on its way with the records that
@@ -162,10 +165,12 @@ impl Store {
             start: frozen.start,
             position: frozen.position,
             counter: frozen.counter,
+            lacking: self.state.borrow().lacking,
             tree,
             map: written.map_pages[0],
         };
-        root.write(self.pages.device()).await.map_err(StoreError::Failed)?;
+        let lacking = root.write(self.pages.device()).await;
+        written.lacking = lacking.map_err(StoreError::Failed)?;
         Ok((root, written))
     }
 
@@ -230,6 +235,7 @@ impl State {
         self.frozen = None;
         self.frozen_position = None;
         self.root = root;
+        self.lacking = written.lacking;
         written.tree_pages.iter().for_each(|run| self.space.set_kept(*run, true));
         written.dropped.iter().for_each(|page| self.free_page(page.run()));
         for page in std::mem::replace(&mut self.map_pages, written.map_pages.clone()) {

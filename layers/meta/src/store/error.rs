@@ -25,6 +25,20 @@ pub enum StoreError {
         /// The epoch of the newest root.
         epoch: u64,
     },
+    /// A disk lacks what was durable on it: it was put back from an older image, or it has answered
+    /// writes and not done them. Nothing was changed.
+    #[error(
+        "disk {disk} of disk node {disk_node} is an older image of itself, or has lost writes: \
+         {what} are missing there that were durable; put its newest copy back"
+    )]
+    Outdated {
+        /// The disk node.
+        disk_node: u32,
+        /// The disk within the node.
+        disk: u32,
+        /// What is missing.
+        what: &'static str,
+    },
     /// A checksum or an identity does not match, and no copy helps. Nothing was changed.
     #[error("{what} at block {block} is damaged")]
     Damaged {

@@ -11,11 +11,11 @@ use runtime::Context;
 
 use super::error::StoreError;
 use super::groups::Run;
-use super::open::{Past, pages, recover};
+use super::open::{Past, outdated, pages, recover};
 use super::overlay::Merged;
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
 use super::rewrite::Change;
-use super::root;
+use super::root::{self, RootCopies};
 use super::tree::Pages;
 
 /// Above every key.
@@ -26,6 +26,7 @@ const KEYS_END: [u8; KEY_BYTES_MAX + 1] = [u8::MAX; KEY_BYTES_MAX + 1];
 pub struct Image {
     pages: Pages,
     past: Past,
+    root_copies: RootCopies,
 }
 
 /// What every block that the store itself needs is used for.
@@ -53,14 +54,29 @@ impl Image {
         node: u32,
     ) -> Result<Self, StoreError> {
         let pages = pages(context, stripes, node);
-        let root = root::newest(pages.device(), pages.owner()).await?;
+        let (root, root_copies) = root::newest(pages.device(), pages.owner()).await?;
         let past = recover(&pages, root).await?;
-        Ok(Self { pages, past })
+        Ok(Self { pages, past, root_copies })
     }
 
     /// How many disks that should have a copy of the newest root have none, of how many.
-    pub async fn missing_roots(&self) -> (usize, usize) {
-        root::missing_copies(self.pages.device(), &self.past.root).await
+    pub fn missing_roots(&self) -> (usize, usize) {
+        let RootCopies { count, lacking, unreadable, .. } = &self.root_copies;
+        (lacking.len() + unreadable.len(), *count)
+    }
+
+    /// What one copy of the log lacks and the other has, in words, disk by disk.
+    pub fn missing_log(&self) -> Vec<String> {
+        self.past.log_copies.tell()
+    }
+
+    /// A disk that lacks what was durable on it, as a mount would tell it.
+    pub fn outdated(&self) -> Option<StoreError> {
+        let device = self.pages.device();
+        let by_roots = self.root_copies.outdated.map(|disk| (disk, "root records"));
+        let (disk, what) =
+            by_roots.or_else(|| Some((self.past.log_copies.outdated()?, "entries of a log")))?;
+        Some(outdated(device, disk, what))
     }
 
     /// How its space is used.

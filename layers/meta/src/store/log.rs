@@ -5,6 +5,7 @@
 //! written again. So a valid entry proves that all before it were durable, and what replay finds
 //! broken without a valid successor was never acknowledged.
 
+pub(crate) mod copies;
 pub(crate) mod format;
 pub(crate) mod replay;
 

@@ -14,6 +14,7 @@ use super::device::Device;
 use super::error::StoreError;
 use super::groups::GroupLayout;
 use super::limits;
+use super::log::copies::LogCopies;
 use super::log::format::LogId;
 use super::log::replay::replay;
 use super::log::{Log, Segment};
@@ -38,6 +39,7 @@ pub(super) struct Past {
     pub(super) root: Root,
     pub(super) map_pages: Vec<PageRef>,
     pub(super) segments: Vec<Segment>,
+    pub(super) log_copies: LogCopies,
 }
 
 impl Store {
@@ -68,12 +70,14 @@ impl Store {
             start: nothing,
             position: 0,
             counter: NUMBER_FIRST,
+            lacking: 0,
             tree: Tree::default(),
             map: PageRef::default(),
         };
         let (map_pages, segments) = (Vec::new(), Vec::new());
-        let past = Past { space, overlay: Overlay::default(), root, map_pages, segments };
-        Self::start(ctx, pages, past).await?;
+        let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
+        let past = Past { space, overlay, root, map_pages, segments, log_copies };
+        Self::start(ctx, pages, past, 0).await?;
         Ok(())
     }
 
@@ -87,15 +91,29 @@ impl Store {
         node: u32,
     ) -> Result<Rc<Self>, StoreError> {
         let pages = pages(&ctx, stripes, node);
-        let root = root::newest(pages.device(), pages.owner()).await?;
+        let (root, copies) = root::newest(pages.device(), pages.owner()).await?;
         if root.log.epoch > ctx.epoch().0 {
             return Err(StoreError::Fenced { epoch: root.log.epoch });
         }
+        if let Some(disk) = copies.outdated {
+            return Err(outdated(pages.device(), disk, "root records"));
+        }
         let past = recover(&pages, root).await?;
-        Self::start(ctx, pages, past).await
+        if let Some(disk) = past.log_copies.outdated() {
+            return Err(outdated(pages.device(), disk, "entries of a log"));
+        }
+        past.log_copies.warn(node);
+        let lacking = root.heal(pages.device(), &copies).await;
+        Self::start(ctx, pages, past, lacking).await
     }
 
-    async fn start(ctx: Context, pages: Pages, past: Past) -> Result<Rc<Self>, StoreError> {
+    /// Goes on from `past`, of whose root copies are `lacking`.
+    async fn start(
+        ctx: Context,
+        pages: Pages,
+        past: Past,
+        lacking: u32,
+    ) -> Result<Rc<Self>, StoreError> {
         let id = LogId { owner: pages.owner(), id: ctx.random(), epoch: ctx.epoch().0 };
         let geometry = *pages.device().geometry();
         let last = past.segments.last().map_or(0, |segment| segment.sequence);
@@ -106,12 +124,19 @@ impl Store {
         let mut log = Log::new(id, &geometry, position, past.segments, (last + 1, here, next));
         let header = log.first_round();
         let content = (space, past.overlay);
-        let state = State::new(geometry, content, log, past.root, past.map_pages);
+        let mut state = State::new(geometry, content, log, past.root, past.map_pages);
+        state.lacking = lacking;
         let store = Self::new(ctx, pages, state);
         store.write_round(&header).await?;
         store.write_checkpoint().await?;
         Ok(store)
     }
+}
+
+/// The disk with this number, over the disk nodes first.
+pub(super) fn outdated(device: &Device, disk: u32, what: &'static str) -> StoreError {
+    let nodes = device.geometry().disk_nodes;
+    StoreError::Outdated { disk_node: disk % nodes, disk: disk / nodes, what }
 }
 
 pub(super) fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32) -> Pages {
@@ -133,10 +158,11 @@ pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreErro
         }
         space.set_busy(page.run().blocks(), true);
     }
-    let mut past = Past { space, overlay: Overlay::default(), root, map_pages, segments: vec![] };
+    let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
+    let mut past = Past { space, overlay, root, map_pages, segments: vec![], log_copies };
     let mut last = None;
     let apply = |head, ops| past.replay_record(&mut last, head, ops);
-    let segments = replay(pages.device(), root.log, root.start, apply).await?;
+    let (segments, log_copies) = replay(pages.device(), root.log, root.start, apply).await?;
     // Only now: a block that a record freed may have become a part of the log later.
     for stripe in segments.iter().flat_map(|segment| segment.pair.stripes()) {
         let run = past.space.layout().stripe_run(stripe);
@@ -146,6 +172,7 @@ pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreErro
         past.space.set_busy(run.blocks(), true);
     }
     past.segments = segments;
+    past.log_copies = log_copies;
     past.root.counter += NUMBERS_AHEAD;
     Ok(past)
 }

@@ -34,17 +34,35 @@ pub(crate) struct Root {
     pub(crate) position: u64,
     /// The next inode number.
     pub(crate) counter: u64,
+    /// Copies of the root before that could not be written: one bit for each of its disks.
+    pub(crate) lacking: u32,
     pub(crate) tree: Tree,
     /// The first page of the space map.
     pub(crate) map: PageRef,
 }
 
+/// What the copies of a node's roots tell of the disks that hold them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RootCopies {
+    /// Copies of the newest root that there should be.
+    pub(crate) count: usize,
+    /// Disks that could be read and do not have it: its write was under way, or it is damaged.
+    pub(crate) lacking: Vec<u32>,
+    /// Disks that could not be read.
+    pub(crate) unreadable: Vec<u32>,
+    /// A disk that does not even have the root before: that was on all of them before the newest one
+    /// was written anywhere.
+    pub(crate) outdated: Option<u32>,
+}
+
 /// What a slot holds.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Slot {
     Root(Box<Root>),
     Foreign,
     Future(u16),
+    /// Something that was written, and is not whole.
+    Rotten,
     Nothing,
 }
 
@@ -56,7 +74,7 @@ impl Root {
         0u16.put(&mut out);
         self.log.owner.volume.put(&mut out);
         self.log.owner.node.put(&mut out);
-        0u32.put(&mut out);
+        self.lacking.put(&mut out);
         for field in [
             self.generation,
             self.log.epoch,
@@ -87,7 +105,8 @@ impl Root {
             return Slot::Nothing;
         };
         if crc32c(content).to_le_bytes() != checksum {
-            return Slot::Nothing;
+            let is_empty = slot.iter().all(|&byte| byte == 0);
+            return if is_empty { Slot::Nothing } else { Slot::Rotten };
         }
         Self::decode_content(content, owner).unwrap_or(Slot::Nothing)
     }
@@ -104,7 +123,7 @@ impl Root {
         }
         u16::take(input)?;
         let found = Owner { volume: VolumeId::take(input)?, node: u32::take(input)? };
-        u32::take(input)?;
+        let lacking = u32::take(input)?;
         if found.volume != owner.volume {
             return Ok(Slot::Foreign);
         }
@@ -136,6 +155,7 @@ impl Root {
             start,
             position,
             counter,
+            lacking,
             tree: Tree { top, height, keys, pages },
             map: PageRef::take(input)?,
         })))
@@ -147,22 +167,40 @@ impl Root {
     }
 
     /// Writes the root to its slot on all root disks. It counts once a majority has it, so that
-    /// [`newest`], which needs the others, meets at least one copy.
-    pub(crate) async fn write(&self, device: &Device) -> Result<(), DiskError> {
+    /// [`newest`], which needs the others, meets at least one copy. Returns the copies that are
+    /// missing, for the next root to tell.
+    pub(crate) async fn write(&self, device: &Device) -> Result<u32, DiskError> {
         let disks = disks(device.geometry(), self.log.owner.node);
         let needed = disks.len() / 2 + 1;
-        let slot = slot(self.log.owner.node, self.generation);
-        let writes = disks.iter().map(|&disk| device.write_slot(disk, slot, self.encode()));
-        let results = join_all(writes).await;
-        let written = results.iter().filter(|result| result.is_ok()).count();
-        match results.into_iter().find_map(Result::err) {
-            Some(error) if written < needed => Err(error),
-            Some(error) => {
-                tracing::warn!(%error, generation = self.generation, "a root copy is missing");
-                Ok(())
-            }
-            None => Ok(()),
+        let (missing, error) = self.write_to(device, &disks).await;
+        match error {
+            Some(error) if disks.len() - (missing.count_ones() as usize) < needed => Err(error),
+            _ => Ok(missing),
         }
+    }
+
+    /// Writes the root again to those of its disks that lack it, so that it is on all before the next
+    /// one is on any. Returns the copies that are still missing.
+    pub(crate) async fn heal(&self, device: &Device, copies: &RootCopies) -> u32 {
+        let lacking: Vec<u32> = copies.lacking.iter().chain(&copies.unreadable).copied().collect();
+        self.write_to(device, &lacking).await.0
+    }
+
+    /// Bits of the disks on which this failed, and one of the errors.
+    async fn write_to(&self, device: &Device, to: &[u32]) -> (u32, Option<DiskError>) {
+        let node = self.log.owner.node;
+        let slot = slot(node, self.generation);
+        let writes = to.iter().map(|&disk| device.write_slot(disk, slot, self.encode()));
+        let results = join_all(writes).await;
+        let (mut missing, mut failure) = (0, None);
+        for (&disk, result) in to.iter().zip(results) {
+            let Err(error) = result else { continue };
+            tracing::warn!(%error, node, disk, self.generation, "a root copy is missing");
+            let copy = disks(device.geometry(), node).iter().position(|&other| other == disk);
+            missing |= copy.map_or(0, |copy| 1 << copy);
+            failure = Some(error);
+        }
+        (missing, failure)
     }
 }
 
@@ -178,46 +216,73 @@ fn disks(geometry: &Geometry, node: u32) -> Vec<u32> {
     (0..COPIES_MAX.min(count)).map(|copy| (node + copy) % count).collect()
 }
 
-/// On how many of the disks that should have it `root` is missing, of how many.
-pub(crate) async fn missing_copies(device: &Device, root: &Root) -> (usize, usize) {
-    let owner = root.log.owner;
-    let disks = disks(device.geometry(), owner.node);
-    let slot = slot(owner.node, root.generation);
-    let reads = join_all(disks.iter().map(|&disk| device.read_slot(disk, slot))).await;
-    let has_it = |read: &Result<Bytes, DiskError>| {
-        let found = read.as_ref().map(|slot| Root::decode(slot, owner));
-        matches!(found, Ok(Slot::Root(found)) if found.age() == root.age())
-    };
-    (reads.iter().filter(|read| !has_it(read)).count(), disks.len())
+/// The slots of one disk; `None` if it cannot be read.
+struct Copy {
+    disk: u32,
+    slots: Option<Vec<Slot>>,
 }
 
-/// The newest root of a node.
-pub(crate) async fn newest(device: &Device, owner: Owner) -> Result<Root, StoreError> {
-    let disks = disks(device.geometry(), owner.node);
+impl Copy {
+    fn roots(&self) -> impl Iterator<Item = &Root> {
+        self.slots.iter().flatten().filter_map(|slot| match slot {
+            Slot::Root(root) => Some(&**root),
+            Slot::Foreign | Slot::Future(_) | Slot::Rotten | Slot::Nothing => None,
+        })
+    }
+
+    /// The disk has not got the root `before` nor any later one, and what is in its place says so.
+    fn is_before(&self, before: &Root) -> bool {
+        let place = (before.generation % u64::from(SLOTS_PER_NODE)) as usize;
+        let slot = self.slots.as_ref().and_then(|slots| slots.get(place));
+        slot.is_some_and(|slot| *slot != Slot::Rotten)
+            && self.roots().all(|root| root.age() < before.age())
+    }
+}
+
+/// The newest root of a node, and what its copies tell.
+pub(crate) async fn newest(
+    device: &Device,
+    owner: Owner,
+) -> Result<(Root, RootCopies), StoreError> {
     let slots = 0..u64::from(SLOTS_PER_NODE);
-    let reads = disks.iter().map(|&disk| {
+    let reads = disks(device.geometry(), owner.node).into_iter().map(|disk| {
         let slots = slots.clone().map(move |index| device.read_slot(disk, slot(owner.node, index)));
-        async move { join_all(slots).await.into_iter().collect::<Result<Vec<_>, _>>() }
+        async move { (disk, join_all(slots).await.into_iter().collect::<Result<Vec<_>, _>>()) }
     });
-    let (mut readable, mut failure) = (0, None);
-    let mut slots = Vec::new();
-    for read in join_all(reads).await {
-        match read {
-            Ok(read) => {
-                readable += 1;
-                slots.extend(read.iter().map(|slot| Root::decode(slot, owner)));
-            }
-            Err(error) => failure = Some(error),
-        }
+    let (mut copies, mut failure) = (Vec::new(), None);
+    for (disk, read) in join_all(reads).await {
+        let decode = |read: Vec<Bytes>| read.iter().map(|slot| Root::decode(slot, owner)).collect();
+        let slots = read.map(decode).map_err(|error| failure = Some(error)).ok();
+        copies.push(Copy { disk, slots });
     }
     // A root is on more than half of the disks, so it is on at least one of these.
-    let needed = disks.len() - disks.len() / 2;
+    let readable = copies.iter().filter(|copy| copy.slots.is_some()).count();
     if let Some(error) = failure
-        && readable < needed
+        && readable < copies.len() - copies.len() / 2
     {
         return Err(error.into());
     }
-    choose(slots)
+    let root = choose(copies.iter().filter_map(|copy| copy.slots.clone()).flatten().collect())?;
+    Ok((root, compare(&copies, &root)))
+}
+
+/// What the copies tell, of which `newest` is the newest root.
+fn compare(copies: &[Copy], newest: &Root) -> RootCopies {
+    let earlier = copies.iter().flat_map(Copy::roots).filter(|root| root.age() < newest.age());
+    let before = earlier.max_by_key(|root| root.age());
+    let mut told = RootCopies { count: copies.len(), ..RootCopies::default() };
+    for (bit, copy) in copies.iter().enumerate() {
+        let is_excused = newest.lacking & (1 << bit) != 0;
+        if copy.slots.is_none() {
+            told.unreadable.push(copy.disk);
+        } else if copy.roots().all(|root| root.age() < newest.age()) {
+            told.lacking.push(copy.disk);
+            if !is_excused && before.is_some_and(|before| copy.is_before(before)) {
+                told.outdated = Some(copy.disk);
+            }
+        }
+    }
+    told
 }
 
 fn choose(slots: Vec<Slot>) -> Result<Root, StoreError> {
@@ -233,7 +298,7 @@ fn choose(slots: Vec<Slot>) -> Result<Root, StoreError> {
             Slot::Future(version) => {
                 return Err(StoreError::FutureVersion { version, known: FORMAT_VERSION });
             }
-            Slot::Nothing => {}
+            Slot::Rotten | Slot::Nothing => {}
         }
     }
     best.ok_or(if foreign { StoreError::ForeignVolume } else { StoreError::NoRoot })
@@ -257,6 +322,7 @@ mod tests {
             start: Segment { sequence: 14, pair: Pair { a: 15, b: 16 } },
             position: 17,
             counter: 18,
+            lacking: 5,
             tree: Tree { top: None, height: 0, keys: 0, pages: 0 },
             map: map.unwrap(),
         }
@@ -267,7 +333,7 @@ mod tests {
         let slot = root().encode();
         let mut golden = b"mdRT\x01\x00\x00\x00".to_vec();
         golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        golden.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0]);
         for field in [11u64, 12, 13, 14, 15, 16, 17, 18, 0, 0] {
             golden.extend_from_slice(&field.to_le_bytes());
         }
@@ -294,7 +360,7 @@ mod tests {
         assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), Slot::Nothing);
         let mut future = slot.to_vec();
         future[4] = 2;
-        assert_eq!(Root::decode(&future, OWNER), Slot::Nothing, "its checksum is wrong");
+        assert_eq!(Root::decode(&future, OWNER), Slot::Rotten, "its checksum is wrong");
         assert_eq!(Root::decode(&stamp(future), OWNER), Slot::Future(2));
         assert_eq!(choose(vec![Slot::Foreign, Slot::Nothing]), Err(StoreError::ForeignVolume));
         assert_eq!(choose(vec![Slot::Nothing]), Err(StoreError::NoRoot));
@@ -308,6 +374,37 @@ mod tests {
         };
         let best = choose(vec![with(3, 9), with(4, 7), with(4, 8), with(2, 20)]).unwrap();
         assert_eq!(best.age(), (4, 8));
+    }
+
+    /// A disk with these generations, and `rotten` ones.
+    fn copy(disk: u32, generations: &[u64], rotten: &[u64]) -> Copy {
+        let mut slots = vec![Slot::Nothing; SLOTS_PER_NODE as usize];
+        for &generation in generations {
+            let root = Root { generation, lacking: 0, ..root() };
+            slots[(generation % 8) as usize] = Slot::Root(Box::new(root));
+        }
+        rotten.iter().for_each(|generation| slots[(generation % 8) as usize] = Slot::Rotten);
+        Copy { disk, slots: Some(slots) }
+    }
+
+    #[test]
+    fn a_disk_that_lacks_two_roots_is_told_from_a_crash_and_from_rot() {
+        let newest = |lacking| Root { generation: 20, lacking, ..root() };
+        let whole = || copy(1, &[17, 18, 19, 20], &[]);
+        let other = |generations: &[u64], rotten: &[u64], lacking| {
+            compare(&[whole(), copy(2, generations, rotten)], &newest(lacking))
+        };
+        assert_eq!(other(&[18, 19, 20], &[], 0), RootCopies { count: 2, ..RootCopies::default() });
+        let crash = other(&[17, 18, 19], &[], 0);
+        assert_eq!((crash.lacking, crash.outdated), (vec![2], None), "a crash at its last write");
+        assert_eq!(other(&[16, 17, 18], &[], 0).outdated, Some(2));
+        assert_eq!(other(&[], &[], 0).outdated, Some(2), "it was empty then");
+        assert_eq!(other(&[16, 17, 18], &[19], 0).outdated, None, "rot, and a crash");
+        assert_eq!(other(&[16, 17, 18], &[], 0b10).outdated, None, "its write failed");
+        assert_eq!(other(&[16, 17, 18], &[], 0b01).outdated, Some(2), "another's write failed");
+        let dead = Copy { disk: 2, slots: None };
+        let told = compare(&[whole(), dead], &newest(0));
+        assert_eq!((told.unreadable, told.outdated), (vec![2], None));
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) frozen_position: Option<u64>,
     /// The newest durable root.
     pub(crate) root: Root,
+    /// Copies of it that could not be written ([`Root::lacking`]).
+    pub(crate) lacking: u32,
     /// The pages of its space map.
     pub(crate) map_pages: Vec<PageRef>,
     /// The next inode number.
@@ -97,6 +99,7 @@ impl State {
             counter: root.counter,
             recorded: root.counter,
             root,
+            lacking: 0,
             map_pages,
             waiting: VecDeque::new(),
             waiting_blocks: 0,

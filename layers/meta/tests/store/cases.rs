@@ -241,6 +241,24 @@ fn many_waiters_share_one_group_commit() {
 }
 
 #[test]
+fn both_copies_of_a_group_commit_are_written_at_once_and_waited_for_once() {
+    const DELAY_US: u64 = 100;
+    with_seed(|rng| {
+        let mut bench = bench(rng);
+        let store = bench.mount();
+        bench.disk.set_delay(DELAY_US);
+        let (disk, ctx) = (bench.disk.clone(), bench.world.ctx.clone());
+        bench.run(async move {
+            let position = patiently(&store, put("k", "v")).await.unwrap();
+            let (began, calls) = (ctx.now(), disk.changes());
+            store.durable(position).await.unwrap();
+            assert_eq!(ctx.now() - began, Duration::from_micros(2 * DELAY_US), "write, then sync");
+            assert_eq!(disk.changes() - calls, 3, "two writes, and one sync for both");
+        });
+    });
+}
+
+#[test]
 fn a_batch_that_cannot_be_is_refused_and_changes_nothing() {
     with_seed(|rng| {
         let mut bench = bench(rng);
@@ -337,6 +355,62 @@ fn damage_in_the_middle_of_the_log_is_told_and_a_torn_end_is_dropped() {
                 }
             }
         }
+    });
+}
+
+/// Commits so many batches, each durable by itself.
+async fn commit_one_by_one(store: &Store, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let position = patiently(store, put(number_key(number), "later")).await.unwrap();
+        store.durable(position).await.unwrap();
+    }
+}
+
+#[test]
+fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
+    with_seed(|rng| {
+        let mut refused_for = [0, 0];
+        for (disk_node, disk) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            for checkpoints in [0, 2] {
+                let mut bench = Bench::new(rng, geometry(64 << 10, 2, 200));
+                let store = bench.mount();
+                let before = store.clone();
+                bench.run(async move { commit_one_by_one(&before, 0..5).await });
+                let old = bench.disk.image(disk_node, disk);
+                bench.run(async move {
+                    for _ in 0..checkpoints {
+                        commit_one_by_one(&store, 5..15).await;
+                        store.checkpoint().await.unwrap();
+                    }
+                    commit_one_by_one(&store, 15..30).await;
+                });
+                bench.crash();
+                let newest = bench.disk.image(disk_node, disk);
+                bench.disk.put_back(disk_node, disk, &old);
+                match bench.try_mount() {
+                    Err(StoreError::Outdated { disk_node: named_node, disk: named, .. }) => {
+                        assert_eq!((named_node, named), (disk_node, disk));
+                        refused_for[usize::from(checkpoints > 0)] += 1;
+                    }
+                    // It has neither roots nor log, but a page: that one is of another time.
+                    Err(error) => {
+                        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+                        assert!((disk_node, disk) == (0, 0) && checkpoints > 0, "{error}");
+                    }
+                    // Nothing was written to it that is read at a mount.
+                    Ok(store) => {
+                        let count = if checkpoints > 0 { 30 } else { 20 };
+                        assert_eq!(bench.content(&store).len(), count);
+                    }
+                }
+                bench.crash();
+                bench.disk.put_back(disk_node, disk, &newest);
+                let store = bench.mount();
+                assert!(bench.content(&store).len() >= 20, "with its own newest disk");
+            }
+        }
+        // Without a checkpoint the two disks that hold the log tell; with some, the three with roots.
+        assert!(refused_for[0] >= 2 && refused_for[1] >= 3, "{refused_for:?}");
     });
 }
 

@@ -57,6 +57,23 @@ struct Inner {
     changes: u64,
 }
 
+/// What was durable on one disk at some time.
+pub(crate) struct Image {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    slots: BTreeMap<(u32, u32), Vec<u8>>,
+}
+
+/// The disk node and the disk of a block.
+fn disk_of(geometry: &Geometry, block: u64) -> (u32, u32) {
+    let place = geometry.place(block / u64::from(geometry.blocks_per_stripe()));
+    (place.disk_node, place.disk)
+}
+
+/// The same of a slot's disk, counted over the disk nodes first.
+fn slot_disk_of(geometry: &Geometry, disk: u32) -> (u32, u32) {
+    (disk % geometry.disk_nodes, disk / geometry.disk_nodes)
+}
+
 struct Version {
     number: u64,
     answered: bool,
@@ -282,6 +299,32 @@ impl MemoryDisk {
     pub(crate) fn is_entry_with(&self, block: u64, bytes: &[u8]) -> bool {
         let data = self.inner.borrow().read_block(block);
         data.starts_with(b"mdLE") && data.windows(bytes.len()).any(|window| window == bytes)
+    }
+
+    /// All that is durable on one disk, slots too.
+    pub(crate) fn image(&self, disk_node: u32, disk: u32) -> Image {
+        let inner = self.inner.borrow();
+        let is_there = |place: (u32, u32)| place == (disk_node, disk);
+        let geometry = &inner.geometry;
+        let blocks = inner.durable.iter().filter(|(block, _)| is_there(disk_of(geometry, **block)));
+        let slots =
+            inner.slots.iter().filter(|((disk, _), _)| is_there(slot_disk_of(geometry, *disk)));
+        Image {
+            blocks: blocks.map(|(block, data)| (*block, data.clone())).collect(),
+            slots: slots.map(|(place, data)| (*place, data.clone())).collect(),
+        }
+    }
+
+    /// One disk is as it was; nothing may be on its way.
+    pub(crate) fn put_back(&self, disk_node: u32, disk: u32, image: &Image) {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let geometry = inner.geometry;
+        let stays = |place: (u32, u32)| place != (disk_node, disk);
+        inner.durable.retain(|block, _| stays(disk_of(&geometry, *block)));
+        inner.slots.retain(|(slot_disk, _), _| stays(slot_disk_of(&geometry, *slot_disk)));
+        inner.durable.extend(image.blocks.clone());
+        inner.slots.extend(image.slots.clone());
     }
 
     /// The slots of these disks can neither be read nor written.

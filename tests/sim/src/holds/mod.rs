@@ -136,13 +136,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
     scene.lively("an end", workload.nothing_is_left()).await;
     scene.stop_and_start().await;
     let audit = scene.lively("an audit", scene.cluster.audit()).await;
-    let mut flaws = flaws(audit.expect("a sound store"));
-    if scene.restarts() > 0 {
-        // A node that crashes alone forgets what it had applied for others and not made durable yet:
-        // known, and open (docs/bugs.md, ADR 7).
-        flaws.retain(|flaw| !flaw.contains("a file has no name"));
-    }
-    assert_eq!(flaws, Vec::<String>::new());
+    assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
 }
 
 impl Holds<'_> {
@@ -267,7 +261,7 @@ impl Holds<'_> {
     }
 
     /// Removes the name, or gives it to another file, durably. False if a restart of a node has
-    /// come between, after which a rename may hold its names for ever (ADR 7).
+    /// come between: then nobody knows which file has the name.
     async fn take_name(
         &self,
         path: &str,
@@ -282,10 +276,8 @@ impl Holds<'_> {
             let made = self.ask(async || system.open(&other, options).await).await?;
             made.unwrap_or_else(|error| panic!("{other} cannot be made: {error}"));
             let renamed = self.rename(&system, &other, path, restarts).await?;
-            // An answered rename may be lost as a whole by a restart before this, and then the file
-            // has its name again.
             self.ask(async || system.sync().await).await?.expect("all can be made durable");
-            return Ok(renamed && self.scene.restarts() == restarts);
+            return Ok(renamed);
         }
         loop {
             match self.ask(async || system.remove_file(path).await).await? {
@@ -314,13 +306,9 @@ impl Holds<'_> {
             if self.scene.is_powerless() {
                 return Err(PowerCut);
             }
-            if self.scene.restarts() > restarts {
-                return Ok(false);
-            }
             match renamed {
-                Ok(()) => return Ok(true),
-                Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => {
-                    return Ok(true);
+                Ok(()) | Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => {
+                    return Ok(self.scene.restarts() == restarts);
                 }
                 Err(Error { cause: Cause::FileIo(error), .. }) if self.scene.excuses(error) => {}
                 Err(error) => panic!("{from} cannot be renamed: {error}"),

@@ -1,45 +1,49 @@
 //! Reading a log back, from the segment that a root names to its torn end.
 
+use std::ops::Range;
+
 use blockio::BLOCK_SIZE;
 use blockio::protocol::Error as DiskError;
 use bytes::Bytes;
+use futures::future::join;
 use runtime::wire::{Decoder, Malformed};
 
 use super::Segment;
+use super::copies::{LogCopies, Seen};
 use super::format::{self, LogId, Pair, SegmentHeader};
 use crate::store::batch::{self, Op, RecordHead};
 use crate::store::device::Device;
 use crate::store::error::StoreError;
 
 /// Gives every record of the log `id` from the segment `start` on to `apply`, in order. Returns all
-/// segments of the chain, the one reserved behind the last included.
+/// segments of the chain, the one reserved behind the last included, and how the copies compare.
 ///
-/// The end of the log is where an entry is broken on both copies and no later one is valid: what
-/// stood there was never acknowledged. A broken entry before a valid one is [`StoreError::Damaged`].
+/// Each entry is taken from whichever copy has it, so what is replayed is the longest chain that the
+/// two give together. The end of the log is where an entry is broken on both copies and no later one
+/// is valid: what stood there was never acknowledged. A broken entry before a valid one is
+/// [`StoreError::Damaged`].
 pub(crate) async fn replay(
     device: &Device,
     id: LogId,
     start: Segment,
     mut apply: impl FnMut(RecordHead, Vec<Op>) -> Result<(), StoreError>,
-) -> Result<Vec<Segment>, StoreError> {
+) -> Result<(Vec<Segment>, LogCopies), StoreError> {
     let mut segments = vec![start];
     let mut here = start;
-    let mut copies = Copies::new(device, here.pair);
-    let mut header = copies
-        .first(|raw| SegmentHeader::decode(raw, id, here.sequence, here.pair))
-        .await?
-        .ok_or(copies.damaged("a log segment", 0))?;
+    let mut told = LogCopies::new(device.geometry());
+    let mut copies = Copies::read(device, here.pair).await?;
+    let decode =
+        |here: Segment| move |raw: &[u8]| SegmentHeader::decode(raw, id, here.sequence, here.pair);
+    let mut header = copies.first(0, decode(here)).ok_or(copies.damaged("a log segment", 0))?.0;
     let mut entry = header.first_entry;
     loop {
-        entry = replay_segment(&mut copies, id, here.sequence, entry, &mut apply).await?;
+        entry = replay_segment(&copies, id, here.sequence, entry, &mut told, &mut apply)?;
         here = Segment { sequence: here.sequence + 1, pair: header.next };
         segments.push(here);
-        copies = Copies::new(device, here.pair);
-        let next =
-            copies.first(|raw| SegmentHeader::decode(raw, id, here.sequence, here.pair)).await?;
-        match next {
-            None => return Ok(segments),
-            Some(next) if next.first_entry == entry => header = next,
+        copies = Copies::read(device, here.pair).await?;
+        match copies.first(0, decode(here)) {
+            None => return Ok((segments, told)),
+            Some((next, _)) if next.first_entry == entry => header = next,
             Some(_) => return Err(copies.damaged("a log entry before this segment", 0)),
         }
     }
@@ -47,35 +51,36 @@ pub(crate) async fn replay(
 
 /// Applies the entries of one segment, of which the first should be `entry`; the number of the
 /// first one that is not there.
-async fn replay_segment(
-    copies: &mut Copies<'_>,
+fn replay_segment(
+    copies: &Copies<'_>,
     id: LogId,
     segment: u64,
     mut entry: u64,
+    told: &mut LogCopies,
     apply: &mut impl FnMut(RecordHead, Vec<Op>) -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
-    let end = copies.device.geometry().blocks_per_stripe() as usize;
+    let geometry = copies.device.geometry();
+    let end = geometry.blocks_per_stripe() as usize;
     let mut block = 1;
     while block < end {
-        let found = copies
-            .first(|raw| {
-                let (place, body) = format::decode_entry(&raw[block * BLOCK_SIZE..], id, segment)?;
-                if place.entry != entry {
-                    return Err(Malformed("another entry"));
-                }
-                let records = decode_records(body)?;
-                Ok((format::entry_blocks(body.len()), records))
-            })
-            .await?;
-        let Some((blocks, records)) = found else { break };
+        let found = copies.first(block * BLOCK_SIZE, |raw| {
+            let (place, body) = format::decode_entry(raw, id, segment)?;
+            if place.entry != entry {
+                return Err(Malformed("another entry"));
+            }
+            Ok((body.len(), decode_records(body)?))
+        });
+        let Some(((length, records), copy)) = found else { break };
+        let bytes = block * BLOCK_SIZE..block * BLOCK_SIZE + format::ENTRY_HEAD + length;
+        told.entry(geometry, copies.pair, copies.compare(copy, bytes));
         for (head, ops) in records {
             apply(head, ops)?;
         }
-        block += blocks;
+        block += format::entry_blocks(length);
         entry += 1;
     }
     let later = (block..end).any(|block| {
-        copies.loaded().any(|raw| {
+        copies.readable().any(|raw| {
             let found = format::decode_entry(&raw[block * BLOCK_SIZE..], id, segment);
             found.is_ok_and(|(place, _)| place.entry > entry)
         })
@@ -92,55 +97,52 @@ fn decode_records(body: &[u8]) -> Result<Vec<(RecordHead, Vec<Op>)>, Malformed> 
     Ok(records)
 }
 
-/// The two copies of a segment; the second is read only when it is needed.
+/// The two copies of a segment.
 struct Copies<'a> {
     device: &'a Device,
     pair: Pair,
-    raw: [Option<Result<Bytes, DiskError>>; 2],
+    raw: [Result<Bytes, DiskError>; 2],
 }
 
 impl<'a> Copies<'a> {
-    fn new(device: &'a Device, pair: Pair) -> Self {
-        Self { device, pair, raw: [None, None] }
+    /// Reads both at once. An error if neither could be read.
+    async fn read(device: &'a Device, pair: Pair) -> Result<Self, StoreError> {
+        let nothing = [Ok(Bytes::new()), Ok(Bytes::new())];
+        let mut copies = Self { device, pair, raw: nothing };
+        let end = device.geometry().stripes();
+        if pair.stripes().into_iter().any(|stripe| stripe >= end) {
+            return Err(copies.damaged("the chain of the log", 0));
+        }
+        let (a, b) = join(device.read_stripe(pair.a), device.read_stripe(pair.b)).await;
+        if let (Err(error), Err(_)) = (&a, &b) {
+            return Err((*error).into());
+        }
+        copies.raw = [a, b];
+        Ok(copies)
     }
 
-    /// What `decode` makes of the first copy, or else of the second. `None` if it likes neither;
-    /// an error if neither could be read.
-    async fn first<T>(
-        &mut self,
+    /// What `decode` makes of the first copy from the byte `at` on, or else of the second, and which
+    /// of the two it was. `None` if it likes neither.
+    fn first<T>(
+        &self,
+        at: usize,
         decode: impl Fn(&[u8]) -> Result<T, Malformed>,
-    ) -> Result<Option<T>, StoreError> {
-        let end = self.device.geometry().stripes();
-        if self.pair.stripes().into_iter().any(|stripe| stripe >= end) {
-            return Err(self.damaged("the chain of the log", 0));
-        }
-        let mut failure = None;
-        let mut failures = 0;
-        for (stripe, raw) in self.pair.stripes().into_iter().zip(&mut self.raw) {
-            if raw.is_none() {
-                *raw = Some(self.device.read_stripe(stripe).await);
-            }
-            match raw {
-                Some(Ok(raw)) => {
-                    if let Ok(value) = decode(raw) {
-                        return Ok(Some(value));
-                    }
-                }
-                Some(Err(error)) => {
-                    failure = Some(*error);
-                    failures += 1;
-                }
-                None => {}
-            }
-        }
-        match failure {
-            Some(error) if failures == 2 => Err(error.into()),
-            _ => Ok(None),
-        }
+    ) -> Option<(T, usize)> {
+        let mut copies = self.raw.iter().enumerate();
+        copies.find_map(|(copy, raw)| Some((decode(&raw.as_ref().ok()?[at..]).ok()?, copy)))
     }
 
-    fn loaded(&self) -> impl Iterator<Item = &Bytes> {
-        self.raw.iter().flatten().filter_map(|raw| raw.as_ref().ok())
+    /// How the copies have `bytes`, which are whole in the copy `good`.
+    fn compare(&self, good: usize, bytes: Range<usize>) -> [Seen; 2] {
+        let wanted = self.raw[good].as_ref().map(|raw| &raw[bytes.clone()]).unwrap_or_default();
+        [0, 1].map(|copy| match &self.raw[copy] {
+            Ok(raw) => Seen::beside(wanted, &raw[bytes.clone()]),
+            Err(_) => Seen::Unreadable,
+        })
+    }
+
+    fn readable(&self) -> impl Iterator<Item = &Bytes> {
+        self.raw.iter().filter_map(|raw| raw.as_ref().ok())
     }
 
     fn damaged(&self, what: &'static str, block: u64) -> StoreError {

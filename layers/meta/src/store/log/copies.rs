@@ -1,0 +1,196 @@
+//! Comparing the two copies of a log while it is replayed: which disk has rotten, and which is not of
+//! today.
+
+use std::collections::BTreeMap;
+
+use blockio::Geometry;
+
+use super::format::{ENTRY_HEAD, Pair};
+
+/// Entries before the last one that a disk must miss at its end to be called old. A single one may be
+/// one lost write, which the other copy makes good.
+const MISSED_MIN: u64 = 2;
+/// Bytes of an entry's head that an entry with some rot still has.
+const ALIKE_MIN: usize = 48;
+
+/// One entry or header as a copy has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// As it was written.
+    Whole,
+    /// It is there, with other bytes.
+    Rotten,
+    /// Something else is there.
+    Missing,
+    /// The disk could not read it.
+    Unreadable,
+}
+
+impl Seen {
+    /// What a copy that cannot be decoded has at a place, where the other copy has `good`.
+    pub(crate) fn beside(good: &[u8], found: &[u8]) -> Self {
+        if good == found {
+            return Self::Whole;
+        }
+        let heads = good.iter().zip(found).take(ENTRY_HEAD);
+        let alike = heads.filter(|(good, found)| good == found).count();
+        if alike >= ALIKE_MIN { Self::Rotten } else { Self::Missing }
+    }
+}
+
+/// What one disk has of the entries that had copies on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskLog {
+    pub(crate) rotten: u64,
+    pub(crate) unreadable: u64,
+    /// Entries that are missing, in all.
+    pub(crate) missing: u64,
+    /// Of these, since the last one that is there, and not counting the last entry of the log, whose
+    /// writing a crash may have cut short.
+    missing_at_end: u64,
+    /// The last entry so far is missing.
+    last_is_missing: bool,
+}
+
+/// What the copies of a log tell of the disks that hold them, by disk node and disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogCopies {
+    pub(crate) disks: BTreeMap<(u32, u32), DiskLog>,
+    disk_nodes: u32,
+}
+
+impl LogCopies {
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        Self { disks: BTreeMap::new(), disk_nodes: geometry.disk_nodes }
+    }
+
+    /// One more entry was read; `seen` is how each copy has it.
+    pub(crate) fn entry(&mut self, geometry: &Geometry, pair: Pair, seen: [Seen; 2]) {
+        for log in self.disks.values_mut() {
+            // What is missing there came before this entry, so it was durable.
+            log.missing_at_end += u64::from(std::mem::take(&mut log.last_is_missing));
+        }
+        let places = pair.stripes().map(|stripe| geometry.place(stripe));
+        let is_apart =
+            (places[0].disk_node, places[0].disk) != (places[1].disk_node, places[1].disk);
+        for (place, seen) in places.iter().zip(seen) {
+            let log = self.disks.entry((place.disk_node, place.disk)).or_default();
+            match seen {
+                Seen::Whole if is_apart => (log.missing_at_end, log.last_is_missing) = (0, false),
+                Seen::Whole => {}
+                Seen::Rotten => log.rotten += 1,
+                Seen::Unreadable => log.unreadable += 1,
+                Seen::Missing => {
+                    log.missing += 1;
+                    log.last_is_missing = is_apart;
+                }
+            }
+        }
+    }
+
+    /// The number (over the disk nodes first) of a disk that ends too early: what it misses was durable on it before
+    /// later entries were written.
+    pub(crate) fn outdated(&self) -> Option<u32> {
+        let mut old = self.disks.iter().filter(|(_, log)| log.missing_at_end >= MISSED_MIN);
+        old.next().map(|(&(node, disk), _)| disk * self.disk_nodes + node)
+    }
+
+    /// Tells what was read from one copy only. The mount goes on with a fresh log, which has both.
+    pub(crate) fn warn(&self, node: u32) {
+        for (&(disk_node, disk), log) in &self.disks {
+            let &DiskLog { rotten, unreadable, missing, last_is_missing, .. } = log;
+            let missing = missing - u64::from(last_is_missing);
+            if rotten + unreadable + missing > 0 {
+                tracing::warn!(
+                    node,
+                    disk_node,
+                    disk,
+                    rotten,
+                    unreadable,
+                    missing,
+                    "log entries were read from their other copy; watch that disk"
+                );
+            }
+        }
+    }
+
+    /// The same in words, for a check.
+    pub(crate) fn tell(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        for (&(disk_node, disk), log) in &self.disks {
+            let missing = log.missing - u64::from(log.last_is_missing);
+            for (count, what) in
+                [(log.rotten, "damaged"), (log.unreadable, "unreadable"), (missing, "missing")]
+            {
+                if count > 0 {
+                    told.push(format!(
+                        "{count} entries are {what} on disk {disk} of disk node {disk_node}, and \
+                         whole in their other copy"
+                    ));
+                }
+            }
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::VolumeId;
+
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry {
+        volume: VolumeId(1),
+        stripe_size: 65536,
+        fs_nodes: 1,
+        disk_nodes: 2,
+        disks_per_node: 2,
+        stripes_per_disk: 100,
+    };
+
+    fn told(seen: &[[Seen; 2]]) -> LogCopies {
+        let mut copies = LogCopies::new(&GEOMETRY);
+        for seen in seen {
+            // Disk 0 of both disk nodes.
+            copies.entry(&GEOMETRY, Pair { a: 0, b: 1 }, *seen);
+        }
+        copies
+    }
+
+    #[test]
+    fn a_disk_that_ends_two_entries_early_is_old_and_one_that_a_crash_cut_short_is_not() {
+        use Seen::{Missing, Rotten, Whole};
+        assert_eq!(told(&[[Whole, Whole]; 4]).outdated(), None);
+        let torn = told(&[[Whole, Whole], [Whole, Missing]]);
+        assert_eq!((torn.outdated(), torn.tell().len()), (None, 0));
+        let one = told(&[[Whole, Missing], [Whole, Missing]]);
+        assert_eq!((one.outdated(), one.tell().len()), (None, 1), "one lost write at the end");
+        let old = [[Whole, Whole], [Whole, Missing], [Whole, Missing], [Whole, Missing]];
+        assert_eq!(told(&old).outdated(), Some(1));
+        let lost = [[Whole, Missing], [Whole, Missing], [Whole, Missing], [Whole, Whole]];
+        assert_eq!(told(&lost).outdated(), None, "it has a later one");
+        let rotten = [[Rotten, Whole], [Rotten, Whole], [Rotten, Whole], [Rotten, Whole]];
+        assert_eq!((told(&rotten).outdated(), told(&rotten).tell().len()), (None, 1));
+    }
+
+    #[test]
+    fn both_copies_on_one_disk_say_nothing_of_its_age() {
+        let mut copies = LogCopies::new(&GEOMETRY);
+        for _ in 0..5 {
+            copies.entry(&GEOMETRY, Pair { a: 0, b: 4 }, [Seen::Whole, Seen::Missing]);
+        }
+        assert_eq!(copies.outdated(), None);
+    }
+
+    #[test]
+    fn rot_is_told_from_what_was_never_written() {
+        let entry: Vec<u8> = (0..200).collect();
+        let mut rotten = entry.clone();
+        rotten[3] ^= 1;
+        rotten[100] = 0;
+        assert_eq!(Seen::beside(&entry, &entry), Seen::Whole);
+        assert_eq!(Seen::beside(&entry, &rotten), Seen::Rotten);
+        assert_eq!(Seen::beside(&entry, &[0; 200]), Seen::Missing);
+    }
+}
