@@ -8,6 +8,7 @@ mod files;
 mod holds;
 mod inodes;
 mod intents;
+mod leaning;
 mod names;
 mod replies;
 mod verifiers;
@@ -25,7 +26,7 @@ use futures::future::LocalBoxFuture;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
-use runtime::{Caller, Context, NodeKind, Server};
+use runtime::{Caller, Context, NodeId, NodeKind, Server};
 
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
@@ -82,8 +83,8 @@ impl std::fmt::Debug for MetaServer {
 }
 
 impl Server<Meta> for MetaServer {
-    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        async move { self.answer(request).await }.boxed_local()
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        self.answer(caller.node, request).boxed_local()
     }
 }
 
@@ -132,6 +133,7 @@ impl MetaServer {
             inode_count: Cell::new(count),
             replies: Replies::default(),
         });
+        server.store.set_settle_prior(leaning::settle_prior(&server.context));
         server.load_replies().await?;
         server.finish_trims().await?;
         server.load_promises().await?;
@@ -139,9 +141,9 @@ impl MetaServer {
         Ok(server)
     }
 
-    async fn answer(self: Rc<Self>, request: Request) -> Reply {
+    async fn answer(self: Rc<Self>, asker: NodeId, request: Request) -> Reply {
         match request {
-            Request::Begin(r) => Reply::Begin(self.begin(r).await),
+            Request::Begin(r) => Reply::Begin(self.begin(asker, r).await),
             Request::End(r) => Reply::End(self.end(r).await),
             Request::GetInode(r) => Reply::GetInode(self.get_inode(r).await),
             Request::ChangeInode(r) => Reply::ChangeInode(self.change_inode(r).await),
@@ -154,7 +156,7 @@ impl MetaServer {
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
             Request::GetGone(_) => Reply::GetGone(Ok(self.gone())),
-            Request::ClaimName(r) => Reply::ClaimName(self.claim_name(r).await),
+            Request::ClaimName(r) => Reply::ClaimName(self.claim_name(asker, r).await),
             Request::UnclaimName(r) => {
                 self.unclaim_name(&r);
                 Reply::UnclaimName(Ok(()))
@@ -165,7 +167,7 @@ impl MetaServer {
                 self.thaw(&r);
                 Reply::Thaw(Ok(()))
             }
-            Request::HasNames(r) => Reply::HasNames(self.has_names(&r).await),
+            Request::HasNames(r) => Reply::HasNames(self.has_names(asker, &r).await),
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
             Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
             Request::Map(r) => Reply::Map(self.map(r).await),
@@ -196,6 +198,9 @@ impl MetaServer {
             Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
             Request::IsInGrace(_) => Reply::IsInGrace(Ok(self.is_in_grace())),
             Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
+            Request::SettleTo(r) => Reply::SettleTo(self.settle_to(r.position).await),
+            Request::SettleNames(r) => Reply::SettleNames(self.settle_names(r.directory).await),
+            Request::ChangedAt(r) => Reply::ChangedAt(self.changed_at(r).await),
         }
     }
 

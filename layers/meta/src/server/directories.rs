@@ -1,19 +1,19 @@
 //! Directories at the node of their inode: who changes names of them, and where names may be.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use runtime::Context;
 use runtime::protocol::Undelivered;
 use runtime::sync::{Event, KeyGuard, KeyedLock, Limit};
+use runtime::{Context, NodeId};
 
 use super::MetaServer;
 use crate::attributes::{Kind, Time};
 use crate::protocol::{
-    Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Thaw,
+    Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Prior, Thaw,
 };
 use crate::store::Position;
 
@@ -34,6 +34,8 @@ pub(super) struct Directories {
     claims: RefCell<BTreeMap<Vec<u8>, Claim>>,
     unclaimed: Event,
     tree: Limit,
+    /// What is known of some directory was forgotten since the mount.
+    forgetful: Cell<bool>,
 }
 
 /// Keeps a name from being changed by others.
@@ -69,6 +71,7 @@ impl Default for Directories {
             claims: RefCell::default(),
             unclaimed: Event::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
+            forgetful: Cell::default(),
         }
     }
 }
@@ -149,8 +152,15 @@ impl Directories {
         let mut states = self.states.borrow_mut();
         if states.len() >= KNOWN_MAX && !states.contains_key(&ino) {
             states.retain(|_, state| state.changing > 0 || state.frozen);
+            self.forgetful.set(true);
         }
         look(states.entry(ino).or_default())
+    }
+
+    /// Nodes that have changed names of a directory since the mount, and maybe others.
+    pub(super) fn changed_at(&self, ino: u64) -> Option<Vec<u32>> {
+        let is_known = !self.forgetful.get();
+        self.with(ino, |state| is_known.then(|| state.nodes.iter().copied().collect()))
     }
 
     fn occupied(&self, ino: u64) -> Option<Vec<u32>> {
@@ -170,10 +180,14 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: Begin) -> Result<Inode, Error> {
-        // Its names may be durable at other nodes before its own record is.
+    pub(super) async fn begin(
+        &self,
+        asker: NodeId,
+        request: Begin,
+    ) -> Result<(Inode, Prior), Error> {
+        // Its names must not be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
-        self.store.durable(made.unwrap_or_default()).await?;
+        let made = self.prior_for(asker, made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
         let begun = self.directories.with(request.directory, |state| {
             if !state.frozen {
@@ -182,7 +196,7 @@ impl MetaServer {
             }
             !state.frozen
         });
-        if begun { Ok(inode) } else { Err(Undelivered::Busy.into()) }
+        if begun { Ok((inode, made)) } else { Err(Undelivered::Busy.into()) }
     }
 
     pub(super) async fn end(&self, request: End) -> Result<(), Error> {

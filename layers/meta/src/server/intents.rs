@@ -4,6 +4,8 @@
 //!
 //! ```text
 //! record with intent, durable --> effects applied elsewhere --> answer
+//! or, if all these nodes end together and nobody wants it durable,
+//! record with intent --> effects applied elsewhere, held back until that record is durable --> answer
 //!    in the background: effects durable elsewhere --> intent deleted --> marks of it forgotten
 //! ```
 
@@ -27,7 +29,7 @@ use crate::active::Active;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{
-    Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, SettleApplied,
+    Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, Prior, SettleApplied,
 };
 use crate::store::{Batch, Position, StoreError};
 
@@ -71,6 +73,8 @@ struct Open {
     /// Names of this node that nobody may look up until all is done.
     hidden: Vec<Vec<u8>>,
     stage: Stage,
+    /// The record that promises them, if it may not be durable yet.
+    position: Position,
 }
 
 /// Promises of this node, and what it has applied for others.
@@ -128,6 +132,16 @@ impl Intents {
     }
 }
 
+/// How an operation is carried out.
+pub(super) struct Way {
+    /// The names of this node are claimed.
+    pub(super) claimed: bool,
+    /// Durable before the answer.
+    pub(super) durable: bool,
+    /// What its record leans on.
+    pub(super) after: Vec<Prior>,
+}
+
 /// A new inode with its first name.
 pub(super) struct Addition {
     pub(super) key: Vec<u8>,
@@ -149,8 +163,8 @@ impl Addition {
 
 impl MetaServer {
     pub(super) async fn execute(self: &Rc<Self>, request: Execute) -> Result<Vec<u64>, Error> {
-        let Execute { effects, claimed, durable, call } = request;
-        self.carry_out(call, None, effects, claimed, durable).await
+        let Execute { effects, claimed, durable, call, after } = request;
+        self.carry_out(call, None, effects, Way { claimed, durable, after }).await
     }
 
     /// Does everything or nothing. Returns inodes that are gone.
@@ -159,25 +173,28 @@ impl MetaServer {
         call: CallId,
         addition: Option<Addition>,
         effects: Vec<Effect>,
-        claimed: bool,
-        durable: bool,
+        way: Way,
     ) -> Result<Vec<u64>, Error> {
+        // Nobody who may live on without this node may see what a crash could take back.
+        let durable = way.durable || !self.all_die_with_me(&effects);
         let (here, elsewhere) = self.split(effects);
         let number = self.open_intent(elsewhere)?;
-        let decided = self.decide(call, addition, &here, claimed, number).await;
+        let decided = self.decide(call, addition, &here, &way, number).await;
         if let (Err(_), Some(number)) = (&decided, number) {
             self.intents.open.borrow_mut().remove(&number);
         }
         let (position, mut gone) = decided?;
         let Some(number) = number else {
             self.settle_record(position, durable).await?;
-            if claimed {
+            if way.claimed {
                 self.give_up_claims(&here, self.node);
             }
             return Ok(gone);
         };
-        // Nobody elsewhere may see what a crash could take back.
-        self.store.durable(position).await.map_err(|_| Undelivered::Lost)?;
+        self.settle_record(position, durable).await.map_err(|_| Undelivered::Lost)?;
+        if !durable && let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
+            open.position = position;
+        }
         let sent = self.send(number, false).await;
         self.retire_later();
         gone.extend(sent.map_err(|_| Undelivered::Lost)?);
@@ -208,7 +225,8 @@ impl MetaServer {
             return Err(Undelivered::Busy.into());
         }
         let number = self.store.next_number();
-        open.insert(number, Open { effects, hidden: Vec::new(), stage: Stage::Sending });
+        let (hidden, position) = (Vec::new(), Position::default());
+        open.insert(number, Open { effects, hidden, stage: Stage::Sending, position });
         Ok(Some(number))
     }
 
@@ -219,10 +237,10 @@ impl MetaServer {
         call: CallId,
         addition: Option<Addition>,
         here: &[Effect],
-        claimed: bool,
+        way: &Way,
         number: Option<u64>,
     ) -> Result<(Position, Vec<u64>), Error> {
-        let held = self.hold(here, claimed).await?;
+        let held = self.hold(here, way.claimed).await?;
         let mut _name = None;
         if let Some(addition) = &addition {
             _name = Some(self.directories.name_lock(&addition.key, false).await?);
@@ -235,6 +253,7 @@ impl MetaServer {
         let (position, staged) = self
             .record(|| {
                 let mut batch = Batch::new();
+                batch.after(way.after.iter().copied());
                 let staged = self.stage(here, &held, Misfit::Refuse, &mut batch)?;
                 self.replies.put((call, outcome), now, &mut batch);
                 if let Some(addition) = &addition {
@@ -255,7 +274,7 @@ impl MetaServer {
             })
             .await?;
         self.replies.stored((call, outcome), now, position, number);
-        if let Some(number) = number.filter(|_| claimed) {
+        if let Some(number) = number.filter(|_| way.claimed) {
             self.hide(number, name_keys(here).collect());
         }
         Ok((position, self.decided(addition, position, staged)))
@@ -356,7 +375,11 @@ impl MetaServer {
         effects: Vec<Effect>,
         durable: bool,
     ) -> Result<Vec<u64>, Error> {
-        let call = Apply { intent: IntentId { node: self.node, number }, effects, durable };
+        let position = self.intents.open.borrow().get(&number).map(|open| open.position);
+        let position = position.filter(|position| !self.store.is_durable(*position));
+        let position = position.unwrap_or_default().number();
+        let intent = IntentId { node: self.node, number };
+        let call = Apply { intent, effects, durable, position };
         for _ in 1..SEND_TRIES_MAX {
             match ask(&self.context, NodeId::fs(node), call.clone()).await {
                 Err(Error::Undelivered { .. }) => self.context.sleep(SEND_PAUSE).await,
@@ -367,7 +390,7 @@ impl MetaServer {
     }
 
     pub(super) async fn apply_intent(&self, request: Apply) -> Result<Vec<u64>, Error> {
-        let Apply { intent, effects, durable } = request;
+        let Apply { intent, effects, durable, position } = request;
         let mark = keys::applied(intent);
         let _alone = self.intents.applying.exclusive(intent).await;
         if self.store.get(&mark).await?.is_some() {
@@ -383,6 +406,7 @@ impl MetaServer {
                 let mut batch = Batch::new();
                 let staged = self.stage(&effects, &held, Misfit::Skip, &mut batch)?;
                 batch.put(mark.clone(), Vec::new());
+                batch.after([Prior { node: intent.node, position }]);
                 // It is decided already, also on a full volume.
                 batch.relieve();
                 Ok((batch, staged))
@@ -476,7 +500,8 @@ impl MetaServer {
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let number = keys::intent_number(&key).ok_or_else(bad)?;
             let (_, effects) = self.split(decode(&value).map_err(|_| bad())?);
-            let open = Open { effects, hidden: Vec::new(), stage: Stage::Left };
+            let (hidden, position) = (Vec::new(), Position::default());
+            let open = Open { effects, hidden, stage: Stage::Left, position };
             self.intents.open.borrow_mut().insert(number, open);
         }
         Ok(())
