@@ -5,6 +5,7 @@
 //! | `spawn.rs` | one request to a node: same thread, another thread, another process |
 //! | `cache.rs` | one cached stripe, at each depth of the layers, beside the bare copy |
 //! | `disk.rs` | one disk: past the page cache, through it, and as a plain program does it |
+//! | `metadata.rs` | creates, stats and removes against the host's, by 1 to 16 clients |
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
 //!
 //! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and
@@ -13,7 +14,7 @@
 mod pair;
 mod volume;
 
-pub use pair::{Pair, print_table};
+pub use pair::{Pair, median, print_table};
 pub use volume::{Scratch, Shape};
 
 /// Run by `cargo bench`, not by `cargo test`.

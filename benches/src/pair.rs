@@ -44,7 +44,8 @@ fn timed<T>(rates: &mut Vec<f64>, amount: f64, work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// The middle one of some values; no number if there is none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -227,6 +227,11 @@ impl Volume {
         block_on(self.file_system.space())
     }
 
+    /// See [`FileSystem::sync_directory`].
+    pub fn sync_directory(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        block_on(self.file_system.sync_directory(path))
+    }
+
     /// Ends the use of the volume. If this process has opened it itself everything is made durable;
     /// a server keeps it and does so in its own time, but hears which files are closed.
     pub fn finish(&self) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
     CallId, Error as FileIoError, Existing, FileIo, GetSpace, GetXattr, Handle, HeldNew, Link,
     ListXattrs, MakeNode, Name, NewNode, OpenNew, ReadLink, Remove, RemoveDirectory, RemoveXattr,
-    Rename, SetAttributes, SetXattr, Settle,
+    Rename, SetAttributes, SetXattr, Settle, SyncDirectory,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{Call, NodeId, Spawn};
@@ -70,17 +70,27 @@ impl<S: Spawn> FileSystem<S> {
     async fn open_place(&self, path: &[u8], options: OpenOptions) -> Result<Holding<S>, Cause> {
         options.check()?;
         let _opening = self.leases.opening();
+        if options.creates() {
+            let place = self.place_of(path).await?;
+            if let Some((directory, name)) = place {
+                match self.open_new(directory, name, options).await {
+                    // Perhaps a symbolic link to something.
+                    Err(Cause::FileIo(FileIoError::Exists {})) if !options.create_new => {}
+                    opened => return opened,
+                }
+            }
+        }
         if options.create_new {
             let place = self.walk(path, Last::Keep).await?;
             return match place.found {
                 Some(_) => Err(FileIoError::Exists {}.into()),
-                None => self.open_new(place, options).await,
+                None => self.open_new_place(place, options).await,
             };
         }
         let place = self.walk(path, Last::Open).await?;
         match place.found {
             Some(found) => self.open_existing(found, place.held, options).await,
-            None if options.creates() => self.open_new(place, options).await,
+            None if options.creates() => self.open_new_place(place, options).await,
             None => Err(FileIoError::NotFound {}.into()),
         }
     }
@@ -98,33 +108,53 @@ impl<S: Spawn> FileSystem<S> {
         }
         let held = held.ok_or(Cause::NotRegular)?;
         let holding = self.leases.held(&self.machine, handle_of(&found), held).await?;
+        self.permit_open(&found, options).await?;
+        Ok(holding)
+    }
+
+    /// Checks that a file may be opened so, and empties it if that is wanted.
+    async fn permit_open(&self, found: &Attributes, options: OpenOptions) -> Result<(), Cause> {
         let read = if options.read { READ } else { 0 };
         let write = if options.writes() { WRITE } else { 0 };
         if !found.permits(&self.who, read | write) {
             return Err(FileIoError::AccessDenied {}.into());
         }
         if options.truncate {
-            self.change(&found, Change { size: Some(0), ..Change::default() }).await?;
+            self.change(found, Change { size: Some(0), ..Change::default() }).await?;
         }
-        Ok(holding)
+        Ok(())
     }
 
-    async fn open_new(&self, place: Place, options: OpenOptions) -> Result<Holding<S>, Cause> {
+    async fn open_new_place(
+        &self,
+        place: Place,
+        options: OpenOptions,
+    ) -> Result<Holding<S>, Cause> {
         if place.directory_meant {
             return Err(FileIoError::IsDirectory {}.into());
         }
         let (directory, name) = place.named()?;
+        self.open_new(directory, name, options).await
+    }
+
+    /// Makes a file, or opens the one that is there.
+    async fn open_new(
+        &self,
+        directory: Handle,
+        name: Name,
+        options: OpenOptions,
+    ) -> Result<Holding<S>, Cause> {
         let existing = if options.create_new { Existing::Refuse {} } else { Existing::Use {} };
-        let change = Change {
-            mode: Some(options.mode),
-            size: options.truncate.then_some(0),
-            ..Change::default()
-        };
+        let change = Change { mode: Some(options.mode), ..Change::default() };
         let (who, call) = (self.who(), self.call());
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
         let HeldNew { created, lease } = self.ask(create).await?;
-        let answered = Answered { call, lease };
-        Ok(self.leases.held(&self.machine, handle_of(&created.attributes), answered).await?)
+        let (file, answered) = (created.attributes, Answered { call, lease });
+        let holding = self.leases.held(&self.machine, handle_of(&file), answered).await?;
+        if !created.new {
+            self.permit_open(&file, options).await?;
+        }
+        Ok(holding)
     }
 
     /// What is known of the file; of a symbolic link's target.
@@ -270,16 +300,9 @@ impl<S: Spawn> FileSystem<S> {
     }
 
     async fn make(&self, path: &[u8], node: NewNode, change: Change) -> Result<Attributes, Cause> {
-        let place = self.walk(path, Last::Keep).await?;
-        if place.found.is_some() {
-            return Err(FileIoError::Exists {}.into());
-        }
-        if place.directory_meant && node != (NewNode::Directory {}) {
-            return Err(FileIoError::NotFound {}.into());
-        }
-        let (directory, name) = place.named()?;
+        let (directory, name) = self.place_of_new(path, node == (NewNode::Directory {})).await?;
         let (who, call) = (self.who(), self.call());
-        self.ask(MakeNode { who, call, directory, name, node, change }).await
+        self.ask(MakeNode { who, call, directory, name, node, change, durable: false }).await
     }
 
     /// Where a symbolic link points.
@@ -301,12 +324,9 @@ impl<S: Spawn> FileSystem<S> {
         let path = path.as_ref();
         let linked = async {
             let file = handle_of(&self.find(original.as_ref(), Last::Keep).await?);
-            let place = self.walk(path, Last::Keep).await?;
-            if place.found.is_some() {
-                return Err(FileIoError::Exists {}.into());
-            }
-            let (directory, name) = place.named()?;
-            self.ask(Link { who: self.who(), call: self.call(), file, directory, name }).await
+            let (directory, name) = self.place_of_new(path, false).await?;
+            let (who, call) = (self.who(), self.call());
+            self.ask(Link { who, call, file, directory, name, durable: false }).await
         };
         linked.await.map_err(Error::of("make link", path))
     }
@@ -315,9 +335,7 @@ impl<S: Spawn> FileSystem<S> {
     pub async fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = path.as_ref();
         let removed = async {
-            let place = self.walk(path, Last::Keep).await?;
-            place.found.ok_or(FileIoError::NotFound {})?;
-            let (directory, name) = place.named()?;
+            let (directory, name) = self.place_of_existing(path).await?;
             self.remove_name(directory, name).await
         };
         removed.await.map_err(Error::of("remove", path))
@@ -327,12 +345,35 @@ impl<S: Spawn> FileSystem<S> {
     pub async fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
         let path = path.as_ref();
         let removed = async {
-            let place = self.walk(path, Last::Keep).await?;
-            place.found.ok_or(FileIoError::NotFound {})?;
-            let (directory, name) = place.named()?;
+            let (directory, name) = self.place_of_existing(path).await?;
             self.remove_directory_name(directory, name).await
         };
         removed.await.map_err(Error::of("remove directory", path))
+    }
+
+    /// The directory and the name of something that is not there; whoever makes it finds out.
+    async fn place_of_new(&self, path: &[u8], is_directory: bool) -> Result<(Handle, Name), Cause> {
+        if let Some(place) = self.place_of(path).await? {
+            return Ok(place);
+        }
+        let place = self.walk(path, Last::Keep).await?;
+        if place.found.is_some() {
+            return Err(FileIoError::Exists {}.into());
+        }
+        if place.directory_meant && !is_directory {
+            return Err(FileIoError::NotFound {}.into());
+        }
+        place.named()
+    }
+
+    /// The directory and the name of something that is there; whoever asks for it next finds out.
+    async fn place_of_existing(&self, path: &[u8]) -> Result<(Handle, Name), Cause> {
+        if let Some(place) = self.place_of(path).await? {
+            return Ok(place);
+        }
+        let place = self.walk(path, Last::Keep).await?;
+        place.found.ok_or(FileIoError::NotFound {})?;
+        place.named()
     }
 
     pub(crate) async fn remove_name(&self, directory: Handle, name: Name) -> Result<(), Cause> {
@@ -345,21 +386,19 @@ impl<S: Spawn> FileSystem<S> {
         directory: Handle,
         name: Name,
     ) -> Result<(), Cause> {
-        self.ask(RemoveDirectory { who: self.who(), call: self.call(), directory, name }).await
+        let (who, call) = (self.who(), self.call());
+        self.ask(RemoveDirectory { who, call, directory, name, durable: false }).await
     }
 
     /// Gives a file or a directory another name, replacing what has it.
     pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let from = from.as_ref();
         let renamed = async {
-            let place = self.walk(from, Last::Keep).await?;
-            let moved = place.found.ok_or(FileIoError::NotFound {})?;
-            let (from_directory, from_name) = place.named()?;
-            let place = self.walk(to.as_ref(), Last::Keep).await?;
-            if place.directory_meant && moved.kind != (Kind::Directory {}) {
-                return Err(FileIoError::NotDirectory {}.into());
-            }
-            let (to_directory, to_name) = place.named()?;
+            let places = (self.place_of(from).await?, self.place_of(to.as_ref()).await?);
+            let ((from_directory, from_name), (to_directory, to_name)) = match places {
+                (Some(from), Some(to)) => (from, to),
+                _ => self.places_of_rename(from, to.as_ref()).await?,
+            };
             let (who, call) = (self.who(), self.call());
             self.ask(Rename {
                 who,
@@ -369,10 +408,27 @@ impl<S: Spawn> FileSystem<S> {
                 to_directory,
                 to_name,
                 replace: true,
+                durable: false,
             })
             .await
         };
         renamed.await.map_err(Error::of("rename", from))
+    }
+
+    /// The names of a rename of which one ends in `/`, say.
+    async fn places_of_rename(
+        &self,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<((Handle, Name), (Handle, Name)), Cause> {
+        let place = self.walk(from, Last::Keep).await?;
+        let moved = place.found.ok_or(FileIoError::NotFound {})?;
+        let from = place.named()?;
+        let place = self.walk(to, Last::Keep).await?;
+        if place.directory_meant && moved.kind != (Kind::Directory {}) {
+            return Err(FileIoError::NotDirectory {}.into());
+        }
+        Ok((from, place.named()?))
     }
 
     /// Lists a directory.
@@ -398,6 +454,17 @@ impl<S: Spawn> FileSystem<S> {
         let settled = nodes.map(|node| self.settle(node)).buffer_unordered(SETTLING_MAX);
         let results: Vec<Result<(), Cause>> = settled.collect().await;
         results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
+    }
+
+    /// Makes all names of a directory durable as they are, also those that are gone, with what they
+    /// name: what POSIX has `fsync` of a directory for.
+    pub async fn sync_directory(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        let path = path.as_ref();
+        let synced = async {
+            let directory = handle_of(&self.find(path, Last::Follow).await?);
+            self.ask(SyncDirectory { directory }).await
+        };
+        synced.await.map_err(Error::of("sync directory", path))
     }
 
     /// Waits until the nodes have heard which files were closed, or do not answer.

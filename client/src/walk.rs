@@ -87,6 +87,14 @@ impl Way {
     }
 }
 
+/// What stands before the last name of a path, and that name; `None` if the path ends in `/`, `.` or
+/// `..`.
+fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let (above, last) = path.split_at(start);
+    (!matches!(last, b"" | b"." | b"..")).then_some((above, last))
+}
+
 fn parts_of(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
 }
@@ -95,6 +103,21 @@ impl<S: Spawn> FileSystem<S> {
     /// What `path` names; symbolic links on the way are followed, one at the end as `last` says.
     pub(crate) async fn find(&self, path: &[u8], last: Last) -> Result<Attributes, Cause> {
         self.walk(path, last).await?.existing()
+    }
+
+    /// The directory and the last name of a path, for what need not know what is there: a request
+    /// less. `None` if only a [walk](Self::walk) can tell what the path means.
+    pub(crate) async fn place_of(&self, path: &[u8]) -> Result<Option<(Handle, Name)>, Cause> {
+        let Some((above, last)) = split_last(path) else { return Ok(None) };
+        let name = Name::new(last.to_vec())?;
+        if parts_of(above).next().is_none() {
+            return Ok(Some((ROOT, name)));
+        }
+        let above = self.find(above, Last::Follow).await?;
+        match above.kind {
+            Kind::Directory {} => Ok(Some((handle_of(&above), name))),
+            _ => Err(FileIoError::NotDirectory {}.into()),
+        }
     }
 
     /// Where `path` ends, whether something is there or not.

@@ -405,8 +405,8 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.of_file(ino, move |system, _| async move {
-            tell_done(reply, system.sync_names().await);
+        self.of_file(ino, move |system, ino| async move {
+            tell_done(reply, system.sync_names(ino).await);
         });
     }
 

@@ -336,6 +336,10 @@ impl Machine for NodeMachine {
         }
     }
 
+    fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
+        self.core.die_together.get() && matches!(other.kind(), NodeKind::Fs(_))
+    }
+
     fn now(&self, _: NodeId) -> Duration {
         let now_ns = self.core.now_ns.get();
         self.core.with_node(self.node, |node| node.clock.monotonic(now_ns)).unwrap_or_default()

@@ -161,6 +161,12 @@ impl World {
         self.context(node)
     }
 
+    /// All file-system nodes are told that they end together, as in one process; it is for the owner of
+    /// the world to see that none of them comes back while others live on.
+    pub fn let_nodes_die_together(&self, together: bool) {
+        self.core().die_together.set(together);
+    }
+
     /// The processor of `node` stands still for `duration`; then it goes on as if nothing were.
     pub fn freeze(&self, node: NodeId, duration: Duration) {
         let place = self.place(node);

@@ -152,6 +152,12 @@ impl Context {
         self.machine.pool()
     }
 
+    /// Does `other` end whenever this node ends, and never earlier? Then it needs no proof against
+    /// this node's end alone: the order of what both make durable is enough.
+    pub fn dies_with(&self, other: NodeId) -> bool {
+        other == self.node || self.machine.dies_with(self.node, other)
+    }
+
     /// Opens a disk of this node by its path, exclusively.
     pub fn open_disk(&self, path: &str) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
         self.machine.open_disk(self.node, path)

@@ -43,6 +43,10 @@ pub trait Machine: 'static {
     fn idle(&self, node: NodeId) -> LocalBoxFuture<'static, ()>;
     /// The buffers of this machine.
     fn pool(&self) -> &Pool;
+    /// Do these two nodes end together, whatever ends them? Machines that do not know say no.
+    fn dies_with(&self, _node: NodeId, _other: NodeId) -> bool {
+        false
+    }
     /// Opens a disk of `node` by its path (a file or a block device), exclusively.
     fn open_disk(
         &self,

@@ -123,12 +123,13 @@ impl Writer {
         Ok(())
     }
 
-    /// A rename that has returned is durable.
+    /// A rename is durable once its directory was synced.
     fn rename(&mut self, root: &Path, name: &str) -> io::Result<()> {
         let new = self.new_name();
-        // Done or not, perhaps, until it has returned.
+        // Done or not, perhaps, until the directory was synced.
         let Some(model) = self.files.remove(name) else { return Ok(()) };
         fs::rename(root.join(name), root.join(&new))?;
+        File::open(root)?.sync_all()?;
         self.files.insert(new, model);
         self.synced += 1;
         Ok(())
@@ -146,6 +147,7 @@ impl Writer {
         model.commit();
         let old = self.files.remove(name);
         fs::rename(root.join(&new), root.join(name))?;
+        File::open(root)?.sync_all()?;
         self.files.insert(name.to_owned(), model);
         self.synced += u64::from(old.is_some());
         Ok(())

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::leases::{Answered, Holding};
 use client::protocol::{
-    Attributes, Commit, Credentials, Error, Handle, Held, Hold, Kind, Read, Settle, TRANSFER_MAX,
-    Write,
+    Attributes, Commit, Credentials, Error, Handle, Held, Hold, Kind, Read, SyncDirectory,
+    TRANSFER_MAX, Write,
 };
-use futures::future::try_join_all;
-use runtime::{NodeId, Spawn};
+use runtime::Spawn;
 
 use super::attributes::permitted;
 use super::{Operations, Wanted};
@@ -139,23 +138,9 @@ impl<S: Spawn> Operations<S> {
         }
     }
 
-    /// Makes all names durable: those of a directory are spread over all nodes.
-    pub(crate) async fn sync_names(&self) -> Result<(), Failure> {
-        let nodes = (0..self.machine.fs_nodes()).map(NodeId::fs);
-        try_join_all(nodes.map(|node| self.settle(node))).await?;
-        Ok(())
-    }
-
-    async fn settle(&self, node: NodeId) -> Result<(), Error> {
-        const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
-        const TRIES_MAX: u32 = 500;
-        for _ in 1..TRIES_MAX {
-            match self.machine.spawn(node, Settle {}).await {
-                Err(error) if error.is_busy() => self.machine.sleep(PAUSE).await,
-                answer => return answer,
-            }
-        }
-        self.machine.spawn(node, Settle {}).await
+    /// Makes all names of a directory durable.
+    pub(crate) async fn sync_names(&self, ino: u64) -> Result<(), Failure> {
+        Ok(self.ask(SyncDirectory { directory: self.handle(ino)? }).await?)
     }
 }
 

@@ -65,7 +65,7 @@ impl<S: Spawn> Operations<S> {
         };
         let (directory, name) = self.place(place)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(MakeNode { who, call, directory, name, node, change }).await?)
+        Ok(self.ask(MakeNode { who, call, directory, name, node, change, durable: false }).await?)
     }
 
     /// Makes a regular file and opens it; the number of the open file, too. If `new_only` is not set, one
@@ -103,7 +103,7 @@ impl<S: Spawn> Operations<S> {
         let file = self.handle(ino)?;
         let (directory, name) = self.place(place)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(Link { who, call, file, directory, name }).await?)
+        Ok(self.ask(Link { who, call, file, directory, name, durable: false }).await?)
     }
 
     /// Removes a name that is not a directory's.
@@ -121,7 +121,7 @@ impl<S: Spawn> Operations<S> {
     ) -> Result<(), Failure> {
         let (directory, name) = self.place(place)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(RemoveDirectory { who, call, directory, name }).await?)
+        Ok(self.ask(RemoveDirectory { who, call, directory, name, durable: false }).await?)
     }
 
     /// Gives a file another name; it takes the place of what has that only if `replace` is set.
@@ -135,8 +135,16 @@ impl<S: Spawn> Operations<S> {
         let (from_directory, from_name) = self.place(from)?;
         let (to_directory, to_name) = self.place(to)?;
         let (who, call) = (caller.credentials(), self.call());
-        let rename =
-            Rename { who, call, from_directory, from_name, to_directory, to_name, replace };
+        let rename = Rename {
+            who,
+            call,
+            from_directory,
+            from_name,
+            to_directory,
+            to_name,
+            replace,
+            durable: false,
+        };
         Ok(self.ask(rename).await?)
     }
 }

@@ -42,6 +42,7 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::Unlock(r) => file(&r.file),
         Request::Open(r) => name(&r.directory, &r.name),
         Request::OpenNew(r) => name(&r.directory, &r.name),
+        Request::SyncDirectory(r) => file(&r.directory),
         // Asked of all nodes, or of any: the caller says which.
         Request::GetSpace(_) | Request::Settle(_) | Request::Renew(_) => NodeId::fs(0),
     }

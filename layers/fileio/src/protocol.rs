@@ -327,7 +327,7 @@ runtime::protocol! {
         durable: bool,
     } -> Created;
 
-    /// Create anything but a regular file; durable when answered. Asked of the name's node.
+    /// Create anything but a regular file. Asked of the name's node.
     6 Bulk MakeNode {
         /// Who asks.
         who: Credentials,
@@ -341,6 +341,8 @@ runtime::protocol! {
         node: NewNode,
         /// Its attributes.
         change: Change,
+        /// Durable when answered.
+        durable: bool,
     } -> Attributes;
 
     /// Remove a name that is not a directory's, and the file with its last name. Asked of the
@@ -358,7 +360,7 @@ runtime::protocol! {
         durable: bool,
     } -> ();
 
-    /// Remove an empty directory; durable when answered. Asked of the name's node.
+    /// Remove an empty directory. Asked of the name's node.
     8 Bulk RemoveDirectory {
         /// Who asks.
         who: Credentials,
@@ -368,9 +370,11 @@ runtime::protocol! {
         directory: Handle,
         /// The name in it.
         name: Name,
+        /// Durable when answered.
+        durable: bool,
     } -> ();
 
-    /// Give a file another name; durable when answered. Asked of the old name's node.
+    /// Give a file another name. Asked of the old name's node.
     9 Bulk Rename {
         /// Who asks.
         who: Credentials,
@@ -386,9 +390,11 @@ runtime::protocol! {
         to_name: Name,
         /// Replace what has the new name; else that fails with [`Error::Exists`].
         replace: bool,
+        /// Durable when answered.
+        durable: bool,
     } -> ();
 
-    /// Give a file one more name; durable when answered. Asked of the file's node.
+    /// Give a file one more name. Asked of the file's node.
     10 Bulk Link {
         /// Who asks.
         who: Credentials,
@@ -400,6 +406,8 @@ runtime::protocol! {
         directory: Handle,
         /// The new name.
         name: Name,
+        /// Durable when answered.
+        durable: bool,
     } -> Attributes;
 
     /// Entries of a directory after a cookie. Asked of the directory's node.
@@ -664,6 +672,13 @@ runtime::protocol! {
         owner: LockOwner,
         /// Which bytes.
         range: ByteRange,
+    } -> ();
+
+    /// Make all names of a directory durable as they are, also those that are gone, with what they
+    /// name; and the directory's own attributes. Asked of the directory's node.
+    34 Bulk SyncDirectory {
+        /// The directory.
+        directory: Handle,
     } -> ();
 }
 

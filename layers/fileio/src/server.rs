@@ -12,6 +12,7 @@ mod read;
 mod remove;
 mod rename;
 mod space;
+mod sync;
 mod write;
 mod xattrs;
 
@@ -22,14 +23,14 @@ use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use meta::hash::ino_node;
-use meta::protocol::{Begin, Effect, End, Execute, GetInode, Inode, InodeChange};
+use meta::protocol::{Begin, Effect, End, Execute, GetInode, Inode, InodeChange, Prior};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
 use self::calls::Calls;
 use self::leases::Leases;
-use crate::protocol::{Attributes, CallId, Error, FileIo, Handle, Reply, Request, Space, Time};
+use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
@@ -61,6 +62,16 @@ impl std::fmt::Debug for FileServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileServer").field("node", &self.context.node()).finish_non_exhaustive()
     }
+}
+
+/// A directory whose names are about to change.
+#[derive(Clone, Copy)]
+struct Above {
+    attributes: Attributes,
+    /// The record that made it.
+    made: Prior,
+    /// The epoch before anybody was told of the change: should a node restart, it may have forgotten.
+    since: u64,
 }
 
 impl Server<FileIo> for FileServer {
@@ -133,6 +144,9 @@ impl FileServer {
             Request::TestLock(r) => Reply::TestLock(self.test_lock(&r)),
             Request::Unlock(r) => Reply::Unlock(self.unlock(&r)),
             Request::Open(r) => Reply::Open(self.open(r).await),
+            Request::SyncDirectory(r) => {
+                Reply::SyncDirectory(self.sync_directory(r.directory).await)
+            }
         }
     }
 
@@ -171,7 +185,7 @@ impl FileServer {
     async fn changing<T>(
         &self,
         directory: Handle,
-        work: impl AsyncFnOnce(&Begun) -> Result<(T, Option<Time>), Error>,
+        work: impl AsyncFnOnce(&Above) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         self.changing_at(directory, self.context.node(), work).await
     }
@@ -181,29 +195,22 @@ impl FileServer {
         &self,
         directory: Handle,
         names_at: NodeId,
-        work: impl AsyncFnOnce(&Begun) -> Result<(T, Option<Time>), Error>,
+        work: impl AsyncFnOnce(&Above) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         let since = self.context.epoch().0;
         let node = self.node_of(directory.ino);
         let Handle { ino, generation } = directory;
         let begin = Begin { directory: ino, generation, node: names_at.0 };
-        let inode = self.meta(node, begin).await?;
-        let outcome = work(&Begun { directory: inode.attributes, since }).await;
+        let (inode, made) = self.meta(node, begin).await?;
+        let outcome = work(&Above { attributes: inode.attributes, made, since }).await;
         let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
         self.meta(node, End { directory: ino, time }).await?;
         outcome.map(|(value, _)| value)
     }
 
-    /// Does all `effects` of `call`, begun in the epoch `since`, durably if one of them is at another node, or nothing; then lets
-    /// go of files that are gone.
-    async fn execute(
-        self: &Rc<Self>,
-        (call, since): (CallId, u64),
-        effects: Vec<Effect>,
-        claimed: bool,
-        durable: bool,
-    ) -> Result<(), Error> {
-        for ino in self.meta_here(Execute { effects, claimed, since, durable, call }).await? {
+    /// Does what `work` says or nothing; then lets go of files that are gone.
+    async fn execute(self: &Rc<Self>, work: Execute) -> Result<(), Error> {
+        for ino in self.meta_here(work).await? {
             let node = self.node_of(ino);
             if node == self.context.node() {
                 self.trim_later(ino);
@@ -226,21 +233,6 @@ impl FileServer {
             space.inodes += part.inodes;
         }
         Ok(space)
-    }
-}
-
-/// A directory whose names are about to change.
-struct Begun {
-    directory: Attributes,
-    /// The epoch before anybody was told of it: should a node restart, it may have forgotten.
-    since: u64,
-}
-
-impl std::ops::Deref for Begun {
-    type Target = Attributes;
-
-    fn deref(&self) -> &Attributes {
-        &self.directory
     }
 }
 

@@ -55,9 +55,10 @@ fn requests_have_the_agreed_bytes() {
         to_directory: FILE,
         to_name,
         replace: true,
+        durable: false,
     };
     let call_bytes = "04000000000000000500000000000000";
-    let expected = format!("09{WHO_BYTES}{call_bytes}{FILE_BYTES}0161{FILE_BYTES}016201");
+    let expected = format!("09{WHO_BYTES}{call_bytes}{FILE_BYTES}0161{FILE_BYTES}01620100");
     assert_eq!(form(&Request::from(rename)), (expected, Vec::new()));
 
     let punch = PunchHole { who: who(), file: FILE, offset: 16, length: 255, durable: true };

@@ -138,6 +138,7 @@ fn same_nothing(_: &(), _: &(), _: &str) {}
 fn step(world: &mut World, step: usize, rng: &mut Rng) {
     let (who, name, call) = (any_user(rng), any_name(rng), world.call_id());
     let (one, other) = (world.any(rng), world.any(rng));
+    let durable = step.is_multiple_of(4);
     match rng.below(34) {
         0..3 => {
             let change = Change { size: None, ..any_change(rng) };
@@ -146,7 +147,6 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 1 => Existing::UseIfSame { verifier: rng.below(2) },
                 _ => Existing::Use {},
             };
-            let durable = rng.chance(1, 4);
             let made = both!(
                 world,
                 step,
@@ -184,7 +184,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     directory: pick(one),
                     name: name.clone(),
                     node: node.clone(),
-                    change: change.clone()
+                    change: change.clone(),
+                    durable
                 },
                 same_attributes
             );
@@ -222,7 +223,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     who: who.clone(),
                     call,
                     directory: pick(one),
-                    name: name.clone()
+                    name: name.clone(),
+                    durable
                 },
                 same_nothing
             );
@@ -239,7 +241,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     from_name: name.clone(),
                     to_directory: pick(other),
                     to_name: to_name.clone(),
-                    replace
+                    replace,
+                    durable
                 },
                 same_nothing
             );
@@ -253,7 +256,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     call,
                     file: pick(other),
                     directory: pick(one),
-                    name: name.clone()
+                    name: name.clone(),
+                    durable
                 },
                 same_attributes
             );

@@ -280,3 +280,28 @@ fn disks_elsewhere_are_used_and_not_taken_from_another_volume() {
     let error = stack::format(&home.path().join("few"), &few).unwrap_err().to_string();
     assert!(error.contains("3 disks were named"), "{error}");
 }
+
+/// What a file of 1 KiB takes beside its one block: names, inodes and maps lie together in tree pages.
+const SMALL_FILE_META_BYTES_MAX: u64 = 1024;
+
+#[test]
+fn a_small_file_takes_one_block_and_little_else() {
+    const FILES: u64 = 2_000;
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    let free = || block_on(ask(&door, GetSpace {})).unwrap().free_bytes;
+    running.settle().unwrap();
+    let before = free();
+    for number in 1..=FILES {
+        let file = create(&door, &format!("small file number {number}"), number);
+        write(&door, file, 0, &[number as u8; 1024]);
+    }
+    running.settle().unwrap();
+    let bytes = (before - free()) / FILES;
+    println!("{bytes} bytes on disk for each file of 1 KiB");
+    let block = u64::from(blockio::BLOCK_SIZE as u32);
+    assert!((block..block + SMALL_FILE_META_BYTES_MAX).contains(&bytes), "{bytes} bytes each");
+}

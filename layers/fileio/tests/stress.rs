@@ -56,15 +56,20 @@ fn change(door: &Door, rng: &mut Rng, call: CallId) -> Result<(), Error> {
         }
         2 | 3 => {
             let (node, change) = (NewNode::Directory {}, Change::default());
-            block_on(ask(door, MakeNode { who, call, directory, name, node, change })).map(|_| ())
+            block_on(ask(
+                door,
+                MakeNode { who, call, directory, name, node, change, durable: true },
+            ))
+            .map(|_| ())
         }
         4 => block_on(ask(door, Remove { who, call, directory, name, durable: false })),
-        5 => block_on(ask(door, RemoveDirectory { who, call, directory, name })),
+        5 => block_on(ask(door, RemoveDirectory { who, call, directory, name, durable: true })),
         6 => {
             let found = Lookup { who, directory, name };
             let file = handle(&block_on(ask(door, found))?);
             let (directory, name) = (any_directory(door, rng), any_name(rng));
-            let link = Link { who: Credentials::root(), call, file, directory, name };
+            let link =
+                Link { who: Credentials::root(), call, file, directory, name, durable: true };
             block_on(ask(door, link)).map(|_| ())
         }
         _ => {
@@ -78,6 +83,7 @@ fn change(door: &Door, rng: &mut Rng, call: CallId) -> Result<(), Error> {
                 to_directory,
                 to_name,
                 replace: true,
+                durable: true,
             };
             block_on(ask(door, rename))
         }

@@ -154,6 +154,29 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// A record of one node that must be durable before a record of another node may be, for that one
+    /// leans on it. A node that needs no such thing is told of position 0.
+    #[derive(Copy, PartialOrd, Ord, Hash, Default)]
+    pub struct Prior {
+        /// The node that has the earlier record.
+        node: u32,
+        /// The place of the record in the order of that node's commits.
+        position: u64,
+    }
+}
+
+runtime::record! {
+    /// A name that was claimed.
+    #[derive(Copy)]
+    pub struct Claimed {
+        /// What it names.
+        dentry: Option<Dentry>,
+        /// Its last change, which that for which it was claimed must not precede.
+        changed: Prior,
+    }
+}
+
+runtime::record! {
     /// Which call of which client this is: a retransmission carries the same id.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct CallId {
@@ -316,6 +339,7 @@ runtime::protocol! {
     Meta id 3 version 1;
 
     /// Names of this directory are about to change at `node`; until [`End`] it will not be removed.
+    /// Returns it, and the record that made it.
     1 Control Begin {
         /// The directory.
         directory: u64,
@@ -323,7 +347,7 @@ runtime::protocol! {
         generation: u64,
         /// Where the names are.
         node: u32,
-    } -> Inode;
+    } -> (Inode, Prior);
 
     /// The change announced by [`Begin`] is done, or was not made.
     2 Control End {
@@ -388,10 +412,12 @@ runtime::protocol! {
         effects: Vec<Effect>,
         /// The epoch in which the asker began ([`Execute`]).
         since: u64,
-        /// Durable when answered; always if an effect is at another node.
+        /// Durable when answered; always if an effect is at a node that may live on without this one.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
+        /// What it leans on: it is durable no earlier.
+        after: Vec<Prior>,
     } -> Attributes;
 
     /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node decides
@@ -406,14 +432,15 @@ runtime::protocol! {
         /// The epoch in which the asker began: what it has claimed, frozen or announced since. In
         /// another epoch a node may have forgotten that, and the answer is busy.
         since: u64,
-        /// Durable when answered; always if an effect is at another node.
+        /// Durable when answered; always if an effect is at a node that may live on without this one.
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
+        /// What it leans on: it is durable no earlier.
+        after: Vec<Prior>,
     } -> Vec<u64>;
 
-    /// Do what another node's durable record has promised, once. Names are not claimed any more
-    /// afterwards.
+    /// Do what another node's record has promised, once. Names are not claimed any more afterwards.
     9 Bulk Apply {
         /// The promise.
         intent: IntentId,
@@ -421,6 +448,9 @@ runtime::protocol! {
         effects: Vec<Effect>,
         /// Durable when answered.
         durable: bool,
+        /// The place of the record that promised, if that is not durable yet, else 0: what is done
+        /// here is durable no earlier.
+        position: u64,
     } -> Applied;
 
     /// Free the blocks of an inode that is gone. Nobody may be reading them.
@@ -443,11 +473,12 @@ runtime::protocol! {
         directory: u64,
     } -> ();
 
-    /// Are there names of this directory at this node? If not, there are none after a crash either.
+    /// Are there names of this directory at this node? If not, there are none after a crash either that
+    /// finds a record which leans on this answer: on the last removal, which is told, too.
     13 Control HasNames {
         /// The directory.
         directory: u64,
-    } -> bool;
+    } -> (bool, Prior);
 
     /// A directory, and where its names may be.
     14 Control GetOccupancy {
@@ -572,7 +603,8 @@ runtime::protocol! {
     29 Bulk Settle {} -> ();
 
     /// Keep a name from being changed by anybody else, until [`UnclaimName`] or the effect for which
-    /// it was claimed. Returns what it names, also after a crash; busy if it is claimed.
+    /// it was claimed. Returns what it names, also after a crash that finds a record which leans on
+    /// this answer; busy if it is claimed.
     30 Control ClaimName {
         /// The directory.
         directory: u64,
@@ -580,7 +612,7 @@ runtime::protocol! {
         name: Name,
         /// The node that claims it.
         by: u32,
-    } -> Option<Dentry>;
+    } -> Claimed;
 
     /// The change was not made.
     31 Control UnclaimName {
@@ -724,6 +756,27 @@ runtime::protocol! {
     /// At the end of a clean stop, after [`Settle`]: one root more, so that a disk which is put back
     /// from before the last one is known to be old.
     50 Bulk Conclude {} -> ();
+
+    /// Make this node's records durable up to a place in their order. Returns how far they are.
+    51 Control SettleTo {
+        /// The place, as in [`Prior`]; a place to come stands for all that there is.
+        position: u64,
+    } -> u64;
+
+    /// Make all changes of a directory's names at this node durable, removals too.
+    52 Control SettleNames {
+        /// The directory.
+        directory: u64,
+    } -> ();
+
+    /// Nodes that may have changes of a directory's names which are not durable; `None` if that is not
+    /// known. Asked of the directory's node.
+    53 Control ChangedAt {
+        /// The directory.
+        directory: u64,
+        /// Its incarnation.
+        generation: u64,
+    } -> Option<Vec<u32>>;
 }
 
 runtime::choice! {

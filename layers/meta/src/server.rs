@@ -8,6 +8,7 @@ mod files;
 mod holds;
 mod inodes;
 mod intents;
+mod leaning;
 mod names;
 mod replies;
 mod verifiers;
@@ -146,6 +147,7 @@ impl MetaServer {
             life,
             recovering: Cell::new(true),
         });
+        server.store.set_settle_prior(leaning::settle_prior(&server.context));
         server.load_replies().await?;
         server.finish_trims().await?;
         server.load_promises().await?;
@@ -168,7 +170,7 @@ impl MetaServer {
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
             Request::GetGone(_) => Reply::GetGone(Ok(self.gone())),
-            Request::ClaimName(r) => Reply::ClaimName(self.claim_name(r).await),
+            Request::ClaimName(r) => Reply::ClaimName(self.claim_name(by, r).await),
             Request::UnclaimName(r) => {
                 self.unclaim_name(&r);
                 Reply::UnclaimName(Ok(()))
@@ -179,7 +181,7 @@ impl MetaServer {
                 self.thaw(&r);
                 Reply::Thaw(Ok(()))
             }
-            Request::HasNames(r) => Reply::HasNames(self.has_names(&r).await),
+            Request::HasNames(r) => Reply::HasNames(self.has_names(by, &r).await),
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
             Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
             Request::Map(r) => Reply::Map(self.map(r).await),
@@ -213,6 +215,9 @@ impl MetaServer {
             Request::Rejoin(_) => Reply::Rejoin(self.rejoin().await),
             Request::Returned(r) => Reply::Returned(self.returned(r.node).await),
             Request::Conclude(_) => Reply::Conclude(self.conclude().await),
+            Request::SettleTo(r) => Reply::SettleTo(self.settle_to(r.position).await),
+            Request::SettleNames(r) => Reply::SettleNames(self.settle_names(r.directory).await),
+            Request::ChangedAt(r) => Reply::ChangedAt(self.changed_at(r).await),
         }
     }
 

@@ -113,7 +113,7 @@ async fn make_node(
     let (directory, name) = place.entry(asker, DOTS)?;
     let change = change(attributes)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(MakeNode { who, call, directory, name, node, change }).await
+    asker.ask_once(MakeNode { who, call, directory, name, node, change, durable: true }).await
 }
 
 async fn reply(

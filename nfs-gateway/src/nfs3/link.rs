@@ -30,5 +30,5 @@ async fn link(asker: &Asker, file: &Bytes, place: &Place) -> Result<Attributes, 
     let file = asker.file(file)?;
     let (directory, name) = place.entry(asker, nfsstat3::NFS3ERR_EXIST)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(Link { who, call, file, directory, name }).await
+    asker.ask_once(Link { who, call, file, directory, name, durable: true }).await
 }

@@ -42,5 +42,5 @@ async fn remove_directory(asker: &Asker, object: &Place) -> Result<(), nfsstat3>
     let dots = if above { nfsstat3::NFS3ERR_EXIST } else { nfsstat3::NFS3ERR_INVAL };
     let (directory, name) = object.entry(asker, dots)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(RemoveDirectory { who, call, directory, name }).await
+    asker.ask_once(RemoveDirectory { who, call, directory, name, durable: true }).await
 }

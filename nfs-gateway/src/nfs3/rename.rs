@@ -36,6 +36,7 @@ async fn rename(asker: &Asker, from: &Place, to: &Place) -> Result<(), nfsstat3>
             to_directory,
             to_name,
             replace: true,
+            durable: true,
         })
         .await
 }

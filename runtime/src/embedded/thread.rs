@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::disk::Disk;
 use crate::door::Entrance as _;
 use crate::host::Host;
-use crate::ids::{Epoch, NodeId};
+use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::machine::Machine;
 use crate::mail::Envelope;
 use crate::net::{Address, Listener};
@@ -178,6 +178,11 @@ impl Machine for Thread {
 
     fn pool(&self) -> &Pool {
         &self.shared.pool
+    }
+
+    /// All nodes are in this one process.
+    fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
+        !matches!(other.kind(), NodeKind::Application(_))
     }
 
     fn open_disk(

@@ -100,6 +100,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
             name: name(&format!("directory-{number}")),
             node: NewNode::Directory {},
             change: Change::default(),
+            durable: true,
         };
         let made = scene.ask(0, asked).await.expect("the root has room");
         directories.push(handle_of(&made));

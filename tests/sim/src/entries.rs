@@ -11,7 +11,7 @@ use fileio::protocol::{
     Attributes, Change, Commit, Create, Credentials, DirectoryEntry, Error, Existing,
     GetAttributes, GetSpace, GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name,
     NewNode, Parent, ROOT, ReadDirectory, Remove, RemoveDirectory, RemoveXattr, Rename, SetXattr,
-    Write, XattrMode, XattrName,
+    SyncDirectory, Write, XattrMode, XattrName,
 };
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
@@ -88,6 +88,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
                 name: name(&format!("shared-{}", directories.len())),
                 node: NewNode::Directory {},
                 change: Change::default(),
+                durable: true,
             },
         );
         directories.push(handle_of(&made.await.expect("the root has room")));
@@ -129,11 +130,17 @@ impl Entries<'_> {
             let durable = rng.chance(2, 3);
             let done = match (self.settled_at(&one), rng.below(5)) {
                 (None, 0..3) => self.create(client, one, other, durable, &mut rng).await,
-                (None, _) => self.make_directory(client, one, &mut rng).await,
-                (Some(file), 0) => self.link(client, file, other).await,
+                (None, _) => self.make_directory(client, one, durable, &mut rng).await,
+                (Some(file), 0) => self.link(client, file, other, durable).await,
                 (Some(file), 1) => self.remove(client, one, file, durable).await,
                 (Some(file), 2) => self.change_xattr(client, file, durable, &mut rng).await,
-                (Some(file), _) => self.rename(client, one, file, other).await,
+                (Some(file), _) => self.rename(client, (one, file), other, durable).await,
+            };
+            let done = match done {
+                Ok(()) if !durable && self.scene.operations().is_multiple_of(4) => {
+                    self.sync_directory(client, rng.index(DIRECTORIES)).await
+                }
+                done => done,
             };
             if let Err(PowerCut) = done {
                 return;
@@ -152,7 +159,13 @@ impl Entries<'_> {
         versions.after_crash().iter().all(|version| *version == named)
     }
 
+    /// Of an earlier rename nothing can be said any more.
+    fn forget_halves(&self, key: &Key) {
+        self.halves.borrow_mut().retain(|half| half.from != *key && half.to != *key);
+    }
+
     fn issue(&self, key: &Key, named: Named) -> usize {
+        self.forget_halves(key);
         let mut entries = self.named.borrow_mut();
         entries.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
     }
@@ -194,6 +207,7 @@ impl Entries<'_> {
         durable: bool,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
+        self.forget_halves(&key);
         let create = Create {
             who: Credentials::root(),
             call: self.scene.call_id(),
@@ -261,14 +275,21 @@ impl Entries<'_> {
         self.scene.ask(client, write).await.map(|_| ()).or_else(end)?;
         if rng.chance(1, 2) {
             let committing = self.scene.ask(client, Commit { file });
-            let (committed, linked) = join(committing, self.link(client, file, other)).await;
+            let (committed, linked) = join(committing, self.link(client, file, other, true)).await;
             committed.map(|_| ()).or_else(end).and(linked)?;
         }
         Ok(())
     }
 
     /// Others use the directory as soon as they see it, though nobody was told that it is there.
-    async fn make_directory(&self, client: u32, key: Key, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn make_directory(
+        &self,
+        client: u32,
+        key: Key,
+        durable: bool,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        self.forget_halves(&key);
         let asked = MakeNode {
             who: Credentials::root(),
             call: self.scene.call_id(),
@@ -276,12 +297,13 @@ impl Entries<'_> {
             name: key.1.clone(),
             node: NewNode::Directory {},
             change: Change::default(),
+            durable,
         };
         let is_made = Cell::new(false);
         let making = async {
             let made = self.scene.ask(client, asked).await;
             is_made.set(true);
-            self.made(&key, made, true)
+            self.made(&key, made, durable)
         };
         let users = (0..rng.below(USERS_MAX)).map(|user| {
             let name = name(&format!("inside-{user}"));
@@ -327,6 +349,7 @@ impl Entries<'_> {
         client: u32,
         key: &Key,
         directory: Handle,
+        durable: bool,
     ) -> Result<(), PowerCut> {
         self.inside.borrow_mut().remove(&directory);
         let who = Credentials::root();
@@ -336,7 +359,7 @@ impl Entries<'_> {
             self.scene.ask(client, remove).await.or_else(end)?;
         }
         let (above, name, call) = (self.directories[key.0], key.1.clone(), self.scene.call_id());
-        let remove = RemoveDirectory { who, call, directory: above, name };
+        let remove = RemoveDirectory { who, call, directory: above, name, durable };
         self.scene.ask(client, remove).await.or_else(end)
     }
 
@@ -353,7 +376,13 @@ impl Entries<'_> {
         }
     }
 
-    async fn link(&self, client: u32, file: Handle, key: Key) -> Result<(), PowerCut> {
+    async fn link(
+        &self,
+        client: u32,
+        file: Handle,
+        key: Key,
+        durable: bool,
+    ) -> Result<(), PowerCut> {
         if self.settled_at(&key).is_some() {
             return Ok(());
         }
@@ -363,11 +392,12 @@ impl Entries<'_> {
             file,
             directory: self.directories[key.0],
             name: key.1.clone(),
+            durable,
         };
         let number = self.issue(&key, Some(file));
         match self.scene.ask(client, link).await {
             Ok(_) => {
-                self.answered(&key, number, true);
+                self.answered(&key, number, durable);
                 Ok(())
             }
             Err(Failure::Refused(Error::IsDirectory {} | Error::NotPermitted {})) => {
@@ -393,8 +423,8 @@ impl Entries<'_> {
         match self.scene.ask(client, remove).await {
             Ok(()) => self.answered(&key, number, durable),
             Err(Failure::Refused(Error::IsDirectory {})) => {
-                self.remove_directory(client, &key, file).await?;
-                self.answered(&key, number, true);
+                self.remove_directory(client, &key, file, durable).await?;
+                self.answered(&key, number, durable);
             }
             Err(failure) => {
                 assert!(failure == Failure::PowerCut, "{key:?} = {file:?}: {failure:?}");
@@ -404,7 +434,13 @@ impl Entries<'_> {
         Ok(())
     }
 
-    async fn rename(&self, client: u32, from: Key, moved: Handle, to: Key) -> Result<(), PowerCut> {
+    async fn rename(
+        &self,
+        client: u32,
+        (from, moved): (Key, Handle),
+        to: Key,
+        durable: bool,
+    ) -> Result<(), PowerCut> {
         let replaced = self.settled_at(&to);
         if from == to || replaced == Some(moved) {
             return Ok(());
@@ -417,6 +453,7 @@ impl Entries<'_> {
             to_directory: self.directories[to.0],
             to_name: to.1.clone(),
             replace: true,
+            durable,
         };
         let from_certain = self.is_certain(&from, Some(moved));
         let to_certain = self.is_certain(&to, replaced);
@@ -426,30 +463,48 @@ impl Entries<'_> {
             .get(&to)
             .is_some_and(|versions| versions.after_crash().contains(&Some(moved)));
         let numbers = [self.issue(&from, None), self.issue(&to, Some(moved))];
+        let half = Half { from, to, moved, replaced, from_certain, to_certain, may_have_both };
+        let Half { from, to, .. } = &half;
         match self.scene.ask(client, rename).await {
             Ok(()) => {
-                self.answered(&from, numbers[0], true);
-                self.answered(&to, numbers[1], true);
+                self.answered(from, numbers[0], durable);
+                self.answered(to, numbers[1], durable);
+                if !durable {
+                    self.halves.borrow_mut().push(half);
+                }
                 Ok(())
             }
             Err(Failure::Refused(
                 Error::IsDirectory {} | Error::NotDirectory {} | Error::NotEmpty {},
             )) => {
                 // Nothing was done.
-                for (key, named) in [(&from, Some(moved)), (&to, replaced)] {
+                for (key, named) in [(from, Some(moved)), (to, replaced)] {
                     let number = self.issue(key, named);
                     self.answered(key, number, false);
                 }
                 Ok(())
             }
             Err(Failure::PowerCut) => {
-                let half =
-                    Half { from, to, moved, replaced, from_certain, to_certain, may_have_both };
                 self.halves.borrow_mut().push(half);
                 Err(PowerCut)
             }
             Err(failure) => end(failure),
         }
+    }
+
+    /// What was answered before, of the names of one directory, survives any crash.
+    async fn sync_directory(&self, client: u32, index: usize) -> Result<(), PowerCut> {
+        let answered: Vec<(Key, usize)> = {
+            let named = self.named.borrow();
+            let inside = named.iter().filter(|(key, _)| key.0 == index);
+            inside.map(|(key, versions)| (key.clone(), versions.acknowledged())).collect()
+        };
+        let directory = self.directories[index];
+        self.scene.ask(client, SyncDirectory { directory }).await.or_else(end)?;
+        for (key, number) in answered {
+            self.answered(&key, number, true);
+        }
+        Ok(())
     }
 
     /// A clean stop follows.
@@ -497,7 +552,7 @@ impl Entries<'_> {
         self.check_nothing_else_is_there().await;
     }
 
-    /// A rename that was not answered was done or was not done.
+    /// A rename that was not answered, or not durable, was done or was not done.
     async fn check_half(&self, half: &Half) {
         let (from, to) = (self.look(&half.from).await, self.look(&half.to).await);
         match (from == Some(half.moved), to == Some(half.moved)) {

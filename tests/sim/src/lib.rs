@@ -88,6 +88,10 @@ const RUN_TIME_MAX: Duration = Duration::from_hours(2);
 /// faults with which they did.
 const RESTARTS_SALT: u64 = 0xB5;
 
+/// Says in which runs the nodes know that they end together, as in one process. Where single nodes come
+/// back they never do.
+const TOGETHER_SALT: u64 = 0x70_6E;
+
 /// What clients do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
@@ -295,6 +299,9 @@ impl Case {
         };
         let nemesis = Nemesis::new(seed, workload.tolerance(seed), source, record);
         let scene = Scene::new(seed, layout, nemesis, workload.phases());
+        let together = workload.tolerance(seed).restarts == Restarts::None
+            && Rng::new(seed ^ TOGETHER_SALT).chance(2, 3);
+        scene.cluster.world().let_nodes_die_together(together);
         if self.planted == Some(Planted::LyingDisks) {
             plant_lying_disks(&scene);
         }

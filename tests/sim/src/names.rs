@@ -3,10 +3,10 @@
 
 use fileio::model::Model;
 use fileio::protocol::{
-    Attributes, Change, Create, Created, Credentials, Error, Existing, FileIo, GetAttributes,
-    GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, ROOT, ReadDirectory,
-    ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename, SetAttributes, SetXattr, XattrMode,
-    XattrName,
+    Attributes, CallId, Change, Create, Created, Credentials, Error, Existing, FileIo,
+    GetAttributes, GetXattr, Handle, Kind, Link, ListXattrs, Lookup, MakeNode, Name, NewNode, ROOT,
+    ReadDirectory, ReadLink, Remove, RemoveDirectory, RemoveXattr, Rename, SetAttributes, SetXattr,
+    XattrMode, XattrName,
 };
 use futures::FutureExt as _;
 use runtime::Call;
@@ -52,6 +52,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
                 name: name(&format!("home-{client}")),
                 node: NewNode::Directory {},
                 change: Change::default(),
+                durable: true,
             },
         );
         let real = handle_of(&made.await.expect("the root has room"));
@@ -87,6 +88,11 @@ pub(super) fn handle_of(attributes: &Attributes) -> Handle {
 /// What both sides must agree on.
 fn visible(a: &Attributes) -> (Kind, u32, u32, u32, u32, u64) {
     (a.kind, a.mode, a.links, a.uid, a.gid, a.size)
+}
+
+/// Is this call to be durable when it is answered? Half of them are.
+pub(super) fn is_durable(call: CallId) -> bool {
+    call.number.is_multiple_of(2)
 }
 
 fn any_user(rng: &mut Rng) -> Credentials {
@@ -187,6 +193,7 @@ impl Tree<'_> {
                     name: name.clone(),
                     node: node.clone(),
                     change: change.clone(),
+                    durable: is_durable(call),
                 });
                 let made = made.await;
                 self.learn(made);
@@ -209,6 +216,7 @@ impl Tree<'_> {
                     call,
                     directory: directory(pick),
                     name: name.clone(),
+                    durable: is_durable(call),
                 })
                 .await;
             }
@@ -221,6 +229,7 @@ impl Tree<'_> {
                     to_directory: pick(other),
                     to_name: to_name.clone(),
                     replace: drawn < 12,
+                    durable: is_durable(call),
                 })
                 .await;
             }
@@ -231,6 +240,7 @@ impl Tree<'_> {
                     file: pick(other),
                     directory: pick(one),
                     name: name.clone(),
+                    durable: is_durable(call),
                 })
                 .await;
             }

@@ -15,7 +15,7 @@ use crate::scene::Scene;
 use crate::schedule::{Item, Part, Schedule, Strike};
 
 /// Which nodes may restart while the others live.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restarts {
     /// None: nobody takes over yet what they were doing.
     None,

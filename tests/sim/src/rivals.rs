@@ -20,7 +20,7 @@ use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
 use super::history::{Deed, History};
-use super::names::{handle_of, name};
+use super::names::{handle_of, is_durable, name};
 use super::scene::{End, Failure, Scene};
 
 /// Who fights for a name: two, or up to so many more, less one.
@@ -134,13 +134,15 @@ impl Rivals<'_> {
     /// Some put files into a directory that others remove.
     async fn fight_for_directory(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
         let prize = self.fresh_name();
+        let call = self.scene.call_id();
         let make = MakeNode {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call,
             directory: ROOT,
             name: prize.clone(),
             node: NewNode::Directory {},
             change: Change::default(),
+            durable: is_durable(call),
         };
         let directory = match self.scene.ask(client, make).await {
             Ok(attributes) => handle_of(&attributes),
@@ -192,7 +194,8 @@ impl Rivals<'_> {
 
     async fn remove_directory(&self, client: u32, prize: &Name) -> Result<(), PowerCut> {
         let (who, call) = (Credentials::root(), self.scene.call_id());
-        let remove = RemoveDirectory { who, call, directory: ROOT, name: prize.clone() };
+        let (name, durable) = (prize.clone(), is_durable(call));
+        let remove = RemoveDirectory { who, call, directory: ROOT, name, durable };
         match self.scene.ask(client, remove).await {
             Ok(()) | Err(Failure::Refused(Error::NotEmpty {} | Error::NotFound {})) => Ok(()),
             Err(failure) => end(failure),
@@ -408,14 +411,16 @@ impl Fight<'_> {
     }
 
     async fn rename(&self, client: u32, from: usize, to: usize) -> Result<bool, PowerCut> {
+        let call = self.scene.call_id();
         let rename = Rename {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call,
             from_directory: ROOT,
             from_name: self.names[from].clone(),
             to_directory: ROOT,
             to_name: self.names[to].clone(),
             replace: true,
+            durable: is_durable(call),
         };
         let mut done = false;
         self.ask(client, rename, |answer| {
@@ -427,12 +432,14 @@ impl Fight<'_> {
     }
 
     async fn link(&self, client: u32, file: Handle, name: usize) -> Result<(), PowerCut> {
+        let call = self.scene.call_id();
         let link = Link {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call,
             file,
             directory: ROOT,
             name: self.names[name].clone(),
+            durable: is_durable(call),
         };
         self.ask(client, link, |answer| {
             let done = is_done(answer.map(|_| ()), Error::Exists {})?;

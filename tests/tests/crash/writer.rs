@@ -105,7 +105,8 @@ impl Writer {
     fn mkdir(&mut self, volume: &Volume, directory: Handle) -> Option<()> {
         let (name, call, who) = (self.new_name(), self.call(), Credentials::root());
         let (node, change, wire) = (NewNode::Directory {}, mode(0o755), wire(&name));
-        let told = ask(volume, MakeNode { who, call, directory, name: wire, node, change });
+        let told =
+            ask(volume, MakeNode { who, call, directory, name: wire, node, change, durable: true });
         self.note(name, Known::Directory, told)
     }
 
@@ -118,7 +119,7 @@ impl Writer {
     ) -> Option<()> {
         let (call, who, wire) = (self.call(), Credentials::root(), wire(name));
         let told = if let Known::Directory = known {
-            ask(volume, RemoveDirectory { who, call, directory, name: wire })
+            ask(volume, RemoveDirectory { who, call, directory, name: wire, durable: true })
         } else {
             ask(volume, Remove { who, call, directory, name: wire, durable: true })
         };
@@ -137,8 +138,16 @@ impl Writer {
         let (to, call, who) = (self.new_name(), self.call(), Credentials::root());
         let (from_name, to_name) = (wire(from), wire(&to));
         let (from_directory, to_directory) = (directory, directory);
-        let rename =
-            Rename { who, call, from_directory, from_name, to_directory, to_name, replace: true };
+        let rename = Rename {
+            who,
+            call,
+            from_directory,
+            from_name,
+            to_directory,
+            to_name,
+            replace: true,
+            durable: true,
+        };
         // Half done, perhaps: whatever the names are then, it is not this test's affair.
         self.names.remove(from);
         let told: Told<()> = ask(volume, rename);

@@ -6,8 +6,8 @@ use meta::attributes::access;
 use super::state::{Body, State, permit};
 use crate::protocol::{
     Allocate, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX,
-    GetAttributes, Handle, PunchHole, Read, ReadData, ReadDirectory, ReadLink, Seek, SeekTarget,
-    SetAttributes, TRANSFER_MAX, Time, Verified, Write,
+    GetAttributes, Handle, Kind, PunchHole, Read, ReadData, ReadDirectory, ReadLink, Seek,
+    SeekTarget, SetAttributes, SyncDirectory, TRANSFER_MAX, Time, Verified, Write,
 };
 
 /// The write verifier of all files.
@@ -161,6 +161,13 @@ impl State {
 
     pub(super) fn commit(&self, r: &Commit) -> Result<Verified, Error> {
         self.attributes(&r.file).map(verified)
+    }
+
+    pub(super) fn sync_directory(&self, r: &SyncDirectory) -> Result<(), Error> {
+        match self.attributes(&r.directory)?.kind {
+            Kind::Directory {} => Ok(()),
+            _ => Err(Error::NotDirectory {}),
+        }
     }
 }
 

@@ -161,6 +161,7 @@ impl Model {
             Request::RemoveXattr(r) => Reply::RemoveXattr(state.remove_xattr(r, now)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
             Request::Settle(_) => Reply::Settle(Ok(())),
+            Request::SyncDirectory(r) => Reply::SyncDirectory(state.sync_directory(r)),
             Request::Hold(r) => Reply::Hold(state.hold(r)),
             Request::LetGo(r) => {
                 state.let_go(r);

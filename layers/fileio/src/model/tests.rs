@@ -60,7 +60,15 @@ impl User<'_> {
         change: Change,
     ) -> Result<Attributes, Error> {
         let who = self.who.clone();
-        self.model.ask(MakeNode { who, call: call(), directory, name: name(text), node, change })
+        self.model.ask(MakeNode {
+            who,
+            call: call(),
+            directory,
+            name: name(text),
+            node,
+            change,
+            durable: true,
+        })
     }
 
     fn mkdir(&self, directory: Handle, text: &str, bits: u32) -> Result<Handle, Error> {
@@ -114,7 +122,7 @@ impl User<'_> {
 
     fn rmdir(&self, directory: Handle, text: &str) -> Result<(), Error> {
         let (who, name) = (self.who.clone(), name(text));
-        self.model.ask(RemoveDirectory { who, call: call(), directory, name })
+        self.model.ask(RemoveDirectory { who, call: call(), directory, name, durable: true })
     }
 
     fn rename(&self, from: (Handle, &str), to: (Handle, &str)) -> Result<(), Error> {
@@ -126,6 +134,7 @@ impl User<'_> {
             to_directory: to.0,
             to_name: name(to.1),
             replace: true,
+            durable: true,
         })
     }
 
@@ -138,12 +147,13 @@ impl User<'_> {
             to_directory: to.0,
             to_name: name(to.1),
             replace: false,
+            durable: true,
         })
     }
 
     fn link(&self, file: Handle, directory: Handle, text: &str) -> Result<Attributes, Error> {
         let (who, name) = (self.who.clone(), name(text));
-        self.model.ask(Link { who, call: call(), file, directory, name })
+        self.model.ask(Link { who, call: call(), file, directory, name, durable: true })
     }
 
     fn list(&self, directory: Handle, after: u64, count_max: u32) -> Result<DirectoryPage, Error> {

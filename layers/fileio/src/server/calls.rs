@@ -63,6 +63,9 @@ impl FileServer {
             Err(error) => return refused(request, error),
         }
         let reply = self.perform(request).await;
+        if is_stored(&reply) {
+            return reply;
+        }
         // A call without a stored reply was not done, however it ended; one with it was, whatever
         // failed after it was decided.
         match (self.meta_here(find).await, failure(&reply)) {
@@ -150,11 +153,27 @@ impl FileServer {
 fn is_durable(request: &Request) -> bool {
     match request {
         Request::Create(r) => r.durable,
+        Request::MakeNode(r) => r.durable,
         Request::Remove(r) => r.durable,
+        Request::RemoveDirectory(r) => r.durable,
+        Request::Rename(r) => r.durable,
+        Request::Link(r) => r.durable,
         Request::OpenNew(r) => r.durable,
         Request::SetXattr(r) => r.durable,
         Request::RemoveXattr(r) => r.durable,
         _ => true,
+    }
+}
+
+/// It was done just now, so its reply is stored, and durable if that was asked for. Of others that were
+/// good nothing may have changed.
+fn is_stored(reply: &Reply) -> bool {
+    match reply {
+        Reply::Create(r) => r.as_ref().is_ok_and(|created| created.new),
+        Reply::OpenNew(r) => r.as_ref().is_ok_and(|held| held.created.new),
+        Reply::MakeNode(r) | Reply::Link(r) => r.is_ok(),
+        Reply::Remove(r) | Reply::RemoveDirectory(r) => r.is_ok(),
+        _ => false,
     }
 }
 

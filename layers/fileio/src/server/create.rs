@@ -4,12 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use meta::protocol::{
-    AddFile, ClaimName, Dentry, Effect, FindName, InodeChange, NewInode, UnclaimName,
+    AddFile, ClaimName, Claimed, Dentry, Effect, Execute, FindName, InodeChange, NewInode, Prior,
+    SettleTo, UnclaimName,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
-use super::{Begun, FileServer, RACES_MAX, count_directories, is_in_doubt};
+use super::{Above, FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
     Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link,
@@ -94,7 +95,7 @@ impl FileServer {
     async fn create_in(
         &self,
         request: &Create,
-        above: &Begun,
+        &Above { attributes: ref above, made, since }: &Above,
     ) -> Result<(Created, Option<Time>), Error> {
         let Create { who, directory, name, existing, change, durable, .. } = request;
         rules::check_search(who, above)?;
@@ -111,7 +112,7 @@ impl FileServer {
             inode.verifier = Some(*verifier);
         }
         let (attributes, noted) =
-            self.add((request.call, above.since), (*directory, name), inode, *durable).await?;
+            self.add((request.call, since), (*directory, name), inode, (*durable, made)).await?;
         Ok((Created { attributes, new: true }, noted))
     }
 
@@ -125,7 +126,12 @@ impl FileServer {
         let node = self.context.node();
         let claimed = self.claim(node, directory, name).await?;
         self.unclaim(node, directory, name).await?;
-        if claimed == Some(found) { Ok(()) } else { Err(Error::Changed {}) }
+        if claimed.dentry != Some(found) {
+            return Err(Error::Changed {});
+        }
+        // It is at this node, which was told of no record to wait for.
+        self.meta_here(SettleTo { position: u64::MAX }).await?;
+        Ok(())
     }
 
     async fn create_existing(&self, request: &Create, found: &Dentry) -> Result<Attributes, Error> {
@@ -165,14 +171,15 @@ impl FileServer {
         (call, since): (CallId, u64),
         (directory, name): (Handle, &Name),
         inode: NewInode,
-        durable: bool,
+        (durable, above_made): (bool, Prior),
     ) -> Result<(Attributes, Option<Time>), Error> {
         let is_directory = inode.kind == (Kind::Directory {});
         let noted = (!is_directory).then_some(inode.time);
         let counted = is_directory.then(|| count_directories(directory, 1, inode.time));
         let (directory, name, effects) =
             (directory.ino, name.clone(), counted.into_iter().collect());
-        let add = AddFile { directory, name, inode, effects, since, durable, call };
+        let after = vec![above_made];
+        let add = AddFile { directory, name, inode, effects, since, durable, call, after };
         match self.meta_here(add).await {
             // It was not there when we looked.
             Err(Error::Exists {}) => Err(Error::Changed {}),
@@ -190,9 +197,9 @@ impl FileServer {
     async fn make_in(
         &self,
         request: &MakeNode,
-        above: &Begun,
+        &Above { attributes: ref above, made, since }: &Above,
     ) -> Result<(Attributes, Option<Time>), Error> {
-        let MakeNode { who, directory, name, node, change, .. } = request;
+        let MakeNode { who, directory, name, node, change, durable, .. } = request;
         rules::check_search(who, above)?;
         if self.find(*directory, name).await?.is_some() {
             return Err(Error::Exists {});
@@ -216,17 +223,17 @@ impl FileServer {
             }
             NewNode::Directory {} | NewNode::Fifo {} | NewNode::Socket {} => {}
         }
-        self.add((request.call, above.since), (*directory, name), inode, true).await
+        self.add((request.call, since), (*directory, name), inode, (*durable, made)).await
     }
 
-    /// The file's node decides: a link is counted, durably, before a name can be seen that needs it.
+    /// The file's node decides: a link is counted before a name can be seen that needs it.
     pub(super) async fn link(self: &Rc<Self>, request: &Link) -> Result<Attributes, Error> {
         let Link { file, directory, name, .. } = request;
         self.inode(*file).await?;
         let name_node = name_node(directory.ino, name, self.context.fs_nodes());
         self.racing(async || {
             self.changing_at(*directory, name_node, async |above| {
-                rules::check_search(&request.who, above)?;
+                rules::check_search(&request.who, &above.attributes)?;
                 let found = self.claim(name_node, *directory, name).await?;
                 let linked = self.link_claimed(request, found, above).await;
                 if linked.as_ref().is_err_and(|error| !is_in_doubt(*error)) {
@@ -243,15 +250,15 @@ impl FileServer {
     async fn link_claimed(
         self: &Rc<Self>,
         request: &Link,
-        found: Option<Dentry>,
-        above: &Begun,
+        found: Claimed,
+        &Above { attributes: ref above, made, since }: &Above,
     ) -> Result<(Attributes, Time), Error> {
-        let Link { who, file, directory, name, .. } = request;
-        if found.is_some() {
+        let &Link { call, ref who, file, directory, ref name, durable } = request;
+        if found.dentry.is_some() {
             return Err(Error::Exists {});
         }
         rules::check_add(who, above)?;
-        let linked = self.inode(*file).await?.attributes;
+        let linked = self.inode(file).await?.attributes;
         if linked.kind == (Kind::Directory {}) {
             return Err(Error::NotPermitted {});
         }
@@ -263,7 +270,7 @@ impl FileServer {
             return Err(Error::TooManyLinks {});
         }
         let now = self.now();
-        let Handle { ino, generation } = *file;
+        let Handle { ino, generation } = file;
         let change = InodeChange { links: 1, ctime: Some(now), ..InodeChange::default() };
         let effects = vec![
             Effect::ChangeParts { ino, generation, change },
@@ -274,8 +281,9 @@ impl FileServer {
                 set: Some(Dentry { ino, generation, kind: linked.kind }),
             },
         ];
-        self.execute((request.call, above.since), effects, true, true).await?;
-        let attributes = match self.inode(*file).await {
+        let after = vec![found.changed, made];
+        self.execute(Execute { effects, claimed: true, since, durable, call, after }).await?;
+        let attributes = match self.inode(file).await {
             // Removed again already.
             Err(Error::Stale {}) => Attributes { links: linked.links + 1, ctime: now, ..linked },
             inode => inode?.attributes,
@@ -289,7 +297,7 @@ impl FileServer {
         node: NodeId,
         directory: Handle,
         name: &Name,
-    ) -> Result<Option<Dentry>, Error> {
+    ) -> Result<Claimed, Error> {
         let (directory, name, by) = (directory.ino, name.clone(), self.context.node().0);
         self.meta(node, ClaimName { directory, name, by }).await
     }

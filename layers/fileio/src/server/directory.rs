@@ -15,8 +15,8 @@ use crate::protocol::{
 };
 use crate::rules;
 
-/// Nodes asked at a time.
-const NODES_AT_ONCE: usize = 16;
+/// Nodes asked at a time, at most.
+const NODES_AT_ONCE_MAX: usize = 16;
 
 impl FileServer {
     pub(super) async fn read_directory(
@@ -45,14 +45,20 @@ impl FileServer {
         let wanted = count_max.min(ENTRIES_MAX) as usize;
         let mut entries: Vec<DirectoryEntry> = Vec::new();
         let mut end = true;
-        let rest: Vec<u32> =
+        let nodes: Vec<u32> =
             nodes.into_iter().filter(|node| u64::from(*node) >= first_node).collect();
-        for nodes in rest.chunks(NODES_AT_ONCE) {
+        let mut rest = &nodes[..];
+        // Whoever goes on in the middle of a node may find enough there.
+        let mut at_once = if after == 0 { NODES_AT_ONCE_MAX } else { 1 };
+        while !rest.is_empty() {
             if entries.len() >= wanted {
                 end = false;
                 break;
             }
-            let count_max = (wanted - entries.len()) as u32 + 1;
+            let (nodes, later) = rest.split_at(at_once.min(rest.len()));
+            rest = later;
+            let known = entries.len();
+            let count_max = (wanted - known) as u32 + 1;
             let scans = nodes.iter().map(|&node| {
                 let after = (u64::from(node) == first_node).then_some(position);
                 let directory = directory.ino;
@@ -60,6 +66,9 @@ impl FileServer {
                 self.scan(node, call)
             });
             entries.extend(try_join_all(scans).await?.into_iter().flatten());
+            // As many as should have the rest, if they have as many names as these.
+            let (found, missing) = (entries.len() - known, wanted.saturating_sub(entries.len()));
+            at_once = (missing * nodes.len()).div_ceil(found.max(1)).clamp(1, NODES_AT_ONCE_MAX);
         }
         end &= cut_page(&mut entries, wanted);
         if attributes {

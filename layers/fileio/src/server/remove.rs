@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use futures::future::try_join_all;
-use meta::protocol::{Dentry, Effect, Freeze, HasNames, Occupancy, Thaw};
+use meta::protocol::{Dentry, Effect, Execute, Freeze, HasNames, Occupancy, Prior, Thaw};
 use runtime::NodeId;
 
 use super::create::handle_of;
-use super::{Begun, FileServer, count_directories, is_in_doubt};
+use super::{Above, FileServer, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
 
@@ -23,9 +23,13 @@ impl FileServer {
     async fn remove_in(
         self: &Rc<Self>,
         request: &Remove,
-        above: &Begun,
+        &Above { attributes: ref above, since, .. }: &Above,
     ) -> Result<((), Option<Time>), Error> {
-        let Remove { who, directory, name, durable, .. } = request;
+        let &Remove { call, ref who, ref directory, ref name, durable } = request;
+        let execute = |effects, durable| {
+            let after = Vec::new();
+            self.execute(Execute { effects, claimed: false, since, durable, call, after })
+        };
         rules::check_search(who, above)?;
         let found = self.find(*directory, name).await?.ok_or(Error::NotFound {})?;
         let now = self.now();
@@ -34,7 +38,7 @@ impl FileServer {
                 // A name goes before its inode, so this is damage, which can be removed.
                 rules::check_add(who, above)?;
                 let effects = vec![take_name(*directory, name, &found)];
-                self.execute((request.call, above.since), effects, false, true).await?;
+                execute(effects, true).await?;
                 return Ok(((), Some(now)));
             }
             file => file?,
@@ -44,7 +48,7 @@ impl FileServer {
             return Err(Error::IsDirectory {});
         }
         let effects = vec![take_name(*directory, name, &found), drop_link(&found, now)];
-        self.execute((request.call, above.since), effects, false, *durable).await?;
+        execute(effects, durable).await?;
         Ok(((), Some(now)))
     }
 
@@ -72,9 +76,9 @@ impl FileServer {
     async fn remove_directory_in(
         self: &Rc<Self>,
         request: &RemoveDirectory,
-        above: &Begun,
+        &Above { attributes: ref above, since, .. }: &Above,
     ) -> Result<((), Option<Time>), Error> {
-        let RemoveDirectory { who, directory, name, .. } = request;
+        let &RemoveDirectory { call, ref who, ref directory, ref name, durable } = request;
         rules::check_search(who, above)?;
         let found = self.find(*directory, name).await?.ok_or(Error::NotFound {})?;
         let removed = self.named(&found).await?;
@@ -83,13 +87,14 @@ impl FileServer {
             return Err(Error::NotDirectory {});
         }
         let now = self.now();
-        self.freeze_empty(&found).await?;
+        let after = self.freeze_empty(&found).await?;
         let effects = vec![
             take_name(*directory, name, &found),
             drop_link(&found, now),
             count_directories(*directory, -1, now),
         ];
-        let removed = self.execute((request.call, above.since), effects, false, true).await;
+        let removed =
+            self.execute(Execute { effects, claimed: false, since, durable, call, after }).await;
         if let Err(error) = removed {
             if !is_in_doubt(error) {
                 self.thaw(&found).await?;
@@ -100,8 +105,8 @@ impl FileServer {
     }
 
     /// Stops changes in a directory that is empty; `NotEmpty` if it is not, and then lets changes
-    /// go on.
-    pub(super) async fn freeze_empty(&self, found: &Dentry) -> Result<(), Error> {
+    /// go on. Returns the removals on which it leans that the directory is empty.
+    pub(super) async fn freeze_empty(&self, found: &Dentry) -> Result<Vec<Prior>, Error> {
         let Handle { ino, generation } = handle_of(found);
         let node = self.node_of(ino);
         let freeze = Freeze { directory: ino, generation };
@@ -111,8 +116,8 @@ impl FileServer {
         };
         let empty = self.is_empty(ino, &occupancy).await;
         match empty {
-            Ok(true) => Ok(()),
-            Ok(false) => {
+            Ok(Some(removals)) => Ok(removals),
+            Ok(None) => {
                 self.thaw(found).await?;
                 Err(Error::NotEmpty {})
             }
@@ -127,12 +132,19 @@ impl FileServer {
         self.meta(self.node_of(found.ino), Thaw { directory: found.ino }).await
     }
 
-    async fn is_empty(&self, directory: u64, occupancy: &Occupancy) -> Result<bool, Error> {
+    /// The last removals from the directory if it is empty, else `None`.
+    async fn is_empty(
+        &self,
+        directory: u64,
+        occupancy: &Occupancy,
+    ) -> Result<Option<Vec<Prior>>, Error> {
         let nodes = match &occupancy.nodes {
             Some(nodes) => nodes.clone(),
             None => (0..self.context.fs_nodes()).collect(),
         };
-        Ok(self.occupied_nodes(directory, nodes).await?.is_empty())
+        let found = self.look_for_names(directory, nodes).await?;
+        let is_empty = !found.iter().any(|(_, any, _)| *any);
+        Ok(is_empty.then(|| found.into_iter().map(|(.., changed)| changed).collect()))
     }
 
     /// Those of `nodes` that hold names of `directory`.
@@ -141,11 +153,21 @@ impl FileServer {
         directory: u64,
         nodes: Vec<u32>,
     ) -> Result<Vec<u32>, Error> {
+        let found = self.look_for_names(directory, nodes).await?;
+        Ok(found.into_iter().filter(|(_, any, _)| *any).map(|(node, ..)| node).collect())
+    }
+
+    /// Whether each of `nodes` holds names of `directory`, and the last removal of one if not.
+    async fn look_for_names(
+        &self,
+        directory: u64,
+        nodes: Vec<u32>,
+    ) -> Result<Vec<(u32, bool, Prior)>, Error> {
         let asked = nodes.into_iter().map(|node| async move {
-            let has = self.meta(NodeId::fs(node), HasNames { directory }).await?;
-            Ok::<_, Error>(has.then_some(node))
+            let (any, changed) = self.meta(NodeId::fs(node), HasNames { directory }).await?;
+            Ok::<_, Error>((node, any, changed))
         });
-        Ok(try_join_all(asked).await?.into_iter().flatten().collect())
+        try_join_all(asked).await
     }
 }
 

@@ -3,14 +3,16 @@
 
 use std::rc::Rc;
 
-use meta::protocol::{Dentry, Effect, GetInode, InodeChange, LockTree, UnlockTree};
+use meta::protocol::{
+    Claimed, Dentry, Effect, Execute, GetInode, InodeChange, LockTree, Prior, UnlockTree,
+};
 use runtime::NodeId;
 
 use super::create::handle_of;
 use super::remove::{drop_link, take_name};
-use super::{Begun, FileServer, count_directories, is_in_doubt};
+use super::{FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
-use crate::protocol::{Error, Handle, Kind, Name, ROOT, Rename, Time};
+use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
 use crate::rules;
 
 /// Directories above one another, at most: a loop in a damaged tree must not be followed for ever.
@@ -35,10 +37,13 @@ struct Place<'a> {
 }
 
 /// The directories of a rename, before it.
-struct Above<'a> {
-    /// Begun before the other.
-    from: &'a Begun,
-    to: &'a Begun,
+struct Directories<'a> {
+    from: &'a Attributes,
+    to: &'a Attributes,
+    /// The record that made the second.
+    to_made: Prior,
+    /// The epoch before the first was told of it.
+    since: u64,
 }
 
 impl FileServer {
@@ -65,9 +70,11 @@ impl FileServer {
         self.changing(*from_directory, async |from| {
             let from_time = self
                 .changing_at(*to_directory, to_node, async |to| {
+                    let (since, to_made) = (from.since, to.made);
+                    let (from, to) = (&from.attributes, &to.attributes);
                     rules::check_search(&request.who, to)?;
                     rules::check_search(&request.who, from)?;
-                    let above = Above { from, to };
+                    let above = Directories { from, to, to_made, since };
                     self.rename_claimed(request, &above, to_node).await
                 })
                 .await?;
@@ -81,7 +88,7 @@ impl FileServer {
     async fn rename_claimed(
         self: &Rc<Self>,
         request: &Rename,
-        above: &Above<'_>,
+        above: &Directories<'_>,
         to_node: NodeId,
     ) -> Result<(Option<Time>, Option<Time>), Error> {
         let Rename { from_directory, from_name, to_directory, to_name, .. } = request;
@@ -92,15 +99,21 @@ impl FileServer {
         let old = Place { node: self.context.node(), directory: *from_directory, name: from_name };
         let new = Place { node: to_node, directory: *to_directory, name: to_name };
         let [moved, replaced] = self.claim_both(&old, &new).await?;
-        let plan = match self.prepare(request, moved, replaced, above).await {
-            Ok(Some(plan)) => plan,
+        let mut after = vec![above.to_made, moved.changed, replaced.changed];
+        let plan = match self.prepare(request, moved.dentry, replaced.dentry, above).await {
+            Ok(Some((plan, removals))) => {
+                after.extend(removals);
+                plan
+            }
             nothing => {
                 self.unclaim_both(&old, &new).await?;
                 return nothing.map(|_| (None, None));
             }
         };
-        let call = (request.call, above.from.since);
-        let done = self.execute(call, effects(request, &plan), true, true).await;
+        let &Rename { call, durable, .. } = request;
+        let (effects, since) = (effects(request, &plan), above.since);
+        let done =
+            self.execute(Execute { effects, claimed: true, since, durable, call, after }).await;
         if let Err(error) = done {
             if !is_in_doubt(error) {
                 let thawed = self.thaw_replaced(&plan).await;
@@ -116,11 +129,7 @@ impl FileServer {
 
     /// Claims two names in an order that all follow, so that renames do not hinder one another for
     /// ever; what they name.
-    async fn claim_both(
-        &self,
-        old: &Place<'_>,
-        new: &Place<'_>,
-    ) -> Result<[Option<Dentry>; 2], Error> {
+    async fn claim_both(&self, old: &Place<'_>, new: &Place<'_>) -> Result<[Claimed; 2], Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
         let found = self.claim(first.node, first.directory, first.name).await?;
@@ -141,14 +150,14 @@ impl FileServer {
     }
 
     /// Looks everything up, checks the rules, and freezes a directory that is replaced; `None` if
-    /// there is nothing to do.
+    /// there is nothing to do. With the removals on which it leans that this directory is empty.
     async fn prepare(
         &self,
         request: &Rename,
         moved: Option<Dentry>,
         replaced: Option<Dentry>,
-        above: &Above<'_>,
-    ) -> Result<Option<Move>, Error> {
+        above: &Directories<'_>,
+    ) -> Result<Option<(Move, Vec<Prior>)>, Error> {
         let moved = moved.ok_or(Error::NotFound {})?;
         if replaced.is_some() && !request.replace {
             return Err(Error::Exists {});
@@ -157,10 +166,11 @@ impl FileServer {
             return Ok(None);
         }
         let plan = self.plan_rename(request, moved, replaced, above).await?;
-        if let Some(replaced) = plan.replaced_directory() {
-            self.freeze_empty(&replaced).await?;
-        }
-        Ok(Some(plan))
+        let removals = match plan.replaced_directory() {
+            Some(replaced) => self.freeze_empty(&replaced).await?,
+            None => Vec::new(),
+        };
+        Ok(Some((plan, removals)))
     }
 
     async fn thaw_replaced(&self, plan: &Move) -> Result<(), Error> {
@@ -175,7 +185,7 @@ impl FileServer {
         request: &Rename,
         moved: Dentry,
         replaced: Option<Dentry>,
-        above: &Above<'_>,
+        above: &Directories<'_>,
     ) -> Result<Move, Error> {
         let Rename { who, from_directory, to_directory, .. } = request;
         let moves_directory = moved.kind == (Kind::Directory {});

@@ -14,7 +14,9 @@ use fileio::protocol::*;
 use futures::future::{Either, select};
 use machine_emu::{Shape, World};
 
-use volume::{FS_NODES, Volume};
+use volume::Volume;
+
+const FS_NODES: u32 = 4;
 
 /// Between two moments at which the power goes.
 const STEP: Duration = Duration::from_micros(23);
@@ -89,14 +91,17 @@ async fn perform(volume: &Volume, op: Op) -> Result<(), Error> {
         Op::MakeDirectory(path) => {
             let (directory, name) = place(volume, path).await;
             let node = NewNode::Directory {};
-            volume.ask(MakeNode { who, call, directory, name, node, change }).await.map(|_| ())
+            volume
+                .ask(MakeNode { who, call, directory, name, node, change, durable: true })
+                .await
+                .map(|_| ())
         }
         Op::Link(old, new) => {
             let (directory, name) = place(volume, old).await;
             let found = volume.ask(Lookup { who: who.clone(), directory, name }).await?;
             let (directory, name) = place(volume, new).await;
             let file = handle(&found);
-            volume.ask(Link { who, call, file, directory, name }).await.map(|_| ())
+            volume.ask(Link { who, call, file, directory, name, durable: true }).await.map(|_| ())
         }
         Op::Remove(path) | Op::RemoveLazily(path) => {
             let (directory, name) = place(volume, path).await;
@@ -105,7 +110,7 @@ async fn perform(volume: &Volume, op: Op) -> Result<(), Error> {
         }
         Op::RemoveDirectory(path) => {
             let (directory, name) = place(volume, path).await;
-            volume.ask(RemoveDirectory { who, call, directory, name }).await
+            volume.ask(RemoveDirectory { who, call, directory, name, durable: true }).await
         }
         Op::Rename(old, new) => {
             let (from_directory, from_name) = place(volume, old).await;
@@ -118,6 +123,7 @@ async fn perform(volume: &Volume, op: Op) -> Result<(), Error> {
                 to_directory,
                 to_name,
                 replace: true,
+                durable: true,
             };
             volume.ask(rename).await
         }
@@ -204,7 +210,7 @@ async fn perform_all(volume: &Volume, ops: &[Op], seen: &Seen, looks: bool) {
 }
 
 async fn prepared(world: &World, setup: &[Op]) -> Volume {
-    let volume = Volume::format(world).await;
+    let volume = Volume::format(world, FS_NODES).await;
     for &op in setup {
         perform(&volume, op).await.unwrap();
     }

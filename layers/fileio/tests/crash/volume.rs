@@ -12,7 +12,6 @@ use machine_emu::World;
 use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
 
-pub(crate) const FS_NODES: u32 = 4;
 const DISK: &str = "disk";
 
 /// The machine and what is on its one disk.
@@ -26,15 +25,15 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// A fresh volume, served.
-    pub(crate) async fn format(world: &World) -> Self {
+    /// A fresh volume, served by all nodes of the world.
+    pub(crate) async fn format(world: &World, fs_nodes: u32) -> Self {
         let geometry = Geometry {
             volume: VolumeId(0x51ED),
             stripe_size: 16 << 10,
-            fs_nodes: FS_NODES,
+            fs_nodes,
             disk_nodes: 1,
             disks_per_node: 1,
-            stripes_per_disk: u64::from(FS_NODES) * 512,
+            stripes_per_disk: u64::from(fs_nodes) * 512,
         };
         world.create_disk(DISK, geometry.disk_length());
         let volume = Self {
@@ -62,7 +61,8 @@ impl Volume {
         self.world.set_epoch(epoch);
         self.world.tell_epoch(NodeId::application(0), epoch);
         self.world.restart(NodeId::disk(0));
-        (0..FS_NODES).map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
+        let fs_nodes = 0..self.geometry.fs_nodes;
+        fs_nodes.map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
         let geometry = self.geometry;
         let disk = move |context| node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]);
         self.on(NodeId::disk(0), disk).await;
@@ -93,7 +93,7 @@ impl Volume {
         &self,
         work: impl Fn(Context) -> F,
     ) {
-        let nodes = (0..FS_NODES).map(NodeId::fs);
+        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
         join_all(nodes.map(|node| self.on(node, &work))).await;
     }
 

@@ -135,8 +135,16 @@ impl Client<'_> {
         match (found, self.rng.below(4)) {
             (None, 0) => {
                 let node = NewNode::Directory {};
-                let order =
-                    MakeNode { who, call, directory, name: name.clone(), node, change }.into();
+                let order = MakeNode {
+                    who,
+                    call,
+                    directory,
+                    name: name.clone(),
+                    node,
+                    change,
+                    durable: true,
+                }
+                .into();
                 let made = self.done(order).await.unwrap();
                 self.names.insert(name, (made, true));
             }
@@ -156,7 +164,7 @@ impl Client<'_> {
             }
             (Some(_), 0) if moved.is_some_and(is_file) && target.is_none() => {
                 let (file, is_directory) = moved.unwrap();
-                let link = Link { who, call, file, directory, name: other.clone() };
+                let link = Link { who, call, file, directory, name: other.clone(), durable: true };
                 assert_eq!(self.done(link.into()).await, Some(file));
                 self.names.insert(other, (file, is_directory));
             }
@@ -171,13 +179,15 @@ impl Client<'_> {
                     to_directory,
                     to_name,
                     replace: true,
+                    durable: true,
                 };
                 self.done(rename.into()).await;
                 self.names.remove(&name);
                 self.names.insert(other, moved.unwrap());
             }
             (Some((_, true)), _) => {
-                let remove = RemoveDirectory { who, call, directory, name: name.clone() };
+                let remove =
+                    RemoveDirectory { who, call, directory, name: name.clone(), durable: true };
                 self.done(remove.into()).await;
                 self.names.remove(&name);
             }
@@ -300,6 +310,7 @@ fn refused_calls(is_there: bool, name: &Name, other: &Name) -> Vec<(Request, Err
             name: named,
             node,
             change: change.clone(),
+            durable: true,
         };
         let create = Create { who, call: call_2, directory, name, existing, change, durable };
         return vec![(make.into(), Error::Exists {}), (create.into(), Error::Exists {})];
@@ -314,6 +325,7 @@ fn refused_calls(is_there: bool, name: &Name, other: &Name) -> Vec<(Request, Err
         to_directory,
         to_name,
         replace: true,
+        durable: true,
     };
     let remove = Remove { who, call: call(2), directory, name, durable };
     vec![(rename.into(), Error::NotFound {}), (remove.into(), Error::NotFound {})]

@@ -13,7 +13,7 @@ use runtime::{Context, NodeId};
 use super::MetaServer;
 use crate::attributes::{Kind, Time};
 use crate::protocol::{
-    Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Thaw,
+    Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Prior, Thaw,
 };
 use crate::store::Position;
 
@@ -36,6 +36,8 @@ pub(super) struct Directories {
     tree: Limit,
     /// Whose turn it is to change the tree.
     tree_by: Cell<Option<NodeId>>,
+    /// What is known of some directory was forgotten since the mount.
+    forgetful: Cell<bool>,
 }
 
 /// Keeps a name from being changed by others.
@@ -72,6 +74,7 @@ impl Default for Directories {
             unclaimed: Event::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
             tree_by: Cell::new(None),
+            forgetful: Cell::default(),
         }
     }
 }
@@ -185,8 +188,15 @@ impl Directories {
         let mut states = self.states.borrow_mut();
         if states.len() >= KNOWN_MAX && !states.contains_key(&ino) {
             states.retain(|_, state| state.is_changing() || state.frozen_by.is_some());
+            self.forgetful.set(true);
         }
         look(states.entry(ino).or_default())
+    }
+
+    /// Nodes that have changed names of a directory since the mount, and maybe others.
+    pub(super) fn changed_at(&self, ino: u64) -> Option<Vec<u32>> {
+        let is_known = !self.forgetful.get();
+        self.with(ino, |state| is_known.then(|| state.nodes.iter().copied().collect()))
     }
 
     fn occupied(&self, ino: u64) -> Option<Vec<u32>> {
@@ -206,10 +216,10 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: Begin, by: NodeId) -> Result<Inode, Error> {
-        // Its names may be durable at other nodes before its own record is.
+    pub(super) async fn begin(&self, request: Begin, by: NodeId) -> Result<(Inode, Prior), Error> {
+        // Its names must not be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
-        self.store.durable(made.unwrap_or_default()).await?;
+        let made = self.prior_for(by, made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
         let begun = self.directories.with(request.directory, |state| {
             if state.frozen_by.is_none() {
@@ -218,7 +228,7 @@ impl MetaServer {
             }
             state.frozen_by.is_none()
         });
-        if begun { Ok(inode) } else { Err(Undelivered::Busy.into()) }
+        if begun { Ok((inode, made)) } else { Err(Undelivered::Busy.into()) }
     }
 
     pub(super) async fn end(&self, request: End, by: NodeId) -> Result<(), Error> {

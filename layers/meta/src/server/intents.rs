@@ -6,6 +6,8 @@
 //!
 //! ```text
 //! record with intent, durable --> effects applied elsewhere --> answer
+//! or, if all these nodes end together and nobody wants it durable,
+//! record with intent --> effects applied elsewhere, held back until that record is durable --> answer
 //!    in the background: effects durable elsewhere --> intent deleted --> marks of it forgotten
 //! ```
 
@@ -29,8 +31,8 @@ use crate::active::Active;
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{
-    Applied, Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, Returned,
-    SettleApplied,
+    Applied, Apply, CallId, Dentry, Effect, Error, Execute, Inode, IntentId, Outcome, Prior,
+    Returned, SettleApplied,
 };
 use crate::store::{Batch, Position, StoreError};
 
@@ -78,11 +80,14 @@ struct Open {
     /// Names of this node that nobody may look up until all is done.
     hidden: Vec<Vec<u8>>,
     stage: Stage,
+    /// The record that promises them, if it may not be durable yet.
+    position: Position,
 }
 
 impl Open {
     fn new(effects: BTreeMap<u32, Vec<Effect>>, stage: Stage) -> Self {
-        Self { effects, lives: BTreeMap::new(), hidden: Vec::new(), stage }
+        let (lives, hidden, position) = (BTreeMap::new(), Vec::new(), Position::default());
+        Self { effects, lives, hidden, stage, position }
     }
 }
 
@@ -188,6 +193,18 @@ impl Intents {
     }
 }
 
+/// How an operation is carried out.
+pub(super) struct Way {
+    /// The names of this node are claimed.
+    pub(super) claimed: bool,
+    /// It leans on what was claimed, frozen or announced since this epoch.
+    pub(super) since: u64,
+    /// Durable before the answer.
+    pub(super) durable: bool,
+    /// What its record leans on.
+    pub(super) after: Vec<Prior>,
+}
+
 /// A new inode with its first name.
 pub(super) struct Addition {
     pub(super) key: Vec<u8>,
@@ -209,23 +226,23 @@ impl Addition {
 
 impl MetaServer {
     pub(super) async fn execute(self: &Rc<Self>, request: Execute) -> Result<Vec<u64>, Error> {
-        let Execute { effects, claimed, since, durable, call } = request;
-        self.carry_out((call, since), None, effects, claimed, durable).await
+        let Execute { effects, claimed, since, durable, call, after } = request;
+        self.carry_out(call, None, effects, Way { claimed, since, durable, after }).await
     }
 
-    /// Does everything or nothing, for a call that leans on what was claimed since an epoch. Returns
-    /// inodes that are gone.
+    /// Does everything or nothing. Returns inodes that are gone.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
-        call: (CallId, u64),
+        call: CallId,
         addition: Option<Addition>,
         effects: Vec<Effect>,
-        claimed: bool,
-        durable: bool,
+        way: Way,
     ) -> Result<Vec<u64>, Error> {
+        // Nobody who may live on without this node may see what a crash could take back.
+        let durable = way.durable || !self.all_die_with_me(&effects);
         let (here, elsewhere) = self.split(effects);
         let number = self.open_intent(elsewhere)?;
-        let decided = self.decide(call, addition, &here, claimed, number).await;
+        let decided = self.decide(call, addition, &here, &way, number).await;
         if let (Err(_), Some(number)) = (&decided, number) {
             self.intents.open.borrow_mut().remove(&number);
             self.intents.decided.tell();
@@ -233,15 +250,15 @@ impl MetaServer {
         let (position, mut gone) = decided?;
         let Some(number) = number else {
             self.settle_record(position, durable).await?;
-            if claimed {
+            if way.claimed {
                 self.give_up_claims(&here, self.node);
             }
             return Ok(gone);
         };
-        // Nobody elsewhere may see what a crash could take back.
-        self.store.durable(position).await.map_err(|_| Undelivered::Lost)?;
+        self.settle_record(position, durable).await.map_err(|_| Undelivered::Lost)?;
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.stage = Stage::Sending;
+            open.position = position;
         }
         self.intents.decided.tell();
         let sent = self.send(number, false).await;
@@ -282,13 +299,13 @@ impl MetaServer {
     /// that were claimed cannot be looked up: a file on its way has one name or the other.
     async fn decide(
         &self,
-        (call, since): (CallId, u64),
+        call: CallId,
         addition: Option<Addition>,
         here: &[Effect],
-        claimed: bool,
+        way: &Way,
         number: Option<u64>,
     ) -> Result<(Position, Vec<u64>), Error> {
-        let held = self.hold(here, claimed).await?;
+        let held = self.hold(here, way.claimed).await?;
         let mut _name = None;
         if let Some(addition) = &addition {
             _name = Some(self.directories.name_lock(&addition.key, false).await?);
@@ -300,11 +317,12 @@ impl MetaServer {
         let now = self.context.now();
         let (position, staged) = self
             .record(|| {
-                if self.context.epoch().0 != since {
+                if self.context.epoch().0 != way.since {
                     // Some node has restarted, and may have forgotten what this leans on.
                     return Err(Undelivered::Busy.into());
                 }
                 let mut batch = Batch::new();
+                batch.after(way.after.iter().copied());
                 let staged = self.stage(here, &held, Misfit::Refuse, &mut batch)?;
                 self.replies.put((call, outcome), now, &mut batch);
                 if let Some(addition) = &addition {
@@ -325,7 +343,7 @@ impl MetaServer {
             })
             .await?;
         self.replies.stored((call, outcome), now, position, number);
-        if let Some(number) = number.filter(|_| claimed) {
+        if let Some(number) = number.filter(|_| way.claimed) {
             self.hide(number, name_keys(here).collect());
         }
         Ok((position, self.decided(addition, position, staged)))
@@ -428,7 +446,11 @@ impl MetaServer {
         effects: Vec<Effect>,
         durable: bool,
     ) -> Result<Vec<u64>, Error> {
-        let call = Apply { intent: IntentId { node: self.node, number }, effects, durable };
+        let position = self.intents.open.borrow().get(&number).map(|open| open.position);
+        let position = position.filter(|position| !self.store.is_durable(*position));
+        let position = position.unwrap_or_default().number();
+        let intent = IntentId { node: self.node, number };
+        let call = Apply { intent, effects, durable, position };
         let mut tries = 1;
         let Applied { life, gone } = loop {
             match ask(&self.context, NodeId::fs(node), call.clone()).await {
@@ -444,7 +466,7 @@ impl MetaServer {
     }
 
     pub(super) async fn apply_intent(&self, request: Apply) -> Result<Applied, Error> {
-        let Apply { intent, effects, durable } = request;
+        let Apply { intent, effects, durable, position } = request;
         let mark = keys::applied(intent);
         let _alone = self.intents.applying.exclusive(intent).await;
         if self.store.get(&mark).await?.is_some() {
@@ -460,6 +482,7 @@ impl MetaServer {
                 let mut batch = Batch::new();
                 let staged = self.stage(&effects, &held, Misfit::Skip, &mut batch)?;
                 batch.put(mark.clone(), Vec::new());
+                batch.after([Prior { node: intent.node, position }]);
                 // It is decided already, also on a full volume.
                 batch.relieve();
                 Ok((batch, staged))

@@ -2,14 +2,16 @@
 
 use std::rc::Rc;
 
-use super::intents::Addition;
+use runtime::NodeId;
+
+use super::intents::{Addition, Way};
 use super::{MetaServer, decode};
 use crate::attributes::{Attributes, Kind, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, ClaimName, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode, SCAN_MAX,
-    ScanNames, UnclaimName,
+    AddFile, ClaimName, Claimed, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode,
+    Prior, SCAN_MAX, ScanNames, UnclaimName,
 };
 
 /// What a directory says of its size: names are in the store, not in blocks of its own.
@@ -67,40 +69,50 @@ impl MetaServer {
         Ok(inode.map(|inode| inode.attributes))
     }
 
-    pub(super) async fn has_names(&self, request: &HasNames) -> Result<bool, Error> {
+    pub(super) async fn has_names(
+        &self,
+        asker: NodeId,
+        request: &HasNames,
+    ) -> Result<(bool, Prior), Error> {
         let from = keys::names_after(request.directory, None);
         let end = keys::names_end(request.directory);
         let found = self.store.scan(from.as_ref().map(Vec::as_slice), &end, 1).await?;
+        let mut changed = Prior::default();
         if found.is_empty() {
             // The directory may be removed now: what a crash brought back would be in no directory.
-            let from = keys::names_start(request.directory);
-            self.store.settled(&from, &end).await?;
+            let last = self.store.last_change(&keys::names_start(request.directory), &end);
+            changed = self.prior_for(asker, last).await?;
         }
-        Ok(!found.is_empty())
+        Ok((!found.is_empty(), changed))
     }
 
     pub(super) async fn add_file(self: &Rc<Self>, request: AddFile) -> Result<Attributes, Error> {
-        let AddFile { directory, name, inode, effects, since, durable, call } = request;
+        let AddFile { directory, name, inode, effects, since, durable, call, after } = request;
         let nodes = u64::from(self.context.fs_nodes());
         let ino = self.store.next_number() * nodes + u64::from(self.node);
         let generation = self.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
         let attributes = made.attributes;
         let addition = Addition { key: keys::name(directory, &name), made };
-        self.carry_out((call, since), Some(addition), effects, false, durable).await?;
+        let way = Way { claimed: false, since, durable, after };
+        self.carry_out(call, Some(addition), effects, way).await?;
         Ok(attributes)
     }
 
-    pub(super) async fn claim_name(&self, request: ClaimName) -> Result<Option<Dentry>, Error> {
+    pub(super) async fn claim_name(
+        &self,
+        asker: NodeId,
+        request: ClaimName,
+    ) -> Result<Claimed, Error> {
         let ClaimName { directory, name, by } = request;
         let key = keys::name(directory, &name);
         let _alone = self.directories.name_lock(&key, false).await?;
         let value = self.store.get(&key).await?;
         // What is decided elsewhere on the strength of this must find it so after a crash.
         let (from, to) = keys::only(&key);
-        self.store.settled(&from, &to).await?;
+        let changed = self.prior_for(asker, self.store.last_change(&from, &to)).await?;
         self.directories.claim(key, by);
-        value.map(|value| decode(&value)).transpose()
+        Ok(Claimed { dentry: value.map(|value| decode(&value)).transpose()?, changed })
     }
 
     pub(super) fn unclaim_name(&self, request: &UnclaimName) {

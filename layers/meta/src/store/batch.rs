@@ -6,6 +6,7 @@ use runtime::wire::{Decoder, Malformed, Wire};
 use super::error::StoreError;
 use super::groups::Run;
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::protocol::Prior;
 
 /// Bytes of one batch, at most. Volumes with small stripes have a lower limit: a record fits one
 /// log segment (see [`Store::batch_bytes_max`](super::Store::batch_bytes_max)).
@@ -116,6 +117,7 @@ pub struct Batch {
     ops: Vec<Op>,
     length: usize,
     relief: bool,
+    after: Vec<Prior>,
 }
 
 impl Batch {
@@ -161,6 +163,11 @@ impl Batch {
         self.relief = true;
     }
 
+    /// What the batch leans on: it is durable no earlier than these records of other nodes.
+    pub fn after(&mut self, priors: impl IntoIterator<Item = Prior>) {
+        self.after.extend(priors);
+    }
+
     /// Bytes of the batch, to be held against
     /// [`Store::batch_bytes_max`](super::Store::batch_bytes_max).
     pub fn length_bytes(&self) -> usize {
@@ -170,6 +177,10 @@ impl Batch {
     /// Without any change?
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
+    }
+
+    pub(crate) fn priors(&self) -> &[Prior] {
+        &self.after
     }
 
     pub(crate) fn is_relief(&self) -> bool {

@@ -161,15 +161,21 @@ impl Log {
         self.used_blocks = 0;
     }
 
-    /// As many pending records as the current segment takes, as one entry. `None` if there are no
-    /// records, or a segment is needed first.
-    pub(crate) fn round(&mut self) -> Option<Round> {
+    /// The first record that is not in a round yet.
+    pub(crate) fn next(&self) -> u64 {
+        self.planned + 1
+    }
+
+    /// As many pending records as the current segment takes, as one entry; none from `held` on. `None`
+    /// if there are no records, or a segment is needed first.
+    pub(crate) fn round(&mut self, held: Option<u64>) -> Option<Round> {
         if self.lengths.is_empty() || self.needs_segment() {
             return None;
         }
         let free_blocks = self.blocks_per_segment - self.used_blocks.max(1);
         let (mut bytes, mut count) = (0, 0);
-        for &length in &self.lengths {
+        let most = held.map_or(u64::MAX, |held| held.saturating_sub(self.next()));
+        for &length in self.lengths.iter().take(most as usize) {
             let more = bytes + length as usize;
             if format::entry_blocks(more) as u64 > free_blocks {
                 break;

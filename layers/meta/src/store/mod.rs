@@ -35,6 +35,7 @@
 //! | `space.rs`, `bits.rs`, `groups.rs` | the block allocator and its groups |
 //! | `log.rs`, `log/` | segments, entries, replay |
 //! | `writer.rs` | group commit |
+//! | `held.rs` | records that wait for records of other nodes |
 //! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
 //! | `overlay.rs` | changes not yet in the tree |
@@ -52,6 +53,7 @@ mod checkpoint;
 mod device;
 mod error;
 mod groups;
+mod held;
 mod image;
 mod limits;
 mod log;
@@ -80,6 +82,7 @@ pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
+pub use self::held::SettlePrior;
 pub use self::image::{Image, ImageSpace, Part, Walk};
 pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -103,6 +106,18 @@ pub const PAGE_CACHE_BYTES: usize = 2 << 20;
 /// The place of a batch in the order of commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u64);
+
+impl Position {
+    /// As it is told to other nodes: counted from 1, and 0 for what was durable from the start.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The place of that number.
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// The space of a node, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +144,8 @@ pub struct Store {
     written: Event,
     /// A checkpoint has ended.
     checkpointed: Event,
+    /// How other nodes make durable what batches lean on.
+    settle_prior: RefCell<Option<SettlePrior>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -146,6 +163,7 @@ impl Store {
             state: RefCell::new(state),
             written: Event::default(),
             checkpointed: Event::default(),
+            settle_prior: RefCell::default(),
         })
     }
 
@@ -167,11 +185,37 @@ impl Store {
         }
     }
 
+    /// Says how other nodes make durable what batches [lean on](Batch::after); no such batch may be
+    /// committed before.
+    pub fn set_settle_prior(&self, settle: SettlePrior) {
+        *self.settle_prior.borrow_mut() = Some(settle);
+    }
+
+    /// The place of the last change of the keys from `from` on and before `to`, deletions too; the
+    /// start, which is durable, if nothing is on its way.
+    pub fn last_change(&self, from: &[u8], to: &[u8]) -> Position {
+        let state = self.state.borrow();
+        if state.log.durable() >= state.log.last() {
+            return Position::default();
+        }
+        let position = state.last_change(from, to);
+        Position(if state.log.durable() >= position { 0 } else { position })
+    }
+
+    /// Does everything up to `position` survive a crash?
+    pub fn is_durable(&self, position: Position) -> bool {
+        self.state.borrow().log.durable() >= position.0
+    }
+
+    /// Everything up to here survives a crash.
+    pub fn durable_to(&self) -> Position {
+        Position(self.state.borrow().log.durable())
+    }
+
     /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive a
     /// crash. Changes that are made later do not matter. At once if nothing is on its way.
     pub async fn settled(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
-        let position = self.state.borrow().last_change(from, to);
-        self.durable(Position(position)).await
+        self.durable(self.last_change(from, to)).await
     }
 
     /// Up to `limit` keys after `from` and before `to`, with their values, in order.

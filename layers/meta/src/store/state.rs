@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::batch::{Batch, Op};
 use super::error::StoreError;
 use super::groups::Run;
+use super::held::Held;
 use super::limits;
 use super::log::Log;
 use super::overlay::Overlay;
@@ -69,6 +70,8 @@ pub(crate) struct State {
     pub(crate) recorded: u64,
     waiting: VecDeque<Waiting>,
     waiting_blocks: u64,
+    /// Records that wait for records of other nodes.
+    pub(crate) held: Held,
     /// Somebody wants the log durable up to here.
     pub(crate) wanted: u64,
     pub(crate) writing: bool,
@@ -103,6 +106,7 @@ impl State {
             map_pages,
             waiting: VecDeque::new(),
             waiting_blocks: 0,
+            held: Held::default(),
             wanted,
             writing: false,
             timer: false,
@@ -268,6 +272,7 @@ impl State {
     pub(crate) fn apply(&mut self, batch: Batch) -> u64 {
         let position = self.log.append(self.counter, &batch);
         self.recorded = self.counter;
+        self.held.hold(position, batch.priors());
         for op in batch.into_ops() {
             self.apply_op(op, position);
         }

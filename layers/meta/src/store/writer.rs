@@ -3,11 +3,20 @@
 use std::rc::Rc;
 
 use blockio::protocol::Error as DiskError;
-use futures::future::join;
+use futures::future::{join, join_all};
 
 use super::error::StoreError;
 use super::log::Round;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
+use crate::protocol::Prior;
+
+/// What the writer does next.
+enum Step {
+    /// A group commit.
+    Write(Round),
+    /// Waiting until other nodes have made these durable.
+    Settle(Vec<Prior>),
+}
 
 impl Store {
     /// Resolves once everything up to `position` survives a crash. Whoever asks while a group
@@ -66,7 +75,14 @@ impl Store {
     }
 
     async fn write_rounds(self: Rc<Self>) {
-        while let Some(round) = self.next_round() {
+        while let Some(step) = self.next_step() {
+            let round = match step {
+                Step::Write(round) => round,
+                Step::Settle(priors) => {
+                    self.settle_priors(priors).await;
+                    continue;
+                }
+            };
             if let Err(error) = self.write_round(&round).await {
                 self.stop(error);
             }
@@ -76,13 +92,29 @@ impl Store {
         }
     }
 
-    /// The next group commit, or `None` if nobody waits for one; the writer is then at rest.
-    fn next_round(&self) -> Option<Round> {
+    /// Waits until these records of other nodes are durable.
+    async fn settle_priors(&self, priors: Vec<Prior>) {
+        let settle = self.settle_prior.borrow().clone();
+        let settle = settle.expect("what leans on other nodes comes from who knows them");
+        let asked = priors.into_iter().map(|prior| {
+            let settled = settle(prior);
+            async move { (prior.node, settled.await) }
+        });
+        for (node, position) in join_all(asked).await {
+            self.state.borrow_mut().held.learn(node, position);
+        }
+    }
+
+    /// What comes next, or `None` if nobody waits for anything; the writer is then at rest.
+    fn next_step(&self) -> Option<Step> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         if state.wanted <= state.log.durable() || state.stopped.is_some() {
             state.writing = false;
             return None;
+        }
+        if state.held.first() == Some(state.log.next()) {
+            return Some(Step::Settle(state.held.priors_of_first()));
         }
         if state.log.needs_segment() {
             match state.space.allocate_pair(&state.geometry) {
@@ -92,12 +124,12 @@ impl Store {
                 None => state.stopped = Some(StoreError::NoSpace),
             }
         }
-        let round = state.log.round();
+        let round = state.log.round(state.held.first());
         state.writing = round.is_some();
         if round.is_none() {
             self.written.tell();
         }
-        round
+        round.map(Step::Write)
     }
 
     /// Writes one round to both copies and makes it durable.

@@ -39,7 +39,7 @@ async fn remove_as(
     let (who, call, directory) = (here.asker.who(), compound.call(is_directory)?, here.file);
     let name = name.clone();
     if is_directory {
-        here.asker.ask_once(RemoveDirectory { who, call, directory, name }).await?;
+        here.asker.ask_once(RemoveDirectory { who, call, directory, name, durable: true }).await?;
     } else {
         here.asker.ask_once(Remove { who, call, directory, name, durable: true }).await?;
     }
@@ -65,6 +65,7 @@ pub(super) async fn rename(
         to_directory: to.file,
         to_name,
         replace: true,
+        durable: true,
     };
     to.asker.ask_once(rename).await?;
     changed(from, before_from).await.tell(out);
@@ -84,7 +85,7 @@ pub(super) async fn link(
     let name = name(bytes)?;
     let before = change_of(here).await;
     let (who, call) = (here.asker.who(), compound.call(false)?);
-    let link = Link { who, call, file: of.file, directory: here.file, name };
+    let link = Link { who, call, file: of.file, directory: here.file, name, durable: true };
     here.asker.ask_once(link).await?;
     changed(here, before).await.tell(out);
     Ok(())

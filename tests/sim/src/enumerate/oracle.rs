@@ -124,6 +124,9 @@ fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
             Op::Restart => return false,
             Op::Settle | Op::Pause => return true,
             Op::Commit(_) if commits => return true,
+            Op::Sync(directory) if done[j].outcome.is_ok() && ops[i].is_synced_with(directory) => {
+                return true;
+            }
             _ => {}
         }
     }

@@ -7,7 +7,7 @@ use fileio::model::Model;
 use fileio::protocol::{
     Attributes, CallId, Change, Commit, Create, Credentials, Error, Existing, FileIo, Handle, Link,
     Lookup, MakeNode, Name, NewNode, PunchHole, ROOT, Remove, RemoveDirectory, Rename,
-    SetAttributes, SetXattr, Write, XattrMode, XattrName,
+    SetAttributes, SetXattr, SyncDirectory, Write, XattrMode, XattrName,
 };
 use runtime::{Call, Context};
 
@@ -126,22 +126,30 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
             ask.ask(Commit { file }).await?;
             Ok(Some(file))
         }
-        Op::MakeDirectory(path) => make(ask, call, path, NewNode::Directory {}).await,
-        Op::Symlink(path) => {
-            make(ask, call, path, NewNode::Symlink { target: b"d/x".to_vec() }).await
+        Op::Sync(path) => {
+            let directory = if path.is_empty() { ROOT } else { find(ask, path).await? };
+            ask.ask(SyncDirectory { directory }).await?;
+            Ok(None)
         }
-        Op::Fifo(path) => make(ask, call, path, NewNode::Fifo {}).await,
+        Op::MakeDirectory(path, durable) => {
+            make(ask, call, path, NewNode::Directory {}, durable).await
+        }
+        Op::Symlink(path) => {
+            let node = NewNode::Symlink { target: b"d/x".to_vec() };
+            make(ask, call, path, node, Durable::Acknowledged).await
+        }
+        Op::Fifo(path) => make(ask, call, path, NewNode::Fifo {}, Durable::Acknowledged).await,
         Op::Remove(path, durable) => {
             let (directory, name) = place(ask, path).await?;
             ask.ask(Remove { who, call, directory, name, durable: is(durable) }).await?;
             Ok(None)
         }
-        Op::RemoveDirectory(path) => {
+        Op::RemoveDirectory(path, durable) => {
             let (directory, name) = place(ask, path).await?;
-            ask.ask(RemoveDirectory { who, call, directory, name }).await?;
+            ask.ask(RemoveDirectory { who, call, directory, name, durable: is(durable) }).await?;
             Ok(None)
         }
-        Op::Rename(from, to) => {
+        Op::Rename(from, to, durable) => {
             let (from_directory, from_name) = place(ask, from).await?;
             let (to_directory, to_name) = place(ask, to).await?;
             let rename = Rename {
@@ -152,14 +160,15 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
                 to_directory,
                 to_name,
                 replace: true,
+                durable: is(durable),
             };
             ask.ask(rename).await?;
             Ok(None)
         }
-        Op::Link(from, to) => {
+        Op::Link(from, to, durable) => {
             let file = find(ask, from).await?;
             let (directory, name) = place(ask, to).await?;
-            ask.ask(Link { who, call, file, directory, name }).await?;
+            ask.ask(Link { who, call, file, directory, name, durable: is(durable) }).await?;
             Ok(Some(file))
         }
         Op::Refill | Op::Settle | Op::Restart | Op::Pause => Ok(None),
@@ -187,10 +196,13 @@ async fn make(
     call: CallId,
     path: &str,
     node: NewNode,
+    durable: Durable,
 ) -> Result<Option<Handle>, Error> {
     let (directory, name) = place(ask, path).await?;
     let (who, change) = (Credentials::root(), Change::default());
-    let made = ask.ask(MakeNode { who, call, directory, name, node, change }).await?;
+    let made = ask
+        .ask(MakeNode { who, call, directory, name, node, change, durable: is(durable) })
+        .await?;
     Ok(Some(handle(&made)))
 }
 

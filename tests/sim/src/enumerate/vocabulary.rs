@@ -20,13 +20,15 @@ pub(super) enum Op {
     /// Set an extended attribute.
     Tag(&'static str, &'static str, Durable),
     Commit(&'static str),
-    MakeDirectory(&'static str),
+    /// The names of a directory are made durable.
+    Sync(&'static str),
+    MakeDirectory(&'static str, Durable),
     Symlink(&'static str),
     Fifo(&'static str),
     Remove(&'static str, Durable),
-    RemoveDirectory(&'static str),
-    Rename(&'static str, &'static str),
-    Link(&'static str, &'static str),
+    RemoveDirectory(&'static str, Durable),
+    Rename(&'static str, &'static str, Durable),
+    Link(&'static str, &'static str, Durable),
     /// A node is asked for more space than it has: it gets groups of blocks from the other one.
     Refill,
     /// All nodes make everything durable.
@@ -44,10 +46,10 @@ pub(super) const SETUP: &[Op] = &[
     Op::Create("g", Acknowledged),
     Op::Write("g", 0, 40_000, Acknowledged),
     Op::Tag("g", "old", Acknowledged),
-    Op::MakeDirectory("d"),
+    Op::MakeDirectory("d", Acknowledged),
     Op::Create("d/x", Acknowledged),
     Op::Write("d/x", 0, 5_000, Acknowledged),
-    Op::MakeDirectory("e"),
+    Op::MakeDirectory("e", Acknowledged),
     Op::Settle,
 ];
 
@@ -83,26 +85,36 @@ pub(super) const VOCABULARY: &[(&str, Op)] = &[
     ("commit-f", Op::Commit("f")),
     ("commit-g", Op::Commit("g")),
     ("commit-k", Op::Commit("k")),
-    ("mkdir-s", Op::MakeDirectory("s")),
-    ("mkdir-d/s", Op::MakeDirectory("d/s")),
+    ("sync-root", Op::Sync("")),
+    ("mkdir-s", Op::MakeDirectory("s", Acknowledged)),
+    ("mkdir-d/s", Op::MakeDirectory("d/s", Acknowledged)),
+    ("mkdir-s-later", Op::MakeDirectory("s", Later)),
     ("symlink-k", Op::Symlink("k")),
     ("fifo-d/k", Op::Fifo("d/k")),
-    ("rmdir-e", Op::RemoveDirectory("e")),
+    ("rmdir-e", Op::RemoveDirectory("e", Acknowledged)),
+    ("rmdir-e-later", Op::RemoveDirectory("e", Later)),
+    ("rmdir-s-later", Op::RemoveDirectory("s", Later)),
     ("remove-f", Op::Remove("f", Acknowledged)),
     ("remove-f-later", Op::Remove("f", Later)),
     ("remove-g", Op::Remove("g", Acknowledged)),
     ("remove-k", Op::Remove("k", Acknowledged)),
+    ("remove-k-later", Op::Remove("k", Later)),
     ("remove-d/x", Op::Remove("d/x", Acknowledged)),
-    ("rename-f-k", Op::Rename("f", "k")),
-    ("rename-f-g", Op::Rename("f", "g")),
-    ("rename-f-d/k", Op::Rename("f", "d/k")),
-    ("rename-f-d/x", Op::Rename("f", "d/x")),
-    ("rename-k-f", Op::Rename("k", "f")),
-    ("rename-d-s", Op::Rename("d", "s")),
-    ("rename-d-e", Op::Rename("d", "e")),
-    ("rename-e-d/s", Op::Rename("e", "d/s")),
-    ("link-f-k", Op::Link("f", "k")),
-    ("link-f-d/k", Op::Link("f", "d/k")),
+    ("rename-f-k", Op::Rename("f", "k", Acknowledged)),
+    ("rename-f-k-later", Op::Rename("f", "k", Later)),
+    ("rename-k-f-later", Op::Rename("k", "f", Later)),
+    ("rename-d-e-later", Op::Rename("d", "e", Later)),
+    ("rename-e-d/s-later", Op::Rename("e", "d/s", Later)),
+    ("rename-f-g", Op::Rename("f", "g", Acknowledged)),
+    ("rename-f-d/k", Op::Rename("f", "d/k", Acknowledged)),
+    ("rename-f-d/x", Op::Rename("f", "d/x", Acknowledged)),
+    ("rename-k-f", Op::Rename("k", "f", Acknowledged)),
+    ("rename-d-s", Op::Rename("d", "s", Acknowledged)),
+    ("rename-d-e", Op::Rename("d", "e", Acknowledged)),
+    ("rename-e-d/s", Op::Rename("e", "d/s", Acknowledged)),
+    ("link-f-k", Op::Link("f", "k", Acknowledged)),
+    ("link-f-k-later", Op::Link("f", "k", Later)),
+    ("link-f-d/k", Op::Link("f", "d/k", Acknowledged)),
     ("chmod-f", Op::Mode("f", 0o600, Acknowledged)),
     ("chmod-f-later", Op::Mode("f", 0o640, Later)),
     ("chmod-d", Op::Mode("d", 0o700, Acknowledged)),
@@ -137,14 +149,15 @@ impl Op {
             | Self::Owner(_, _, durable)
             | Self::Punch(_, _, _, durable)
             | Self::Tag(_, _, durable)
-            | Self::Remove(_, durable) => durable == Acknowledged,
+            | Self::MakeDirectory(_, durable)
+            | Self::Remove(_, durable)
+            | Self::RemoveDirectory(_, durable)
+            | Self::Rename(_, _, durable)
+            | Self::Link(_, _, durable) => durable == Acknowledged,
             Self::Commit(_)
-            | Self::MakeDirectory(_)
+            | Self::Sync(_)
             | Self::Symlink(_)
             | Self::Fifo(_)
-            | Self::RemoveDirectory(_)
-            | Self::Rename(..)
-            | Self::Link(..)
             | Self::Refill
             | Self::Settle
             | Self::Restart
@@ -166,9 +179,30 @@ impl Op {
         )
     }
 
+    /// A sync of `directory` makes it durable: it changes a name of it.
+    pub(super) fn is_synced_with(self, directory: &str) -> bool {
+        let is_in = |path: &str| path.rsplit_once('/').map_or("", |(above, _)| above) == directory;
+        match self {
+            Self::MakeDirectory(path, _)
+            | Self::Remove(path, _)
+            | Self::RemoveDirectory(path, _)
+            | Self::Link(_, path, _) => is_in(path),
+            Self::Rename(from, to, _) => is_in(from) || is_in(to),
+            _ => false,
+        }
+    }
+
     /// It changes nothing that is seen.
     pub(super) fn is_silent(self) -> bool {
-        matches!(self, Self::Commit(_) | Self::Refill | Self::Settle | Self::Restart | Self::Pause)
+        matches!(
+            self,
+            Self::Commit(_)
+                | Self::Sync(_)
+                | Self::Refill
+                | Self::Settle
+                | Self::Restart
+                | Self::Pause
+        )
     }
 }
 

@@ -380,6 +380,7 @@ impl Holds<'_> {
             file: handle,
             directory: ROOT,
             name: name(&path[1..]),
+            durable: true,
         };
         loop {
             let linked = fileio::client::ask(&context, link.clone()).await;
