@@ -130,6 +130,8 @@ impl Compound<'_> {
             }
             if let Some(Failed { status, body }) = failed {
                 out.cut(before);
+                //= rfc8881 18.30.2: the result of SETATTR tells what was set, also if it failed
+                let body = if number == Operation::Setattr as u32 { vec![0; 4] } else { body };
                 out.u32(if status == Status::OP_ILLEGAL { ILLEGAL } else { number });
                 out.u32(status.0);
                 out.fixed(&body);

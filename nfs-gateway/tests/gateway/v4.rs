@@ -576,6 +576,13 @@ fn above_the_exports_only_the_way_to_them_is_seen_and_nothing_can_be_changed() {
             assert_eq!(status(&mut session, make(at(&[b"a", b"b"]), b"new")).await, OK);
             let inner = at(&[b"a", b"b", b"inner"]);
             assert_eq!(status(&mut session, make(inner, b"new")).await, ROFS, "its own rules");
+            // SETATTR of nothing: refused, and the result tells that nothing was set.
+            let set = at(&[b"a"]).op(34).raw(&[0; 16]).word(0).word(0);
+            let told = session.run(&set).await;
+            assert_eq!(
+                (told.status, &told.bytes[16..]),
+                (ROFS, &[0, 0, 0, 34, 0, 0, 0, 30, 0, 0, 0, 0][..])
+            );
             // LOOKUPP, all the way up, and no further.
             let up = |ops: Ops, times: usize| (0..times).fold(ops, |ops, _| ops.op(16));
             let deep = || at(&[b"a", b"b", b"inner"]);

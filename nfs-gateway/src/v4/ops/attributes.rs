@@ -50,26 +50,12 @@ pub(super) fn tell_entry(
     Ok(())
 }
 
-//= rfc8881 18.30: the result tells what was set, also if the operation failed
+//= rfc8881 18.30
 pub(super) async fn set(
     compound: &Compound<'_>,
     arguments: &mut Arguments,
     out: &mut Out,
 ) -> Result<(), Failed> {
-    match set_attributes(compound, arguments).await {
-        Ok(which) => {
-            which.tell(out);
-            Ok(())
-        }
-        // No attribute at all.
-        Err(Failed { status, .. }) => Err(Failed { status, body: vec![0; 4] }),
-    }
-}
-
-async fn set_attributes(
-    compound: &Compound<'_>,
-    arguments: &mut Arguments,
-) -> Result<Bitmap, Failed> {
     let stateid = Stateid::take(arguments)?;
     let New { which, change } = take_new(arguments)??;
     // Whoever has the file open to write may cut it, whatever its mode.
@@ -84,7 +70,8 @@ async fn set_attributes(
         durable: true,
     };
     compound.ask_opened(open && only_size, set).await?;
-    Ok(which)
+    which.tell(out);
+    Ok(())
 }
 
 //= rfc8881 18.31 and 18.15: the attributes are compared as they are encoded

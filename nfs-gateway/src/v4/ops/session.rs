@@ -1,6 +1,6 @@
 //! `EXCHANGE_ID`, `CREATE_SESSION`, SEQUENCE and what ends them.
 
-use crate::rpc::{AUTH_NONE, AUTH_SYS};
+use crate::rpc::{AUTH_NONE, AUTH_SYS, Claim};
 use crate::v4::compound::Compound;
 use crate::v4::limits::OWNER_BYTES_MAX;
 use crate::v4::state::{Channel, Exchange, Named, Tables, Wanted};
@@ -43,7 +43,10 @@ pub(super) fn exchange(
     if flags & !FLAGS != 0 {
         return Err(Status::INVAL.into());
     }
-    let principal = compound.asker.claim().clone();
+    let principal = match compound.asker.claim() {
+        Claim::User { uid, .. } => Some(*uid),
+        Claim::Nobody => None,
+    };
     let exchange = Exchange { name, verifier, principal, update: flags & UPDATE != 0 };
     let kept = compound.kept();
     let Named { client, next_session, confirmed } = kept.change().exchange(kept, exchange)?;

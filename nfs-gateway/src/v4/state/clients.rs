@@ -8,7 +8,6 @@ use runtime::Context;
 
 use super::sessions::{Session, Wanted};
 use super::{Kept, State, Tables};
-use crate::rpc::Claim;
 use crate::v4::limits::{CLIENTS_MAX, LEASE, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX};
 use crate::v4::status::Status;
 use crate::v4::words::{SessionId, Verifier};
@@ -19,8 +18,8 @@ pub(crate) struct Client {
     name: Vec<u8>,
     /// Another one after each restart of the client.
     verifier: Verifier,
-    /// Who may speak for it.
-    principal: Claim,
+    /// The user who speaks for it.
+    principal: Option<u32>,
     /// It has made a session.
     confirmed: bool,
     /// The number that its next `CREATE_SESSION` has.
@@ -44,8 +43,8 @@ pub(crate) struct Exchange {
     pub(crate) name: Vec<u8>,
     /// Of this life of the client.
     pub(crate) verifier: Verifier,
-    /// Who says so.
-    pub(crate) principal: Claim,
+    /// The user who says so, if anybody.
+    pub(crate) principal: Option<u32>,
     /// Only what is known already is changed.
     pub(crate) update: bool,
 }
