@@ -1,7 +1,8 @@
 //! Wires that priorities or directions share: an approximation, measured against the flits.
 //!
-//! Mean latency is within 2 % of theirs at load 0.02, 8 % at 0.1 on a 4x4x4 mesh; on 8x8x8 with
-//! links shared it saturates at 0.14 flit per node and cycle in place of 0.16 (`benches/mesh.rs`).
+//! On 4x4x4 the mean latency is within 2 % of theirs at load 0.02 and 8 % at 0.1. On 8x8x8 with links
+//! shared it is within 3 % to 0.06, 10 % above at 0.08 and 29 % at 0.1, and saturates at 0.14 flit per
+//! node and cycle in place of 0.16 (`benches/mesh.rs`): past 0.06 ask the flits.
 
 use super::{Mesh, channel_of, describe};
 use crate::mesh::timing::{Priority, Wires};
