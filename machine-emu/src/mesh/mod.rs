@@ -9,7 +9,7 @@
 //! | `geometry.rs` | places, links, routes X before Y before Z |
 //! | `forward.rs` | who passes on what cannot be sent directly |
 //! | `timing.rs` | parameters, letters, deliveries, counters |
-//! | `worm.rs` | [`Mesh`]: one event per channel that a head crosses |
+//! | `worm/` | [`Mesh`]: one event per channel that a head crosses |
 //! | `flit.rs` | [`FlitMesh`]: the same by moving each flit; the judge of the former |
 //! | `judge.rs` | random cases on which both must agree |
 //! | `calendar.rs` | the event queue |

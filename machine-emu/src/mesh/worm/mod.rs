@@ -14,6 +14,16 @@
 //!
 //! Into the queue at its end a worm goes only if the whole message has room there; else it stays
 //! where it is, with all its channels. A forwarder sends the second leg on while the first comes in.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `queue.rs` | queues that fill |
+//! | `share.rs` | wires that priorities or directions share |
+//! | `look.rs` | what stands still |
+
+mod look;
+mod queue;
+mod share;
 
 use super::calendar::Calendar;
 use super::forward::Forwarders;
@@ -318,28 +328,6 @@ impl Mesh {
         self.calendar.push(cycle, entry(Kind::Ask, number, slot));
     }
 
-    /// The handlers of `node` have taken so many words out of its queue by `cycle`: there is room
-    /// again then, or in the first cycle that is not over.
-    pub fn consume(&mut self, node: u32, priority: Priority, words: u32, cycle: u64) {
-        let queue = queue_of(node, priority);
-        let now = self.calendar.now();
-        if cycle <= now {
-            self.make_room(queue, rows(words), now);
-        } else {
-            self.calendar.push(cycle, entry(Kind::Room, u64::from(rows(words)), queue));
-        }
-    }
-
-    fn make_room(&mut self, queue: u32, rows: u32, cycle: u64) {
-        if self.timing.queue_words.is_none() {
-            return;
-        }
-        let state = &mut self.queues[queue as usize];
-        state.used = state.used.checked_sub(rows).expect("only what came in is consumed");
-        state.spilled -= state.spilled.min(rows);
-        self.admit_blocked(queue, cycle);
-    }
-
     /// Lets time pass up to the end of `cycle`; what is delivered is added to `out`.
     pub fn advance(&mut self, cycle: u64, out: &mut Vec<Delivery>) {
         while let Some(next) = self.calendar.next().filter(|&next| next <= cycle) {
@@ -413,73 +401,6 @@ impl Mesh {
             } else {
                 self.cross(slot, channel, cycle);
             }
-        }
-    }
-
-    /// A worm stands before the queue at its end.
-    fn admit(&mut self, slot: u32, channel: u32, cycle: u64) {
-        let (node, level, _) = describe(channel);
-        let queue = queue_of(node, level);
-        if self.has_room(slot, queue) {
-            return self.cross(slot, channel, cycle);
-        }
-        self.counters.queue_full += 1;
-        self.queues[queue as usize].blocked = Some((slot, cycle));
-        self.begin_spill(slot, queue, cycle);
-    }
-
-    /// Takes the room if it is there.
-    fn has_room(&mut self, slot: u32, queue: u32) -> bool {
-        let Some(limit) = self.timing.queue_words else { return true };
-        let rows = self.rows_of(slot);
-        let state = &mut self.queues[queue as usize];
-        let fits = state.used + rows <= limit + state.spilled;
-        if fits {
-            state.used += rows;
-        }
-        fits
-    }
-
-    /// What the message takes in the queue at the end of this leg.
-    fn rows_of(&self, slot: u32) -> u32 {
-        // Flits are two to a word, after the header.
-        rows((self.worms[slot as usize].flits - self.timing.header_flits) / 2)
-    }
-
-    /// There is room in a queue: lets in who stands before it.
-    fn admit_blocked(&mut self, queue: u32, cycle: u64) {
-        let Some((slot, earliest)) = self.queues[queue as usize].blocked else { return };
-        if self.has_room(slot, queue) {
-            self.queues[queue as usize].blocked = None;
-            let level = self.worms[slot as usize].level;
-            let channel = channel_of(queue / 2, level, Direction::Out);
-            self.cross(slot, channel, earliest.max(cycle));
-            self.settle();
-        }
-    }
-
-    /// The fault of the full queue starts to move as much out as the worm needs.
-    fn begin_spill(&mut self, slot: u32, queue: u32, cycle: u64) {
-        let Some(spill) = self.timing.spill else { return };
-        let words = u64::from(self.rows_of(slot));
-        let state = &mut self.queues[queue as usize];
-        if !std::mem::replace(&mut state.spilling, true) {
-            let done = cycle + spill.fixed_cycles + words * spill.cycles_per_word;
-            self.calendar.push(done.max(self.calendar.now()), entry(Kind::Spilled, 0, queue));
-        }
-    }
-
-    fn spilled(&mut self, queue: u32, cycle: u64) {
-        let state = &mut self.queues[queue as usize];
-        state.spilling = false;
-        // Else the handlers were faster.
-        let Some((slot, _)) = state.blocked else { return };
-        let words = self.rows_of(slot);
-        self.queues[queue as usize].spilled += words;
-        self.counters.spilled_words += u64::from(words);
-        self.admit_blocked(queue, cycle);
-        if let Some((slot, earliest)) = self.queues[queue as usize].blocked {
-            self.begin_spill(slot, queue, earliest.max(cycle));
         }
     }
 
@@ -651,147 +572,11 @@ impl Mesh {
         }
         out.push(delivery);
     }
-
-    /// On a wire that others use as well: when the head really crosses, and what that costs the
-    /// others. An approximation; exact are only the flits' own times ([`super::FlitMesh`]).
-    fn share(&mut self, slot: u32, channel: u32, cycle: u64, wires: Wires) -> u64 {
-        let (node, level, direction) = describe(channel);
-        let flits = u64::from(self.worms[slot as usize].flits);
-        let mut cycle = cycle;
-        let other_level = channel ^ 8;
-        if level == Priority::High {
-            self.hold_up(other_level, cycle, flits);
-        } else {
-            cycle = cycle.max(self.passed(other_level));
-        }
-        if wires == Wires::Links
-            && let Some(neighbour) = self.geometry.neighbour(node, direction)
-        {
-            let against = channel_of(neighbour, level, direction.opposite());
-            self.meet(slot, against, cycle);
-            if level == Priority::High {
-                self.hold_up(against ^ 8, cycle, flits);
-            } else {
-                cycle = cycle.max(self.passed(against ^ 8));
-            }
-        }
-        cycle
-    }
-
-    /// Two worms against each other on one link: flit by flit in turn, so each waits for as many of
-    /// the other as it has itself. On the next links that they share they are slow already.
-    fn meet(&mut self, slot: u32, against: u32, cycle: u64) {
-        let rest = self.rest(against, cycle).min(u64::from(self.worms[slot as usize].flits));
-        if rest == 0 {
-            return;
-        }
-        let owner = self.channels[against as usize].owner;
-        let [own, other] = [slot, owner].map(|slot| self.worms[slot as usize]);
-        if own.rival == other.number || other.rival == own.number {
-            return;
-        }
-        self.worms[slot as usize].rival = other.number;
-        self.worms[owner as usize].rival = own.number;
-        self.hold_up(against, cycle, rest);
-        self.worms[slot as usize].stolen += rest;
-        self.counters.stolen_flits += rest;
-    }
-
-    /// When the tail that streams over a channel has passed; 0 if its worm stands still.
-    fn passed(&self, channel: u32) -> u64 {
-        let state = &self.channels[channel as usize];
-        if state.held { 0 } else { state.free_at }
-    }
-
-    /// Flits of the worm on a channel that have not crossed it, if it flows.
-    fn rest(&self, channel: u32, cycle: u64) -> u64 {
-        let state = &self.channels[channel as usize];
-        if !state.held {
-            return state.free_at.saturating_sub(cycle);
-        }
-        let worm = &self.worms[state.owner as usize];
-        let start = state.owner as usize * self.stride;
-        let hops = &self.hops[start..start + worm.crossed as usize];
-        let hop = hops.iter().rev().find(|hop| hop.channel == channel);
-        hop.map_or(0, |hop| (hop.cycle + u64::from(worm.flits)).saturating_sub(cycle))
-    }
-
-    /// A thief takes `flits` of the wire of a channel: its worm is late by as many.
-    fn hold_up(&mut self, channel: u32, cycle: u64, flits: u64) {
-        let taken = flits.min(self.rest(channel, cycle));
-        let state = &mut self.channels[channel as usize];
-        if taken == 0 {
-            return;
-        }
-        self.counters.stolen_flits += taken;
-        if !state.held {
-            state.free_at += taken;
-            return;
-        }
-        let owner = state.owner as usize;
-        let worm = &mut self.worms[owner];
-        worm.stolen += taken;
-        let start = owner * self.stride;
-        for hop in &mut self.hops[start..start + worm.crossed as usize] {
-            if hop.channel == channel {
-                hop.cycle += taken;
-            }
-        }
-    }
 }
 
 impl Worm {
     /// Words of this message, without the header for a forwarder.
     fn letter_words(&self) -> u32 {
         if self.letter.count == 1 { self.letter.last_words } else { self.letter.words }
-    }
-}
-
-/// What stands still, for the search for deadlocks.
-impl Mesh {
-    /// Each message that waits in the line for a channel: its number, the channel, and the number of
-    /// the message that holds it.
-    pub(super) fn waiters(&self) -> impl Iterator<Item = (u64, u32, u64)> {
-        let held = (0..).zip(&self.channels).filter(|(_, channel)| channel.held);
-        held.flat_map(move |(index, channel)| {
-            let owner = self.worms[channel.owner as usize].number;
-            let first = Some(channel.first_waiter).filter(|&slot| slot != NOBODY);
-            let line = std::iter::successors(first, |&slot| {
-                Some(self.worms[slot as usize].next).filter(|&next| next != NOBODY)
-            });
-            line.map(move |slot| (self.worms[slot as usize].number, index, owner))
-        })
-    }
-
-    /// Each message that stands before a full queue, and the queue.
-    pub(super) fn blocked(&self) -> impl Iterator<Item = (u64, u32)> {
-        let blocked = (0..).zip(&self.queues).filter_map(|(index, queue)| {
-            queue.blocked.filter(|_| !queue.spilling).map(|(slot, _)| (slot, index))
-        });
-        blocked.map(|(slot, index)| (self.worms[slot as usize].number, index))
-    }
-
-    /// Each message that still takes room in the queue of its forwarder, and the queue.
-    pub(super) fn passing(&self) -> impl Iterator<Item = (u64, u32)> {
-        let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
-        let live = (0..).zip(&self.worms).filter(move |(slot, _)| !free.contains(slot));
-        live.filter_map(|(_, worm)| worm.room.map(|queue| (worm.number, queue)))
-    }
-
-    /// Words in a queue.
-    pub fn queue_words(&self, node: u32, priority: Priority) -> u32 {
-        self.queues[queue_of(node, priority) as usize].used
-    }
-
-    /// The message of this number, from and to whom, if it is under way.
-    pub(super) fn ends_of(&self, number: u64) -> Option<(u32, u32)> {
-        let worm = self.worms.iter().rev().find(|worm| worm.number == number)?;
-        Some((worm.letter.from, worm.letter.to))
-    }
-
-    /// The handler that works on the queue of `node` cannot go on, and take its message out, before
-    /// the message `number` has left; `None` once it can. Only the search for deadlocks uses it.
-    pub fn handler_waits(&mut self, node: u32, priority: Priority, number: Option<u64>) {
-        self.handlers[queue_of(node, priority) as usize] = number;
     }
 }
