@@ -2,8 +2,10 @@
 
 mod cat;
 mod check;
+mod convert;
 mod demo;
 mod df;
+mod emulate;
 mod format;
 mod get;
 mod ls;
@@ -52,6 +54,8 @@ enum Command {
     RotateKeys(rotate_keys::RotateKeys),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
+    Emulate(emulate::Emulate),
+    Convert(convert::Convert),
 }
 
 impl Program {
@@ -75,6 +79,8 @@ impl Program {
             Command::RotateKeys(rotate) => rotate.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
+            Command::Emulate(emulate) => emulate.run(session),
+            Command::Convert(convert) => convert.run(session),
         }
     }
 
@@ -83,8 +89,9 @@ impl Program {
         match self.command {
             // The faults of a simulation are there to be warned of.
             Command::Sim(_) => "off",
-            // What it finds is its output, with more of where it is.
-            Command::Check(_) | Command::Scrub(_) => "error",
+            // What it finds is its output, with more of where it is; a saturated disk node is meant to
+            // refuse.
+            Command::Check(_) | Command::Scrub(_) | Command::Emulate(_) => "error",
             _ => "warn",
         }
     }
