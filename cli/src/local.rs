@@ -33,6 +33,11 @@ pub(crate) fn open(path: &Path) -> Result<fs::File, Failure> {
     fs::File::open(path).map_err(|error| Failure::local("read", path, error))
 }
 
+/// The text of a file.
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))
+}
+
 /// What is known of a file; of a symbolic link itself.
 pub(crate) fn metadata(path: &Path) -> Result<fs::Metadata, Failure> {
     fs::symlink_metadata(path).map_err(|error| Failure::local("read", path, error))
@@ -103,6 +108,16 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), Failure> {
         Err(_) if path.is_dir() => Ok(()),
         result => result.map_err(|error| Failure::local("make directory", path, error)),
     }
+}
+
+/// Gives a file its name, in the place of an older one.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
+    fs::rename(from, to).map_err(|error| Failure::local("create", to, error))
+}
+
+/// Removes a file that was left unfinished; if it stays, it is only in the way.
+pub(crate) fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
 }
 
 /// Makes a symbolic link, in the place of an older one.

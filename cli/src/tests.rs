@@ -271,3 +271,24 @@ fn a_failure_names_the_thing_the_cause_and_the_next_step() {
     assert!(text(&["frobnicate"]).contains("unrecognized subcommand"));
     assert!(text(&["get", "VOL:/", &mdfs.local("x")]).contains("copy it with -r"));
 }
+
+#[test]
+fn text_goes_to_the_machine_and_back_and_what_is_no_text_leaves_nothing() {
+    let mdfs = Mdfs::new();
+    let path = |name| mdfs.local(name);
+    fs::write(path("text"), "one\ntwo\n").unwrap();
+    mdfs.ok(&["convert", "--to", "machine", &path("text"), &path("words")]);
+    let words = fs::read(path("words")).unwrap();
+    assert_eq!((words.len(), &words[..8]), (32, &[0, 0, 0, b'o', 0, 0, 0, b'n'][..]));
+    assert_eq!(mdfs.ok(&["convert", "--to", "host", &path("words")]), "one\ntwo\n");
+
+    let refused = mdfs.run(&["convert", "--to", "host", &path("text"), &path("out")]).unwrap_err();
+    assert!(refused.contains("byte 0: the word 6f6e650a is no character"), "{refused}");
+    let order = ["convert", "--to", "host", "--order", "little", &path("words")];
+    assert!(mdfs.run(&order).unwrap_err().contains("in the byte order"));
+    let left: Vec<_> = ["out", "out.unfinished"]
+        .into_iter()
+        .filter(|name| Path::new(&path(name)).exists())
+        .collect();
+    assert_eq!(left, [""; 0]);
+}

@@ -91,16 +91,14 @@ impl Cpu {
         }
     }
 
-    /// A message with so many bytes is there; a request is more work than a reply. A long message
-    /// is many short ones, the first of which came when the sender began.
-    pub(crate) fn receive(&mut self, now_ns: u64, class: Class, bytes: usize, is_request: bool) {
+    /// A message with so many bytes is there, and takes `handler_ns` besides. A long message is many
+    /// short ones, the first of which came when the sender began.
+    pub(crate) fn receive(&mut self, now_ns: u64, class: Class, bytes: usize, handler_ns: u64) {
         let Some(mdp) = &mut self.mdp else { return };
         let (level, costs) = (level_of(class), &mdp.costs);
         let began_ns = now_ns.saturating_sub(costs.send_ns(bytes as u64));
         mdp.levels.charge(level, began_ns, costs.receive_ns(bytes as u64));
-        if is_request {
-            mdp.levels.charge(level, now_ns, costs.handler_ns());
-        }
+        mdp.levels.charge(level, now_ns, handler_ns);
     }
 
     /// The step does work of `work_ns`; from when to when.

@@ -437,11 +437,15 @@ impl Core {
 
     /// The processor of the receiver takes a frame in.
     fn take_in(&self, frame: &Frame) {
+        let Some(machine) = &*self.machine.borrow() else { return };
         let bytes = frame.head.len() + frame.bulk.len();
-        let is_request = matches!(frame.body, Body::Request { .. });
+        let handler_ns = match frame.body {
+            Body::Request { .. } => machine.costs.handler_ns(),
+            Body::Reply => 0,
+        };
         let mut nodes = self.nodes.borrow_mut();
         let receiver = &mut nodes.get_mut(frame.to).cpu;
-        receiver.receive(self.now_ns.get(), frame.class, bytes, is_request);
+        receiver.receive(self.now_ns.get(), frame.class, bytes, handler_ns);
     }
 
     /// What was held for a node goes on its way.

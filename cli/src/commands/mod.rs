@@ -2,6 +2,7 @@
 
 mod cat;
 mod check;
+mod convert;
 mod demo;
 mod df;
 mod emulate;
@@ -54,6 +55,7 @@ enum Command {
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
     Emulate(emulate::Emulate),
+    Convert(convert::Convert),
 }
 
 impl Program {
@@ -78,6 +80,7 @@ impl Program {
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
             Command::Emulate(emulate) => emulate.run(session),
+            Command::Convert(convert) => convert.run(session),
         }
     }
 
@@ -86,8 +89,9 @@ impl Program {
         match self.command {
             // The faults of a simulation are there to be warned of.
             Command::Sim(_) => "off",
-            // What it finds is its output, with more of where it is.
-            Command::Check(_) | Command::Scrub(_) => "error",
+            // What it finds is its output, with more of where it is; a saturated disk node is meant to
+            // refuse.
+            Command::Check(_) | Command::Scrub(_) | Command::Emulate(_) => "error",
             _ => "warn",
         }
     }

@@ -14,6 +14,7 @@
 //! | `transit.rs` | how long a message is on its way, and the place where a network with traffic goes |
 //! | `mechanics.rs`, `scsi.rs` | arm and platter of a disk; the bus of a disk node |
 //! | `machine.rs` | the world as a J-Machine |
+//! | `text.rs` | text between hosts and the machine |
 
 #![allow(
     clippy::cast_precision_loss,
@@ -28,6 +29,7 @@ mod mechanics;
 mod node;
 mod profile;
 mod scsi;
+pub mod text;
 mod topology;
 mod transit;
 

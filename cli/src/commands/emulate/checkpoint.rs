@@ -1,4 +1,4 @@
-//! `mdfs emulate`: the file system on the emulated J-Machine.
+//! A checkpoint on the emulated machine, message by message through its mesh.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,16 +10,9 @@ use crate::exit::Failure;
 use crate::session::Session;
 use crate::size::Size;
 
-/// Run a checkpoint on the emulated J-Machine, and show what its mesh does.
-///
-/// Makes a volume on 8x8x8 nodes with disk nodes on their edge, lets programs on application nodes
-/// write a file each, restarts all nodes, reads the files back and compares them. Time is virtual; all
-/// messages go through the mesh, and the same seed does the same on any day and machine.
+/// What writes, and on which machine.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  mdfs emulate
-  mdfs emulate --disk-nodes 2 --forwarders spread --movie load.html   then open load.html in a browser")]
-pub(crate) struct Emulate {
+pub(crate) struct Checkpointing {
     /// Disk nodes, with four disks each
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=8))]
     disk_nodes: u32,
@@ -52,7 +45,7 @@ fn policy(text: &str) -> Result<Policy, String> {
 /// All of it is in memory, several times.
 const SIZE_MAX: u64 = 16 << 20;
 
-impl Emulate {
+impl Checkpointing {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let Self { disk_nodes, fs_nodes, writers, seed, forwarders, .. } = *self;
         if self.size.0 == 0 || self.size.0 > SIZE_MAX {

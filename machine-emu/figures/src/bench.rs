@@ -1,0 +1,228 @@
+//! A machine with as many nodes and layers as an experiment needs.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::{BlockClient, Geometry, Stripes};
+use cache::CacheClient;
+use fileio::stack::{StackError, node};
+use futures::future::try_join_all;
+use machine_emu::jmachine::{Machine, Profile, Topology, TopologyError};
+use machine_emu::{Shape, World};
+use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
+
+/// Bytes of a stripe, the thesis'.
+pub(crate) const STRIPE: u32 = 64 << 10;
+
+/// Chunks of a stripe each that an experiment writes: 4 MB, as in thesis 4.3.
+pub(crate) const CHUNKS: u64 = 64;
+
+/// An experiment could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// There is no such machine.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The layers cannot be brought up.
+    #[error("the layers cannot be brought up on the emulated machine: {0}")]
+    Stack(#[from] StackError),
+    /// A disk node cannot start.
+    #[error("a disk node of the emulated machine cannot start: {0}")]
+    DiskNode(#[from] blockio::OpenError),
+    /// The layers refused what an experiment asked.
+    #[error("the layers refused a request of the experiment: {0}")]
+    Block(#[from] blockio::protocol::Error),
+    /// The file system refused what an experiment asked.
+    #[error("the file system refused a request of the experiment: {0}")]
+    Files(#[from] client::Error),
+    /// A node ended.
+    #[error("a node of the emulated machine ended: {0}")]
+    Node(#[from] Undelivered),
+}
+
+/// How large a machine is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) fs_nodes: u32,
+    pub(crate) disk_nodes: u32,
+    pub(crate) clients: u32,
+}
+
+/// An emulated machine and what runs on it.
+pub(crate) struct Bench {
+    pub(crate) world: World,
+    pub(crate) geometry: Geometry,
+    profile: Profile,
+    disks_per_node: u32,
+}
+
+fn path(node: u32, disk: u32) -> String {
+    format!("disk-{node}-{disk}")
+}
+
+impl Bench {
+    /// A machine with disks of zeros; nothing is served.
+    pub(crate) fn new(profile: &Profile, layout: Layout) -> Result<Self, RunError> {
+        let Layout { fs_nodes, disk_nodes, clients } = layout;
+        let topology = Topology::parse(&format!("8x8x8 disks={disk_nodes}"))?;
+        let numbers = profile.numbers();
+        let disks_per_node = numbers.bus.disks.value as u32;
+        let capacity = numbers.disk.capacity.value as u64;
+        let mut geometry = Geometry {
+            volume: VolumeId(0x1996),
+            stripe_size: STRIPE,
+            fs_nodes,
+            disk_nodes,
+            disks_per_node,
+            stripes_per_disk: capacity / u64::from(STRIPE),
+        };
+        while geometry.disk_length() > capacity {
+            geometry.stripes_per_disk -= 1;
+        }
+        // Nothing is drawn from the seed once the world is a J-Machine.
+        let world = World::new(1996, Shape { fs_nodes, disk_nodes });
+        for node in 0..disk_nodes {
+            for disk in 0..disks_per_node {
+                world.create_disk(&path(node, disk), geometry.disk_length());
+            }
+        }
+        let machine = Machine { profile: profile.clone(), topology };
+        world.emulate(&machine, clients);
+        Ok(Self { world, geometry, profile: profile.clone(), disks_per_node })
+    }
+
+    fn paths(&self) -> Vec<Vec<PathBuf>> {
+        let disks = |node| (0..self.disks_per_node).map(move |disk| path(node, disk).into());
+        (0..self.geometry.disk_nodes).map(|node| disks(node).collect()).collect()
+    }
+
+    /// Formats all disks and serves them as the disk nodes of the thesis do: a request at a time for
+    /// each disk, and room for a few writes.
+    pub(crate) async fn serve_disks(&self) -> Result<(), RunError> {
+        let (geometry, paths) = (self.geometry, self.paths());
+        self.on(NodeId::disk(0), move |context| async move {
+            Ok(node::format_disks(&context, &geometry, paths).await?)
+        })
+        .await?;
+        let buffers = self.profile.numbers().disk_node.buffers.value as usize;
+        let config = blockio::Config {
+            depth_per_disk: 1,
+            write_buffer_bytes: buffers * STRIPE as usize,
+            served: Epoch(0),
+            ..blockio::Config::default()
+        };
+        let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
+            self.on(node, move |context| async move {
+                let opened =
+                    paths.iter().map(|path| context.open_disk(path.to_str().unwrap_or("")));
+                let disks = try_join_all(opened).await;
+                let disks = disks.map_err(StackError::Machine)?;
+                let server = blockio::Server::open(&context, geometry, disks, config).await?;
+                context.serve::<blockio::protocol::BlockIo>(server);
+                Ok(())
+            })
+        });
+        try_join_all(serving).await.map(|_| ())
+    }
+
+    /// Serves the cache on all file-system nodes, each with as many lines as its memory holds.
+    pub(crate) fn serve_caches(&self) {
+        let lines = self.profile.numbers().node.lines.value as usize;
+        let all = lines * STRIPE as usize * self.geometry.fs_nodes as usize;
+        for index in 0..self.geometry.fs_nodes {
+            node::serve_cache(&self.world.context(NodeId::fs(index)), self.geometry, all);
+        }
+    }
+
+    /// Serves disks, caches, metadata and files: the whole stack.
+    pub(crate) async fn serve_files(&self) -> Result<(), RunError> {
+        let geometry = self.geometry;
+        self.serve_disks().await?;
+        self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
+        self.serve_caches();
+        self.on_fs_nodes(move |context| async move {
+            node::serve_metadata(context, geometry).await.map(|_| ())
+        })
+        .await?;
+        self.on_fs_nodes(node::finish_intents).await?;
+        self.on_fs_nodes(node::end_recovery).await?;
+        self.on_fs_nodes(move |context| async move {
+            node::serve_files(&context, geometry);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn on_fs_nodes<F: Future<Output = Result<(), StackError>> + 'static>(
+        &self,
+        work: impl Fn(Context) -> F,
+    ) -> Result<(), RunError> {
+        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        let works = nodes.map(|node| {
+            let work = work(self.world.context(node));
+            self.on(node, |_| async move { Ok(work.await?) })
+        });
+        try_join_all(works).await.map(|_| ())
+    }
+
+    /// Runs `work` as a task of `node`.
+    pub(crate) async fn on<T: 'static, F: Future<Output = Result<T, RunError>> + 'static>(
+        &self,
+        node: NodeId,
+        work: impl FnOnce(Context) -> F,
+    ) -> Result<T, RunError> {
+        self.world.on(node, work).await.unwrap_or(Err(Undelivered::Lost.into()))
+    }
+
+    /// Lets each client do its `work` and waits for all; how long it took, and what came out.
+    pub(crate) async fn time<T: 'static, F: Future<Output = Result<T, RunError>> + 'static>(
+        &self,
+        clients: u32,
+        work: impl Fn(Context, u32) -> F,
+    ) -> Result<(Duration, Vec<T>), RunError> {
+        let start = self.world.now();
+        let work = &work;
+        let works = (0..clients).map(|client| {
+            self.on(NodeId::application(client), move |context| work(context, client))
+        });
+        let done = try_join_all(works).await?;
+        Ok((self.world.now().saturating_sub(start), done))
+    }
+
+    /// The processor of a node, for both priorities.
+    pub(crate) fn worked(&self, node: NodeId) -> Duration {
+        self.world.load(node).processor.iter().sum()
+    }
+
+    /// What the arms and surfaces of all disks have moved.
+    pub(crate) fn moved(&self) -> Duration {
+        let nodes = (0..self.geometry.disk_nodes).map(NodeId::disk);
+        nodes.map(|node| self.world.load(node).disks.iter().sum::<Duration>()).sum()
+    }
+}
+
+/// The logical disk as `context` sees it, without the cache.
+pub(crate) fn disk_of(context: &Context, geometry: Geometry) -> BlockClient {
+    BlockClient::new(context.clone(), geometry)
+}
+
+/// The logical disk as `context` sees it, through the cache.
+pub(crate) fn cache_of(context: &Context, geometry: Geometry) -> CacheClient {
+    let below: Rc<dyn Stripes> = Rc::new(disk_of(context, geometry));
+    CacheClient::new(context.clone(), geometry, below)
+}
+
+/// Writes a stripe, and asks again as long as the answer is to retry later.
+pub(crate) async fn write_stripe(
+    stripes: &dyn Stripes,
+    stripe: u64,
+    data: bytes::Bytes,
+) -> Result<(), RunError> {
+    loop {
+        match stripes.write(stripe, 0, vec![data.clone()]).await {
+            Err(error) if error.is_passing() => {}
+            answer => return Ok(answer.map(|_| ())?),
+        }
+    }
+}

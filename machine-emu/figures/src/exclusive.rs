@@ -1,0 +1,47 @@
+//! The allocator of 1996: free list and directory blocks are held by one client at a time (thesis
+//! 2.5.1 and 4.5). Today's file system has no such thing; this one stands before it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use runtime::sync::{KeyGuard, KeyedLock};
+use runtime::{Caller, Undelivered as Error};
+
+runtime::protocol! {
+    /// The one that may allocate.
+    Allocator id 7 version 1;
+
+    /// Wait until nobody holds the free list and the directory; from the answer on the caller does.
+    1 Control Take {} -> ();
+    /// Give them back.
+    2 Control Give {} -> ();
+}
+
+/// The node with the free list.
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    lock: KeyedLock<()>,
+    held: RefCell<Option<KeyGuard<()>>>,
+}
+
+impl runtime::Server<Allocator> for Server {
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        async move {
+            match request {
+                Request::Take(_) => {
+                    let held = self.lock.exclusive(()).await;
+                    *self.held.borrow_mut() = Some(held);
+                    Reply::Take(Ok(()))
+                }
+                Request::Give(_) => {
+                    let held = self.held.borrow_mut().take();
+                    drop(held);
+                    Reply::Give(Ok(()))
+                }
+            }
+        }
+        .boxed_local()
+    }
+}
