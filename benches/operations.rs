@@ -1,11 +1,13 @@
-//! What one operation costs in things that can be counted: requests to servers, heap allocations
-//! and bytes copied between buffers. Counts do not depend on what else the machine does.
+//! What one operation costs: time on the thread of the layers, instructions, and what else can be
+//! counted: requests to servers, heap allocations, bytes copied between buffers. Counts do not depend on
+//! what else the machine does. Each run asserts the [`limits`] of the hot path.
 //!
-//! `cargo xtask bench operations` prints the table. Instructions are counted by callgrind: run
-//! `operations NAME WAY COUNT` (as in `operations read-64k inside 1000`) under it with two counts, and divide the
-//! difference by the difference of the counts. The same command with `time` before it gives time.
+//! `cargo xtask bench operations` prints the table. Instructions are those of the operation itself, counted
+//! by callgrind if Debian's `valgrind` is there. One row alone: `operations NAME WAY COUNT`, as in
+//! `operations read-64k inside 1000`; then the time is printed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use benches::{Scratch, Shape, in_earnest, sized};
@@ -20,12 +22,36 @@ const LARGE: usize = 64 << 10;
 const SMALL: usize = 4 << 10;
 static CONTENT: [u8; LARGE] = [7; LARGE];
 
-const OPERATIONS: [&str; 8] =
-    ["read-64k", "read-4k", "write-64k", "stat", "create", "remove", "open-close", "write-4k-sync"];
+const OPERATIONS: [&str; 9] = [
+    "read-64k",
+    "read-4k",
+    "write-64k",
+    "write-4k",
+    "stat",
+    "create",
+    "remove",
+    "open-close",
+    "write-4k-sync",
+];
 const WAYS: [&str; 2] = ["inside", "door"];
 /// Operations that are counted, and that warm up.
 const COUNT: u64 = 512;
-const COUNT_IN_TEST: u64 = 4;
+const COUNT_IN_TEST: u64 = 64;
+/// Operations that are timed, and that run under callgrind.
+const TIMED: u64 = 100_000;
+const TRACED: u64 = 500;
+
+/// What an operation may cost inside a node, at most: requests, allocations, copied bytes. A read copies
+/// once, into the reader's buffer; a write once, into the cache.
+fn limits(operation: &str) -> Option<[f64; 3]> {
+    match operation {
+        "read-64k" => Some([2.5, 4.0, 65_536.0]),
+        "read-4k" => Some([2.5, 4.0, 4_096.0]),
+        "write-64k" => Some([4.0, 40.0, 65_536.0]),
+        "write-4k" => Some([4.0, 40.0, 4_096.0]),
+        _ => None,
+    }
+}
 
 /// The system's allocator, counting.
 struct Counting;
@@ -81,11 +107,13 @@ impl Subscriber for Requests {
 async fn perform<S: Spawn>(system: FileSystem<S>, operation: &str, first: u64, count: u64) {
     let options = OpenOptions::new().read(true).write(true).create(true);
     let file = system.open("/file", options).await.expect("there is room");
+    let mut buffer = vec![0; LARGE];
     for i in first..first + count {
         match operation {
-            "read-64k" => read(&file, i, LARGE).await,
-            "read-4k" => read(&file, i.wrapping_mul(0x9e37_79b9), SMALL).await,
+            "read-64k" => read(&file, &mut buffer, i, LARGE).await,
+            "read-4k" => read(&file, &mut buffer, i.wrapping_mul(0x9e37_79b9), SMALL).await,
             "write-64k" => write(&file, i, LARGE).await,
+            "write-4k" => write(&file, i, SMALL).await,
             "stat" => drop(system.metadata("/file").await.expect("it is there")),
             "create" => drop(system.create(format!("/new{i}")).await.expect("there is room")),
             "remove" => system.remove_file(format!("/new{i}")).await.expect("it was made"),
@@ -102,11 +130,10 @@ async fn perform<S: Spawn>(system: FileSystem<S>, operation: &str, first: u64, c
     }
 }
 
-async fn read<S: Spawn>(file: &File<S>, i: u64, length: usize) {
+async fn read<S: Spawn>(file: &File<S>, buffer: &mut [u8], i: u64, length: usize) {
     let offset = i * length as u64 % FILE_BYTES;
-    let parts = file.read_bytes_at(offset, length).await.expect("it is cached");
-    assert_eq!(parts.iter().map(bytes::Bytes::len).sum::<usize>(), length);
-    assert_eq!(parts[0][0], CONTENT[0]);
+    let read = file.read_at(offset, &mut buffer[..length]).await.expect("it is cached");
+    assert_eq!((read, buffer[0], buffer[length - 1]), (length, CONTENT[0], CONTENT[0]));
 }
 
 async fn write<S: Spawn>(file: &File<S>, i: u64, length: usize) {
@@ -139,24 +166,80 @@ fn prepared(operation: &'static str, files: u64) -> Scratch {
     scratch
 }
 
+/// What one operation costs.
+struct Cost {
+    requests: f64,
+    allocations: f64,
+    copied_bytes: f64,
+}
+
 /// Counts one operation. What it costs to open the file is in each count, divided by many.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn count(operation: &'static str, way: &str, count: u64) {
+fn count(operation: &'static str, way: &str, count: u64) -> Cost {
     let scratch = prepared(operation, 3 * count);
     run(&scratch, operation, way, 0, count);
-    let (allocations, bytes) = (ALLOCATIONS.load(Relaxed), scratch.running().pool().copied_bytes());
+    let (before, bytes) = (ALLOCATIONS.load(Relaxed), scratch.running().pool().copied_bytes());
     run(&scratch, operation, way, count, count);
     let per = |before: u64, after: u64| (after - before) as f64 / count as f64;
-    let allocations = per(allocations, ALLOCATIONS.load(Relaxed));
-    let bytes = per(bytes, scratch.running().pool().copied_bytes());
+    let allocations = per(before, ALLOCATIONS.load(Relaxed));
+    let copied_bytes = per(bytes, scratch.running().pool().copied_bytes());
 
     COUNTING_REQUESTS.store(true, Relaxed);
     tracing::callsite::rebuild_interest_cache();
-    let requests = REQUESTS.load(Relaxed);
+    let before = REQUESTS.load(Relaxed);
     run(&scratch, operation, way, 2 * count, count);
-    let requests = per(requests, REQUESTS.load(Relaxed));
+    let requests = per(before, REQUESTS.load(Relaxed));
     COUNTING_REQUESTS.store(false, Relaxed);
-    println!("{operation:<14} {way:<7} {requests:>9.1} {allocations:>12.1} {bytes:>13.0}");
+    tracing::callsite::rebuild_interest_cache();
+    Cost { requests, allocations, copied_bytes }
+}
+
+/// Fails if the hot path has become longer.
+fn check(operation: &str, way: &str, cost: &Cost) {
+    let Some([requests, allocations, copied_bytes]) = limits(operation) else { return };
+    assert!(cost.requests <= requests, "{operation}: {} requests", cost.requests);
+    // What a door needs for its messages is not the layers'.
+    let is_long = way == "inside" && cost.allocations > allocations;
+    assert!(!is_long, "{operation}: {} allocations", cost.allocations);
+    // A commit in the background copies what it shares with the disks; that is not the operation's.
+    assert!(cost.copied_bytes <= 1.1 * copied_bytes, "{operation}: {} bytes", cost.copied_bytes);
+}
+
+/// Instructions of one operation, as callgrind counts them: `rep movsb`, the copy of large pieces, counts
+/// each byte. `None` without valgrind.
+#[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
+fn instructions(operation: &str) -> Option<f64> {
+    let traced = if operation.starts_with("read") { "read" } else { "write" };
+    let program = std::env::current_exe().ok()?;
+    let told = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
+        .arg(format!("--toggle-collect=operations::{traced}::*"))
+        .arg(program)
+        .args([operation, "inside", &TRACED.to_string()])
+        .output()
+        .ok()?;
+    let told = String::from_utf8_lossy(&told.stderr);
+    let collected = told.lines().find_map(|line| line.split_once("Collected :"))?.1;
+    collected.trim().parse().ok().map(|count: f64| count / TRACED as f64)
+}
+
+fn print_row(operation: &'static str, way: &str) {
+    let cost = count(operation, way, sized(COUNT, COUNT_IN_TEST));
+    check(operation, way, &cost);
+    let (mut nanoseconds, mut traced) = (String::from("-"), String::from("-"));
+    if in_earnest() && limits(operation).is_some() {
+        let scratch = prepared(operation, TIMED);
+        run(&scratch, operation, way, 0, TIMED / 10);
+        nanoseconds = format!("{:.0}", time(TIMED, || run(&scratch, operation, way, 0, TIMED)));
+        if way == "inside" {
+            traced = instructions(operation).map_or(traced, |count| format!("{count:.0}"));
+        }
+    }
+    let Cost { requests, allocations, copied_bytes } = cost;
+    println!(
+        "{operation:<14} {way:<7} {requests:>9.1} {allocations:>12.1} {copied_bytes:>13.0} \
+         {nanoseconds:>9} {traced:>13}"
+    );
 }
 
 fn main() {
@@ -167,7 +250,7 @@ fn main() {
     if let (Some(operation), Some(way)) = (known(&OPERATIONS, 0), known(&WAYS, 1)) {
         let count = arguments.get(2).and_then(|count| count.parse().ok()).unwrap_or(COUNT);
         let scratch = prepared(operation, count);
-        time(count, || run(&scratch, operation, way, 0, count));
+        println!("{:.0} ns each", time(count, || run(&scratch, operation, way, 0, count)));
         return;
     }
     let chosen = arguments.iter().filter(|argument| !argument.starts_with('-'));
@@ -179,20 +262,21 @@ fn main() {
     }
     tracing::subscriber::set_global_default(Requests).expect("nobody else listens");
     println!(
-        "{:<14} {:<7} {:>9} {:>12} {:>13}",
-        "operation", "way", "requests", "allocations", "copied bytes"
+        "{:<14} {:<7} {:>9} {:>12} {:>13} {:>9} {:>13}",
+        "operation", "way", "requests", "allocations", "copied bytes", "ns", "instructions"
     );
     for operation in OPERATIONS {
         for way in WAYS {
-            count(operation, way, sized(COUNT, COUNT_IN_TEST));
+            print_row(operation, way);
         }
     }
 }
 
+/// Nanoseconds of one of `count` operations.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock")]
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
-fn time(count: u64, work: impl FnOnce()) {
+fn time(count: u64, work: impl FnOnce()) -> f64 {
     let start = std::time::Instant::now();
     work();
-    println!("{:.0} ns each", start.elapsed().as_nanos() as f64 / count as f64);
+    start.elapsed().as_nanos() as f64 / count as f64
 }

@@ -7,6 +7,9 @@
 //! | `disk.rs` | one disk: past the page cache, through it, and as a plain program does it |
 //! | `metadata.rs` | creates, stats and removes against the host's, by 1 to 16 clients |
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
+//! | `checkpoint/` | checkpoints and restarts, against the host's file system and memory |
+//! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |
+//! | `replacement.rs`, `balance.rs` | policies of the cache, on traces; counts only |
 //!
 //! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and
 //! what they mean, are in `docs/performance.md`.

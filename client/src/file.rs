@@ -93,6 +93,7 @@ impl<S: Spawn> File<S> {
             out[filled..filled + part.len()].copy_from_slice(&part);
             filled += part.len();
         }
+        self.machine().count_copy(filled);
         Ok(filled)
     }
 
@@ -108,6 +109,9 @@ impl<S: Spawn> File<S> {
         }
         // Nothing is past the largest offset.
         let length = (length as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        if (1..=u64::from(TRANSFER_MAX)).contains(&length) {
+            return Ok(self.read_piece((offset, length as u32)).await?.0);
+        }
         let pieces = stream::iter(pieces(offset, length));
         let mut reads = pieces.map(|piece| self.read_piece(piece)).buffered(PIECES_MAX);
         let mut parts = Vec::new();
@@ -136,7 +140,11 @@ impl<S: Spawn> File<S> {
                 return Err(FileIoError::from(runtime::Undelivered::Garbled).into());
             }
             done += count as u32;
-            parts.extend(read.data);
+            if parts.is_empty() {
+                parts = read.data;
+            } else {
+                parts.extend(read.data);
+            }
             if read.end || count == 0 {
                 break;
             }
@@ -176,6 +184,9 @@ impl<S: Spawn> File<S> {
         let length = data.len() as u64;
         if offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(FileIoError::FileTooLarge {}.into());
+        }
+        if (1..=u64::from(TRANSFER_MAX)).contains(&length) {
+            return self.write_piece(offset, data).await;
         }
         // After a failure nothing more starts, but what has started is waited for: a piece that is
         // still on its way could else overtake the caller's next attempt.

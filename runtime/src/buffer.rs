@@ -198,9 +198,11 @@ impl Drop for Buffer {
 
 /// A buffer that many may read while one may still write: slices are handed out without a copy,
 /// and a write copies the buffer first if slices are out.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Shared {
     buffer: Arc<Buffer>,
+    /// All of it, from the first slice to the next write: a slice is a clone of this, no allocation.
+    view: Option<Bytes>,
 }
 
 struct SharedOwner(Arc<Buffer>);
@@ -214,12 +216,13 @@ impl AsRef<[u8]> for SharedOwner {
 impl Shared {
     /// Shares `buffer`.
     pub fn new(buffer: Buffer) -> Self {
-        Self { buffer: Arc::new(buffer) }
+        Self { buffer: Arc::new(buffer), view: None }
     }
 
     /// A slice that stays as it is now, whatever is written later.
-    pub fn slice(&self, range: Range<usize>) -> Bytes {
-        Bytes::from_owner(SharedOwner(self.buffer.clone())).slice(range)
+    pub fn slice(&mut self, range: Range<usize>) -> Bytes {
+        let owner = || Bytes::from_owner(SharedOwner(self.buffer.clone()));
+        self.view.get_or_insert_with(owner).slice(range)
     }
 
     /// The content.
@@ -230,6 +233,8 @@ impl Shared {
     /// The content, to be changed. Copies it (and counts the copy) if slices are out; `None` if the
     /// pool has no room for that.
     pub fn make_mut(&mut self) -> Option<&mut [u8]> {
+        // It holds the buffer too; slices that are out still do.
+        self.view = None;
         if Arc::get_mut(&mut self.buffer).is_none() {
             let mut copy = self.buffer.pool.take(self.buffer.length)?;
             copy.copy_from_slice(&self.buffer);

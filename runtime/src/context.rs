@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
 use crate::disk::Disk;
-use crate::host::Host;
+use crate::host::{Begun, Host};
 use crate::ids::{Epoch, NodeId};
 use crate::machine::Machine;
 use crate::mail::{Ask, Envelope};
@@ -33,6 +33,9 @@ pub trait Spawn: Clone + 'static {
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static;
     /// File-system nodes of the volume.
     fn fs_nodes(&self) -> u32;
+    /// Adds to the machine's count of copied bytes (see
+    /// [`Pool::count_copy`](crate::buffer::Pool::count_copy)), if there is a machine to count.
+    fn count_copy(&self, _bytes: usize) {}
     /// Runs `work` beside everything else, for as long as the machine lives.
     fn task<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Self) -> F + Send + 'static);
 }
@@ -87,20 +90,31 @@ impl Context {
     /// Sends `call` to the node `to`; the caller runs on until it awaits the answer (the thesis'
     /// spawn).
     ///
-    /// A node on the same thread is called directly: the request starts when the future is first
-    /// polled. In any case it runs to its end, even if the future is dropped half-way.
+    /// A node on the same thread is called directly: what it can answer at once is answered when this
+    /// returns, anything else starts when the future is first polled. In any case a request runs to
+    /// its end, even if the future is dropped half-way.
     pub fn spawn<C: Call>(&self, to: NodeId, call: C) -> Pending<C> {
         let request: <C::Protocol as Protocol>::Request = call.into();
         let caller = Caller { node: self.node, epoch: self.epoch() };
         if let Some(host) = self.machine.host(to) {
-            let handler = Host::run::<C::Protocol>(host, caller, request).boxed_local();
-            return Pending { way: Way::Direct(Some(handler)), context: self.clone() };
+            let way = match Host::begin::<C::Protocol>(host, caller, request) {
+                Begun::Answered(reply) => Way::Answered(Some(reply)),
+                Begun::Running(running) => Way::Direct(Some(running)),
+            };
+            return Pending { way, context: self.clone() };
         }
         let (reply, answer) = oneshot::channel();
         let class = request.class();
         let ask = Ask::<C::Protocol> { caller, request, reply };
         self.machine.send(Envelope::new(to, caller, class, Box::new(ask)));
         Pending { way: Way::Mail(answer), context: self.clone() }
+    }
+
+    /// The answer to `call`, if `to` is on this thread and can give it at once; else nothing was done.
+    pub fn at_once<C: Call>(&self, to: NodeId, call: C) -> Option<Result<C::Reply, ErrorOf<C>>> {
+        let host = self.machine.host(to)?;
+        let caller = Caller { node: self.node, epoch: self.epoch() };
+        Host::at_once::<C::Protocol>(&host, caller, &call.into()).map(C::answer)
     }
 
     /// Sends `call` and does not wait for its answer.
@@ -115,6 +129,17 @@ impl Context {
     pub fn serve<P: Protocol>(&self, server: Rc<dyn crate::host::Server<P>>) {
         let host = self.machine.host(self.node).expect("a node serves on its own thread");
         host.serve(server);
+    }
+
+    /// Lends `thing` to the layers above at this node: what they may look at without a message. It is
+    /// gone with the node.
+    pub fn lend<T: 'static>(&self, thing: Rc<T>) {
+        self.machine.host(self.node).expect("a node lends on its own thread").lend(thing);
+    }
+
+    /// What a layer below has [lent](Self::lend) at this node.
+    pub fn lent<T: 'static>(&self) -> Option<Rc<T>> {
+        self.machine.host(self.node)?.lent()
     }
 
     /// Runs `task` on this node, beside everything else, to its end.
@@ -193,6 +218,10 @@ impl Spawn for Context {
         self.fs_nodes()
     }
 
+    fn count_copy(&self, bytes: usize) {
+        self.pool().count_copy(bytes);
+    }
+
     fn task<F: Future<Output = ()> + 'static>(
         &self,
         work: impl FnOnce(Self) -> F + Send + 'static,
@@ -208,6 +237,7 @@ pub struct Pending<C: Call> {
 }
 
 enum Way<P: Protocol> {
+    Answered(Option<P::Reply>),
     Direct(Option<LocalBoxFuture<'static, P::Reply>>),
     Mail(oneshot::Receiver<P::Reply>),
 }
@@ -217,6 +247,7 @@ impl<C: Call> Future for Pending<C> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
         let reply = match &mut self.way {
+            Way::Answered(reply) => reply.take().expect("an answer is awaited once"),
             Way::Direct(handler) => {
                 let running = handler.as_mut().expect("an answer is awaited once");
                 let reply = ready!(running.poll_unpin(cx));

@@ -27,6 +27,13 @@ pub const WAITING_MAX: usize = 4096;
 /// sends [`Class::Control`] requests only, and a handler of those sends none, so that two full
 /// nodes can never wait for each other.
 pub trait Server<P: Protocol>: 'static {
+    /// The reply, if nothing has to be waited for and the work is short; else `None`, and nothing was
+    /// done. Asked first: what is in memory costs no future then. Whoever answers here gives the
+    /// same reply as [`handle`](Self::handle) would if it were polled now.
+    fn at_once(self: Rc<Self>, _caller: Caller, _request: &P::Request) -> Option<P::Reply> {
+        None
+    }
+
     /// One request in, one reply out; others may be handled while this one waits.
     fn handle(
         self: Rc<Self>,
@@ -40,6 +47,8 @@ pub struct Host {
     node: NodeId,
     epoch: Cell<Epoch>,
     ports: RefCell<[Option<Rc<dyn AnyPort>>; PROTOCOLS]>,
+    /// One of each type at most.
+    lent: RefCell<Vec<Rc<dyn Any>>>,
     running: Cell<usize>,
     requests: Cell<u64>,
 }
@@ -57,6 +66,7 @@ impl Host {
             node,
             epoch: Cell::new(epoch),
             ports: RefCell::default(),
+            lent: RefCell::default(),
             running: Cell::new(0),
             requests: Cell::new(0),
         })
@@ -89,33 +99,83 @@ impl Host {
         self.requests.get()
     }
 
+    /// Lends `thing` to the other layers of this node, in place of what was lent of its type.
+    pub fn lend<T: 'static>(&self, thing: Rc<T>) {
+        let mut lent = self.lent.borrow_mut();
+        lent.retain(|other| !other.is::<T>());
+        lent.push(thing);
+    }
+
+    /// What another layer of this node has [lent](Self::lend).
+    pub fn lent<T: 'static>(&self) -> Option<Rc<T>> {
+        self.lent.borrow().iter().find_map(|thing| thing.clone().downcast().ok())
+    }
+
     /// Lets the server of `P` answer `request`, within the node's limits.
     pub async fn run<P: Protocol>(host: Rc<Self>, caller: Caller, request: P::Request) -> P::Reply {
+        match Self::begin::<P>(host, caller, request) {
+            Begun::Answered(reply) => reply,
+            Begun::Running(running) => running.await,
+        }
+    }
+
+    /// The first step of [`run`](Self::run): all of it, if the server can answer at once.
+    pub(crate) fn begin<P: Protocol>(
+        host: Rc<Self>,
+        caller: Caller,
+        request: P::Request,
+    ) -> Begun<P> {
+        match Self::at_once::<P>(&host, caller, &request) {
+            Some(reply) => Begun::Answered(reply),
+            None => Begun::Running(Self::wait::<P>(host, caller, request).boxed_local()),
+        }
+    }
+
+    /// The reply, if the server can answer at once, and nobody waits who came earlier.
+    pub(crate) fn at_once<P: Protocol>(
+        host: &Rc<Self>,
+        caller: Caller,
+        request: &P::Request,
+    ) -> Option<P::Reply> {
         if caller.epoch < host.epoch.get() {
-            return Undelivered::Fenced.into();
+            return Some(Undelivered::Fenced.into());
         }
         let port = host.ports.borrow()[usize::from(P::ID)].clone();
-        let Some(port) = port.as_ref().and_then(|port| port.as_any().downcast_ref::<Port<P>>())
-        else {
+        let Some(port) = downcast::<P>(port.as_ref()) else {
+            return Some(Undelivered::Unreachable.into());
+        };
+        if !port.limit(request).has_room() {
+            return None;
+        }
+        let reply = port.server.clone().at_once(caller, request)?;
+        host.requests.set(host.requests.get() + 1);
+        // For those who count requests; there is no time in it to be seen.
+        let _noted = host.span::<P>(request);
+        Some(reply)
+    }
+
+    async fn wait<P: Protocol>(host: Rc<Self>, caller: Caller, request: P::Request) -> P::Reply {
+        let port = host.ports.borrow()[usize::from(P::ID)].clone();
+        let Some(port) = downcast::<P>(port.as_ref()) else {
             return Undelivered::Unreachable.into();
         };
-        let limit = match request.class() {
-            Class::Control => &port.limits[0],
-            Class::Bulk => &port.limits[1],
-        };
         let _counted = Counted::new(&host);
-        let Some(_permit) = limit.acquire().await else {
+        let Some(_permit) = port.limit(&request).acquire().await else {
             return Undelivered::Busy.into();
         };
-        let span = tracing::debug_span!(
+        let span = host.span::<P>(&request);
+        let handler = port.server.clone().handle(caller, request);
+        if span.is_disabled() { handler.await } else { handler.instrument(span).await }
+    }
+
+    fn span<P: Protocol>(&self, request: &P::Request) -> tracing::Span {
+        tracing::debug_span!(
             target: "mdfs::request",
             "request",
             layer = P::NAME,
             name = request.name(),
-            node = host.node.0,
-        );
-        let handler = port.server.clone().handle(caller, request);
-        if span.is_disabled() { handler.await } else { handler.instrument(span).await }
+            node = self.node.0,
+        )
     }
 
     /// The version of the table `protocol` that this node serves, if it does.
@@ -140,6 +200,18 @@ impl Host {
             }
         }
     }
+}
+
+/// A request that was let in.
+pub(crate) enum Begun<P: Protocol> {
+    /// And answered.
+    Answered(P::Reply),
+    /// It has to wait for something.
+    Running(LocalBoxFuture<'static, P::Reply>),
+}
+
+fn downcast<P: Protocol>(port: Option<&Rc<dyn AnyPort>>) -> Option<&Port<P>> {
+    port?.as_any().downcast_ref()
 }
 
 /// The bytes of an undelivered reply are the same in each table.
@@ -169,6 +241,15 @@ impl Drop for Counted<'_> {
 struct Port<P: Protocol> {
     server: Rc<dyn Server<P>>,
     limits: [Limit; 2],
+}
+
+impl<P: Protocol> Port<P> {
+    fn limit(&self, request: &P::Request) -> &Limit {
+        match request.class() {
+            Class::Control => &self.limits[0],
+            Class::Bulk => &self.limits[1],
+        }
+    }
 }
 
 trait AnyPort {

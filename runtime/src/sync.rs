@@ -21,6 +21,11 @@ impl Limit {
         Self { free: Cell::new(running_max), waiting_max, waiting: RefCell::default() }
     }
 
+    /// A permit is free; then nobody waits for one.
+    pub fn has_room(&self) -> bool {
+        self.free.get() > 0
+    }
+
     /// A permit, at once or in turn; `None` if too many wait already.
     pub async fn acquire(&self) -> Option<Permit<'_>> {
         if self.free.get() > 0 {
@@ -157,6 +162,13 @@ impl<K: Ord + Clone> KeyedLock<K> {
         self.lock(key, true).await
     }
 
+    /// Nobody holds `key` exclusively or waits for it: what is done without an await may be done now
+    /// as if [`shared`](Self::shared) were held.
+    pub fn is_open(&self, key: &K) -> bool {
+        let keys = self.keys.borrow();
+        keys.get(key).is_none_or(|state| state.waiting.is_empty() && state.admits(false))
+    }
+
     async fn lock(&self, key: K, exclusive: bool) -> KeyGuard<K> {
         let my_turn = {
             let mut keys = self.keys.borrow_mut();
@@ -273,6 +285,24 @@ mod tests {
             drop(held);
             drop(late.await);
             assert!(locks.keys.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_key_is_open_unless_somebody_holds_it_alone_or_waits_for_that() {
+        block_on(async {
+            let locks = KeyedLock::default();
+            assert!(locks.is_open(&1));
+            let reader = locks.shared(1).await;
+            assert!(locks.is_open(&1));
+            let mut writer = Box::pin(locks.exclusive(1));
+            assert!(writer.as_mut().now_or_never().is_none());
+            assert!(!locks.is_open(&1), "who looks now would overtake the writer");
+            drop(reader);
+            let held = writer.await;
+            assert!(!locks.is_open(&1) && locks.is_open(&2));
+            drop(held);
+            assert!(locks.is_open(&1));
         });
     }
 

@@ -26,6 +26,18 @@ pub trait Stripes {
     /// a second read does not heal is [`Error::Corrupt`].
     fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes>;
 
+    /// As [`read`](Self::read), if the bytes are in the memory of this thread. `None` says nothing about
+    /// them: then `read` has to be asked.
+    fn read_at_once(
+        &self,
+        _stripe: u64,
+        _offset: u32,
+        _length: u32,
+        _expect: &[u32],
+    ) -> Option<Bytes> {
+        None
+    }
+
     /// Replaces bytes of a stripe; returns the life of the server that has them. Durable after
     /// a [`sync`](Self::sync) of the stripe with this life.
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use blockio::{Answer, Geometry, Life, Stripes};
 use bytes::Bytes;
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, ready};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use runtime::{Call, Context, NodeId};
 
@@ -114,6 +114,11 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, Read { stripe, offset, length, expect })
     }
 
+    fn read_at_once(&self, stripe: u64, offset: u32, length: u32, expect: &[u32]) -> Option<Bytes> {
+        let call = Read { stripe, offset, length, expect: expect.to_vec() };
+        self.context.at_once(hash::owner(&self.geometry, stripe), call)?.ok()
+    }
+
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         self.ask_owner(stripe, Write { stripe, offset, data })
     }
@@ -165,6 +170,11 @@ fn ask<C>(
 where
     C: Call<Protocol = Cache> + Clone,
 {
+    if let Some(answer) = context.at_once(node, call.clone())
+        && !answer.as_ref().is_err_and(Error::is_passing)
+    {
+        return ready(answer).boxed_local();
+    }
     async move {
         let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSES_MAX);
         loop {

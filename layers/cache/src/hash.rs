@@ -1,12 +1,45 @@
 //! Which node caches a stripe. Frozen: a volume's nodes must all agree, in every build.
+//!
+//! The choice stands in one place, [`DISTRIBUTION`]; `cargo xtask bench balance` compares it with the other.
 
 use blockio::Geometry;
 use runtime::NodeId;
 
-/// The file-system node that caches `stripe`: `stripe mod nodes` (thesis section 2.4.4), so
-/// neighbouring stripes are cached by different nodes.
+/// A way to spread stripes over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// `stripe mod nodes` (thesis section 2.4.4): neighbouring stripes are cached by different nodes.
+    Modulo,
+    /// The stripe's number is mixed first (the finisher of `SplitMix64`), so that no stride hits few nodes;
+    /// neighbours then fall on nodes like raindrops.
+    Mixed,
+}
+
+/// How stripes are spread.
+pub const DISTRIBUTION: Distribution = Distribution::Modulo;
+
+impl Distribution {
+    /// The node, below `nodes`, that caches `stripe`.
+    pub fn node(self, stripe: u64, nodes: u32) -> u32 {
+        let number = match self {
+            Self::Modulo => stripe,
+            Self::Mixed => mixed(stripe),
+        };
+        (number % u64::from(nodes)) as u32
+    }
+}
+
+/// The finisher of `SplitMix64` (Steele, Lea, Flood 2014).
+fn mixed(stripe: u64) -> u64 {
+    let mut bits = stripe.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// The file-system node that caches `stripe`.
 pub fn owner(geometry: &Geometry, stripe: u64) -> NodeId {
-    NodeId::fs((stripe % u64::from(geometry.fs_nodes)) as u32)
+    NodeId::fs(DISTRIBUTION.node(stripe, geometry.fs_nodes))
 }
 
 #[cfg(test)]
@@ -37,5 +70,12 @@ mod tests {
             };
             assert_eq!(owner(&geometry, stripe), NodeId::fs(index), "{stripe} mod {fs_nodes}");
         }
+    }
+
+    #[test]
+    fn the_mixed_numbers_are_those_of_splitmix() {
+        // The first outputs of the generator with seed 0.
+        assert_eq!(mixed(0), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(mixed(0x9e37_79b9_7f4a_7c15), 0x6e78_9e6a_a1b9_65f4);
     }
 }

@@ -35,15 +35,16 @@
 //! | `server/room.rs` | eviction, the hold on a line in use |
 //! | `server/flusher.rs` | write-back without being asked |
 //! | `line.rs` | one stripe: bytes, and which are valid, dirty, unchecked |
-//! | `extents.rs`, `lru.rs`, `pauses.rs` | byte sets; order of use; bounded waiting |
+//! | `replacement.rs` | which line goes next |
+//! | `extents.rs`, `pauses.rs` | byte sets; bounded waiting |
 
 pub mod client;
 mod extents;
 pub mod hash;
 mod line;
-mod lru;
 mod pauses;
 pub mod protocol;
+pub mod replacement;
 mod server;
 
 pub use client::CacheClient;

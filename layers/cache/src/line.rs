@@ -106,7 +106,7 @@ impl Line {
     }
 
     /// The bytes of `range`, without a copy; they must be known.
-    pub(crate) fn slice(&self, range: &Range<u32>) -> Bytes {
+    pub(crate) fn slice(&mut self, range: &Range<u32>) -> Bytes {
         self.content.slice(as_index(range))
     }
 
@@ -215,7 +215,8 @@ impl Line {
     pub(crate) fn begin_write_back(&mut self) -> WritingBack {
         let dirty = std::mem::take(&mut self.dirty);
         self.writing.insert_all(&dirty);
-        let pieces = self.writing.iter().map(|range| (range.start, self.slice(&range)));
+        let Self { writing, content, .. } = self;
+        let pieces = writing.iter().map(|range| (range.start, content.slice(as_index(&range))));
         WritingBack { pieces: pieces.collect(), dirty_since: self.dirty_since.take() }
     }
 

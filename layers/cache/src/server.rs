@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, ready};
 use runtime::sync::KeyedLock;
 use runtime::{Caller, Context};
 
@@ -133,17 +133,34 @@ impl Server {
 }
 
 impl runtime::Server<Cache> for Server {
-    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        async move {
-            match request {
-                Request::Read(request) => Reply::Read(self.read(request).await),
-                Request::Write(request) => Reply::Write(self.write(request).await),
-                Request::WriteZeros(request) => Reply::WriteZeros(self.write_zeros(request).await),
-                Request::WriteBack(request) => Reply::WriteBack(self.write_back(request).await),
-                Request::Forget(request) => Reply::Forget(self.forget(&request)),
-                Request::Status(_) => Reply::Status(Ok(self.status())),
-            }
+    fn at_once(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+        match request {
+            Request::Read(request) => self.read_at_once(request).map(Reply::Read),
+            Request::Write(request) => self.write_at_once(request).map(Reply::Write),
+            Request::WriteZeros(_) | Request::WriteBack(_) => None,
+            Request::Forget(request) => Some(Reply::Forget(self.forget(request))),
+            Request::Status(_) => Some(Reply::Status(Ok(self.status()))),
         }
-        .boxed_local()
+    }
+
+    /// Each request has a future of its own: one for all would be as large as the largest, and be moved
+    /// with each.
+    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        match request {
+            Request::Read(request) => {
+                async move { Reply::Read(self.read(request).await) }.boxed_local()
+            }
+            Request::Write(request) => {
+                async move { Reply::Write(self.write(request).await) }.boxed_local()
+            }
+            Request::WriteZeros(request) => {
+                async move { Reply::WriteZeros(self.write_zeros(request).await) }.boxed_local()
+            }
+            Request::WriteBack(request) => {
+                async move { Reply::WriteBack(self.write_back(request).await) }.boxed_local()
+            }
+            Request::Forget(request) => ready(Reply::Forget(self.forget(&request))).boxed_local(),
+            Request::Status(_) => ready(Reply::Status(Ok(self.status()))).boxed_local(),
+        }
     }
 }

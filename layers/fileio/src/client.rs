@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use runtime::protocol::Undelivered;
-use runtime::{Call, Spawn};
+use runtime::{Call, NodeId, Spawn};
 
 use crate::hash;
 use crate::protocol::{Error, FileIo, Request};
@@ -27,17 +27,39 @@ where
     let to = hash::owner(&request, from.fs_nodes());
     let is_done_once = request.call().is_some();
     let lost = Error::Undelivered { why: Undelivered::Lost };
+    match from.spawn(to, call.clone()).await {
+        Err(error) if error.is_undone() || (error == lost && is_done_once) => {
+            // Boxed: what is rare would be moved with each request.
+            Box::pin(ask_again(from, to, call, is_done_once, error == lost)).await
+        }
+        answer => answer,
+    }
+}
+
+/// The tries after the first.
+async fn ask_again<S, C>(
+    from: &S,
+    to: NodeId,
+    call: C,
+    is_done_once: bool,
+    mut was_lost: bool,
+) -> Result<C::Reply, Error>
+where
+    S: Spawn,
+    C: Call<Protocol = FileIo> + Clone,
+{
+    let lost = Error::Undelivered { why: Undelivered::Lost };
     let mut pause = BUSY_PAUSE;
-    let mut was_lost = false;
-    for _ in 1..BUSY_TRIES_MAX {
+    for _ in 2..BUSY_TRIES_MAX {
+        from.sleep(pause).await;
+        pause *= 2;
         match from.spawn(to, call.clone()).await {
             Err(error) if error.is_undone() => {}
             Err(error) if error == lost && is_done_once => was_lost = true,
             answer => return answer,
         }
-        from.sleep(pause).await;
-        pause *= 2;
     }
+    from.sleep(pause).await;
     match from.spawn(to, call).await {
         // Not this time, but perhaps before.
         Err(error) if error.is_undone() && was_lost => Err(lost),

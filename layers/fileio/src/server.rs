@@ -22,6 +22,7 @@ use std::time::Duration;
 use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
+use meta::FileInformation;
 use meta::hash::ino_node;
 use meta::protocol::{Begin, Effect, End, Execute, GetInode, Inode, InodeChange, Prior};
 use runtime::protocol::Undelivered;
@@ -50,6 +51,8 @@ pub struct FileServer {
     context: Context,
     stripes: Rc<dyn Stripes>,
     geometry: Geometry,
+    /// Of the metadata server of this node.
+    information: FileInformation,
     /// Shared by reads and writes of a file; exclusive to cut, seal or free it.
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
@@ -75,6 +78,18 @@ struct Above {
 }
 
 impl Server<FileIo> for FileServer {
+    fn at_once(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+        match request {
+            Request::Read(r) => self.read_at_once(r).map(|read| Reply::Read(Ok(read))),
+            Request::GetAttributes(r) => {
+                let Handle { ino, generation } = r.file;
+                let known = self.information.attributes(ino, generation)?;
+                Some(Reply::GetAttributes(Ok(known)))
+            }
+            _ => None,
+        }
+    }
+
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         // Only nodes tell each other that a file is gone; a client removes names.
         let from_client = matches!(caller.node.kind(), NodeKind::Application(_));
@@ -82,13 +97,18 @@ impl Server<FileIo> for FileServer {
             let refused = Reply::Trim(Err(Error::NotPermitted {}));
             return futures::future::ready(refused).boxed_local();
         }
-        async move {
-            match request.call() {
-                Some(call) => self.once(call, &request).await,
-                None => self.answer(request).await,
+        match request {
+            // Transfers are many, and the future of all requests together is many times as large.
+            Request::Read(r) => async move { Reply::Read(self.read(r).await) }.boxed_local(),
+            Request::Write(r) => async move { Reply::Write(self.write(r).await) }.boxed_local(),
+            request => async move {
+                match request.call() {
+                    Some(call) => self.once(call, &request).await,
+                    None => self.answer(request).await,
+                }
             }
+            .boxed_local(),
         }
-        .boxed_local()
     }
 }
 
@@ -96,9 +116,18 @@ impl FileServer {
     /// The files of the node of `context`; their content is on `stripes`.
     pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
         let geometry = stripes.geometry();
-        let (files, chunks) = (KeyedLock::default(), KeyedLock::default());
-        let (calls, leases) = (Calls::default(), Leases::default());
-        let server = Rc::new(Self { context, stripes, geometry, files, chunks, calls, leases });
+        let lent = context.lent::<FileInformation>();
+        let information = lent.map_or_else(FileInformation::default, |lent| (*lent).clone());
+        let server = Rc::new(Self {
+            context,
+            stripes,
+            geometry,
+            information,
+            files: KeyedLock::default(),
+            chunks: KeyedLock::default(),
+            calls: Calls::default(),
+            leases: Leases::default(),
+        });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
         let waiting = server.clone();
@@ -172,6 +201,14 @@ impl FileServer {
 
     fn now(&self) -> Time {
         Time::from_unix(self.context.unix_time())
+    }
+
+    /// The attributes of an inode, wherever it is; without a message if it is of this node and in use.
+    async fn attributes(&self, handle: Handle) -> Result<Attributes, Error> {
+        match self.information.attributes(handle.ino, handle.generation) {
+            Some(known) => Ok(known),
+            None => Ok(self.inode(handle).await?.attributes),
+        }
     }
 
     /// An inode, wherever it is.

@@ -9,9 +9,6 @@ use blockio::protocol::Unsynced;
 use crate::chunks::{difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
 
-/// Chunks of one file that are kept though the store has them too, at most.
-const RECENT_MAX: usize = 64;
-
 /// A change of one chunk that no record names yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uncommitted {
@@ -95,16 +92,14 @@ impl Active {
         changed
     }
 
-    /// Remembers a chunk of the store.
+    /// Remembers a chunk of the store, until [`forget_recent`](Self::forget_recent).
     pub(crate) fn remember(&mut self, index: u64, chunk: Chunk) {
-        if self.recent.len() >= RECENT_MAX && !self.recent.contains_key(&index) {
-            // Far from the present access is least likely to be used next.
-            let first = self.recent.keys().next().copied().unwrap_or(index);
-            let last = self.recent.keys().next_back().copied().unwrap_or(index);
-            let far = if index.abs_diff(first) > index.abs_diff(last) { first } else { last };
-            self.recent.remove(&far);
-        }
         self.recent.insert(index, chunk);
+    }
+
+    /// Forgets the chunks that the store has too.
+    pub(crate) fn forget_recent(&mut self) {
+        self.recent.clear();
     }
 
     /// Replaces a chunk whose present state is `old`; returns blocks that can be given back at

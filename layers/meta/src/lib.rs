@@ -27,6 +27,7 @@
 //! | `client.rs` | how the layer above asks |
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `active.rs` | inodes in use, with what of them is not in the store yet |
+//! | `information.rs` | what the file layer of the same node may look at without a message |
 //! | `chunks.rs` | arithmetic on the blocks of a chunk |
 //! | `keys.rs` | keys of the store |
 //! | `store/` | one node's store: redo log, copy-on-write tree, space, roots |
@@ -37,10 +38,12 @@ pub mod audit;
 pub mod chunks;
 pub mod client;
 pub mod hash;
+mod information;
 pub mod keys;
 pub mod protocol;
 mod server;
 pub mod store;
 
 pub use audit::NodeAudit;
+pub use information::FileInformation;
 pub use server::{MetaServer, REPLIES_MAX, REPLY_AGE_MAX};

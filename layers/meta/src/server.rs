@@ -22,7 +22,7 @@ use std::time::Duration;
 use blockio::Stripes;
 use blockio::protocol::Error as DiskError;
 use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
@@ -36,12 +36,16 @@ use self::holds::Holds;
 use self::intents::Intents;
 use self::replies::Replies;
 use self::verifiers::Verifiers;
-use crate::active::Active;
+use crate::information::{FileInformation, Inodes};
 use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
 use crate::store::{Batch, Position, Store, StoreError};
 
 /// Inodes kept in memory though the store has them too, at most.
 const CLEAN_INODES_MAX: usize = 16_384;
+
+/// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of
+/// content in chunks of 64 KiB, in about 1 MB.
+const REMEMBERED_MAX: usize = 4096;
 
 /// A commit that finds the log full is tried again so often.
 const LOG_FULL_TRIES_MAX: u32 = 1000;
@@ -55,7 +59,9 @@ pub struct MetaServer {
     node: u32,
     stripes: Rc<dyn Stripes>,
     store: Rc<Store>,
-    inodes: RefCell<BTreeMap<u64, Active>>,
+    inodes: Inodes,
+    /// Chunks remembered since all were forgotten.
+    remembered: Cell<usize>,
     /// Those of them with changes that no record names.
     dirty: RefCell<BTreeSet<u64>>,
     /// Blocks of inodes that are gone, which no record named, until they are trimmed.
@@ -87,14 +93,29 @@ impl std::fmt::Debug for MetaServer {
 }
 
 impl Server<Meta> for MetaServer {
-    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        async move {
-            if self.recovering.get() && !is_for_recovery(&request) {
-                return Undelivered::Busy.into();
-            }
-            self.answer(caller.node, request).await
+    fn at_once(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+        if self.recovering.get() {
+            return None;
         }
-        .boxed_local()
+        match request {
+            Request::GetInode(r) => self.inode_at_once(r).map(|inode| Reply::GetInode(Ok(inode))),
+            Request::Allocate(r) => self.allocate_at_once(r).map(|runs| Reply::Allocate(Ok(runs))),
+            Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
+            _ => None,
+        }
+    }
+
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        if self.recovering.get() && !is_for_recovery(&request) {
+            return ready(Undelivered::Busy.into()).boxed_local();
+        }
+        match request {
+            // On the way of each write: the future of all requests together is many times as large.
+            Request::Install(r) => {
+                async move { Reply::Install(self.install(r).await) }.boxed_local()
+            }
+            request => async move { self.answer(caller.node, request).await }.boxed_local(),
+        }
     }
 }
 
@@ -131,7 +152,8 @@ impl MetaServer {
             node,
             stripes,
             store,
-            inodes: RefCell::default(),
+            inodes: Inodes::default(),
+            remembered: Cell::default(),
             dirty: RefCell::default(),
             dead: RefCell::default(),
             loading: KeyedLock::default(),
@@ -152,6 +174,8 @@ impl MetaServer {
         server.finish_trims().await?;
         server.load_promises().await?;
         server.load_holds().await?;
+        let information = FileInformation::new(server.inodes.clone());
+        server.context.lend(Rc::new(information));
         Ok(server)
     }
 

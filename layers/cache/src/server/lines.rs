@@ -3,19 +3,29 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use runtime::Table;
 use runtime::buffer::Pool;
 
 use crate::line::Line;
-use crate::lru::Lru;
+use crate::replacement::Replacement;
 
 /// The lines of one node. The only way to change a line is through here, so that the count of
 /// dirty lines is always right.
 #[derive(Debug)]
 pub(super) struct Lines {
-    by_stripe: Lru<Line>,
+    /// Look-ups only.
+    by_stripe: Table<u64, Entry>,
+    order: Replacement,
     stripe_size: usize,
     count_max: usize,
     dirty_count: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    line: Line,
+    /// In the order of replacement.
+    place: usize,
 }
 
 /// What a read found.
@@ -41,7 +51,8 @@ pub(super) enum Victim {
 impl Lines {
     /// No lines; at most `count_max` of `stripe_size` bytes.
     pub(super) fn new(stripe_size: usize, count_max: usize) -> Self {
-        Self { by_stripe: Lru::default(), stripe_size, count_max, dirty_count: 0 }
+        let (by_stripe, order) = (Table::default(), Replacement::default());
+        Self { by_stripe, order, stripe_size, count_max, dirty_count: 0 }
     }
 
     /// How many lines there are.
@@ -61,22 +72,39 @@ impl Lines {
 
     /// The line of `stripe`, to look at.
     pub(super) fn get(&self, stripe: u64) -> Option<&Line> {
-        self.by_stripe.get(stripe)
+        self.by_stripe.get(&stripe).map(|entry| &entry.line)
     }
 
-    /// The dirty lines' stripes, least recently used first.
+    /// The lines in the order in which they would go.
+    fn iter(&self) -> impl Iterator<Item = (u64, &Line)> {
+        self.order.keys().filter_map(|stripe| Some((stripe, self.get(stripe)?)))
+    }
+
+    /// The dirty lines' stripes, in the order in which they would go.
     pub(super) fn dirty(&self) -> impl Iterator<Item = (u64, &Line)> {
-        self.by_stripe.iter().filter(|(_, line)| line.is_dirty())
+        self.iter().filter(|(_, line)| line.is_dirty())
     }
 
     /// The stripes of which the disk has bytes that it may lose.
     pub(super) fn given(&self) -> impl Iterator<Item = u64> {
-        self.by_stripe.iter().filter(|(_, line)| line.is_given()).map(|(stripe, _)| stripe)
+        self.iter().filter(|(_, line)| line.is_given()).map(|(stripe, _)| stripe)
+    }
+
+    fn touch(&mut self, stripe: u64) -> Option<&mut Line> {
+        let entry = self.by_stripe.get_mut(&stripe)?;
+        self.order.hit(entry.place);
+        Some(&mut entry.line)
+    }
+
+    fn remove(&mut self, stripe: u64) -> Option<Entry> {
+        let entry = self.by_stripe.remove(&stripe)?;
+        self.order.remove(entry.place);
+        Some(entry)
     }
 
     /// Reads from the line of `stripe`, if it has all of `range`.
     pub(super) fn read(&mut self, stripe: u64, range: &Range<u32>, expect: &[u32]) -> Found {
-        let Some(line) = self.by_stripe.touch(stripe).filter(|line| line.has(range)) else {
+        let Some(line) = self.touch(stripe).filter(|line| line.has(range)) else {
             return Found::Missing;
         };
         match line.check(range.start, expect) {
@@ -85,17 +113,19 @@ impl Lines {
         }
     }
 
-    /// Makes the line of `stripe` the most recently used one, a new one if there is none; false if
-    /// the budget or the pool has no room for it.
+    /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget or the pool has
+    /// no room for it.
     pub(super) fn ensure(&mut self, stripe: u64, pool: &Pool) -> bool {
-        if self.by_stripe.touch(stripe).is_some() {
+        if self.touch(stripe).is_some() {
             return true;
         }
         if self.by_stripe.len() >= self.count_max {
             return false;
         }
-        let buffer = pool.take(self.stripe_size);
-        buffer.map(|buffer| self.by_stripe.insert(stripe, Line::new(buffer))).is_some()
+        let Some(buffer) = pool.take(self.stripe_size) else { return false };
+        let entry = Entry { line: Line::new(buffer), place: self.order.insert(stripe) };
+        self.by_stripe.insert(stripe, entry);
+        true
     }
 
     /// Changes the line of `stripe`; `None` if there is none. A line about which nothing is known
@@ -105,37 +135,45 @@ impl Lines {
         stripe: u64,
         change: impl FnOnce(&mut Line) -> R,
     ) -> Option<R> {
-        let line = self.by_stripe.get_mut(stripe)?;
+        let line = &mut self.by_stripe.get_mut(&stripe)?.line;
         let was_dirty = line.is_dirty();
         let result = change(line);
         let (is_dirty, is_useless) = (line.is_dirty(), line.is_useless());
         self.dirty_count = self.dirty_count + usize::from(is_dirty) - usize::from(was_dirty);
         if is_useless {
-            self.by_stripe.remove(stripe);
+            self.remove(stripe);
         }
         Some(result)
     }
 
-    /// The line to drop next: the least recently used clean one, else the least recently used
-    /// dirty one; `None` if all are in use.
-    pub(super) fn victim(&self) -> Option<Victim> {
-        let mut free = self.by_stripe.iter().filter(|(_, line)| !line.is_pinned()).peekable();
-        let oldest = free.peek().map(|&(stripe, _)| stripe)?;
-        let clean = free.find(|(_, line)| !line.is_dirty());
-        Some(clean.map_or(Victim::Dirty(oldest), |(stripe, _)| Victim::Clean(stripe)))
+    /// The line to drop next: the first in turn that is clean, else the first that is dirty; `None` if all
+    /// are in use.
+    pub(super) fn victim(&mut self) -> Option<Victim> {
+        let Self { by_stripe, order, .. } = self;
+        let is_free = |stripe: u64, dirty: bool| {
+            let line = by_stripe.get(&stripe).map(|entry| &entry.line);
+            line.is_some_and(|line| !line.is_pinned() && line.is_dirty() == dirty)
+        };
+        if let Some((stripe, _)) = order.next(|stripe| is_free(stripe, false)) {
+            return Some(Victim::Clean(stripe));
+        }
+        order.next(|stripe| is_free(stripe, true)).map(|(stripe, _)| Victim::Dirty(stripe))
     }
 
     /// Drops a line that [`victim`](Self::victim) called clean; true if the disk was given bytes
     /// of it.
     pub(super) fn evict(&mut self, stripe: u64) -> bool {
-        let line = self.by_stripe.remove(stripe);
-        assert!(line.as_ref().is_some_and(|line| !line.is_dirty()), "only clean lines are dropped");
-        line.is_some_and(|line| line.is_given())
+        let Some(Entry { line, place }) = self.by_stripe.remove(&stripe) else { return false };
+        assert!(!line.is_dirty(), "only clean lines are dropped");
+        self.order.evict(place);
+        line.is_given()
     }
 
     /// Lets a line be the last victim: it could not be written back now.
     pub(super) fn postpone(&mut self, stripe: u64) {
-        self.by_stripe.touch(stripe);
+        if let Some(entry) = self.by_stripe.get(&stripe) {
+            self.order.postpone(entry.place);
+        }
     }
 }
 

@@ -39,7 +39,7 @@ impl Server {
     /// Does one step towards room for one more line: drops a clean line, writes a dirty one back,
     /// or pauses. `Busy` once patience is at its end.
     pub(super) async fn make_room(self: &Rc<Self>, patience: &mut Patience) -> Result<(), Error> {
-        let victim = self.lines.borrow().victim();
+        let victim = self.lines.borrow_mut().victim();
         match victim {
             Some(Victim::Clean(stripe)) if patience.evictions < EVICTIONS_MAX => {
                 if self.lines.borrow_mut().evict(stripe) {

@@ -10,6 +10,21 @@ use crate::line::{Line, OutOfMemory};
 use crate::protocol::{Error, Forget, Write, WriteZeros};
 
 impl Server {
+    /// Answers [`Write`], if there is room.
+    pub(super) fn write_at_once(self: &Rc<Self>, request: &Write) -> Option<Result<Life, Error>> {
+        let &Write { stripe, offset, ref data } = request;
+        let length = data.iter().map(|piece| piece.len() as u64).sum();
+        if self.range(stripe, offset, length).ok()?.is_empty() || self.is_fragmented(stripe) {
+            return None;
+        }
+        let (pool, now) = (self.context.pool(), self.context.now());
+        if !self.try_change(stripe, |line| line.write(offset, data, pool, now)) {
+            return None;
+        }
+        self.note_dirty();
+        Some(Ok(self.life(stripe)))
+    }
+
     /// Answers [`Write`].
     pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Life, Error> {
         let Write { stripe, offset, data } = request;
@@ -47,7 +62,7 @@ impl Server {
         stripe: u64,
         change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
     ) -> Result<Life, Error> {
-        if self.lines.borrow().get(stripe).is_some_and(Line::is_fragmented) {
+        if self.is_fragmented(stripe) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
             self.note_dropped(stripe);
@@ -59,6 +74,10 @@ impl Server {
         self.note_dirty();
         // No await since: it is the life of this very change.
         Ok(self.life(stripe))
+    }
+
+    fn is_fragmented(&self, stripe: u64) -> bool {
+        self.lines.borrow().get(stripe).is_some_and(Line::is_fragmented)
     }
 
     fn try_change(

@@ -91,6 +91,11 @@ impl World {
         context.serve::<Cache>(server);
     }
 
+    /// Each step of a node takes so long.
+    pub(crate) fn slow(&self, node: NodeId, step: Duration) {
+        self.machine.slow(node, 1, step);
+    }
+
     /// The context of an application node.
     pub(crate) fn context(&self) -> Context {
         self.machine.context(NodeId::application(0))

@@ -13,7 +13,7 @@ impl FileServer {
         &self,
         request: &GetAttributes,
     ) -> Result<Attributes, Error> {
-        Ok(self.inode(request.file).await?.attributes)
+        self.attributes(request.file).await
     }
 
     pub(super) async fn parent(&self, request: Parent) -> Result<Attributes, Error> {
@@ -46,7 +46,7 @@ impl FileServer {
 
     pub(super) async fn set_attributes(&self, request: SetAttributes) -> Result<Attributes, Error> {
         let SetAttributes { who, file, change, only_if_ctime, durable } = request;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         if only_if_ctime.is_some_and(|expected| expected != before.ctime) {
             return Err(Error::Changed {});
         }

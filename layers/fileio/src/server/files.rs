@@ -11,7 +11,7 @@ use crate::protocol::{Error, Handle, Verified};
 impl FileServer {
     /// Makes all that was written to a file durable.
     pub(super) async fn commit(&self, file: &Handle) -> Result<Verified, Error> {
-        self.inode(*file).await?;
+        self.attributes(*file).await?;
         self.commit_ino(file.ino).await
     }
 

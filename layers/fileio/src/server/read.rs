@@ -5,10 +5,10 @@ use std::ops::Range;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use meta::attributes::access;
-use meta::protocol::{Chunk, Map};
+use meta::protocol::{BlockRun, Chunk, Map};
 
 use super::FileServer;
-use crate::protocol::{Error, Handle, Read, ReadData, TRANSFER_MAX};
+use crate::protocol::{Attributes, Error, Handle, Read, ReadData, TRANSFER_MAX};
 use crate::rules;
 
 const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
@@ -16,14 +16,45 @@ const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 impl FileServer {
-    pub(super) async fn read(&self, request: Read) -> Result<ReadData, Error> {
-        match self.read_once(&request).await {
-            Err(Error::Damaged {}) => {
-                self.look_for_loss(request.file).await;
-                self.read_once(&request).await
-            }
-            outcome => outcome,
+    /// Answers [`Read`], if nothing has to be waited for: the map is at hand, the bytes are cached on
+    /// this thread, and nobody writes them or waits to.
+    pub(super) fn read_at_once(&self, request: &Read) -> Option<ReadData> {
+        let &Read { ref who, file, offset, length } = request;
+        if length > TRANSFER_MAX || !self.files.is_open(&file.ino) {
+            return None;
         }
+        self.information.look(file.ino, file.generation, |known| {
+            let attributes = *known.attributes();
+            rules::check_transfer(who, &attributes, access::READ).ok()?;
+            if rules::notes_access(&attributes, self.now()) {
+                return None;
+            }
+            let end = end_of_read(&attributes, offset, length);
+            let chunk_size = u64::from(self.geometry.stripe_size);
+            let chunks = offset / chunk_size..end.div_ceil(chunk_size);
+            let mut data = Vec::with_capacity(chunks.clone().count());
+            for index in chunks {
+                let start = index * chunk_size;
+                let (from, to) = (offset.max(start), end.min(start + chunk_size));
+                if from < to && !self.chunks.is_open(&(file.ino, index)) {
+                    return None;
+                }
+                for place in places(known.chunk(index)?, from - start, to - start) {
+                    data.push(self.take_at_once(&place)?);
+                }
+            }
+            Some(ReadData { data, end: end >= attributes.size, attributes })
+        })
+    }
+
+    pub(super) async fn read(&self, request: Read) -> Result<ReadData, Error> {
+        let outcome = self.read_once(&request).await;
+        if outcome != Err(Error::Damaged {}) {
+            return outcome;
+        }
+        // Boxed: what is rare would be moved with each read.
+        Box::pin(self.look_for_loss(request.file)).await;
+        Box::pin(self.read_once(&request)).await
     }
 
     async fn read_once(&self, request: &Read) -> Result<ReadData, Error> {
@@ -32,9 +63,9 @@ impl FileServer {
             return Err(Error::Invalid {});
         }
         let _reading = self.files.shared(file.ino).await;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         rules::check_transfer(who, &before, access::READ)?;
-        let end = before.size.min(offset.saturating_add(u64::from(length))).max(offset);
+        let end = end_of_read(&before, offset, length);
         let mut data = Vec::new();
         if end > offset {
             data = self.read_range(file, offset, end).await?;
@@ -57,18 +88,21 @@ impl FileServer {
             held.push(self.chunks.shared((file.ino, index)).await);
         }
         let chunks = self.map(file, indices.clone()).await?;
-        let parts = indices.zip(&chunks).map(|(index, chunk)| {
+        let parts = indices.zip(&chunks).flat_map(|(index, chunk)| {
             let start = index * chunk_size;
             let (from, to) = (from.max(start), to.min(start + chunk_size));
-            self.read_mapped(chunk, from - start, to - start)
+            places(chunk, from - start, to - start)
         });
-        Ok(try_join_all(parts).await?.concat())
+        self.take_all(parts).await
     }
 
     /// The present state of chunks. The caller holds them.
     pub(super) async fn map(&self, file: Handle, indices: Range<u64>) -> Result<Vec<Chunk>, Error> {
-        let count = (indices.end - indices.start) as u32;
         let Handle { ino, generation } = file;
+        if let Some(known) = self.information.chunks(ino, generation, indices.clone()) {
+            return Ok(known);
+        }
+        let count = (indices.end - indices.start) as u32;
         let call = Map { ino, generation, first: indices.start, count };
         let chunks = self.meta_here(call).await?;
         if chunks.len() == count as usize { Ok(chunks) } else { Err(Error::Damaged {}) }
@@ -81,35 +115,82 @@ impl FileServer {
         from: u64,
         to: u64,
     ) -> Result<Vec<Bytes>, Error> {
-        let mut parts = Vec::new();
-        let mut at = from;
-        for run in &chunk.runs {
-            let run_start = u64::from(run.at) * BLOCK;
-            let run_end = u64::from(run.end()) * BLOCK;
-            let (lo, hi) = (from.max(run_start), to.min(run_end));
-            if lo >= hi {
-                continue;
-            }
-            if at < lo {
-                parts.push(Part::Hole((lo - at) as usize));
-            }
-            // Whole blocks are asked for, so that their checksums can be checked.
-            let first = ((lo - run_start) / BLOCK) as usize;
-            let end = (hi - run_start).div_ceil(BLOCK) as usize;
-            let (stripe, offset) = self.geometry.block(run.start + first as u64);
-            let length = (end - first) as u32 * BLOCK as u32;
-            let expect = run.checksums[first..end].to_vec();
-            let skip = (lo - run_start) as usize - first * BLOCK as usize;
-            let keep = (hi - lo) as usize;
-            let reading = self.stripes.read(stripe, offset, length, expect);
-            parts.push(Part::Stored { reading, skip, keep });
-            at = hi;
-        }
-        if at < to {
-            parts.push(Part::Hole((to - at) as usize));
-        }
-        try_join_all(parts.into_iter().map(Part::fetch)).await
+        self.take_all(places(chunk, from, to)).await
     }
+
+    async fn take_all(&self, places: impl Iterator<Item = Place<'_>>) -> Result<Vec<Bytes>, Error> {
+        try_join_all(places.map(|place| self.take(&place))).await
+    }
+
+    /// What is there, if it is at hand.
+    fn take_at_once(&self, place: &Place<'_>) -> Option<Bytes> {
+        match *place {
+            Place::Hole { length } => Some(zeros(length)),
+            Place::Stored { run, ref blocks, skip, keep } => {
+                let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
+                let length = blocks.len() as u32 * BLOCK as u32;
+                let expect = &run.checksums[blocks.clone()];
+                let read = self.stripes.read_at_once(stripe, offset, length, expect)?;
+                Some(read.slice(skip..skip + keep))
+            }
+        }
+    }
+
+    /// What is there. Asked for when this is called.
+    fn take(&self, place: &Place<'_>) -> impl Future<Output = Result<Bytes, Error>> + use<> {
+        let part = match *place {
+            Place::Hole { length } => Part::Hole(length),
+            Place::Stored { run, ref blocks, skip, keep } => {
+                let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
+                let length = blocks.len() as u32 * BLOCK as u32;
+                let expect = run.checksums[blocks.clone()].to_vec();
+                let reading = self.stripes.read(stripe, offset, length, expect);
+                Part::Stored { reading, skip, keep }
+            }
+        };
+        part.fetch()
+    }
+}
+
+/// Where a read of `length` bytes ends, no earlier than it begins.
+fn end_of_read(file: &Attributes, offset: u64, length: u32) -> u64 {
+    file.size.min(offset.saturating_add(u64::from(length))).max(offset)
+}
+
+/// Where some bytes of a chunk are.
+enum Place<'a> {
+    /// Nowhere: so many zeros.
+    Hole { length: usize },
+    /// In these blocks of a run: whole blocks, so that their checksums can be checked. Of their bytes
+    /// `skip` are left out, and then `keep` are meant.
+    Stored { run: &'a BlockRun, blocks: Range<usize>, skip: usize, keep: usize },
+}
+
+/// Where bytes `from..to` of a chunk are, in order.
+fn places(chunk: &Chunk, from: u64, to: u64) -> impl Iterator<Item = Place<'_>> {
+    let bytes_of = |run: &BlockRun| u64::from(run.at) * BLOCK..u64::from(run.end()) * BLOCK;
+    let is_touched = move |run: &&BlockRun| {
+        let bytes = bytes_of(run);
+        bytes.start.max(from) < bytes.end.min(to)
+    };
+    let mut runs = chunk.runs.iter().filter(is_touched).peekable();
+    let mut at = from;
+    std::iter::from_fn(move || {
+        let next = runs.peek().map_or(to, |run| bytes_of(run).start.max(from));
+        if at < next {
+            let length = (next - at) as usize;
+            at = next;
+            return Some(Place::Hole { length });
+        }
+        let run = runs.next()?;
+        let Range { start: run_start, end: run_end } = bytes_of(run);
+        let (lo, hi) = (from.max(run_start), to.min(run_end));
+        let first = ((lo - run_start) / BLOCK) as usize;
+        let end = (hi - run_start).div_ceil(BLOCK) as usize;
+        let skip = (lo - run_start) as usize - first * BLOCK as usize;
+        at = hi;
+        Some(Place::Stored { run, blocks: first..end, skip, keep: (hi - lo) as usize })
+    })
 }
 
 /// So many zeros, at most a stripe of them.

@@ -9,7 +9,7 @@ use meta::protocol::{
 };
 
 use super::read::zeros;
-use super::write::{Purpose, checksum};
+use super::write::Purpose;
 use super::{FileServer, despite_losses};
 use crate::pieces::Pieces;
 use crate::protocol::{
@@ -67,7 +67,7 @@ impl FileServer {
         durable: bool,
     ) -> Result<Attributes, Error> {
         let Handle { ino, generation } = file;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         let last = self.last_block(file, before.size, size).await?;
         let call = Truncate { ino, generation, size, time, durable, last };
         let outcome = self.meta_here(call).await;
@@ -93,7 +93,7 @@ impl FileServer {
         let kept = Pieces::new(self.read_range(file, start, size).await?);
         let rest = Pieces::new(vec![zeros((start + BLOCK - size) as usize)]);
         let content = Pieces::join([kept, rest]);
-        let checksum = checksum(&content);
+        let checksum = content.checksum(0, content.length());
         let reserved = self.meta_here(Reserve { blocks: 1, relief: true }).await?;
         let block = reserved.first().ok_or(Error::Damaged {})?.start;
         let (stripe, offset) = self.geometry.block(block);
@@ -122,7 +122,7 @@ impl FileServer {
 
     async fn punch_alone(&self, request: &PunchHole) -> Result<Verified, Error> {
         let &PunchHole { ref who, file, offset, length, durable: _ } = request;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         if offset >= before.size {
@@ -225,7 +225,7 @@ impl FileServer {
 
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Attributes, Error> {
         let &Allocate { ref who, file, offset, length, keep_size, .. } = request;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         check_extent(offset, length)?;
         let end = offset + length;
@@ -249,7 +249,7 @@ impl FileServer {
     /// Lengthens the file to the end of what was allocated, unless it is as long by now.
     async fn lengthen_alone(&self, request: &Allocate) -> Result<Attributes, Error> {
         let &Allocate { ref who, file, offset, length, durable, .. } = request;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         let end = offset + length;
         if end <= before.size {
             return Ok(before);
@@ -267,7 +267,7 @@ impl FileServer {
     pub(super) async fn seek(&self, request: &Seek) -> Result<Option<u64>, Error> {
         let &Seek { ref who, file, offset, target } = request;
         let _reading = self.files.shared(file.ino).await;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         rules::check_transfer(who, &before, access::READ)?;
         let size = before.size;
         if offset >= size {

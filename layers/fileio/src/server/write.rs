@@ -9,7 +9,6 @@ use futures::future::join_all;
 use meta::attributes::access;
 use meta::chunks::Slot;
 use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Release, Run, Unsynced};
-use runtime::hash::Crc32c;
 
 use super::FileServer;
 use crate::pieces::Pieces;
@@ -43,24 +42,16 @@ impl Purpose {
     }
 }
 
-/// The checksum of a block.
-pub(super) fn checksum(block: &Pieces) -> u32 {
-    let mut checksum = Crc32c::new();
-    for piece in block.iter() {
-        checksum.update(piece);
-    }
-    checksum.finish()
-}
-
 impl FileServer {
     pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Verified, Error> {
         let Write { file, durable, .. } = request;
         let mut written = self.write_once(&request).await;
+        // Boxed: what is rare would be moved with each write.
         if written == Err(Error::Damaged {}) {
-            self.look_for_loss(file).await;
-            written = self.write_once(&request).await;
+            Box::pin(self.look_for_loss(file)).await;
+            written = Box::pin(self.write_once(&request)).await;
         }
-        self.make_durable(file, written?, durable).await
+        if durable { Box::pin(self.make_durable(file, written?, true)).await } else { written }
     }
 
     /// Commits what was `written`, if it shall be.
@@ -91,7 +82,7 @@ impl FileServer {
             return Err(Error::Invalid {});
         }
         let _writing = self.files.shared(file.ino).await;
-        let before = self.inode(file).await?.attributes;
+        let before = self.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
         rules::check_range(offset, length as u64)?;
         if length == 0 {
@@ -121,13 +112,17 @@ impl FileServer {
             held.push(self.chunks.exclusive((file.ino, index)).await);
         }
         let before = self.map(handle, chunks.clone()).await?;
-        let parts = chunks.zip(before).map(|(index, old)| {
+        let mut parts = chunks.zip(before).map(|(index, old)| {
             let start = index * chunk_size;
             let (from, to) = (offset.max(start), end.min(start + chunk_size));
             let part = data.slice((from - offset) as usize, (to - offset) as usize);
             self.write_chunk((handle, index), old, (from - start) as usize, part, purpose)
         });
-        let (written, failure) = self.usable(join_all(parts).await).await;
+        let parts = match (parts.next(), held.len()) {
+            (Some(only), 1) => vec![only.await],
+            (first, _) => join_all(first.into_iter().chain(parts)).await,
+        };
+        let (written, failure) = self.usable(parts).await;
         if let (true, Some(error)) = (written.is_empty(), failure) {
             return Err(error);
         }
@@ -207,7 +202,7 @@ impl FileServer {
                 }
                 _ => fresh.next().ok_or(Error::Damaged {})?,
             };
-            let checksum = checksum(&whole.slice(i * BLOCK, (i + 1) * BLOCK));
+            let checksum = whole.checksum(i * BLOCK, (i + 1) * BLOCK);
             *slot = Some(Slot { block, checksum, sealed: false });
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
@@ -290,7 +285,7 @@ impl FileServer {
         end: usize,
         whole: &Pieces,
     ) -> Result<Vec<Unsynced>, Error> {
-        let writes = chunk.runs.iter().filter_map(|run| {
+        let mut writes = chunk.runs.iter().filter_map(|run| {
             let (lo, hi) = (first.max(usize::from(run.at)), end.min(run.end() as usize));
             (lo < hi).then(|| {
                 let block = run.start + (lo - usize::from(run.at)) as u64;
@@ -301,6 +296,12 @@ impl FileServer {
             })
         });
         // All of them run to their ends: after a failure nothing may be on its way any more.
-        join_all(writes).await.into_iter().collect()
+        match (writes.next(), writes.next()) {
+            (Some(only), None) => Ok(vec![only.await?]),
+            (first, second) => {
+                let writes = first.into_iter().chain(second).chain(writes);
+                join_all(writes).await.into_iter().collect()
+            }
+        }
     }
 }

@@ -39,6 +39,12 @@ pub(super) struct Space {
 }
 
 impl MetaServer {
+    /// Answers [`Allocate`], if this node has the space at hand.
+    pub(super) fn allocate_at_once(&self, request: &Allocate) -> Option<Vec<Run>> {
+        let &Allocate { blocks, relief } = request;
+        if relief { None } else { self.store.allocate(blocks).ok() }
+    }
+
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
         let &Allocate { blocks, relief } = request;
         for _ in 0..BUSY_TRIES_MAX {

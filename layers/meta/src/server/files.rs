@@ -9,8 +9,8 @@ use blockio::protocol::Unsynced;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use runtime::wire::to_bytes;
 
-use super::{MetaServer, decode};
-use crate::active::Uncommitted;
+use super::{MetaServer, REMEMBERED_MAX, decode};
+use crate::active::{Active, Uncommitted};
 use crate::attributes::{Attributes, Verified};
 use crate::chunks::Slot;
 use crate::keys;
@@ -54,11 +54,23 @@ impl MetaServer {
             return Ok(chunk);
         }
         let chunk = self.stored_chunk(ino, index).await?;
+        self.note_remembered(1);
         // The caller holds the chunk: nobody has changed it meanwhile.
         if let Some(active) = self.inodes.borrow_mut().get_mut(&ino) {
             active.remember(index, chunk.clone());
         }
         Ok(chunk)
+    }
+
+    /// So many chunks are about to be remembered. At the limit all are forgotten: that costs each of
+    /// them a constant time, and those in use come back.
+    fn note_remembered(&self, count: usize) {
+        let remembered = self.remembered.get() + count;
+        if remembered <= REMEMBERED_MAX {
+            return self.remembered.set(remembered);
+        }
+        self.inodes.borrow_mut().values_mut().for_each(Active::forget_recent);
+        self.remembered.set(count);
     }
 
     async fn stored_chunk(&self, ino: u64, index: u64) -> Result<Chunk, Error> {
@@ -221,6 +233,7 @@ impl MetaServer {
                 Ok((batch, ()))
             })
             .await?;
+            self.note_remembered(part.len());
             self.with(ino, |active| {
                 for (index, _) in part {
                     active.committed(*index);
@@ -333,6 +346,7 @@ impl MetaServer {
                 })
             })
             .await?;
+        self.note_remembered(1);
         self.with(ino, |active| {
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;

@@ -84,6 +84,15 @@ impl MetaServer {
         Ok(changed)
     }
 
+    /// Answers [`GetInode`], if the inode is in use.
+    pub(super) fn inode_at_once(&self, request: &GetInode) -> Option<Inode> {
+        let &GetInode { ino, generation } = request;
+        let inodes = self.inodes.borrow();
+        let inode = &inodes.get(&ino)?.inode;
+        let is_meant = generation == 0 || inode.attributes.generation == generation;
+        is_meant.then(|| inode.clone())
+    }
+
     pub(super) async fn get_inode(&self, request: GetInode) -> Result<Inode, Error> {
         self.load(request.ino, request.generation).await?;
         self.with(request.ino, |active| Ok(active.inode.clone()))

@@ -1,0 +1,254 @@
+//! What is done. Each work returns its rate; those that read find what the ones before have written.
+
+#![allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock, with threads")]
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use runtime::seed::Rng;
+
+use crate::sides::{File, Side};
+
+/// Processes of the job.
+const WRITERS: usize = 8;
+/// Bytes of one transfer of a checkpoint.
+const TRANSFER: usize = 1 << 20;
+/// Bytes of one record where all write one file: as in IOR-hard.
+const RECORD: usize = 47_008;
+const SMALL: usize = 4 << 10;
+/// Blocks that are rewritten again and again.
+const HOT_BLOCKS: usize = 64;
+const HOT_BLOCK: usize = 64 << 10;
+/// The pause after a burst, in which the job computes.
+const IDLE: Duration = Duration::from_secs(8);
+const IDLE_IN_TEST: Duration = Duration::from_millis(10);
+const SEED: u64 = 7;
+
+/// How much one round does.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale {
+    mib_per_writer: usize,
+    records_per_writer: usize,
+    small: usize,
+    rewrites: usize,
+    idle: Duration,
+}
+
+impl Scale {
+    pub(crate) const EARNEST: Self = Self {
+        mib_per_writer: 64,
+        records_per_writer: 400,
+        small: 20_000,
+        rewrites: 64,
+        idle: IDLE,
+    };
+    pub(crate) const TEST: Self = Self {
+        mib_per_writer: 2,
+        records_per_writer: 4,
+        small: 50,
+        rewrites: 2,
+        idle: IDLE_IN_TEST,
+    };
+    /// Numbers of files are below this.
+    pub(crate) const FILES_MAX: usize = 2 * WRITERS + 4;
+
+    /// Bytes that are written in one round, at most: the side in memory needs as many.
+    fn bytes(&self) -> u64 {
+        let checkpoint = (WRITERS * self.mib_per_writer * TRANSFER) as u64;
+        2 * checkpoint + (WRITERS * self.records_per_writer * RECORD) as u64
+    }
+
+    /// Bytes of each of the four disks: half of them for what is freed late, and logs of 64 nodes.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        (self.bytes() / 2 + (256 << 20)).next_multiple_of(1 << 20)
+    }
+
+    /// The whole checkpoint fits in, so that warm means warm.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        3 * WRITERS * self.mib_per_writer * TRANSFER / 2 + (64 << 20)
+    }
+}
+
+/// One row of the table.
+pub(crate) struct Work {
+    pub(crate) name: &'static str,
+    /// What is counted per second.
+    pub(crate) unit: &'static str,
+    /// How durable it is at the end, on sides that can be.
+    pub(crate) durable: &'static str,
+    pub(crate) run: fn(&mut Side, &Scale) -> Option<f64>,
+}
+
+pub(crate) const WORKS: [Work; 10] = [
+    Work {
+        name: "n-n write",
+        unit: "MB",
+        durable: "synced",
+        run: |side, scale| n_n(side, scale, true),
+    },
+    Work {
+        name: "n-n write, no sync",
+        unit: "MB",
+        durable: "no",
+        run: |side, scale| n_n(side, scale, false),
+    },
+    Work { name: "restart, warm", unit: "MB", durable: "-", run: restart },
+    Work { name: "restart, cold", unit: "MB", durable: "-", run: restart_cold },
+    Work { name: "n-1 strided 47 KiB", unit: "MB", durable: "synced", run: n_1 },
+    Work { name: "4 KiB random read", unit: "reads", durable: "-", run: random_reads },
+    Work { name: "4 KiB random write", unit: "writes", durable: "no", run: random_writes },
+    Work { name: "hot blocks rewritten", unit: "MB", durable: "synced", run: hot_blocks },
+    Work { name: "burst", unit: "MB", durable: "no", run: burst },
+    Work {
+        name: "sync after burst and idle",
+        unit: "syncs",
+        durable: "synced",
+        run: sync_after_idle,
+    },
+];
+
+fn content(length: usize) -> Bytes {
+    let mut rng = Rng::new(SEED);
+    let words = (0..length.div_ceil(8)).flat_map(|_| rng.bits().to_le_bytes());
+    let bytes: Bytes = words.collect();
+    bytes.slice(..length)
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "what a work returns")]
+fn timed(amount: f64, work: impl FnOnce()) -> Option<f64> {
+    let start = Instant::now();
+    work();
+    Some(amount / start.elapsed().max(Duration::from_nanos(1)).as_secs_f64())
+}
+
+/// Every writer on a thread of its own.
+fn all_writers(files: &[File], work: impl Fn(usize, &File) + Sync) {
+    std::thread::scope(|scope| {
+        for (writer, file) in files.iter().enumerate() {
+            let work = &work;
+            scope.spawn(move || work(writer, file));
+        }
+    });
+}
+
+fn megabytes(scale: &Scale) -> f64 {
+    (WRITERS * scale.mib_per_writer * TRANSFER) as f64 / 1e6
+}
+
+fn write_checkpoint(files: &[File], scale: &Scale, sync: bool) {
+    let data = content(TRANSFER);
+    all_writers(files, |_, file| {
+        for i in 0..scale.mib_per_writer {
+            file.write_at((i * TRANSFER) as u64, &data);
+        }
+        if sync {
+            file.sync();
+        }
+    });
+}
+
+/// Each writer its own file.
+fn n_n(side: &mut Side, scale: &Scale, sync: bool) -> Option<f64> {
+    let files: Vec<File> = (0..WRITERS).map(|number| side.make(number)).collect();
+    let rate = timed(megabytes(scale), || write_checkpoint(&files, scale, sync));
+    // What is not durable yet would be in the way of the next work.
+    files.iter().for_each(File::sync);
+    rate
+}
+
+fn read_checkpoint(side: &Side, scale: &Scale) -> Option<f64> {
+    let files: Vec<File> = (0..WRITERS).map(|number| side.open(number)).collect();
+    timed(megabytes(scale), || {
+        all_writers(&files, |_, file| {
+            let mut buffer = vec![0; TRANSFER];
+            for i in 0..scale.mib_per_writer {
+                file.read_at((i * TRANSFER) as u64, &mut buffer);
+            }
+        });
+    })
+}
+
+fn restart(side: &mut Side, scale: &Scale) -> Option<f64> {
+    read_checkpoint(side, scale); // whatever it was before, it is warm then
+    read_checkpoint(side, scale)
+}
+
+fn restart_cold(side: &mut Side, scale: &Scale) -> Option<f64> {
+    if side.chill() { read_checkpoint(side, scale) } else { None }
+}
+
+/// All write one file, a record of each in turn.
+fn n_1(side: &mut Side, scale: &Scale) -> Option<f64> {
+    let file = side.make(WRITERS);
+    let files = vec![file; WRITERS];
+    let data = content(RECORD);
+    let amount = (WRITERS * scale.records_per_writer * RECORD) as f64 / 1e6;
+    timed(amount, || {
+        all_writers(&files, |writer, file| {
+            for i in 0..scale.records_per_writer {
+                file.write_at(((i * WRITERS + writer) * RECORD) as u64, &data);
+            }
+            file.sync();
+        });
+    })
+}
+
+fn random_offset(rng: &mut Rng, scale: &Scale) -> u64 {
+    rng.below((scale.mib_per_writer * TRANSFER / SMALL) as u64) * SMALL as u64
+}
+
+/// One reader; the file was read before.
+fn random_reads(side: &mut Side, scale: &Scale) -> Option<f64> {
+    let file = side.open(0);
+    let mut buffer = vec![0; TRANSFER];
+    for i in 0..scale.mib_per_writer {
+        file.read_at((i * TRANSFER) as u64, &mut buffer);
+    }
+    let mut rng = Rng::new(SEED);
+    timed(scale.small as f64, || {
+        for _ in 0..scale.small {
+            file.read_at(random_offset(&mut rng, scale), &mut buffer[..SMALL]);
+        }
+    })
+}
+
+/// One writer.
+fn random_writes(side: &mut Side, scale: &Scale) -> Option<f64> {
+    let (file, data, mut rng) = (side.open(1), content(SMALL), Rng::new(SEED));
+    let rate = timed(scale.small as f64, || {
+        for _ in 0..scale.small {
+            file.write_at(random_offset(&mut rng, scale), &data);
+        }
+    });
+    file.sync();
+    rate
+}
+
+/// The same few blocks over and over.
+fn hot_blocks(side: &mut Side, scale: &Scale) -> Option<f64> {
+    let (file, data) = (side.make(WRITERS + 1), content(HOT_BLOCK));
+    timed((scale.rewrites * HOT_BLOCKS * HOT_BLOCK) as f64 / 1e6, || {
+        for _ in 0..scale.rewrites {
+            for block in 0..HOT_BLOCKS {
+                file.write_at((block * HOT_BLOCK) as u64, &data);
+            }
+        }
+        file.sync();
+    })
+}
+
+/// A checkpoint that nobody waits for.
+fn burst(side: &mut Side, scale: &Scale) -> Option<f64> {
+    let numbers = WRITERS + 2..2 * WRITERS + 2;
+    let files: Vec<File> = numbers.map(|number| side.make(number)).collect();
+    timed(megabytes(scale), || write_checkpoint(&files, scale, false))
+}
+
+/// The burst of the work before has to be durable after a while of computing: what is left to do?
+fn sync_after_idle(side: &mut Side, scale: &Scale) -> Option<f64> {
+    std::thread::sleep(scale.idle);
+    let numbers = WRITERS + 2..2 * WRITERS + 2;
+    let files: Vec<File> = numbers.map(|number| side.open(number)).collect();
+    timed(1.0, || all_writers(&files, |_, file| file.sync()))
+}

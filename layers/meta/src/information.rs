@@ -1,0 +1,71 @@
+//! The file information cache as the file layer of the same node sees it (thesis section 2.5.2): a
+//! read or write at the inode's node needs no message for attributes and map.
+//!
+//! There is no second copy: this is a look at the inodes in use of the node's metadata server, so it
+//! can never be behind a write, a cut, a commit or a removal, and it is gone with the node.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::active::Active;
+use crate::attributes::Attributes;
+use crate::protocol::Chunk;
+
+/// The inodes in use of one node, by their numbers.
+pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Active>>>;
+
+/// What the metadata server of this node has at hand. Lent by it
+/// ([`Context::lent`](runtime::Context::lent)).
+#[derive(Clone, Debug, Default)]
+pub struct FileInformation {
+    inodes: Inodes,
+}
+
+/// One inode that is at hand.
+#[derive(Debug)]
+pub struct Known<'a>(&'a Active);
+
+impl FileInformation {
+    pub(crate) fn new(inodes: Inodes) -> Self {
+        Self { inodes }
+    }
+
+    /// Looks at an inode, unless it is not at hand or has another `generation`: then `None`, and the
+    /// metadata server has to be asked. `look` must not ask metadata.
+    pub fn look<T>(
+        &self,
+        ino: u64,
+        generation: u64,
+        look: impl FnOnce(Known<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let inodes = self.inodes.borrow();
+        let active = inodes.get(&ino)?;
+        if active.inode.attributes.generation == generation { look(Known(active)) } else { None }
+    }
+
+    /// The attributes of an inode that is at hand.
+    pub fn attributes(&self, ino: u64, generation: u64) -> Option<Attributes> {
+        self.look(ino, generation, |known| Some(*known.attributes()))
+    }
+
+    /// The present state of chunks, if all of them are at hand. The caller holds them.
+    pub fn chunks(&self, ino: u64, generation: u64, indices: Range<u64>) -> Option<Vec<Chunk>> {
+        self.look(ino, generation, |known| {
+            indices.map(|index| known.chunk(index).cloned()).collect()
+        })
+    }
+}
+
+impl Known<'_> {
+    /// What clients see of it.
+    pub fn attributes(&self) -> &Attributes {
+        &self.0.inode.attributes
+    }
+
+    /// The present state of a chunk, if it is at hand.
+    pub fn chunk(&self, index: u64) -> Option<&Chunk> {
+        self.0.chunk(index)
+    }
+}
