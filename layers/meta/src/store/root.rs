@@ -383,7 +383,9 @@ mod tests {
             let root = Root { generation, lacking: 0, ..root() };
             slots[(generation % 8) as usize] = Slot::Root(Box::new(root));
         }
-        rotten.iter().for_each(|generation| slots[(generation % 8) as usize] = Slot::Rotten);
+        for generation in rotten {
+            slots[(generation % 8) as usize] = Slot::Rotten;
+        }
         Copy { disk, slots: Some(slots) }
     }
 
