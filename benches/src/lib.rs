@@ -5,6 +5,7 @@
 //! | `spawn.rs` | one request to a node: same thread, another thread, another process |
 //! | `cache.rs` | one cached stripe, at each depth of the layers, beside the bare copy |
 //! | `disk.rs` | one disk: past the page cache, through it, and as a plain program does it |
+//! | `recovery.rs` | filling a volume with a million files, and mounting it after a crash |
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
 //!
 //! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and
