@@ -6,6 +6,7 @@
 //! | `cache.rs` | one cached stripe, at each depth of the layers, beside the bare copy |
 //! | `disk.rs` | one disk: past the page cache, through it, and as a plain program does it |
 //! | `metadata.rs` | creates, stats and removes against the host's, by 1 to 16 clients |
+//! | `recovery.rs` | filling a volume with a million files, and mounting it after a crash |
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
 //! | `checkpoint/` | checkpoints and restarts, against the host's file system and memory |
 //! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use client::Credentials;
 use client::blocking::Volume;
-use fileio::stack::{self, FS_NODES, FormatOptions, RunOptions, Running, STRIPE_SIZE};
+use fileio::stack::{
+    self, CheckOptions, Checked, FS_NODES, FormatOptions, RunOptions, Running, STRIPE_SIZE,
+};
 use tempfile::TempDir;
 
 /// Disk nodes of each volume that is measured, and disks of each: as in the demo.
@@ -26,7 +28,7 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Scratch {
     options: RunOptions,
-    /// None only while it is reopened. Ends before its directory goes.
+    /// None after a crash. Ends before its directory goes.
     running: Option<Running>,
     directory: TempDir,
 }
@@ -55,13 +57,28 @@ impl Scratch {
         if let Some(running) = self.running.take() {
             running.stop().expect("everything can be made durable");
         }
+        self.open();
+    }
+
+    /// Ends the volume as a kill of its process does.
+    pub fn crash(&mut self) {
+        drop(self.running.take());
+    }
+
+    /// Opens the volume after a [`crash`](Self::crash).
+    pub fn open(&mut self) {
         let opened = stack::open(&self.volume_directory(), &self.options);
         self.running = Some(opened.expect("the volume was just made"));
     }
 
+    /// Checks the volume after a [`crash`](Self::crash).
+    pub fn check(&self, options: &CheckOptions) -> Checked {
+        stack::check(&self.volume_directory(), options).expect("a volume that nobody serves")
+    }
+
     /// The volume's machine.
     pub fn running(&self) -> &Running {
-        self.running.as_ref().expect("it is only reopened exclusively")
+        self.running.as_ref().expect("it was opened again after a crash")
     }
 
     /// The volume, for ordinary threads.

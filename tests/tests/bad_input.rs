@@ -163,13 +163,16 @@ fn a_disk_put_back_from_an_older_copy_of_the_same_run_is_refused_and_named() {
             fs::rename(site.path(&path), site.path("newest")).unwrap();
             fs::copy(site.path(disk), site.path(&path)).unwrap();
             for arguments in [&["ls", "VOL:/"][..], &["serve", "VOL"]] {
-                let words = [&*format!("disk {path}"), "older image", "put the newest copy"];
+                let words =
+                    [&*format!("disk {path}"), "older image of itself", "put the newest copy"];
                 site.refused(arguments).says(VOLUME, &words);
             }
             fs::rename(site.path("newest"), site.path(&path)).unwrap();
         }
         check_kept(&site);
-        assert_eq!(site.ok(&["ls", "VOL:/"]).lines().count(), 41);
+        // What was put just before a kill may not have been durable yet.
+        let names = site.ok(&["ls", "VOL:/"]).lines().count();
+        assert!(if clean { names == 41 } else { names > 20 }, "{names} names");
     }
 }
 

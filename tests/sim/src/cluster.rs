@@ -238,6 +238,10 @@ impl Cluster {
     pub(super) async fn mount(&self, phases: Phases) -> Result<(), StackError> {
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
         self.serve_disks().await?;
+        if phases == Phases::All {
+            self.on_fs_nodes(move |context| node::examine_metadata(context, geometry)).await?;
+        }
+        self.served.set(self.epoch.get());
         self.on_fs_nodes(move |context| async move {
             node::serve_cache(&context, geometry, cache_bytes);
             Ok(())
@@ -279,9 +283,7 @@ impl Cluster {
         let serving = (0..).map(NodeId::disk).zip(self.paths()).map(|(node, paths)| {
             self.on(node, move |context| node::serve_disks(context, geometry, served, paths))
         });
-        try_join_all(serving).await?;
-        self.served.set(self.epoch.get());
-        Ok(())
+        try_join_all(serving).await.map(drop)
     }
 
     /// What the cluster knows of its disks besides their bytes: the last epoch that was durable on

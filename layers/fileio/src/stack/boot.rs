@@ -65,6 +65,12 @@ pub(super) fn format_nodes(machine: &Embedded, geometry: &Geometry) -> Result<()
     on_each(machine, fs_nodes(geometry), move |context| node::format_node(context, shape))
 }
 
+/// Reads the metadata of each node, before any is written.
+pub(super) fn examine_nodes(machine: &Embedded, geometry: &Geometry) -> Result<(), StackError> {
+    let shape = *geometry;
+    on_each(machine, fs_nodes(geometry), move |context| node::examine_metadata(context, shape))
+}
+
 /// Ends the metadata of each node cleanly.
 pub(super) fn conclude(machine: &Embedded, geometry: &Geometry) -> Result<(), StackError> {
     on_each(machine, fs_nodes(geometry), node::conclude)

@@ -158,8 +158,8 @@ pub enum StackError {
     },
     /// Metadata cannot be read, and this disk holds the place where it should be.
     #[error(
-        "disk {}: {what} of {node} at block {block} of the volume is damaged; if the disk was put back \
-         from an older copy put the newest one back, else see `mdfs check`",
+        "disk {}: {what} of {node} at block {block} of the volume is damaged, or the disk is an older \
+         image of itself; put the newest copy of the disk back, or see `mdfs check`",
         path.display()
     )]
     DamagedDisk {

@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use meta::MetaServer;
 use meta::protocol::{Conclude, EndRecovery, FinishIntents, Rejoin};
 use runtime::disk::Disk;
-use runtime::{Context, Epoch};
+use runtime::{Context, Epoch, NodeKind};
 
 use super::StackError;
 use crate::FileServer;
@@ -91,6 +91,16 @@ fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> StackError {
         }
         other => other.into(),
     }
+}
+
+/// Between phases 1 and 2, at each file-system node: reads what it is to be mounted from. Nothing is
+/// written, at any node, unless all find their metadata whole and on disks of today: a disk in the wrong
+/// state can be replaced, and nothing has happened.
+pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<(), StackError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
+    let examined = meta::store::Image::examine(&context, stripes, node).await;
+    examined.map_err(|error| StackError::Metadata { node: context.node(), error })
 }
 
 /// After phase 1, once in the life of a volume, at each file-system node: writes its first metadata.

@@ -10,7 +10,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory, new_volum
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Epoch, NodeId};
 
-use super::boot::{boot_disks, boot_nodes, disk_paths, format_nodes};
+use super::boot::{boot_disks, boot_nodes, disk_paths, examine_nodes, format_nodes};
 use super::node::{format_disks, open_disk};
 use super::{FormatOptions, RunOptions, Running, StackError};
 
@@ -113,6 +113,8 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, St
     let epoch = engine.next_epoch(seen)?;
     let machine = start(&geometry, epoch, options)?;
     boot_disks(&machine, &geometry, served, &disk_paths(&directory, &geometry))?;
+    let examined = examine_nodes(&machine, &geometry);
+    examined.map_err(|error| with_path(error, &directory, &geometry))?;
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
     engine.put(SERVED_KEY, &to_bytes(&epoch.0))?;
     drop(engine);

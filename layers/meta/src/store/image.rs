@@ -59,6 +59,22 @@ impl Image {
         Ok(Self { pages, past, root_copies })
     }
 
+    /// Looks whether `node` can be mounted: its newest root, space map and log can be read, and no disk lacks
+    /// what was durable on it.
+    pub async fn examine(
+        context: &Context,
+        stripes: Rc<dyn Stripes>,
+        node: u32,
+    ) -> Result<(), StoreError> {
+        let pages = pages(context, stripes, node);
+        let (root, root_copies) = root::newest(pages.device(), pages.owner()).await?;
+        if let Some(disk) = root_copies.outdated {
+            return Err(outdated(pages.device(), disk, "root records"));
+        }
+        let past = recover(&pages, root).await?;
+        Self { pages, past, root_copies }.outdated().map_or(Ok(()), Err)
+    }
+
     /// How many disks that should have a copy of the newest root have none, of how many.
     pub fn missing_roots(&self) -> (usize, usize) {
         let RootCopies { count, lacking, unreadable, .. } = &self.root_copies;

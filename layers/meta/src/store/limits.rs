@@ -8,12 +8,14 @@ use super::log::format::ENTRY_HEAD;
 use super::page::PAGE_BLOCKS_MAX;
 use super::tree::Tree;
 
-/// A checkpoint starts when the log is this long, in bytes of one copy.
+/// A checkpoint starts when the log is this long, in bytes of one copy, at the latest.
 pub const LOG_BYTES_CHECKPOINT: u64 = 4 << 20;
 /// The log of a node on a large volume, in bytes of one copy; past it commits are `Busy`.
 pub const LOG_BYTES_MAX: u64 = 8 << 20;
 /// The log of a node on a small volume, in bytes of one copy.
 const LOG_BYTES_MIN: u64 = 512 << 10;
+/// Spreads neighbouring node numbers over all numbers: 2^32 divided by the golden ratio.
+const SPREAD: u32 = 0x9E37_79B9;
 /// Segment pairs of a log, at least: one is written, one waits, one may be replaced, one to spare.
 const LOG_PAIRS_MIN: u64 = 4;
 /// Segment pairs with which a mount starts its log, while the log before is still needed.
@@ -38,9 +40,13 @@ pub(crate) fn log_pairs_max(geometry: &Geometry, owned_stripes: u64) -> u64 {
     (owned_stripes / LOG_SHARE / 2).clamp(least, most)
 }
 
-/// Segment pairs from which on a checkpoint is due.
-pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, owned_stripes: u64) -> u64 {
-    let wanted = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
+/// Segment pairs from which on a checkpoint of `node` is due. The nodes of a volume fill alike: each has
+/// another threshold, between half of [`LOG_BYTES_CHECKPOINT`] and all of it, so that they do not write, and
+/// do not keep in memory what is to be written, all at the same time.
+pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, owned_stripes: u64, node: u32) -> u64 {
+    let most = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
+    let share = u64::from(node.wrapping_mul(SPREAD) >> 24);
+    let wanted = most - most * share / 512;
     wanted.min(log_pairs_max(geometry, owned_stripes) / 2).max(3)
 }
 

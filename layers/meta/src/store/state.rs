@@ -141,7 +141,8 @@ impl State {
 
     fn log_is_long(&self) -> bool {
         let owned = self.space.owned_stripes();
-        self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, owned)
+        let node = self.log.id().owner.node;
+        self.log.pairs() >= limits::log_pairs_checkpoint(&self.geometry, owned, node)
     }
 
     /// Whole stripes that the log may still take, those for the next mount included.
