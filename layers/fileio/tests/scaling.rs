@@ -68,7 +68,7 @@ fn time_of(clients: u32, fs_nodes: u32) -> Duration {
             })
         });
         join_all(work).await.into_iter().for_each(Option::unwrap);
-        machine.now() - start
+        machine.now().saturating_sub(start)
     })
 }
 
