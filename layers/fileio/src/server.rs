@@ -241,7 +241,7 @@ impl FileServer {
         let (inode, made) = self.meta(node, begin).await?;
         let outcome = work(&Above { attributes: inode.attributes, made, since }).await;
         let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
-        self.meta(node, End { directory: ino, time }).await?;
+        self.meta(node, End { directory: ino, time, node: names_at.0 }).await?;
         outcome.map(|(value, _)| value)
     }
 

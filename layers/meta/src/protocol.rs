@@ -355,6 +355,8 @@ runtime::protocol! {
         directory: u64,
         /// When names changed; `None` if none did, or the directory knows.
         time: Option<Time>,
+        /// Where they are.
+        node: u32,
     } -> ();
 
     /// One inode.
@@ -769,14 +771,13 @@ runtime::protocol! {
         directory: u64,
     } -> ();
 
-    /// Nodes that may have changes of a directory's names which are not durable; `None` if that is not
-    /// known. Asked of the directory's node.
-    53 Control ChangedAt {
+    /// Make all changes of a directory's names durable, at all nodes. Asked of the directory's node.
+    53 Control SyncNames {
         /// The directory.
         directory: u64,
         /// Its incarnation.
         generation: u64,
-    } -> Option<Vec<u32>>;
+    } -> ();
 }
 
 runtime::choice! {

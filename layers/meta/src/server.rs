@@ -241,7 +241,7 @@ impl MetaServer {
             Request::Conclude(_) => Reply::Conclude(self.conclude().await),
             Request::SettleTo(r) => Reply::SettleTo(self.settle_to(r.position).await),
             Request::SettleNames(r) => Reply::SettleNames(self.settle_names(r.directory).await),
-            Request::ChangedAt(r) => Reply::ChangedAt(self.changed_at(r).await),
+            Request::SyncNames(r) => Reply::SyncNames(self.sync_names(r).await),
         }
     }
 

@@ -56,8 +56,9 @@ impl FileServer {
         if let Some(reply) = known {
             return reply;
         }
-        let find = FindReply { call, durable: is_durable(request) };
-        match self.meta_here(find.clone()).await {
+        // A call that comes again may have been done without its directory's node hearing of it, which
+        // then cannot make it durable when asked to.
+        match self.meta_here(FindReply { call, durable: true }).await {
             Ok(None) => {}
             Ok(Some(outcome)) => return self.again(request, outcome).await,
             Err(error) => return refused(request, error),
@@ -68,7 +69,8 @@ impl FileServer {
         }
         // A call without a stored reply was not done, however it ended; one with it was, whatever
         // failed after it was decided.
-        match (self.meta_here(find).await, failure(&reply)) {
+        let durable = is_durable(request) || failure(&reply).is_some();
+        match (self.meta_here(FindReply { call, durable }).await, failure(&reply)) {
             (Ok(Some(_)), None) => reply,
             (Ok(Some(outcome)), Some(_)) => self.again(request, outcome).await,
             (Ok(None), Some(error)) if is_in_doubt(error) => {

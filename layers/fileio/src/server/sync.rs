@@ -1,8 +1,7 @@
 //! Making the names of one directory durable (POSIX fsync of a directory).
 
-use futures::future::{try_join, try_join_all};
-use meta::protocol::{ChangedAt, SettleNames};
-use runtime::NodeId;
+use futures::future::try_join;
+use meta::protocol::SyncNames;
 
 use super::FileServer;
 use crate::protocol::{Error, Handle, Kind};
@@ -15,14 +14,10 @@ impl FileServer {
             return Err(Error::NotDirectory {});
         }
         let Handle { ino, generation } = directory;
-        let changed = self.meta_here(ChangedAt { directory: ino, generation }).await?;
-        let nodes = changed.unwrap_or_else(|| (0..self.context.fs_nodes()).collect());
-        let settled = nodes
-            .into_iter()
-            .map(|node| self.meta(NodeId::fs(node), SettleNames { directory: ino }));
+        let names = self.meta_here(SyncNames { directory: ino, generation });
         // The time of the last change is a change of its own.
         let times = async { self.commit(&directory).await };
-        try_join(try_join_all(settled), times).await?;
+        try_join(names, times).await?;
         Ok(())
     }
 }

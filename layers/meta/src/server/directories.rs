@@ -36,8 +36,8 @@ pub(super) struct Directories {
     tree: Limit,
     /// Whose turn it is to change the tree.
     tree_by: Cell<Option<NodeId>>,
-    /// What is known of some directory was forgotten since the mount.
-    forgetful: Cell<bool>,
+    /// Changes that ended, counted.
+    ended: Cell<u64>,
 }
 
 /// Keeps a name from being changed by others.
@@ -62,6 +62,22 @@ struct State {
     nodes: BTreeSet<u32>,
     /// No other node holds names.
     complete: bool,
+    /// Nodes that have changed names, and when last, since those were made durable.
+    unsettled: BTreeMap<u32, u64>,
+    /// No other node has changed names since then. Not known when the node has just started: the
+    /// others may have lived on.
+    is_tracked: bool,
+    /// How many changes had ended when this was noted first.
+    since: u64,
+}
+
+/// Changes of a directory's names that may not be durable.
+pub(super) struct Unsettled {
+    since: u64,
+    /// The nodes, and when each has changed names last.
+    pub(super) changes: BTreeMap<u32, u64>,
+    /// No other node has any.
+    pub(super) is_all: bool,
 }
 
 impl Default for Directories {
@@ -74,7 +90,7 @@ impl Default for Directories {
             unclaimed: Event::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
             tree_by: Cell::new(None),
-            forgetful: Cell::default(),
+            ended: Cell::default(),
         }
     }
 }
@@ -159,7 +175,7 @@ impl Directories {
 
     /// A directory was made just now, by the record `made`: it has no names anywhere.
     pub(super) fn made(&self, ino: u64, made: Position) {
-        let state = State { complete: true, made, ..State::default() };
+        let state = State { complete: true, is_tracked: true, made, ..State::default() };
         self.states.borrow_mut().insert(ino, state);
     }
 
@@ -188,15 +204,29 @@ impl Directories {
         let mut states = self.states.borrow_mut();
         if states.len() >= KNOWN_MAX && !states.contains_key(&ino) {
             states.retain(|_, state| state.is_changing() || state.frozen_by.is_some());
-            self.forgetful.set(true);
         }
-        look(states.entry(ino).or_default())
+        let since = self.ended.get();
+        look(states.entry(ino).or_insert_with(|| State { since, ..State::default() }))
     }
 
-    /// Nodes that have changed names of a directory since the mount, and maybe others.
-    pub(super) fn changed_at(&self, ino: u64) -> Option<Vec<u32>> {
-        let is_known = !self.forgetful.get();
-        self.with(ino, |state| is_known.then(|| state.nodes.iter().copied().collect()))
+    /// Where names of a directory have changed that may not be durable.
+    pub(super) fn unsettled(&self, ino: u64) -> Unsettled {
+        self.with(ino, |state| Unsettled {
+            since: state.since,
+            changes: state.unsettled.clone(),
+            is_all: state.is_tracked,
+        })
+    }
+
+    /// These changes are durable now; if they were not all, those of all other nodes too. What ended
+    /// meanwhile may not be.
+    pub(super) fn settled(&self, ino: u64, settled: &Unsettled) {
+        self.with(ino, |state| {
+            let changes = &settled.changes;
+            state.unsettled.retain(|node, last| changes.get(node) != Some(last));
+            // What was forgotten meanwhile is not known again.
+            state.is_tracked |= state.since == settled.since;
+        });
     }
 
     fn occupied(&self, ino: u64) -> Option<Vec<u32>> {
@@ -232,14 +262,17 @@ impl MetaServer {
     }
 
     pub(super) async fn end(&self, request: End, by: NodeId) -> Result<(), Error> {
-        let End { directory, time } = request;
+        let End { directory, time, node } = request;
         let noted = match time {
             Some(time) => self.note(directory, time).await,
             None => Ok(()),
         };
+        let number = self.directories.ended.get() + 1;
+        self.directories.ended.set(number);
         self.directories.with(directory, |state| {
             let begun = state.begun_by(by);
             *begun = begun.saturating_sub(1);
+            state.unsettled.insert(node, number);
         });
         self.directories.changed.tell();
         noted

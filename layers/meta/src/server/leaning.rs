@@ -6,13 +6,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use futures::future::try_join_all;
 use runtime::{Context, NodeId};
 
 use super::MetaServer;
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{ChangedAt, Effect, Error, Prior, SettleTo};
-use crate::store::{Position, SettlePrior};
+use crate::protocol::{Effect, Error, Prior, SettleNames, SettleTo, SyncNames};
+use crate::store::{Position, SettlePrior, StoreError};
 
 /// The pause before a node that does not answer is asked again to make its records durable.
 const SETTLE_PAUSE: Duration = Duration::from_millis(10);
@@ -25,9 +26,12 @@ pub(super) fn settle_prior(context: &Context) -> SettlePrior {
         async move {
             loop {
                 match ask(&context, NodeId::fs(node), SettleTo { position }).await {
-                    Ok(durable) => return durable,
+                    Ok(durable) => return Ok(durable),
                     // Busy, frozen, or gone for good: then this node ends too.
-                    Err(error) => tracing::debug!(%error, node, "its records are waited for"),
+                    Err(Error::Undelivered { why }) => {
+                        tracing::debug!(%why, node, "its records are waited for");
+                    }
+                    Err(_) => return Err(StoreError::LeansOnStopped { node }),
                 }
                 context.sleep(SETTLE_PAUSE).await;
             }
@@ -74,8 +78,21 @@ impl MetaServer {
         Ok(self.store.settled(&from, &end).await?)
     }
 
-    pub(super) async fn changed_at(&self, request: ChangedAt) -> Result<Option<Vec<u32>>, Error> {
-        self.load(request.directory, request.generation).await?;
-        Ok(self.directories.changed_at(request.directory))
+    /// Only nodes where names have changed since they were made durable last are asked.
+    pub(super) async fn sync_names(&self, request: SyncNames) -> Result<(), Error> {
+        let SyncNames { directory, generation } = request;
+        self.load(directory, generation).await?;
+        let unsettled = self.directories.unsettled(directory);
+        let nodes: Vec<u32> = if unsettled.is_all {
+            unsettled.changes.keys().copied().collect()
+        } else {
+            (0..self.context.fs_nodes()).collect()
+        };
+        let settled = nodes
+            .into_iter()
+            .map(|node| ask(&self.context, NodeId::fs(node), SettleNames { directory }));
+        try_join_all(settled).await?;
+        self.directories.settled(directory, &unsettled);
+        Ok(())
     }
 }

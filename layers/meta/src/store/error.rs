@@ -54,6 +54,13 @@ pub enum StoreError {
     /// more. Mount the store again.
     #[error("the store has stopped ({0}); mount it again")]
     Failed(DiskError),
+    /// Another node cannot make durable what records here lean on: nothing is accepted any more. Mount
+    /// both again.
+    #[error("the store of node {node}, on which this one leans, has stopped; mount both again")]
+    LeansOnStopped {
+        /// The other node.
+        node: u32,
+    },
     /// The log or the space must first be cleaned up, which has been started; nothing was done, ask
     /// again later.
     #[error("the store is busy with a checkpoint, nothing was done; retry later")]

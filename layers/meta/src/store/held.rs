@@ -11,10 +11,11 @@ use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
 
+use super::error::StoreError;
 use crate::protocol::Prior;
 
-/// Resolves once the record is durable, with the place up to which its node is.
-pub type SettlePrior = Rc<dyn Fn(Prior) -> LocalBoxFuture<'static, u64>>;
+/// Resolves once the record is durable, with the place up to which its node is; or never will be.
+pub type SettlePrior = Rc<dyn Fn(Prior) -> LocalBoxFuture<'static, Result<u64, StoreError>>>;
 
 /// The held records of one log.
 #[derive(Debug, Default)]

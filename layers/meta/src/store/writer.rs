@@ -100,9 +100,14 @@ impl Store {
             let settled = settle(prior);
             async move { (prior.node, settled.await) }
         });
-        for (node, position) in join_all(asked).await {
-            self.state.borrow_mut().held.learn(node, position);
+        for (node, settled) in join_all(asked).await {
+            match settled {
+                Ok(position) => self.state.borrow_mut().held.learn(node, position),
+                Err(error) => self.stop(error),
+            }
         }
+        // If this was the end, nobody shall wait any longer.
+        self.written.tell();
     }
 
     /// What comes next, or `None` if nobody waits for anything; the writer is then at rest.
