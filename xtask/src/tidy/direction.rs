@@ -18,8 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may use all others, and that no other may use.
-const FREE: &[&str] =
-    &["cli", "machine-emu/figures", "tests", "tests/sim", "benches", "xtask"];
+const FREE: &[&str] = &["cli", "machine-emu/figures", "tests", "tests/sim", "benches", "xtask"];
 
 /// Tests of every crate may run on the emulated machine.
 const MAY_TEST_WITH: &[&str] = &["machine-emu"];
