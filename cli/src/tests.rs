@@ -292,3 +292,24 @@ fn text_goes_to_the_machine_and_back_and_what_is_no_text_leaves_nothing() {
         .collect();
     assert_eq!(left, [""; 0]);
 }
+
+#[test]
+fn a_figure_is_printed_and_put_into_files_and_a_bad_profile_is_told() {
+    let mdfs = Mdfs::new();
+    let out = mdfs.local("figures");
+    let told = mdfs.ok(&["emulate", "--figure", "4.3", "--out", &out]);
+    assert!(told.starts_with("Figure 4.3: ") && told.contains("Fitted to this figure: "), "{told}");
+    let file = |ending| fs::read_to_string(format!("{out}/figure-4.3.{ending}")).unwrap();
+    assert!(
+        file("svg").starts_with("<svg") && file("csv").starts_with("figure,series,curve,x,y\n")
+    );
+    let json: serde_json::Value = serde_json::from_str(&file("json")).unwrap();
+    assert_eq!(json["figure"], "4.3");
+    assert!(mdfs.ok(&["emulate", "--explain", "--profile", "ideal"]).contains("\n0 of "));
+
+    fs::write(mdfs.local("mine.toml"), "based_on = \"ideal\"\n[node.clok]\n").unwrap();
+    let profile = mdfs.local("mine.toml");
+    let refused = mdfs.run(&["emulate", "--explain", "--profile", &profile]).unwrap_err();
+    assert!(refused.contains("mine.toml, line 2: unknown field `clok`"), "{refused}");
+    assert!(mdfs.run(&["emulate"]).unwrap_err().contains("--figure"));
+}

@@ -136,7 +136,7 @@ pub(crate) fn lines(profiles: &Profiles) -> Result<Report, RunError> {
              times one."
         ),
         "The ideal cache puts a word away faster than a client sends it, so two clients share a node \
-         without a loss."
+         with little loss."
             .to_owned(),
     ];
     let ticks = [1, 4, 8, 12, 16, 20, 24, 28, 32];
