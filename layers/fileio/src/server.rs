@@ -1,5 +1,6 @@
 //! The file actor of one node: answers the applications interface out of metadata and cache.
 
+mod ahead;
 mod attributes;
 mod calls;
 mod create;
@@ -29,6 +30,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
+use self::ahead::Ahead;
 use self::calls::Calls;
 use self::leases::Leases;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
@@ -57,6 +59,7 @@ pub struct FileServer {
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
+    ahead: Ahead,
     calls: Calls,
     leases: Leases,
 }
@@ -125,6 +128,7 @@ impl FileServer {
             information,
             files: KeyedLock::default(),
             chunks: KeyedLock::default(),
+            ahead: Ahead::default(),
             calls: Calls::default(),
             leases: Leases::default(),
         });

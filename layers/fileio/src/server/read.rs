@@ -1,6 +1,8 @@
 //! Reading: the map of the chunks, then the stripes that hold them, all at once.
 
 use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -18,12 +20,12 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 impl FileServer {
     /// Answers [`Read`], if nothing has to be waited for: the map is at hand, the bytes are cached on
     /// this thread, and nobody writes them or waits to.
-    pub(super) fn read_at_once(&self, request: &Read) -> Option<ReadData> {
+    pub(super) fn read_at_once(self: &Rc<Self>, request: &Read) -> Option<ReadData> {
         let &Read { ref who, file, offset, length } = request;
         if length > TRANSFER_MAX || !self.files.is_open(&file.ino) {
             return None;
         }
-        self.information.look(file.ino, file.generation, |known| {
+        let read = self.information.look(file.ino, file.generation, |known| {
             let attributes = *known.attributes();
             rules::check_transfer(who, &attributes, access::READ).ok()?;
             if rules::notes_access(&attributes, self.now()) {
@@ -44,10 +46,13 @@ impl FileServer {
                 }
             }
             Some(ReadData { data, end: end >= attributes.size, attributes })
-        })
+        })?;
+        let end = end_of_read(&read.attributes, offset, length);
+        self.note_read(file, &(offset..end), read.attributes.size, Duration::ZERO);
+        Some(read)
     }
 
-    pub(super) async fn read(&self, request: Read) -> Result<ReadData, Error> {
+    pub(super) async fn read(self: &Rc<Self>, request: Read) -> Result<ReadData, Error> {
         let outcome = self.read_once(&request).await;
         if outcome != Err(Error::Damaged {}) {
             return outcome;
@@ -57,7 +62,7 @@ impl FileServer {
         Box::pin(self.read_once(&request)).await
     }
 
-    async fn read_once(&self, request: &Read) -> Result<ReadData, Error> {
+    async fn read_once(self: &Rc<Self>, request: &Read) -> Result<ReadData, Error> {
         let &Read { ref who, file, offset, length } = request;
         if length > TRANSFER_MAX {
             return Err(Error::Invalid {});
@@ -68,7 +73,14 @@ impl FileServer {
         let end = end_of_read(&before, offset, length);
         let mut data = Vec::new();
         if end > offset {
+            let start = self.context.now();
             data = self.read_range(file, offset, end).await?;
+            self.note_read(
+                file,
+                &(offset..end),
+                before.size,
+                self.context.now().saturating_sub(start),
+            );
         }
         let attributes = if data.is_empty() { before } else { self.note_access(&before).await? };
         Ok(ReadData { data, end: end >= before.size, attributes })

@@ -1,0 +1,269 @@
+//! Reading ahead: what a sequential reader of a file will ask for next is brought into the cache while
+//! it works on what it has. Files that are cached, and reads here and there, cost nothing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::ready;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use meta::protocol::Chunk;
+
+use super::FileServer;
+use crate::protocol::{Error, Handle};
+
+/// Files of one node that are watched, at most; the one that was read longest ago goes first.
+const WATCHED_MAX: usize = 64;
+
+/// Bytes read ahead once a reader is seen to be sequential; twice as many each time it comes near
+/// their end.
+const WINDOW_FIRST_BYTES: u64 = 512 << 10;
+
+/// Bytes read ahead of one reader, at most.
+const WINDOW_MAX_BYTES: u64 = 4 << 20;
+
+/// Stripes that are fetched for one reader at a time: some for each of many disks. More would take the
+/// lines of a small cache from those who wait for theirs.
+const FETCHES_MAX: usize = 16;
+
+/// Files of one node that are read ahead at the same time, at most; for others it is left out.
+const RUNNING_MAX: usize = 4;
+
+/// A read that took no longer was answered from memory, perhaps by another thread: a disk takes longer,
+/// and a faster one needs no help.
+const WAIT_MIN: Duration = Duration::from_micros(50);
+
+/// What each further stripe may add to it.
+const WAIT_MIN_PER_STRIPE: Duration = Duration::from_micros(2);
+
+/// The sequential readers of one node, as far as they have to wait for disks.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    watched: RefCell<BTreeMap<u64, Reader>>,
+    /// Counts the reads that were noted.
+    reads: Cell<u64>,
+    running: Cell<usize>,
+}
+
+/// Where the last reader of a file is.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Reader {
+    generation: u64,
+    /// Its last read, counted over the node.
+    last_read: u64,
+    /// Where it goes on if it is sequential.
+    next: u64,
+    /// What lies before this was read, or is being read ahead.
+    ahead: u64,
+    /// How far it is read ahead; 0 while it is not.
+    window_bytes: u64,
+    /// The last of it is under way.
+    is_running: bool,
+}
+
+impl Reader {
+    /// Notes a read of `range`; returns what to read ahead in a file of `size` bytes, if that may be
+    /// begun now.
+    fn note(
+        &mut self,
+        range: &Range<u64>,
+        size: u64,
+        waited: bool,
+        may_begin: bool,
+    ) -> Option<Range<u64>> {
+        let is_sequential = range.start == self.next;
+        if !is_sequential {
+            (self.ahead, self.window_bytes) = (0, 0);
+        }
+        self.next = range.end;
+        self.ahead = self.ahead.max(range.end);
+        // Whoever finds everything at hand is not in need of it, unless that is because of it.
+        let is_wanted = is_sequential && (waited || self.window_bytes > 0);
+        let is_near = self.ahead - self.next <= self.window_bytes / 2;
+        if !is_wanted || !is_near || self.is_running || !may_begin {
+            return None;
+        }
+        // A reader of large pieces needs more at once.
+        let least = WINDOW_FIRST_BYTES.max(2 * (range.end - range.start));
+        self.window_bytes = (2 * self.window_bytes).max(least).min(WINDOW_MAX_BYTES);
+        let from = self.ahead;
+        self.ahead = size.min(self.next + self.window_bytes).max(from);
+        Some(from..self.ahead).filter(|asked| !asked.is_empty())
+    }
+}
+
+impl Ahead {
+    /// Some file is watched: reads that did not wait have to be noted too.
+    fn watches(&self) -> bool {
+        !self.watched.borrow().is_empty()
+    }
+
+    /// Notes a read; returns what to read ahead. The caller says when that has
+    /// [ended](Self::end).
+    fn begin(
+        &self,
+        file: Handle,
+        range: &Range<u64>,
+        size: u64,
+        waited: bool,
+    ) -> Option<Range<u64>> {
+        let mut watched = self.watched.borrow_mut();
+        if !watched.contains_key(&file.ino) {
+            if !waited {
+                return None;
+            }
+            if watched.len() >= WATCHED_MAX {
+                let oldest = watched.iter().min_by_key(|(_, reader)| reader.last_read);
+                let oldest = oldest.map(|(&ino, _)| ino)?;
+                watched.remove(&oldest);
+            }
+        }
+        let reader = watched.entry(file.ino).or_default();
+        if reader.generation != file.generation {
+            *reader = Reader { generation: file.generation, ..Reader::default() };
+        }
+        self.reads.set(self.reads.get() + 1);
+        reader.last_read = self.reads.get();
+        let asked = reader.note(range, size, waited, self.running.get() < RUNNING_MAX)?;
+        reader.is_running = true;
+        self.running.set(self.running.get() + 1);
+        Some(asked)
+    }
+
+    /// What [`begin`](Self::begin) returned is there. If it was there before, the file is cached,
+    /// and its reader is left alone until it has to wait again.
+    fn end(&self, file: Handle, waited: bool) {
+        self.running.set(self.running.get() - 1);
+        let mut watched = self.watched.borrow_mut();
+        let reader = watched.get_mut(&file.ino);
+        if let Some(reader) = reader.filter(|reader| reader.generation == file.generation) {
+            reader.is_running = false;
+            if !waited {
+                watched.remove(&file.ino);
+            }
+        }
+    }
+}
+
+impl FileServer {
+    /// Notes a read of `range` of a file of `size` bytes, which took so long; reads ahead, in the
+    /// background, if its reader will need that.
+    pub(super) fn note_read(
+        self: &Rc<Self>,
+        file: Handle,
+        range: &Range<u64>,
+        size: u64,
+        took: Duration,
+    ) {
+        let waited = took >= WAIT_MIN;
+        if !waited && !self.ahead.watches() {
+            return;
+        }
+        let Some(asked) = self.ahead.begin(file, range, size, waited) else { return };
+        let server = self.clone();
+        self.context.task(async move {
+            // Should it fail, the reader itself will be told.
+            let waited = server.read_ahead(file, &asked).await.unwrap_or(false);
+            server.ahead.end(file, waited);
+        });
+    }
+
+    /// Brings bytes of a file into the cache; true if that had to wait for something.
+    ///
+    /// The file may change meanwhile: then the cache has old blocks that nobody asks for. It has no
+    /// others than the disk has, and writes go through it. Nothing is compared with checksums: the
+    /// reader does that.
+    async fn read_ahead(&self, file: Handle, asked: &Range<u64>) -> Result<bool, Error> {
+        let chunk_size = u64::from(self.geometry.stripe_size);
+        let mut runs = Vec::new();
+        for index in asked.start / chunk_size..asked.end.div_ceil(chunk_size) {
+            // Held for the look at the map, which remembers what it has seen.
+            let _reading = self.files.shared(file.ino).await;
+            let _held = self.chunks.shared((file.ino, index)).await;
+            let chunks = self.map(file, index..index + 1).await?;
+            runs.extend(chunks.iter().flat_map(Chunk::disk_runs));
+        }
+        let before = self.context.now();
+        let stripes = runs.len() as u32;
+        let reads = runs.into_iter().map(|run| {
+            let (stripe, offset) = self.geometry.block(run.start);
+            let length = run.count * blockio::BLOCK_SIZE as u32;
+            self.stripes.read(stripe, offset, length, Vec::new()).map(drop)
+        });
+        stream::iter(reads).buffer_unordered(FETCHES_MAX).for_each(|()| ready(())).await;
+        Ok(self.context.now().saturating_sub(before) >= WAIT_MIN + stripes * WAIT_MIN_PER_STRIPE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const FILE: Handle = Handle { ino: 5, generation: 1 };
+
+    fn read(ahead: &Ahead, file: Handle, from: u64, to: u64, waited: bool) -> Option<Range<u64>> {
+        ahead.begin(file, &(from..to), 64 * MIB, waited)
+    }
+
+    #[test]
+    fn a_reader_in_sequence_is_read_ahead_twice_as_far_each_time_up_to_the_limit() {
+        let ahead = Ahead::default();
+        let (mut at, mut read_ahead) = (0, 0);
+        let mut windows = Vec::new();
+        while at < 63 * MIB {
+            let waited = at + MIB / 4 > read_ahead;
+            if let Some(asked) = read(&ahead, FILE, at, at + MIB / 4, waited) {
+                assert_eq!(asked.start, read_ahead.max(at + MIB / 4), "no byte twice, no gap");
+                read_ahead = asked.end;
+                windows.push(asked.end - (at + MIB / 4));
+                ahead.end(FILE, true);
+            }
+            at += MIB / 4;
+        }
+        assert_eq!(windows[..5], [MIB / 2, MIB, 2 * MIB, 4 * MIB, 4 * MIB]);
+        assert!(windows.iter().all(|&window| window <= WINDOW_MAX_BYTES));
+        assert_eq!(read_ahead, 64 * MIB, "not past the end of the file");
+    }
+
+    #[test]
+    fn reads_here_and_there_and_reads_of_cached_files_are_left_alone() {
+        let ahead = Ahead::default();
+        for from in [9, 3, 40, 1, 22] {
+            assert_eq!(read(&ahead, FILE, from * MIB, from * MIB + 4096, true), None);
+        }
+        let cached = Handle { ino: 6, generation: 1 };
+        for i in 0..100 {
+            assert_eq!(read(&ahead, cached, i * MIB, (i + 1) * MIB, false), None);
+        }
+        assert_eq!(ahead.watched.borrow().len(), 1);
+    }
+
+    #[test]
+    fn a_reader_whose_file_turns_out_to_be_cached_is_forgotten() {
+        let ahead = Ahead::default();
+        assert!(read(&ahead, FILE, 0, MIB, true).is_some());
+        assert_eq!(read(&ahead, FILE, MIB, 2 * MIB, true), None, "one at a time");
+        ahead.end(FILE, false);
+        assert!(ahead.watched.borrow().is_empty());
+        assert_eq!(ahead.running.get(), 0);
+    }
+
+    #[test]
+    fn files_watched_and_files_read_ahead_are_bounded() {
+        let ahead = Ahead::default();
+        let begun = (0..1000).filter(|&ino| {
+            let file = Handle { ino, generation: 1 };
+            read(&ahead, file, 0, MIB, true).is_some()
+        });
+        assert_eq!(begun.count(), RUNNING_MAX);
+        assert_eq!(ahead.watched.borrow().len(), WATCHED_MAX);
+        for ino in 0..RUNNING_MAX as u64 {
+            ahead.end(Handle { ino, generation: 1 }, true);
+        }
+        assert_eq!(ahead.running.get(), 0);
+        assert!(read(&ahead, Handle { ino: 999, generation: 1 }, MIB, 2 * MIB, true).is_some());
+    }
+}
