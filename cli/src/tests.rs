@@ -311,5 +311,16 @@ fn a_figure_is_printed_and_put_into_files_and_a_bad_profile_is_told() {
     let profile = mdfs.local("mine.toml");
     let refused = mdfs.run(&["emulate", "--explain", "--profile", &profile]).unwrap_err();
     assert!(refused.contains("mine.toml, line 2: unknown field `clok`"), "{refused}");
-    assert!(mdfs.run(&["emulate"]).unwrap_err().contains("--figure"));
+    let both = mdfs.run(&["emulate", "--figure", "4.3", "--movie", &out]).unwrap_err();
+    assert!(both.contains("cannot be used with"), "{both}");
+}
+
+#[test]
+fn a_checkpoint_on_the_emulated_mesh_is_read_back_and_played_on_a_page() {
+    let mdfs = Mdfs::new();
+    let page = mdfs.local("load.html");
+    let small = ["--disk-nodes", "1", "--fs-nodes", "4", "--writers", "1", "--size", "64KiB"];
+    let told = mdfs.ok(&[&["emulate", "--movie", &page][..], &small].concat());
+    assert!(told.contains("all files are as they were written"), "{told}");
+    assert!(fs::read_to_string(page).unwrap().starts_with("<!doctype html>"));
 }

@@ -22,6 +22,7 @@
 //! | --- | --- |
 //! | `protocol.rs` | every request and reply |
 //! | `attributes.rs` | words about files that all layers above share |
+//! | `promises.rs` | words about what nodes promise one another, and remember of calls |
 //! | `audit/` | reading all metadata, of nodes that run or of a volume at rest, to check it |
 //! | `hash.rs` | which node owns an inode, a name |
 //! | `client.rs` | how the layer above asks |
@@ -40,6 +41,7 @@ pub mod client;
 pub mod hash;
 mod information;
 pub mod keys;
+pub mod promises;
 pub mod protocol;
 mod server;
 pub mod store;

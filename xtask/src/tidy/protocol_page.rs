@@ -24,10 +24,13 @@ fn mark(path: &str) -> String {
 /// The runtime's part of every message.
 const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/src/remote/frame.rs"];
 
+/// Files of a layer with such tables.
+const TABLES: &[&str] = &["/src/protocol.rs", "/src/attributes.rs", "/src/promises.rs"];
+
 /// The files whose tables are parts of messages.
 fn is_described(path: &str) -> bool {
     let in_layer = path.starts_with("layers/");
-    let is_table = path.ends_with("/src/protocol.rs") || path.ends_with("/src/attributes.rs");
+    let is_table = TABLES.iter().any(|name| path.ends_with(name));
     OF_RUNTIME.contains(&path) || (in_layer && is_table)
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Checkpointing {
     #[arg(long, value_name = "S", default_value = "1")]
     seed: u64,
     /// Write a page that plays the load of the mesh
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["figures", "explain"])]
     movie: Option<PathBuf>,
 }
 
