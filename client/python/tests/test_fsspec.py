@@ -20,7 +20,7 @@ from mdfs.fsspec import MdfsFileSystem
 class Fixtures(AbstractFixtures):
     @pytest.fixture
     def fs(self, served):
-        return MdfsFileSystem(served, auto_mkdir=True)
+        return MdfsFileSystem(served)
 
     @pytest.fixture
     def fs_path(self, fs):
@@ -61,6 +61,8 @@ def test_a_url_names_volume_and_path(served, volume, home):
     assert filesystem.unstrip_protocol(path) == url
     with fsspec.open_files(f"mdfs://{served}:{home}/*") as files:
         assert [file.read() for file in files] == [b"by url"]
+    with pytest.raises(FileNotFoundError):
+        MdfsFileSystem(served, auto_mkdir=False).touch(f"{home}/missing/f")
     with pytest.raises(ValueError, match="which volume"):
         fsspec.filesystem("mdfs")
 

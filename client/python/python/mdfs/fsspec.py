@@ -40,14 +40,15 @@ class MdfsFileSystem(AbstractFileSystem):
     volume
         The directory of the volume. A URL may name it instead.
     auto_mkdir
-        Makes missing directories above a file that is made.
+        Makes missing directories above a file that is made, as stores of objects seem to do: zarr and
+        others that come by a URL count on that.
     """
 
     protocol = "mdfs"
     root_marker = "/"
     cachable = True
 
-    def __init__(self, volume: str | None = None, auto_mkdir: bool = False, **options: Any) -> None:
+    def __init__(self, volume: str | None = None, auto_mkdir: bool = True, **options: Any) -> None:
         super().__init__(**options)
         if volume is None:
             raise ValueError("which volume? Name it in the URL, mdfs://VOLUME:/path, or by volume=")
