@@ -10,6 +10,19 @@ pub fn credentials() -> io::Result<Credentials> {
         .ok_or_else(|| io::Error::other("/proc/self/status does not name a user and a group"))
 }
 
+/// The `umask` of this process. Linux tells it without changing it; else it would have to be set and
+/// set back, and other threads would make files meanwhile. The usual one if it is not told.
+pub fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    parse_umask(&status).unwrap_or(0o022)
+}
+
+/// A line as `Umask: octal`.
+fn parse_umask(status: &str) -> Option<u32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(mask.trim(), 8).ok()
+}
+
 /// Lines as `Uid: real effective saved filesystem`.
 fn parse(status: &str) -> Option<Credentials> {
     let numbers = |key: &str| -> Option<Vec<u32>> {
@@ -25,6 +38,12 @@ fn parse(status: &str) -> Option<Credentials> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_umask_is_octal() {
+        assert_eq!(parse_umask("Name:\tx\nUmask:\t0027\n"), Some(0o027));
+        assert_eq!(parse_umask("Name:\tx\n"), None);
+    }
 
     #[test]
     fn the_effective_ids_are_taken() {

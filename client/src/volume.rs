@@ -38,6 +38,19 @@ pub enum OpenCause {
     NoCredentials(#[source] io::Error),
 }
 
+impl OpenCause {
+    /// The POSIX number of the error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NoDirectory => libc::ENOENT,
+            Self::Stack(_) => libc::EIO,
+            Self::Unusable(cause) | Self::NoCredentials(cause) => {
+                cause.raw_os_error().unwrap_or(libc::EIO)
+            }
+        }
+    }
+}
+
 /// Opens the volume in `directory` as the user of this process: through the server that serves it,
 /// else in this process, which then has it alone. [`Volume::finish`] it.
 pub fn open(directory: &Path) -> Result<Volume, OpenError> {

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::mem;
 
-use client::{Attributes, Change, Kind, SetTime, Time};
+use client::blocking::Volume;
+use client::{Attributes, Change, Error, Kind, SetTime, Time};
 
 use crate::failure::{Failure, answer};
 use crate::mount::Mount;
@@ -16,15 +17,7 @@ const STAT_UNIT: u64 = 512;
 
 /// The permission bits of a new file that would have `wanted`: without those of the `umask`.
 pub(crate) fn new_file_mode(wanted: u32) -> u32 {
-    wanted & 0o7777 & !umask()
-}
-
-/// The `umask` of this process. Linux tells it without changing it; else it would have to be set and
-/// set back, and other threads would make files meanwhile.
-fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
+    wanted & 0o7777 & !client::process::umask()
 }
 
 /// The bits of `st_mode` that tell the kind.
@@ -60,6 +53,21 @@ pub(crate) fn fill(out: &mut libc::stat, of: &Attributes) -> Result<(), Failure>
     Ok(())
 }
 
+/// Puts what `look` finds of `path` into `out`.
+unsafe fn stat(
+    mount: *mut Mount,
+    path: *const c_char,
+    out: *mut libc::stat,
+    look: impl FnOnce(&Volume, &[u8]) -> Result<Attributes, Error>,
+) -> c_int {
+    answer(-1, || {
+        // SAFETY: see `arguments`.
+        let (path, out) = unsafe { (arguments::path(path)?, arguments::place(out, "the result")?) };
+        fill(out, &look(&tables::mount(mount)?.volume, path)?)?;
+        Ok(0)
+    })
+}
+
 /// What is known of the file `path`; of a symbolic link's target. Returns 0, or -1 on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdfs_stat(
@@ -67,12 +75,8 @@ pub unsafe extern "C" fn mdfs_stat(
     path: *const c_char,
     out: *mut libc::stat,
 ) -> c_int {
-    answer(-1, || {
-        // SAFETY: see `arguments`.
-        let (path, out) = unsafe { (arguments::path(path)?, arguments::place(out, "the result")?) };
-        fill(out, &tables::mount(mount)?.volume.metadata(path)?)?;
-        Ok(0)
-    })
+    // SAFETY: the same promises.
+    unsafe { stat(mount, path, out, |volume, path| volume.metadata(path)) }
 }
 
 /// As mdfs_stat, but of a symbolic link itself.
@@ -82,12 +86,8 @@ pub unsafe extern "C" fn mdfs_lstat(
     path: *const c_char,
     out: *mut libc::stat,
 ) -> c_int {
-    answer(-1, || {
-        // SAFETY: see `arguments`.
-        let (path, out) = unsafe { (arguments::path(path)?, arguments::place(out, "the result")?) };
-        fill(out, &tables::mount(mount)?.volume.symlink_metadata(path)?)?;
-        Ok(0)
-    })
+    // SAFETY: the same promises.
+    unsafe { stat(mount, path, out, |volume, path| volume.symlink_metadata(path)) }
 }
 
 /// How much room the volume has. Returns 0, or -1 on failure.

@@ -35,17 +35,8 @@ pub unsafe extern "C" fn mdfs_mount(volume: *const c_char) -> *mut Mount {
         // SAFETY: see `arguments`.
         let directory = Path::new(OsStr::from_bytes(unsafe { arguments::path(volume) }?));
         fork::watch();
-        let volume = client::volume::open(directory).map_err(|error| {
-            let number = match &error.cause {
-                client::volume::OpenCause::NoDirectory => libc::ENOENT,
-                client::volume::OpenCause::Stack(_) => libc::EIO,
-                client::volume::OpenCause::Unusable(cause)
-                | client::volume::OpenCause::NoCredentials(cause) => {
-                    cause.raw_os_error().unwrap_or(libc::EIO)
-                }
-            };
-            Failure::new(number, error.to_string())
-        })?;
+        let volume = client::volume::open(directory)
+            .map_err(|error| Failure::new(error.cause.errno(), error.to_string()))?;
         let who = client::process::credentials()
             .map_err(|error| Failure::new(libc::EIO, format!("who asks is not known: {error}")))?;
         Ok(tables::add_mount(Mount { volume, who, generation: fork::generation() }))

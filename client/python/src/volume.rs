@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use client::blocking;
+use client::process::umask;
 use client::{Attributes, Change, Error, Kind, OpenOptions, SetTime, Time, XattrMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -88,11 +89,12 @@ impl Volume {
         self.with(py, blocking::Volume::sync)
     }
 
-    /// Opens a file. `how` has the letters r(ead), w(rite), c(reate), x (create new), t(runcate).
+    /// Opens a file. `how` has the letters r(ead), w(rite), c(reate), x (create new), t(runcate);
+    /// `mode` the permission bits of a new file, less those of the umask.
     fn open(&self, py: Python<'_>, path: &[u8], how: &str, mode: u32) -> PyResult<File> {
         let has = |letter| how.contains(letter);
         let options = OpenOptions::new().read(has('r')).write(has('w')).truncate(has('t'));
-        let options = options.create(has('c')).create_new(has('x')).mode(mode);
+        let options = options.create(has('c')).create_new(has('x')).mode(mode & !umask());
         self.with(py, |volume| volume.open(path, options)).map(File::new)
     }
 
@@ -122,6 +124,7 @@ impl Volume {
     }
 
     fn mkdir(&self, py: Python<'_>, path: &[u8], mode: u32) -> PyResult<()> {
+        let mode = mode & !umask();
         self.with(py, |volume| volume.mkdir_with_mode(path, mode).map(drop))
     }
 

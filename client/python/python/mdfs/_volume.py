@@ -164,7 +164,7 @@ class Volume:
         access, how = _ACCESS[ways.pop()]
         if "+" in letters:
             access, how = access + "rw", how + "rw"
-        file = self._native.open(os.fsencode(path), how, permissions & ~_umask())
+        file = self._native.open(os.fsencode(path), how, permissions)
         raw = RawFile(file, os.fsdecode(path), access)
         if buffering == 0:
             return raw  # type: ignore[return-value]
@@ -220,7 +220,7 @@ class Volume:
 
     def mkdir(self, path: Path, mode: int = 0o777) -> None:
         """Makes a directory."""
-        self._native.mkdir(os.fsencode(path), mode & ~_umask())
+        self._native.mkdir(os.fsencode(path), mode)
 
     def makedirs(self, path: Path, exist_ok: bool = False) -> None:
         """Makes a directory and those above it that are missing."""
@@ -297,15 +297,3 @@ class Volume:
     def removexattr(self, path: Path, name: str) -> None:
         """Removes an extended attribute."""
         self._native.removexattr(os.fsencode(path), os.fsencode(name))
-
-
-def _umask() -> int:
-    """The umask of this process; Linux tells it without changing it."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith("Umask:"):
-                    return int(line.split()[1], 8)
-    except OSError:
-        pass
-    return 0o022
