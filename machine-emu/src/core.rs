@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
 use runtime::seed::Rng;
-use runtime::{Epoch, NodeId};
+use runtime::{Epoch, NodeId, NodeKind};
 
 use crate::alarm::{Alarm, AlarmState};
 use crate::clock::Clock;
@@ -52,7 +52,8 @@ pub(crate) struct Core {
     pub(crate) now_ns: Cell<u64>,
     pub(crate) epoch: Cell<Epoch>,
     pub(crate) pool_limit_bytes: Cell<usize>,
-    pub(crate) die_together: Cell<bool>,
+    /// See [`World::set_processes`](crate::World::set_processes).
+    pub(crate) processes: Cell<u32>,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) events: RefCell<Events>,
     pub(crate) alarms: RefCell<Slab<AlarmState>>,
@@ -80,7 +81,7 @@ impl Core {
             now_ns: Cell::new(0),
             epoch: Cell::new(Epoch(1)),
             pool_limit_bytes: Cell::new(POOL_LIMIT_BYTES),
-            die_together: Cell::new(false),
+            processes: Cell::new(0),
             rng: RefCell::new(rng_for(seed, "world", 0)),
             events: RefCell::default(),
             alarms: RefCell::default(),
@@ -115,6 +116,15 @@ impl Core {
             nodes.get_mut(node).cpu.load(machine.costs.clone());
         }
         node
+    }
+
+    /// Do these two end together? See [`World::set_processes`](crate::World::set_processes).
+    pub(crate) fn is_one_process(&self, node: NodeId, other: NodeId) -> bool {
+        let process = |node: NodeId| match (node.kind(), self.processes.get()) {
+            (_, 0) | (NodeKind::Application(_), _) => None,
+            (NodeKind::Fs(index) | NodeKind::Disk(index), processes) => Some(index % processes),
+        };
+        process(node).is_some() && process(node) == process(other)
     }
 
     pub(crate) fn note(&self, node: u32, what: What, detail: u64) {

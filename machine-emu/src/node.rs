@@ -337,7 +337,7 @@ impl Machine for NodeMachine {
     }
 
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
-        self.core.die_together.get() && matches!(other.kind(), NodeKind::Fs(_))
+        matches!(other.kind(), NodeKind::Fs(_)) && self.core.is_one_process(self.id, other)
     }
 
     fn now(&self, _: NodeId) -> Duration {

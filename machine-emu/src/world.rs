@@ -161,10 +161,18 @@ impl World {
         self.context(node)
     }
 
-    /// All file-system nodes are told that they end together, as in one process; it is for the owner of
-    /// the world to see that none of them comes back while others live on.
-    pub fn let_nodes_die_together(&self, together: bool) {
-        self.core().die_together.set(together);
+    /// Nodes are told that they live in so many processes: those of one kind whose indices leave the same
+    /// rest end together. It is for the owner of the world to see to that. 0 if each ends alone.
+    pub fn set_processes(&self, processes: u32) {
+        self.core().processes.set(processes);
+    }
+
+    /// The nodes that end with `node`, itself among them.
+    pub fn process_of(&self, node: NodeId) -> Vec<NodeId> {
+        let core = self.core();
+        let Shape { fs_nodes, disk_nodes } = core.shape;
+        let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
+        nodes.filter(|other| *other == node || core.is_one_process(node, *other)).collect()
     }
 
     /// The processor of `node` stands still for `duration`; then it goes on as if nothing were.

@@ -111,6 +111,7 @@ pub(crate) async fn answer_bytes(
     context: &Context,
     caller: Caller,
     to: NodeId,
+    class: Class,
     table: (u8, u16),
     head: Bytes,
     bulk: Bytes,
@@ -119,13 +120,13 @@ pub(crate) async fn answer_bytes(
     let ask = Box::new(AskBytes { caller, table, head, bulk, reply });
     match context.machine().host(to) {
         Some(host) => ask.deliver(host).await,
-        None => context.machine().send(Envelope::new(to, caller, Class::Bulk, ask)),
+        None => context.machine().send(Envelope::new(to, caller, class, ask)),
     }
     let answer = answer.await.unwrap_or(Err(Undelivered::Lost));
     answer.unwrap_or_else(undelivered_bytes)
 }
 
-/// A request of any table, still in bytes, on its way within this process.
+/// A request of any table, still in bytes, on its way to its node.
 struct AskBytes {
     caller: Caller,
     table: (u8, u16),
@@ -165,8 +166,12 @@ impl Message for AskBytes {
         out.payload(self.bulk.clone());
     }
 
-    fn answer_bytes(self: Box<Self>, _: Decoder<'_>) {
-        // Bytes are answered by the thread that hosts the node, never by another process.
-        self.refuse(Undelivered::Unreachable);
+    fn answer_bytes(self: Box<Self>, reply: Decoder<'_>) {
+        // It came from a client, and another process hosts the node: handed on as it is.
+        let (head, bulk) = reply.rest();
+        let mut out = Encoder::new();
+        out.bytes(head);
+        out.payload(bulk);
+        let _ = self.reply.send(Ok(out));
     }
 }

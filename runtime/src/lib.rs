@@ -21,11 +21,13 @@
 //! | `mail.rs` | requests on their way between threads |
 //! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer.rs` its parts |
 //! | `embedded/` | the machine inside one process, on actix and tokio |
+//! | `cluster/` | the nodes of other processes |
 //! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
 //! | `coordination.rs` | who opened the volume, and in which epoch |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
 
 pub mod buffer;
+pub mod cluster;
 pub mod context;
 pub mod coordination;
 pub mod disk;

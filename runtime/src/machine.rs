@@ -43,6 +43,10 @@ pub trait Machine: 'static {
     fn idle(&self, node: NodeId) -> LocalBoxFuture<'static, ()>;
     /// The buffers of this machine.
     fn pool(&self) -> &Pool;
+    /// Is the node in this process?
+    fn is_here(&self, _node: NodeId) -> bool {
+        true
+    }
     /// Do these two nodes end together, whatever ends them? Machines that do not know say no.
     fn dies_with(&self, _node: NodeId, _other: NodeId) -> bool {
         false

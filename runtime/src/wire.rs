@@ -109,6 +109,11 @@ impl<'a> Decoder<'a> {
         self.head.len()
     }
 
+    /// Everything that is left.
+    pub fn rest(self) -> (&'a [u8], Bytes) {
+        (self.head, self.bulk)
+    }
+
     /// Succeeds if everything was read.
     pub fn finish(self) -> Result<(), Malformed> {
         if !self.head.is_empty() {

@@ -1,64 +1,19 @@
 //! The embedded machine keeps the promises of the node context, across its threads.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::cell::Cell;
-use std::rc::Rc;
+mod support;
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::executor::block_on;
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::join_all;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::host::{RUNNING_MAX, WAITING_MAX};
 use runtime::net::Address;
-use runtime::{Caller, Context, Epoch, NodeId, Server, Undelivered};
-
-mod echo {
-    use bytes::Bytes;
-    use runtime::Undelivered as Error;
-
-    runtime::protocol! {
-        /// For tests.
-        Echo id 7 version 1;
-        /// Sends the text back from the node `hops` further on.
-        1 Bulk Say { text: Bytes, hops: u32 } -> (Bytes, u32);
-        /// Answers after a while.
-        2 Control Wait { micros: u64 } -> ();
-    }
-}
-
-struct EchoServer {
-    context: Context,
-    heard: Cell<u32>,
-}
-
-impl Server<echo::Echo> for EchoServer {
-    fn handle(
-        self: Rc<Self>,
-        _: Caller,
-        request: echo::Request,
-    ) -> LocalBoxFuture<'static, echo::Reply> {
-        async move {
-            self.heard.set(self.heard.get() + 1);
-            match request {
-                echo::Request::Say(echo::Say { text, hops: 0 }) => {
-                    echo::Reply::Say(Ok((text, self.context.node().0)))
-                }
-                echo::Request::Say(echo::Say { text, hops }) => {
-                    let next = (self.context.node().0 + 1) % self.context.fs_nodes();
-                    let call = echo::Say { text, hops: hops - 1 };
-                    echo::Reply::Say(self.context.spawn(NodeId::fs(next), call).await)
-                }
-                echo::Request::Wait(echo::Wait { micros }) => {
-                    self.context.sleep(Duration::from_micros(micros)).await;
-                    echo::Reply::Wait(Ok(()))
-                }
-            }
-        }
-        .boxed_local()
-    }
-}
+use runtime::{Context, Epoch, NodeId, Undelivered};
+use support::echo;
 
 fn machine(threads: usize) -> Embedded {
     let machine = Embedded::start(Config {
@@ -70,11 +25,7 @@ fn machine(threads: usize) -> Embedded {
         disk_access: DiskAccess::Best,
     })
     .unwrap();
-    let serve = |context: Context| async move {
-        let server = EchoServer { context: context.clone(), heard: Cell::new(0) };
-        context.serve::<echo::Echo>(Rc::new(server));
-    };
-    let booted = (0..8).map(|index| machine.on_node(NodeId::fs(index), serve));
+    let booted = (0..8).map(|index| machine.on_node(NodeId::fs(index), support::serve));
     for outcome in block_on(join_all(booted)) {
         outcome.unwrap();
     }

@@ -1,9 +1,12 @@
 //! The machine inside one process: actix hosts the nodes, tokio gives timers, sockets and the
 //! blocking pool. Actix is named nowhere outside this folder (ADR 2).
 //!
-//! Many lightweight nodes share one thread, one thread per core: file-system node `i` and disk
-//! node `i` live on thread `i mod threads` for good. Nodes of one thread call each other directly;
+//! Many lightweight nodes share one thread, one thread per core; the nodes of each kind are dealt to
+//! the threads in turn, and stay there for good. Nodes of one thread call each other directly;
 //! between threads a request goes through the mailbox of the node's actor.
+//!
+//! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`]. Requests
+//! to the others leave by the [links](crate::cluster) of the thread on which they were made.
 
 mod alert;
 mod disk;
@@ -14,8 +17,8 @@ mod volume_directory;
 
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,10 +33,12 @@ pub(crate) use self::net::stream;
 use self::node::{Mail, NodeActor};
 pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
 use crate::buffer::Pool;
+use crate::cluster::{Routes, first_application};
 use crate::context::Context;
 use crate::door::{Door, Entrance, Work};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
+use crate::Table;
 use crate::protocol::{Class, Undelivered};
 
 /// Bulk requests from other threads that wait in one node's mailbox, at most.
@@ -74,16 +79,30 @@ struct Shared {
     pool: Pool,
     /// The threads.
     arbiters: Vec<ArbiterHandle>,
-    /// Of the file-system nodes, then of the disk nodes.
-    nodes: OnceLock<Box<[Addr<NodeActor>]>>,
+    /// The nodes of this process, and the thread of each.
+    nodes: RwLock<Table<NodeId, (Addr<NodeActor>, usize)>>,
+    /// Only grows.
+    epoch: AtomicU64,
+    /// How the nodes of other processes are reached.
+    routes: RwLock<Arc<Routes>>,
     /// Drives the timers of ordinary threads.
     timers: Handle,
     stopping: AtomicBool,
 }
 
 impl Embedded {
-    /// Starts the threads and the nodes; these serve nothing yet.
+    /// Starts the threads and all nodes of the volume; these serve nothing yet.
     pub fn start(config: Config) -> io::Result<Self> {
+        let fs = (0..config.fs_nodes).map(NodeId::fs);
+        let nodes: Vec<NodeId> = fs.chain((0..config.disk_nodes).map(NodeId::disk)).collect();
+        let machine = Self::start_part(config, 0)?;
+        nodes.into_iter().for_each(|node| machine.start_node(node));
+        Ok(machine)
+    }
+
+    /// Starts the threads of process `number` of a cluster. It hosts no node yet, and knows no other
+    /// process: see [`start_node`](Self::start_node) and [`set_routes`](Self::set_routes).
+    pub fn start_part(config: Config, number: u32) -> io::Result<Self> {
         assert!(config.threads > 0, "a machine has a thread");
         let (started, wait) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -109,9 +128,11 @@ impl Embedded {
 
         let shared = Arc::new(Shared {
             pool: Pool::new(config.pool_bytes),
+            epoch: AtomicU64::new(config.epoch.0),
             config,
             arbiters,
-            nodes: OnceLock::new(),
+            nodes: RwLock::default(),
+            routes: RwLock::default(),
             timers,
             stopping: AtomicBool::new(false),
         });
@@ -119,37 +140,55 @@ impl Embedded {
             shared,
             stop: Some(stop),
             thread: Some(thread),
-            applications: AtomicU32::new(0),
+            applications: AtomicU32::new(first_application(number)),
         };
-        machine.start_nodes();
+        for arbiter in &machine.shared.arbiters {
+            let shared = machine.shared.clone();
+            arbiter.spawn_fn(move || thread::enter(shared));
+        }
         Ok(machine)
     }
 
-    fn start_nodes(&self) {
+    /// Starts a node in this process; it serves nothing yet.
+    pub fn start_node(&self, node: NodeId) {
+        let epoch = self.epoch();
+        let mut nodes = self.shared.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let is_disk = |node: NodeId| matches!(node.kind(), NodeKind::Disk(_));
+        let alike = nodes.keys().filter(|other| is_disk(**other) == is_disk(node)).count();
+        let thread = alike % self.shared.arbiters.len();
+        let arbiter = &self.shared.arbiters[thread];
+        let address = NodeActor::start_in_arbiter(arbiter, move |context| {
+            context.set_mailbox_capacity(MAILBOX_MAX);
+            NodeActor::new(thread::add_host(node, epoch))
+        });
+        nodes.insert(node, (address, thread));
+    }
+
+    /// The epoch by which this process lives.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.shared.epoch.load(Relaxed))
+    }
+
+    /// From now on nodes of other processes are reached by `routes`, and the nodes of this one live in
+    /// their epoch. Requests under way to processes that are not among them are lost.
+    pub fn set_routes(&self, routes: Routes) {
+        let epoch = Epoch(self.shared.epoch.fetch_max(routes.epoch().0, Relaxed)).max(routes.epoch());
+        let routes = Arc::new(routes);
+        *self.shared.routes.write().unwrap_or_else(PoisonError::into_inner) = routes.clone();
         for arbiter in &self.shared.arbiters {
-            let shared = self.shared.clone();
-            arbiter.spawn_fn(move || thread::enter(shared));
+            let routes = routes.clone();
+            arbiter.spawn_fn(move || thread::set_routes(&routes, epoch));
         }
-        let config = &self.shared.config;
-        let fs = (0..config.fs_nodes).map(NodeId::fs);
-        let disk = (0..config.disk_nodes).map(NodeId::disk);
-        let start = |node: NodeId| {
-            let epoch = config.epoch;
-            NodeActor::start_in_arbiter(self.arbiter(node), move |context| {
-                context.set_mailbox_capacity(MAILBOX_MAX);
-                NodeActor::new(thread::add_host(node, epoch))
-            })
-        };
-        let addresses = fs.chain(disk).map(start).collect();
-        self.shared.nodes.set(addresses).expect("nodes are started once");
     }
 
     /// The thread of `node`.
     fn arbiter(&self, node: NodeId) -> &ArbiterHandle {
-        let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
-            node.kind();
         let arbiters = &self.shared.arbiters;
-        &arbiters[index as usize % arbiters.len()]
+        match (self.shared.place(node), node.kind()) {
+            (Some((_, thread)), _) => &arbiters[thread],
+            (None, NodeKind::Application(index)) => &arbiters[index as usize % arbiters.len()],
+            (None, kind) => panic!("{kind:?} is not in this process"),
+        }
     }
 
     /// Runs `work` on the thread of `node`. The future resolves to its result; `Err` if it
@@ -211,21 +250,19 @@ impl Drop for Embedded {
 }
 
 impl Shared {
-    fn node(&self, node: NodeId) -> Option<&Addr<NodeActor>> {
-        let index = match node.kind() {
-            NodeKind::Fs(index) if index < self.config.fs_nodes => index,
-            NodeKind::Disk(index) if index < self.config.disk_nodes => self.config.fs_nodes + index,
-            _ => return None,
-        };
-        self.nodes.get()?.get(index as usize)
+    /// The actor of a node of this process, and its thread.
+    fn place(&self, node: NodeId) -> Option<(Addr<NodeActor>, usize)> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
     }
-}
 
-impl Entrance for Shared {
-    fn send(&self, envelope: Envelope) {
-        let Some(address) = self.node(envelope.to) else {
-            return envelope.message.refuse(Undelivered::Unreachable);
-        };
+    /// How the nodes of other processes are reached.
+    fn routes(&self) -> Arc<Routes> {
+        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives the envelope to the node's actor; back if the node is not in this process.
+    fn send_here(&self, envelope: Envelope) -> Result<(), Envelope> {
+        let Some((address, _)) = self.place(envelope.to) else { return Err(envelope) };
         match envelope.class {
             // Bounded by the limits of those who send them.
             Class::Control => address.do_send(Mail(envelope)),
@@ -239,6 +276,18 @@ impl Entrance for Shared {
                 }
             },
         }
+        Ok(())
+    }
+}
+
+impl Entrance for Shared {
+    fn send(&self, envelope: Envelope) {
+        let Err(envelope) = self.send_here(envelope) else { return };
+        if !self.routes().leads_to(envelope.to) {
+            return envelope.message.refuse(Undelivered::Unreachable);
+        }
+        // Links belong to the threads of the machine, and an ordinary thread has none.
+        self.arbiters[0].spawn_fn(move || thread::send_away(envelope));
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -250,7 +299,7 @@ impl Entrance for Shared {
     }
 
     fn epoch(&self) -> Epoch {
-        self.config.epoch
+        Epoch(self.epoch.load(Relaxed))
     }
 
     fn run(&self, work: Work) {

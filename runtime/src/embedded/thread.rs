@@ -16,14 +16,15 @@ use super::disk::{self, Ring};
 use super::{Shared, net};
 use crate::Table;
 use crate::buffer::Pool;
+use crate::cluster::{Links, Routes};
 use crate::context::Context;
 use crate::disk::Disk;
-use crate::door::Entrance as _;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::machine::Machine;
 use crate::mail::Envelope;
 use crate::net::{Address, Listener};
+use crate::protocol::Undelivered;
 use crate::seed::{Rng, fresh_seed};
 
 /// How often a node that waits for idleness looks again.
@@ -39,6 +40,8 @@ struct Thread {
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
     rng: RefCell<Rng>,
     alert: Rc<Alert>,
+    /// To other processes.
+    links: RefCell<Links>,
     /// Made when the first disk is opened.
     ring: RefCell<Option<Rc<Ring>>>,
 }
@@ -62,6 +65,7 @@ pub(super) fn enter(shared: Arc<Shared>) {
         hosts: RefCell::default(),
         rng: RefCell::new(Rng::new(fresh_seed())),
         alert: Rc::default(),
+        links: RefCell::default(),
         ring: RefCell::default(),
     };
     MACHINE.set(Some(Rc::new(machine)));
@@ -72,10 +76,10 @@ pub(super) fn enter(shared: Arc<Shared>) {
 pub(super) fn leave() {
     let left = MACHINE.with_borrow(|machine| {
         let machine = machine.as_ref()?;
-        Some((machine.hosts.take(), machine.ring.take()))
+        Some((machine.hosts.take(), machine.links.take(), machine.ring.take()))
     });
-    let Some((hosts, ring)) = left else { return };
-    drop(hosts);
+    let Some((hosts, links, ring)) = left else { return };
+    drop((hosts, links));
     if let Some(ring) = ring {
         ring.close();
     }
@@ -90,6 +94,26 @@ pub(super) fn add_host(node: NodeId, epoch: Epoch) -> Rc<Host> {
     let host = Host::new(node, epoch);
     machine().hosts.borrow_mut().insert(node, host.clone());
     host
+}
+
+/// The nodes of this thread live in `epoch` from now on, and others are reached by `routes`.
+pub(super) fn set_routes(routes: &Routes, epoch: Epoch) {
+    let machine = machine();
+    let hosts: Vec<Rc<Host>> = machine.hosts.borrow().values().cloned().collect();
+    hosts.iter().for_each(|host| host.set_epoch(epoch));
+    let closed = machine.links.borrow_mut().set_routes(routes);
+    // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
+    drop(closed);
+}
+
+/// Sends a request to a node of another process.
+pub(super) fn send_away(envelope: Envelope) {
+    let machine = machine();
+    let link = machine.links.borrow_mut().to(envelope.to);
+    match link {
+        Some(link) => link.send(envelope),
+        None => envelope.message.refuse(Undelivered::Unreachable),
+    }
 }
 
 /// The context of a node of the current thread.
@@ -127,7 +151,7 @@ impl Machine for Thread {
     }
 
     fn epoch(&self) -> Epoch {
-        self.shared.config.epoch
+        Epoch(self.shared.epoch.load(Relaxed))
     }
 
     fn host(&self, node: NodeId) -> Option<Rc<Host>> {
@@ -137,7 +161,13 @@ impl Machine for Thread {
     fn send(&self, envelope: Envelope) {
         // The answer will come soon.
         self.alert.note_work();
-        self.shared.send(envelope);
+        if let Err(envelope) = self.shared.send_here(envelope) {
+            send_away(envelope);
+        }
+    }
+
+    fn is_here(&self, node: NodeId) -> bool {
+        self.shared.place(node).is_some()
     }
 
     fn now(&self, _: NodeId) -> Duration {
@@ -180,9 +210,9 @@ impl Machine for Thread {
         &self.shared.pool
     }
 
-    /// All nodes are in this one process.
+    /// The nodes of one process end together.
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
-        !matches!(other.kind(), NodeKind::Application(_))
+        !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
     }
 
     fn open_disk(

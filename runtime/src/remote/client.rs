@@ -2,38 +2,41 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use tokio::net::UnixStream;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, pending};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::frame::{Frames, Greeting, Header, garbled, kind, pack};
+use super::frame::{Frames, Greeting, Header, Hello, garbled, kind, pack};
 use crate::door::{Door, Entrance, Work};
 use crate::embedded::{sleep_on, stream};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Envelope, Message};
 use crate::net::Stream;
 use crate::protocol::{Class, Undelivered};
-use crate::wire::{Decoder, Encoder, from_bytes};
+use crate::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 /// Requests waiting to be sent, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
 /// Work of the door's users waiting to be begun, at most; more of it is dropped.
 const WORK_MAX: usize = 1024;
+/// How often a connection that nobody can use any more looks whether its last answers have come.
+const LAST_ANSWERS_PAUSE: Duration = Duration::from_millis(1);
 
 /// Connects to the process that listens at the Unix socket `path`.
 ///
 /// The connection lives as long as the door or one of its clones; its thread ends with it.
 pub fn connect(path: &Path) -> io::Result<Door> {
     let (told, greeted) = std_mpsc::channel();
-    let (sender, requests) = mpsc::channel(QUEUE_MAX);
+    let (sender, mut requests) = mpsc::channel(QUEUE_MAX);
     let (worker, work_to_do) = mpsc::channel(WORK_MAX);
     let path = path.to_owned();
     #[allow(clippy::disallowed_methods, reason = "the machine itself makes threads and tasks")]
@@ -51,7 +54,7 @@ pub fn connect(path: &Path) -> io::Result<Door> {
                     // `connect` waits for exactly this message.
                     let _ = told.send(Ok((greeting, Handle::current())));
                     tokio::task::spawn_local(do_all(work_to_do));
-                    talk(requests, frames, writer).await;
+                    talk(None, &mut requests, frames, writer, None).await;
                 }
                 Err(error) => {
                     let _ = told.send(Err(error));
@@ -73,11 +76,7 @@ async fn open(path: &Path) -> io::Result<(Greeting, Frames, Writer)> {
     let (reader, writer) = UnixStream::connect(path).await?.into_split();
     let Stream { reader, writer, .. } = stream(reader, writer, String::new());
     let mut frames = Frames::new(reader);
-    let first = frames.next().await?.ok_or(io::ErrorKind::ConnectionReset)?;
-    if first.header.kind != kind::GREETING {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok((from_bytes(&first.head).map_err(garbled)?, frames, writer))
+    Ok((greeting(&mut frames).await?, frames, writer))
 }
 
 /// Calls without an answer yet. Dropping one tells its asker that the answer is lost.
@@ -87,34 +86,102 @@ struct Calls {
     next_id: Cell<u64>,
 }
 
-async fn talk(mut requests: mpsc::Receiver<Envelope>, mut frames: Frames, mut writer: Writer) {
-    let calls = Rc::new(Calls::default());
-    let answering = calls.clone();
-    let receive = async move {
+/// Connects to another process of the cluster and introduces itself.
+#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
+pub(crate) async fn dial(address: &str, hello: &Hello) -> io::Result<(Frames, Writer)> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    let (reader, writer) = socket.into_split();
+    let Stream { reader, mut writer, .. } = stream(reader, writer, address.to_owned());
+    let mut head = Encoder::new();
+    hello.put(&mut head);
+    writer.write(pack(Header { kind: kind::HELLO, ..Header::default() }, head)).await?;
+    let mut frames = Frames::new(reader);
+    // A process that does not want us closes without a word.
+    greeting(&mut frames).await?;
+    Ok((frames, writer))
+}
+
+async fn greeting(frames: &mut Frames) -> io::Result<Greeting> {
+    let first = frames.next().await?.ok_or(io::ErrorKind::ConnectionReset)?;
+    if first.header.kind != kind::GREETING {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    from_bytes(&first.head).map_err(garbled)
+}
+
+/// How the other side is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// The connection is given up when nothing came for so long; signs of life are asked for.
+    pub(crate) silence_max: Duration,
+}
+
+/// Sends `next` and what comes in by `requests`, and brings the answers, until the connection ends or
+/// nobody can ask any more. Calls that are open then are lost.
+pub(crate) async fn talk(
+    mut next: Option<Envelope>,
+    requests: &mut mpsc::Receiver<Envelope>,
+    mut frames: Frames,
+    mut writer: Writer,
+    watch: Option<Watch>,
+) {
+    let calls = Calls::default();
+    let is_heard = Cell::new(true);
+    let receive = async {
         while let Ok(Some(frame)) = frames.next().await {
-            let call = answering.open.borrow_mut().remove(&frame.header.call_id);
+            is_heard.set(true);
+            let call = calls.open.borrow_mut().remove(&frame.header.call_id);
             if let Some(call) = call {
                 call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
             }
         }
     };
-    let send = async move {
-        while let Some(envelope) = requests.recv().await {
-            let mut parts = calls.begin(envelope);
+    let listen = async {
+        let Some(Watch { silence_max }) = watch else { return pending().await };
+        loop {
+            is_heard.set(false);
+            pause(silence_max).await;
+            if !is_heard.get() {
+                return;
+            }
+        }
+    };
+    let send = async {
+        loop {
+            let mut parts = next.take().map(|envelope| calls.begin(envelope)).unwrap_or_default();
             // Whatever else waits goes out in the same call.
             while let Ok(envelope) = requests.try_recv() {
                 parts.extend(calls.begin(envelope));
             }
+            if parts.is_empty() && watch.is_some() {
+                parts = pack(Header { kind: kind::PING, ..Header::default() }, Encoder::new());
+            }
             if writer.write(parts).await.is_err() {
                 return;
+            }
+            let waited = match watch {
+                Some(Watch { silence_max }) => within(silence_max / 4, requests.recv()).await,
+                None => Some(requests.recv().await),
+            };
+            match waited {
+                Some(Some(envelope)) => next = Some(envelope),
+                Some(None) => break,
+                None => {}
             }
         }
         // The door is gone, but its last calls may still be open: wait for their answers.
         while !calls.open.borrow().is_empty() {
-            pause().await;
+            pause(LAST_ANSWERS_PAUSE).await;
         }
     };
-    futures::future::select(Box::pin(receive), Box::pin(send)).await;
+    let mut ends = [receive.boxed_local(), listen.boxed_local(), send.boxed_local()];
+    futures::future::select_all(&mut ends).await;
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(duration, work).await.ok()
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
@@ -125,8 +192,8 @@ async fn do_all(mut work_to_do: mpsc::Receiver<Work>) {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn pause() {
-    tokio::time::sleep(Duration::from_millis(1)).await;
+async fn pause(duration: Duration) {
+    tokio::time::sleep(duration).await;
 }
 
 impl Calls {

@@ -4,6 +4,7 @@ use std::io;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
+use crate::ids::VolumeId;
 use crate::net::Reader;
 use crate::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
 
@@ -22,6 +23,12 @@ pub(super) mod kind {
     pub(in super::super) const REQUEST: u8 = 2;
     /// The reply to the call of the same id.
     pub(in super::super) const REPLY: u8 = 3;
+    /// A process of the cluster introduces itself: the head is a [`Hello`](super::Hello).
+    pub(in super::super) const HELLO: u8 = 4;
+    /// Asks for a sign of life.
+    pub(in super::super) const PING: u8 = 5;
+    /// The sign.
+    pub(in super::super) const PONG: u8 = 6;
 }
 
 crate::record! {
@@ -78,6 +85,23 @@ crate::record! {
     }
 }
 
+crate::record! {
+    /// What a process tells another one first, before it asks.
+    #[derive(Copy)]
+    pub struct Hello {
+        /// The volume of which both are.
+        volume: VolumeId,
+        /// Who connects.
+        process: u32,
+        /// Its life.
+        incarnation: u64,
+        /// To whom.
+        wanted: u32,
+        /// Its life: another one, at the same address, is not asked.
+        wanted_incarnation: u64,
+    }
+}
+
 /// A received frame.
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -106,7 +130,7 @@ pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
 }
 
 /// Takes frames out of a stream.
-pub(super) struct Frames {
+pub(crate) struct Frames {
     reader: Box<dyn Reader>,
     buffer: BytesMut,
 }

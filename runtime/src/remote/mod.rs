@@ -10,5 +10,6 @@ mod frame;
 mod server;
 
 pub use client::connect;
-pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Greeting, Header};
-pub use server::serve;
+pub(crate) use client::{Watch, dial, talk};
+pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Greeting, Header, Hello};
+pub use server::{serve, serve_processes};

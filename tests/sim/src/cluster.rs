@@ -200,38 +200,68 @@ impl Cluster {
         }
     }
 
-    /// Starts `node` again, which may be dead or alive, while all others live on. In a new epoch, so
-    /// that nothing which was on its way to or from its last life is done any more.
-    pub(super) async fn restart_one(&self, node: NodeId, phases: Phases) -> Result<(), StackError> {
+    /// Starts `nodes` again, which may be dead or alive, while all others live on. In a new epoch, so
+    /// that nothing which was on its way to or from their last lives is done any more.
+    pub(super) async fn restart_some(
+        &self,
+        nodes: &[NodeId],
+        phases: Phases,
+    ) -> Result<(), StackError> {
         self.epoch.set(self.epoch.get() + 1);
         let epoch = Epoch(self.epoch.get());
         self.world.set_epoch(epoch);
-        self.world.restart(node);
+        for node in nodes {
+            self.world.restart(*node);
+            self.mounted.borrow_mut().remove(node);
+        }
         let applications = (0..APPLICATIONS).map(NodeId::application);
         for other in self.nodes().into_iter().chain(applications) {
             self.world.tell_epoch(other, epoch);
         }
+        let (geometry, served) = (self.geometry, Epoch(self.served.get()));
+        let disks = nodes.iter().filter_map(|node| match node.kind() {
+            NodeKind::Disk(index) => Some(self.paths().swap_remove(index as usize)),
+            _ => None,
+        });
+        let disk_nodes = nodes.iter().filter(|node| matches!(node.kind(), NodeKind::Disk(_)));
+        let serving = disk_nodes.zip(disks).map(|(node, paths)| {
+            self.on(*node, move |context| node::serve_disks(context, geometry, served, paths))
+        });
+        try_join_all(serving).await?;
+        self.start_some(nodes, phases).await
+    }
+
+    /// Brings up the file-system nodes among `nodes`, in the phases of the product.
+    async fn start_some(&self, nodes: &[NodeId], phases: Phases) -> Result<(), StackError> {
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
-        if let NodeKind::Disk(index) = node.kind() {
-            let paths = self.paths().swap_remove(index as usize);
-            let served = Epoch(self.served.get());
-            return self
-                .on(node, move |context| node::serve_disks(context, geometry, served, paths))
-                .await;
+        let nodes = || nodes.iter().copied().filter(|node| matches!(node.kind(), NodeKind::Fs(_)));
+        for node in nodes() {
+            self.on(node, move |context| async move {
+                node::serve_cache(&context, geometry, cache_bytes);
+                Ok(())
+            })
+            .await?;
         }
-        self.mounted.borrow_mut().remove(&node);
-        let mounted = self.mounted.clone();
-        self.on(node, move |context| async move {
-            node::serve_cache(&context, geometry, cache_bytes);
-            if phases == Phases::All {
-                let meta = node::serve_metadata(context.clone(), geometry).await?;
+        if phases == Phases::Stripes {
+            return Ok(());
+        }
+        let mounting = nodes().map(|node| {
+            let mounted = self.mounted.clone();
+            self.on(node, move |context| async move {
+                let meta = node::serve_metadata(context, geometry).await?;
                 mounted.borrow_mut().insert(node, meta);
+                Ok(())
+            })
+        });
+        try_join_all(mounting).await?;
+        let joining = nodes().map(|node| {
+            self.on(node, move |context| async move {
                 node::rejoin(context.clone()).await?;
                 node::serve_files(&context, geometry);
-            }
-            Ok(())
-        })
-        .await
+                Ok(())
+            })
+        });
+        try_join_all(joining).await.map(drop)
     }
 
     /// Brings up the layers, in the phases of the product.

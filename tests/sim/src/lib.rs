@@ -301,7 +301,9 @@ impl Case {
         let scene = Scene::new(seed, layout, nemesis, workload.phases());
         let together = workload.tolerance(seed).restarts == Restarts::None
             && Rng::new(seed ^ TOGETHER_SALT).chance(2, 3);
-        scene.cluster.world().let_nodes_die_together(together);
+        if together {
+            scene.cluster.world().set_processes(1);
+        }
         if self.planted == Some(Planted::LyingDisks) {
             plant_lying_disks(&scene);
         }

@@ -74,6 +74,8 @@ pub(super) struct Nemesis {
     read_errors_before: Cell<u64>,
     restarts: Cell<u64>,
     heavy: Cell<bool>,
+    /// In how many processes the nodes live, if some share one.
+    processes: Option<u32>,
 }
 
 impl std::fmt::Debug for Nemesis {
@@ -124,6 +126,7 @@ impl Nemesis {
     pub(super) fn new(seed: u64, tolerance: Tolerance, source: Source, record: Record) -> Self {
         let mut rng = Rng::new(seed ^ 0x000F_A017);
         let mut more = Rng::new(seed ^ MORE_SALT);
+        let mut processes = Rng::new(seed ^ PROCESSES_SALT);
         let pause_max_us = 10_000 << rng.below(6);
         Self {
             source,
@@ -140,6 +143,8 @@ impl Nemesis {
             read_errors_before: Cell::new(0),
             restarts: Cell::new(0),
             heavy: Cell::new(false),
+            processes: (tolerance.restarts == Restarts::All && processes.chance(1, 2))
+                .then(|| 1 + processes.below(3) as u32),
         }
     }
 
@@ -184,7 +189,12 @@ impl Nemesis {
     /// The faults of the whole run: how messages fare.
     pub(super) fn prepare(&self, cluster: &Cluster) {
         let nodes = cluster.nodes();
-        for item in self.plan(Part::Setup, |rng| draw_setup(rng, &nodes)) {
+        let draw = |rng: &mut Rng| {
+            let mut strikes = draw_setup(rng, &nodes);
+            strikes.extend(self.processes.map(|count| (0, Strike::Processes { count })));
+            strikes
+        };
+        for item in self.plan(Part::Setup, draw) {
             self.strike(cluster, &item.strike);
         }
     }
@@ -246,10 +256,13 @@ impl Nemesis {
             if scene.is_over() {
                 return;
             }
-            if keeps_power {
-                world.kill(node);
-            } else {
-                world.crash(node);
+            let nodes = world.process_of(node);
+            for node in &nodes {
+                if keeps_power {
+                    world.kill(*node);
+                } else {
+                    world.crash(*node);
+                }
             }
             self.restarts.set(self.restarts.get() + 1);
             // A disk that was told to fail a read may be met by the start: once more, then.
@@ -262,7 +275,7 @@ impl Nemesis {
                     // What it was given since the last try is lost.
                     self.restarts.set(self.restarts.get() + 1);
                 }
-                let started = scene.cluster.restart_one(node, scene.phases()).await;
+                let started = scene.cluster.restart_some(&nodes, scene.phases()).await;
                 match started {
                     Ok(()) => break,
                     Err(_) if scene.is_powerless() || scene.is_hopeless() => return,
@@ -422,6 +435,7 @@ impl Nemesis {
             Strike::SlowDisk { disk, factor } => world.disk(disk).slow(*factor),
             Strike::Clog { node } => world.clog(*node),
             Strike::Unclog { node } => world.unclog(*node),
+            Strike::Processes { count } => world.set_processes(*count),
             Strike::Jump { node, seconds } => world.jump_clock(*node, *seconds),
             Strike::FailRead { disk, after } => {
                 self.read_errors.set(self.read_errors.get() + 1);
@@ -454,6 +468,8 @@ impl Nemesis {
 
 /// Chosen so that the seeds that failed once keep the faults with which they did.
 const MORE_SALT: u64 = 0x00E7_7A68;
+/// The same for seeds whose nodes share processes.
+const PROCESSES_SALT: u64 = 0x0009_40CE;
 /// Starts of one node until it comes back, at most.
 const STARTS_MAX: u32 = 100;
 /// A node that restarts is away for so long, at most.

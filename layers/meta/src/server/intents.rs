@@ -130,14 +130,27 @@ impl Intents {
         }
     }
 
+    /// In which lives the nodes had applied their effects of these intents when they were looked at.
+    fn lives_of(&self, numbers: &[u64]) -> BTreeMap<u64, BTreeMap<u32, u64>> {
+        let open = self.open.borrow();
+        let lives = |number: &u64| Some((*number, open.get(number)?.lives.clone()));
+        numbers.iter().filter_map(lives).collect()
+    }
+
     /// Are the effects of an intent durable everywhere, where `told` says in which lives nodes have
-    /// made theirs so? If a node has applied them in another life, the intent is left to be sent again.
-    fn is_durable(&self, number: u64, told: &BTreeMap<u32, u64>) -> bool {
+    /// made so what they had applied in `lives`? If a node has applied them in another life, the intent
+    /// is left to be sent again.
+    fn is_durable(
+        &self,
+        number: u64,
+        lives: &BTreeMap<u32, u64>,
+        told: &BTreeMap<u32, u64>,
+    ) -> bool {
         let mut open = self.open.borrow_mut();
         let Some(open) = open.get_mut(&number) else { return false };
         let mut durable = true;
         for node in open.effects.keys() {
-            match (told.get(node), open.lives.get(node)) {
+            match (told.get(node), lives.get(node)) {
                 (Some(now), Some(then)) if now == then => {}
                 (Some(_), _) => {
                     durable = false;
@@ -519,7 +532,9 @@ impl MetaServer {
         if let Err(error) = self.finish(self.intents.at_stage(Stage::Left), false).await {
             tracing::warn!(%error, "an intent cannot be finished yet");
         }
-        let mut applied = self.intents.at_stage(Stage::Applied);
+        // Before anybody is asked: what is applied once more meanwhile may not be durable.
+        let lives = self.intents.lives_of(&self.intents.at_stage(Stage::Applied));
+        let mut applied: Vec<u64> = lives.keys().copied().collect();
         let mut nodes: BTreeSet<u32> = self.intents.untold.borrow().keys().copied().collect();
         nodes.extend(applied.iter().flat_map(|&number| self.intents.nodes_of(number)));
         let below = self.intents.retired_below.get();
@@ -530,7 +545,7 @@ impl MetaServer {
         let told: BTreeMap<u32, u64> = join_all(told).await.into_iter().flatten().collect();
         let is_told = |node: &u32, last: &u64| told.contains_key(node) && *last < below;
         self.intents.untold.borrow_mut().retain(|node, last| !is_told(node, last));
-        applied.retain(|&number| self.intents.is_durable(number, &told));
+        applied.retain(|number| self.intents.is_durable(*number, &lives[number], &told));
         if !applied.is_empty() {
             self.delete_promises(&applied).await?;
             self.intents.retired(&applied);

@@ -100,7 +100,7 @@ pub(super) struct Recorded {
 /// Makes the volume on which all workloads begin.
 pub(super) fn make(shape: Shape) -> Disks {
     let cluster = Cluster::new(SEED, shape.layout());
-    cluster.world().let_nodes_die_together(true);
+    cluster.world().set_processes(1);
     let world = cluster.world().clone();
     world.run(async {
         cluster.format(Phases::All).await.expect("a fresh volume can be made");
@@ -127,7 +127,7 @@ pub(super) fn setup() -> impl Iterator<Item = (u64, Op)> {
 /// A cluster on these disks; nothing is served yet.
 pub(super) fn open(shape: Shape, disks: &Disks, epoch: u64) -> Cluster {
     let cluster = Cluster::before_epoch(SEED, shape.layout(), epoch);
-    cluster.world().let_nodes_die_together(true);
+    cluster.world().set_processes(1);
     for (path, disk) in cluster.disk_paths().iter().zip(disks) {
         cluster.world().disk(path).restore(disk);
     }

@@ -275,9 +275,10 @@ impl Holds<'_> {
             let options = OpenOptions::new().write(true).create(true);
             let made = self.ask(async || system.open(&other, options).await).await?;
             made.unwrap_or_else(|error| panic!("{other} cannot be made: {error}"));
-            let renamed = self.rename(&system, &other, path, restarts).await?;
+            self.rename(&system, &other, path).await?;
             self.ask(async || system.sync().await).await?.expect("all can be made durable");
-            return Ok(renamed);
+            // A node that restarted before that has lost what it had answered.
+            return Ok(self.scene.restarts() == restarts);
         }
         loop {
             match self.ask(async || system.remove_file(path).await).await? {
@@ -299,8 +300,7 @@ impl Holds<'_> {
         system: &FileSystem<Mortal>,
         from: &str,
         to: &str,
-        restarts: u64,
-    ) -> Result<bool, PowerCut> {
+    ) -> Result<(), PowerCut> {
         for _ in 0..TRIES_MAX {
             let renamed = system.rename(from, to).await;
             if self.scene.is_powerless() {
@@ -308,7 +308,7 @@ impl Holds<'_> {
             }
             match renamed {
                 Ok(()) | Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => {
-                    return Ok(self.scene.restarts() == restarts);
+                    return Ok(());
                 }
                 Err(Error { cause: Cause::FileIo(error), .. }) if self.scene.excuses(error) => {}
                 Err(error) => panic!("{from} cannot be renamed: {error}"),

@@ -127,6 +127,9 @@ impl Fields<'_> {
 strikes! {
     /// The seed decides which ready task runs next, for the whole run.
     Shuffle "shuffle" {}
+    /// Nodes live in so many processes: those of one kind whose indices leave the same rest die and
+    /// come back together, and know it.
+    Processes "processes" { count: u32 }
     /// How messages fare from now on. Lost, doubled and damaged ones are requests that change nothing,
     /// or have a call id: of applications only, or of all nodes.
     Network "network" {
@@ -186,8 +189,8 @@ strikes! {
     Exchange "exchange" { disk: String, other: String }
     /// All processes die, the disks keep their power. A round ends with it.
     Die "die" {}
-    /// A node dies, with the power of its disks unless they keep it, and starts again while all others
-    /// live on. One at a time: those that come too early wait.
+    /// The process of a node dies, with the power of its disks unless they keep it, and starts again
+    /// while all others live on. One at a time: those that come too early wait.
     Restart "restart" { node: NodeId, for_us: u64, keeps_power: bool }
     /// The power of everything goes. A round ends with it.
     Power "power" {}

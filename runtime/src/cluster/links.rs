@@ -1,0 +1,141 @@
+//! The links of one thread to the other processes of the volume.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::routes::{Process, Routes};
+use crate::ids::NodeId;
+use crate::mail::Envelope;
+use crate::protocol::Undelivered;
+use crate::remote::{Hello, Watch, dial, talk};
+
+/// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
+const QUEUE_MAX: usize = 4096;
+/// A process that does not take a connection for so long is not there.
+const DIAL_TIME_MAX: Duration = Duration::from_secs(1);
+/// So long nothing is tried after a connection has failed; the answer is `Unreachable` then.
+const REST: Duration = Duration::from_millis(20);
+/// A process from which nothing was heard for so long while calls are open, or pings, is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// The links of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    routes: Option<Routes>,
+    /// By the number of the process.
+    open: BTreeMap<u32, Rc<Link>>,
+}
+
+impl Links {
+    /// From now on others are reached by `routes`. Returns the links that lead nowhere any more: their
+    /// open calls are lost when they are dropped.
+    #[must_use]
+    pub(crate) fn set_routes(&mut self, routes: &Routes) -> Vec<Rc<Link>> {
+        let (open, closed) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|(_, link)| routes.has(&link.process));
+        self.open = open;
+        self.routes = Some(routes.clone());
+        BTreeMap::into_values(closed).collect()
+    }
+
+    /// The link to the process of `node`, if there is one.
+    pub(crate) fn to(&mut self, node: NodeId) -> Option<Rc<Link>> {
+        let routes = self.routes.as_ref()?;
+        let process = routes.host(node)?;
+        if let Some(link) = self.open.get(&process.number) {
+            return Some(link.clone());
+        }
+        let me = routes.me()?;
+        let hello = Hello {
+            volume: routes.volume(),
+            process: me.number,
+            incarnation: me.incarnation,
+            wanted: process.number,
+            wanted_incarnation: process.incarnation,
+        };
+        let link = Rc::new(Link::open(process.clone(), hello));
+        self.open.insert(process.number, link.clone());
+        Some(link)
+    }
+}
+
+/// Requests to one life of one process, by a connection that is made anew when it breaks.
+#[derive(Debug)]
+pub(crate) struct Link {
+    process: Arc<Process>,
+    requests: mpsc::Sender<Envelope>,
+    work: AbortHandle,
+}
+
+impl Link {
+    #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
+    fn open(process: Arc<Process>, hello: Hello) -> Self {
+        let (requests, to_send) = mpsc::channel(QUEUE_MAX);
+        let work = tokio::task::spawn_local(keep(process.clone(), hello, to_send)).abort_handle();
+        Self { process, requests, work }
+    }
+
+    /// Sends a request on its way, or refuses it.
+    pub(crate) fn send(&self, envelope: Envelope) {
+        use mpsc::error::TrySendError;
+        match self.requests.try_send(envelope) {
+            Ok(()) => {}
+            Err(TrySendError::Full(envelope)) => envelope.message.refuse(Undelivered::Busy),
+            Err(TrySendError::Closed(envelope)) => {
+                envelope.message.refuse(Undelivered::Unreachable);
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+/// Keeps one link: connects when there is something to send.
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+async fn keep(process: Arc<Process>, hello: Hello, mut requests: mpsc::Receiver<Envelope>) {
+    while let Some(first) = requests.recv().await {
+        let dialled = tokio::time::timeout(DIAL_TIME_MAX, dial(&process.address, &hello)).await;
+        match dialled {
+            Ok(Ok((frames, writer))) => {
+                let watch = Watch { silence_max: SILENCE_MAX };
+                talk(Some(first), &mut requests, frames, writer, Some(watch)).await;
+                tracing::debug!(process = process.number, "a link has ended");
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(process = process.number, %error, "no link");
+                first.message.refuse(Undelivered::Unreachable);
+                rest(&mut requests).await;
+            }
+            Err(_) => {
+                first.message.refuse(Undelivered::Unreachable);
+                rest(&mut requests).await;
+            }
+        }
+    }
+}
+
+/// Refuses everything for a while.
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+async fn rest(requests: &mut mpsc::Receiver<Envelope>) {
+    let mut rested = std::pin::pin!(tokio::time::sleep(REST).fuse());
+    loop {
+        futures::select_biased! {
+            () = rested => return,
+            next = requests.recv().fuse() => match next {
+                Some(envelope) => envelope.message.refuse(Undelivered::Unreachable),
+                None => return,
+            },
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Which process hosts which node, in one epoch.
+
+use std::sync::Arc;
+
+use crate::Table;
+use crate::ids::{Epoch, NodeId, VolumeId};
+
+/// Application nodes of one process, at most: so far apart are the numbers of different processes.
+const APPLICATIONS_MAX: u32 = 1 << 16;
+
+/// One life of one process of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number in the volume.
+    pub number: u32,
+    /// Drawn when it started: a process that comes back is another.
+    pub incarnation: u64,
+    /// `host:port` where it answers.
+    pub address: String,
+}
+
+/// The first number of an application node of process `number`.
+pub(crate) fn first_application(number: u32) -> u32 {
+    number.saturating_mul(APPLICATIONS_MAX)
+}
+
+/// How the nodes of other processes are reached, in one epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    volume: VolumeId,
+    epoch: Epoch,
+    me: Option<Process>,
+    hosts: Table<NodeId, Arc<Process>>,
+}
+
+impl Routes {
+    /// Nodes without a process are unreachable.
+    pub fn new(
+        volume: VolumeId,
+        epoch: Epoch,
+        me: Process,
+        hosts: impl IntoIterator<Item = (NodeId, Arc<Process>)>,
+    ) -> Self {
+        Self { volume, epoch, me: Some(me), hosts: hosts.into_iter().collect() }
+    }
+
+    /// The epoch in which it is so.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// The process whose routes these are; `None` if there is no other.
+    pub(crate) fn me(&self) -> Option<&Process> {
+        self.me.as_ref()
+    }
+
+    /// Is there a process, other than this one, that hosts `node`?
+    pub(crate) fn leads_to(&self, node: NodeId) -> bool {
+        self.host(node).is_some()
+    }
+
+    /// The process, other than this one, that hosts `node`.
+    pub(crate) fn host(&self, node: NodeId) -> Option<&Arc<Process>> {
+        self.hosts.get(&node).filter(|host| Some(&***host) != self.me.as_ref())
+    }
+
+    /// Does this life of a process host any node?
+    pub(crate) fn has(&self, process: &Process) -> bool {
+        self.hosts.values().any(|host| **host == *process)
+    }
+}
