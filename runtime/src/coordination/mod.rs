@@ -20,6 +20,8 @@
 //!   last [`keep_alive`](Coordination::keep_alive) that the engine took, by the engine's clock, or later.
 //! - A watch brings all changes, each once, in the order of their versions, or says that it missed some.
 
+#[cfg(feature = "etcd")]
+mod etcd;
 mod records;
 mod sled;
 
@@ -31,6 +33,8 @@ use futures::future::LocalBoxFuture;
 use crate::ids::Epoch;
 use crate::wire::{Decoder, Encoder, Malformed, Wire, from_bytes, to_bytes};
 
+#[cfg(feature = "etcd")]
+pub use etcd::{Etcd, EtcdConfig, Tls};
 pub use records::{CHANGES_KEPT_MAX, Records};
 pub use sled::Sled;
 
@@ -233,8 +237,9 @@ pub trait Coordination {
 
 /// A stream of changes.
 pub trait Watch {
-    /// The next change. After an error the watch is over: watch again from the last version seen.
-    /// Dropping the future loses nothing.
+    /// The next change. After an error the watch is over: watch again from the last version seen (before
+    /// an error that is not safe: changes that were made at once have one version). The connection may be
+    /// gone without a sign, so who watches also reads now and then. Dropping the future loses nothing.
     fn next(&mut self) -> Answer<'_, Change>;
 }
 

@@ -171,6 +171,13 @@ impl Records {
         Ok(())
     }
 
+    /// All leases begin anew at `now`: of an engine that was away, while nobody could keep any alive.
+    pub fn extend_all(&mut self, now: Duration) {
+        for lease in self.leases.values_mut() {
+            lease.over_at = now + lease.length;
+        }
+    }
+
     /// See [`Coordination::revoke`](super::Coordination::revoke).
     pub fn revoke(&mut self, lease: LeaseId) {
         let keys = self.leases.remove(&lease).map(|lease| lease.keys).unwrap_or_default();
