@@ -229,7 +229,7 @@ fn seal<T: Wire>(value: &T) -> Vec<u8> {
 }
 
 /// The value in a record of a cluster.
-pub fn open_record<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
+fn open_record<T: Wire>(bytes: &[u8]) -> Result<T, Malformed> {
     let (sealed, checksum) = bytes.split_last_chunk::<4>().ok_or(Malformed("short record"))?;
     if crc32c(sealed) != u32::from_le_bytes(*checksum) {
         return Err(Malformed("the checksum of a record is wrong"));

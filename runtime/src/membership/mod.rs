@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `map.rs` | the node map, what a member says of itself, and their bytes |
 //! | `plan.rs` | from one map to the next: who joins, leaves, dies, comes back |
-//! | `keeper.rs` | the protocol: a process keeps its lease, and knows what it may serve |
+//! | `keeper/` | the protocol: a process keeps its lease, and knows what it may serve |
+//! | `command.rs` | what an operator does: making the first map, letting a process leave |
 //!
 //! # How a node changes its process
 //!
@@ -15,10 +16,15 @@
 //! process that cannot renew its lease stops before that. So two processes never serve a node
 //! at one time; what a clock that runs wildly could still do is stopped by the epoch at the disk nodes (D8).
 
+mod command;
+mod keeper;
 mod map;
 mod plan;
 
-pub use map::{
-    ADDRESSES_MAX, Member, NodeMap, PROCESSES_MAX, Process, ProcessId, Seat, open_record,
+pub use command::{CommandError, found, leave, node_map};
+pub use keeper::{
+    CALL_TIME_MAX, Duties, Event, GATHER, Keeper, LEASE, LOOK_EVERY, MARGIN, PROPOSE_STEP,
+    RENEW_EVERY,
 };
+pub use map::{ADDRESSES_MAX, Member, NodeMap, PROCESSES_MAX, Process, ProcessId, Seat};
 pub use plan::{Founder, MOVES_AT_ONCE_MAX, PlanError};
