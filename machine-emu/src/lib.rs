@@ -31,6 +31,7 @@
 //! | `stream.rs` | byte streams from outside |
 //! | `events.rs`, `tasks.rs`, `alarm.rs`, `slab.rs` | the executor |
 //! | `trace.rs` | the running hash and the counters |
+//! | `engine.rs` | a coordination engine at one of the nodes |
 //! | `jmachine/` | what the J-Machine costs: processors, links, disks |
 //!
 //! ```
@@ -49,6 +50,7 @@ mod clock;
 mod core;
 mod cpu;
 mod disk;
+mod engine;
 mod events;
 pub mod jmachine;
 mod link;
@@ -65,6 +67,7 @@ pub use crate::core::Shape;
 pub use disk::{
     DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, SECTOR_SIZE, Survival,
 };
+pub use engine::{EngineStore, SimulatedEngine};
 pub use link::{LinkError, MeshSetup};
 pub use network::{LinkTiming, NetworkFaults, NetworkTiming};
 pub use stream::StreamFaults;

@@ -23,7 +23,8 @@
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `cluster/` | the nodes of other processes |
 //! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
-//! | `coordination.rs` | who opened the volume, and in which epoch |
+//! | `coordination/` | small records that all processes agree on: the trait, its engines |
+//! | `membership/` | who is there, who serves which node: the node map, its plans, the keeper |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
 
 pub mod buffer;
@@ -38,6 +39,7 @@ pub mod host;
 pub mod ids;
 pub mod machine;
 pub mod mail;
+pub mod membership;
 pub mod net;
 pub mod protocol;
 pub mod remote;

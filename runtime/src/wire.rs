@@ -241,6 +241,22 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
+/// Length in bytes (u32), then UTF-8.
+impl Wire for String {
+    fn put(&self, out: &mut Encoder) {
+        put_length(self.len(), out);
+        out.bytes(self.as_bytes());
+    }
+    fn take(input: &mut Decoder) -> Result<Self, Malformed> {
+        let length = u32::take(input)? as usize;
+        let text = std::str::from_utf8(input.bytes(length)?);
+        text.map(Self::from).map_err(|_| Malformed("text is not UTF-8"))
+    }
+    fn sample(rng: &mut Rng) -> Self {
+        (0..rng.below(5)).map(|_| char::from(b'a' + rng.below(26) as u8)).collect()
+    }
+}
+
 /// Length (u32) in the head, content in the bulk.
 impl Wire for Bytes {
     fn put(&self, out: &mut Encoder) {

@@ -8,13 +8,12 @@ use blockio::{BlockClient, Geometry, Stripes};
 use futures::executor::block_on;
 use futures::future::join_all;
 use meta::audit::{Data, Flaw, NodeAudit, Summary, read_node};
-use runtime::coordination::Coordination as _;
+use runtime::coordination::last_epoch;
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
-use runtime::wire::from_bytes;
 use runtime::{Context, Epoch, NodeId};
 
 use super::boot::disk_paths;
-use super::volume::{SERVED_KEY, TRANSFER_BYTES, cores, identify_disks, recorded};
+use super::volume::{TRANSFER_BYTES, cores, identify_disks, recorded, served};
 use super::{StackError, node};
 
 /// How far a check has come.
@@ -68,8 +67,7 @@ pub fn check(directory: &Path, options: &CheckOptions) -> Result<Checked, StackE
     let engine = directory.coordination_if_sound()?;
     let mut known = (None, Epoch(0), Epoch(0));
     if let Some(engine) = &engine {
-        let served = engine.get(SERVED_KEY)?.and_then(|served| from_bytes(&served).ok());
-        known = (recorded(engine)?, engine.last_epoch()?, Epoch(served.unwrap_or(0)));
+        known = (recorded(engine)?, block_on(last_epoch(engine))?, Epoch(served(engine)?));
     }
     let (geometry, epoch, served) = if let (Some(geometry), epoch, served) = known {
         (geometry, epoch, served)

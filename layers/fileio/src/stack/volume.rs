@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use blockio::{DiskError, Geometry, GeometryError};
 use futures::executor::block_on;
 use meta::store::StoreError;
-use runtime::coordination::{Coordination as _, Sled};
+use runtime::coordination::{Coordination as _, Sled, next_epoch};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory, new_volume_id};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Epoch, NodeId};
@@ -18,7 +18,7 @@ use super::{FormatOptions, RunOptions, Running, StackError};
 const VOLUME_KEY: &str = "volume";
 
 /// The key of the last epoch that was durable on all disks.
-pub(super) const SERVED_KEY: &str = "served";
+const SERVED_KEY: &str = "served";
 
 /// Buffers for transfers under way, besides the cache.
 pub(super) const TRANSFER_BYTES: usize = 256 << 20;
@@ -71,8 +71,8 @@ fn fill(
 
     // The record makes it a volume: last, so that a format that was cut off can be repeated.
     let engine = directory.coordination()?;
-    engine.put(VOLUME_KEY, &to_bytes(&geometry))?;
-    engine.next_epoch(epoch)?;
+    block_on(engine.put(VOLUME_KEY, &to_bytes(&geometry)))?;
+    block_on(next_epoch(&engine, epoch))?;
     Ok(geometry)
 }
 
@@ -108,15 +108,14 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, St
         Some(geometry) => (geometry, Epoch(0)),
         None => rebuild(&directory, &engine)?,
     };
-    let served = engine.get(SERVED_KEY)?.and_then(|served| from_bytes(&served).ok());
-    let served = Epoch(served.unwrap_or(0));
-    let epoch = engine.next_epoch(seen)?;
+    let served = Epoch(served(&engine)?);
+    let epoch = block_on(next_epoch(&engine, seen))?;
     let machine = start(&geometry, epoch, options)?;
     boot_disks(&machine, &geometry, served, &disk_paths(&directory, &geometry))?;
     let examined = examine_nodes(&machine, &geometry);
     examined.map_err(|error| with_path(error, &directory, &geometry))?;
     // Nothing was written in this epoch yet: a disk that does not know it misses nothing.
-    engine.put(SERVED_KEY, &to_bytes(&epoch.0))?;
+    block_on(engine.put(SERVED_KEY, &to_bytes(&epoch.0)))?;
     drop(engine);
     let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
     booted.map_err(|error| with_path(error, &directory, &geometry))?;
@@ -142,15 +141,21 @@ fn with_path(error: StackError, directory: &VolumeDirectory, geometry: &Geometry
 }
 
 pub(super) fn recorded(engine: &Sled) -> Result<Option<Geometry>, StackError> {
-    let record = engine.get(VOLUME_KEY)?;
-    Ok(record.and_then(|record| from_bytes(&record).ok()))
+    let record = block_on(engine.get(VOLUME_KEY))?;
+    Ok(record.and_then(|record| from_bytes(&record.value).ok()))
+}
+
+/// The last epoch that was durable on all disks, 0 if that is not known.
+pub(super) fn served(engine: &Sled) -> Result<u64, StackError> {
+    let record = block_on(engine.get(SERVED_KEY))?;
+    Ok(record.and_then(|record| from_bytes(&record.value).ok()).unwrap_or(0))
 }
 
 /// Finds out from the disks what the volume is, and in which epoch it was opened last.
 fn rebuild(directory: &VolumeDirectory, engine: &Sled) -> Result<(Geometry, Epoch), StackError> {
     tracing::warn!("the volume's record is missing; it is rebuilt from the disks");
     let (geometry, epoch) = identify_disks(directory, DiskAccess::from_environment()?)?;
-    engine.put(VOLUME_KEY, &to_bytes(&geometry))?;
+    block_on(engine.put(VOLUME_KEY, &to_bytes(&geometry)))?;
     Ok((geometry, epoch))
 }
 

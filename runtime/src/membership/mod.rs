@@ -1,0 +1,30 @@
+//! Who is there, and who serves which logical node (design D1, D8, D9).
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `map.rs` | the node map, what a member says of itself, and their bytes |
+//! | `plan.rs` | from one map to the next: who joins, leaves, dies, comes back |
+//! | `keeper/` | the protocol: a process keeps its lease, and knows what it may serve |
+//! | `command.rs` | what an operator does: making the first map, letting a process leave |
+//!
+//! # How a node changes its process
+//!
+//! Each map has an epoch and replaces the one before by compare-and-swap, so that there is one map per
+//! epoch. A node leaves a living process in two steps: *settling* (its process stops it and
+//! brings what it holds to the disks, nobody serves it, requests are told to try again), then *serving* by
+//! the other one. It leaves a dead process in one, once the lease of that process is over: a
+//! process that cannot renew its lease stops before that. So two processes never serve a node
+//! at one time; what a clock that runs wildly could still do is stopped by the epoch at the disk nodes (D8).
+
+mod command;
+mod keeper;
+mod map;
+mod plan;
+
+pub use command::{CommandError, found, leave, node_map};
+pub use keeper::{
+    CALL_TIME_MAX, Duties, Event, GATHER, Keeper, LEASE, LOOK_EVERY, MARGIN, PROPOSE_STEP,
+    RENEW_EVERY,
+};
+pub use map::{ADDRESSES_MAX, Member, NodeMap, PROCESSES_MAX, Process, ProcessId, Seat};
+pub use plan::{Founder, MOVES_AT_ONCE_MAX, PlanError};
