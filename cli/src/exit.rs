@@ -16,6 +16,8 @@ const VOLUME: u8 = 3;
 
 /// A check has found flaws.
 const FLAWED: u8 = 4;
+/// A process of a cluster lost its lease.
+const FENCED: u8 = 5;
 
 /// The exit codes, for the help.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
@@ -23,7 +25,8 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   1  an operation failed; what and why is on standard error
   2  the command line makes no sense
   3  the volume cannot be opened: not there, not a volume, or in use
-  4  a check has found flaws";
+  4  a check has found flaws
+  5  a process of a cluster could not say in time that it lives; start it again";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,12 @@ pub(crate) enum Failure {
     /// A volume is not as it must be; each flaw was told.
     #[error("volume {}: {count} flaws, nothing was changed; each is told above with what to do", volume.display())]
     Flawed { volume: PathBuf, count: u64 },
+    /// A process of a cluster must stop.
+    #[error(
+        "process {number} could not say in time that it lives, so others may serve its nodes now; \
+         start it again, and look at the way to etcd"
+    )]
+    Fenced { number: u32 },
     /// Some of many things failed; each was told.
     #[error("{failed} of {total} were not done; see the messages above")]
     Some { failed: usize, total: usize },
@@ -123,6 +132,7 @@ impl Failure {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
             Self::Flawed { .. } => FLAWED,
+            Self::Fenced { .. } => FENCED,
             Self::Serve { .. }
             | Self::Mount { .. }
             | Self::Inside { .. }

@@ -2,7 +2,10 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -51,6 +54,7 @@ pub struct Host {
     lent: RefCell<Vec<Rc<dyn Any>>>,
     running: Cell<usize>,
     requests: Cell<u64>,
+    over: Cell<bool>,
 }
 
 impl std::fmt::Debug for Host {
@@ -69,6 +73,7 @@ impl Host {
             lent: RefCell::default(),
             running: Cell::new(0),
             requests: Cell::new(0),
+            over: Cell::new(false),
         })
     }
 
@@ -87,6 +92,25 @@ impl Host {
     /// Requests of earlier epochs are refused from now on.
     pub fn set_epoch(&self, epoch: Epoch) {
         self.epoch.set(epoch);
+    }
+
+    /// Ends this life of the node: what it does goes no further than to its next await, and nothing
+    /// is answered any more.
+    pub(crate) fn end(&self) {
+        self.over.set(true);
+        // Servers hold contexts, which hold the machine.
+        self.ports.take();
+        self.lent.take();
+    }
+
+    /// Runs `work` as long as this life of the node lasts; `None` if it ends before.
+    pub(crate) fn within_life<T>(
+        self: Rc<Self>,
+        mut work: impl Future<Output = T> + Unpin + 'static,
+    ) -> impl Future<Output = Option<T>> + 'static {
+        poll_fn(move |cx| {
+            if self.over.get() { Poll::Ready(None) } else { Pin::new(&mut work).poll(cx).map(Some) }
+        })
     }
 
     /// Requests that run or wait at this node.
@@ -165,7 +189,10 @@ impl Host {
         };
         let span = host.span::<P>(&request);
         let handler = port.server.clone().handle(caller, request);
-        if span.is_disabled() { handler.await } else { handler.instrument(span).await }
+        let handler = host.clone().within_life(handler);
+        let reply =
+            if span.is_disabled() { handler.await } else { handler.instrument(span).await };
+        reply.unwrap_or_else(|| Undelivered::Lost.into())
     }
 
     fn span<P: Protocol>(&self, request: &P::Request) -> tracing::Span {

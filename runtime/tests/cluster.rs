@@ -8,7 +8,7 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use futures::future::join_all;
 use runtime::cluster::{Process, Routes};
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
+use runtime::remote::Me;
 use runtime::{Epoch, NodeId, Undelivered, VolumeId};
 use support::echo;
 
@@ -48,10 +49,11 @@ impl Member {
         let listening = machine.on_node(gate, move |context| async move {
             let listener = context.listen(&Address::Tcp("127.0.0.1:0".into())).await.unwrap();
             let address = listener.address().to_string();
-            let me = Process { number, incarnation, address: address.clone() };
+            let incarnation = AtomicU64::new(incarnation);
+            let me = Arc::new(Me { volume, number, incarnation });
             let serving = context.clone();
             context.task(async move {
-                let _ = runtime::remote::serve_processes(serving, listener, volume, me).await;
+                let _ = runtime::remote::serve_processes(serving, listener, me).await;
             });
             address
         });

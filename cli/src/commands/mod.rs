@@ -2,6 +2,7 @@
 
 mod cat;
 mod check;
+mod cluster;
 mod convert;
 mod demo;
 mod df;
@@ -56,6 +57,7 @@ enum Command {
     Sim(Box<sim::Sim>),
     Emulate(emulate::Emulate),
     Convert(convert::Convert),
+    Cluster(cluster::Cluster),
 }
 
 impl Program {
@@ -81,6 +83,7 @@ impl Program {
             Command::Sim(sim) => sim.run(session),
             Command::Emulate(emulate) => emulate.run(session),
             Command::Convert(convert) => convert.run(session),
+            Command::Cluster(cluster) => cluster.run(session),
         }
     }
 

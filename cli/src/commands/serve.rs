@@ -129,7 +129,7 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
 }
 
 /// A gateway at its node.
-struct Served {
+pub(super) struct Served {
     address: Address,
     /// What it shall export from now on. Told to stop by this being dropped.
     exports: mpsc::UnboundedSender<Exports>,
@@ -137,7 +137,12 @@ struct Served {
 }
 
 impl Served {
-    fn start(
+    /// Where it answers.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(super) fn start(
         running: &Running,
         address: SocketAddr,
         settings: Option<&Settings>,
@@ -176,7 +181,7 @@ impl Served {
         let _ = self.exports.unbounded_send(exports);
     }
 
-    fn stop(self) -> Result<(), ServeError> {
+    pub(super) fn stop(self) -> Result<(), ServeError> {
         drop(self.exports);
         Ok(block_on(self.stopped)??)
     }

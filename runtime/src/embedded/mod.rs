@@ -164,21 +164,48 @@ impl Embedded {
         nodes.insert(node, (address, thread));
     }
 
+    /// Ends the life of a node of this process. What it holds is lost like in a crash: let it settle first.
+    pub fn stop_node(&self, node: NodeId) {
+        let place = {
+            let mut nodes = self.shared.nodes.write().unwrap_or_else(PoisonError::into_inner);
+            nodes.remove(&node)
+        };
+        if let Some((_, thread)) = place {
+            self.shared.arbiters[thread].spawn_fn(move || thread::remove_host(node));
+        }
+    }
+
     /// The epoch by which this process lives.
     pub fn epoch(&self) -> Epoch {
         Epoch(self.shared.epoch.load(Relaxed))
     }
 
     /// From now on nodes of other processes are reached by `routes`, and the nodes of this one live in
-    /// their epoch. Requests under way to processes that are not among them are lost.
+    /// their epoch. Requests under way to processes that are not among them are lost. Returns when no
+    /// node answers requests of earlier epochs any more.
     pub fn set_routes(&self, routes: Routes) {
         let epoch = Epoch(self.shared.epoch.fetch_max(routes.epoch().0, Relaxed)).max(routes.epoch());
         let routes = Arc::new(routes);
         *self.shared.routes.write().unwrap_or_else(PoisonError::into_inner) = routes.clone();
+        let (told, all_told) = mpsc::channel::<()>();
         for arbiter in &self.shared.arbiters {
-            let routes = routes.clone();
-            arbiter.spawn_fn(move || thread::set_routes(&routes, epoch));
+            let (routes, told) = (routes.clone(), told.clone());
+            arbiter.spawn_fn(move || {
+                thread::set_routes(&routes, epoch);
+                drop(told);
+            });
         }
+        drop(told);
+        // Ends when each thread has dropped its end.
+        let _ = all_told.recv();
+    }
+
+    /// The nodes of this process, in their order.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let nodes = self.shared.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes: Vec<NodeId> = nodes.keys().copied().collect();
+        nodes.sort_unstable();
+        nodes
     }
 
     /// The thread of `node`.
@@ -192,7 +219,7 @@ impl Embedded {
     }
 
     /// Runs `work` on the thread of `node`. The future resolves to its result; `Err` if it
-    /// panicked or the machine stops.
+    /// panicked, or the node or the machine ends.
     pub fn on_node<F: Future<Output: Send> + 'static>(
         &self,
         node: NodeId,
@@ -200,8 +227,9 @@ impl Embedded {
     ) -> impl Future<Output = Result<F::Output, Undelivered>> + Send + 'static {
         let (done, result) = oneshot::channel();
         self.arbiter(node).spawn_fn(move || {
-            let work = work(thread::context(node));
-            thread::spawn(async move {
+            let context = thread::context(node);
+            let work = work(context.clone());
+            context.task(async move {
                 // Nobody may wait for the result any more.
                 let _ = done.send(work.await);
             });

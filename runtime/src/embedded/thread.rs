@@ -96,6 +96,14 @@ pub(super) fn add_host(node: NodeId, epoch: Epoch) -> Rc<Host> {
     host
 }
 
+/// Ends the life of a node of this thread.
+pub(super) fn remove_host(node: NodeId) {
+    let host = machine().hosts.borrow_mut().remove(&node);
+    if let Some(host) = host {
+        host.end();
+    }
+}
+
 /// The nodes of this thread live in `epoch` from now on, and others are reached by `routes`.
 pub(super) fn set_routes(routes: &Routes, epoch: Epoch) {
     let machine = machine();
@@ -189,8 +197,11 @@ impl Machine for Thread {
         self.rng.borrow_mut().bits()
     }
 
-    fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
-        spawn(task);
+    fn task(&self, node: NodeId, task: LocalBoxFuture<'static, ()>) {
+        match self.host(node) {
+            Some(host) => spawn(host.within_life(task).map(|_| ())),
+            None => spawn(task),
+        }
     }
 
     #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]

@@ -6,6 +6,7 @@
 //! | `disks/n0d0` ... | disk files, or links to disks elsewhere |
 //! | `coordination/` | the coordination store |
 //! | `mdfs.sock` | where the serving process answers |
+//! | `cluster` | this is not all of a volume: the directory of one process of a cluster |
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -20,6 +21,7 @@ const LOCK: &str = "mdfs.lock";
 const DISKS: &str = "disks";
 const COORDINATION: &str = "coordination";
 const SOCKET: &str = "mdfs.sock";
+const CLUSTER: &str = "cluster";
 
 /// A volume's directory, held by this process alone until dropped.
 #[derive(Debug)]
@@ -40,6 +42,9 @@ pub enum DirectoryError {
     /// It is one already.
     #[error("there is a volume already; it is not overwritten, remove the directory first")]
     Exists,
+    /// It belongs to a process of a cluster.
+    #[error("it is the directory of a process of a cluster, which does not run: `mdfs cluster serve`")]
+    OfCluster,
     /// Another process has it open.
     #[error("the volume is in use by another process; stop that one, or ask it if it serves")]
     InUse,
@@ -76,6 +81,22 @@ impl VolumeDirectory {
         if !path.join(DISKS).is_dir() {
             return Err(DirectoryError::NoVolume);
         }
+        if path.join(CLUSTER).exists() {
+            return Err(DirectoryError::OfCluster);
+        }
+        Self::lock(path)
+    }
+
+    /// Opens the directory of a process of a cluster, which is made if it is not there.
+    pub fn of_cluster(path: &Path) -> Result<Self, DirectoryError> {
+        let (disks, mark) = (path.join(DISKS), path.join(CLUSTER));
+        if disks.is_dir() && !mark.exists() {
+            return Err(DirectoryError::Exists);
+        }
+        // The mark first: half of a volume must never be taken for all of it.
+        fs::create_dir_all(path).map_err(host("cannot make the directory", path))?;
+        fs::write(&mark, b"").map_err(host("cannot make", &mark))?;
+        fs::create_dir_all(&disks).map_err(host("cannot make the directory", &disks))?;
         Self::lock(path)
     }
 

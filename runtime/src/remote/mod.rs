@@ -12,4 +12,4 @@ mod server;
 pub use client::connect;
 pub(crate) use client::{Watch, dial, talk};
 pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Greeting, Header, Hello};
-pub use server::{serve, serve_processes};
+pub use server::{Me, serve, serve_processes};

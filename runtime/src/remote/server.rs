@@ -6,13 +6,14 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{Either, select};
 
 use super::frame::{Frame, Frames, Greeting, Header, Hello, garbled, kind, pack};
-use crate::cluster::Process;
 use crate::context::Context;
 use crate::host::undelivered_bytes;
 use crate::ids::{Epoch, NodeId, VolumeId};
@@ -36,22 +37,30 @@ pub async fn serve(context: Context, listener: Box<dyn Listener>) -> io::Result<
 }
 
 /// Lets the other processes of the volume ask, until the listener fails. Whoever does not look for
-/// process `me` in its present life is refused.
+/// `me` in the present life is refused.
 pub async fn serve_processes(
     context: Context,
     listener: Box<dyn Listener>,
-    volume: VolumeId,
-    me: Process,
+    me: Arc<Me>,
 ) -> io::Result<()> {
-    accept(context, listener, Some(Rc::new((volume, me)))).await
+    accept(context, listener, Some(me)).await
 }
 
-type Me = Rc<(VolumeId, Process)>;
+/// What other processes have to know of this one to be answered.
+#[derive(Debug)]
+pub struct Me {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The number of this process.
+    pub number: u32,
+    /// Its present life; 0 if it has none.
+    pub incarnation: AtomicU64,
+}
 
 async fn accept(
     context: Context,
     mut listener: Box<dyn Listener>,
-    me: Option<Me>,
+    me: Option<Arc<Me>>,
 ) -> io::Result<()> {
     loop {
         let stream = listener.accept().await?;
@@ -72,10 +81,10 @@ async fn hello(context: &Context, frames: &mut Frames, me: &Me) -> io::Result<()
         return Err(io::ErrorKind::InvalidData.into());
     }
     let hello: Hello = from_bytes(&first.head).map_err(garbled)?;
-    let (volume, me) = &**me;
-    let is_for_me = hello.volume == *volume
+    let is_for_me = hello.volume == me.volume
         && hello.wanted == me.number
-        && hello.wanted_incarnation == me.incarnation;
+        && hello.wanted_incarnation != 0
+        && hello.wanted_incarnation == me.incarnation.load(Relaxed);
     if is_for_me { Ok(()) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
 }
 
@@ -90,7 +99,7 @@ async fn within<T>(
     }
 }
 
-async fn connection(context: Context, stream: Stream, me: Option<Me>) -> io::Result<()> {
+async fn connection(context: Context, stream: Stream, me: Option<Arc<Me>>) -> io::Result<()> {
     let mut frames = Frames::new(stream.reader);
     if let Some(me) = &me {
         hello(&context, &mut frames, me).await?;

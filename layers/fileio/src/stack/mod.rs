@@ -5,6 +5,8 @@
 
 mod boot;
 mod check;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 pub mod node;
 mod volume;
 
@@ -180,6 +182,10 @@ pub enum StackError {
         /// Why.
         error: meta::protocol::Error,
     },
+    /// The cluster has no place for this process, or cannot be asked.
+    #[cfg(feature = "cluster")]
+    #[error(transparent)]
+    Cluster(#[from] cluster::ClusterError),
     /// The threads of the machine cannot run.
     #[error("cannot start the machine: {0}")]
     Machine(#[from] std::io::Error),
@@ -216,7 +222,6 @@ fn disk_advice(error: &blockio::DiskError) -> &'static str {
 pub struct Running {
     machine: Embedded,
     geometry: Geometry,
-    epoch: Epoch,
     // After the machine: the lock is given up last.
     directory: VolumeDirectory,
 }
@@ -242,9 +247,9 @@ impl Running {
         self.geometry
     }
 
-    /// The epoch in which it was opened.
+    /// The epoch in which it lives: for a volume of one process, that in which it was opened.
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.machine.epoch()
     }
 
     /// The buffers that network, cache and disks share.

@@ -46,6 +46,31 @@ pub async fn format_disks(
     Ok(())
 }
 
+/// The same for one disk node of a cluster, at that node. Disks that it has formatted before are left as
+/// they are.
+pub async fn make_disks(
+    context: &Context,
+    geometry: &Geometry,
+    node: u32,
+    paths: &[PathBuf],
+) -> Result<(), StackError> {
+    for (disk, path) in (0..).zip(paths) {
+        let device = open_disk(context, path).await?;
+        match blockio::identify(&*device).await {
+            Ok(found) if found.geometry.volume == geometry.volume => continue,
+            Ok(found) => {
+                let (path, volume) = (path.clone(), found.geometry.volume);
+                return Err(StackError::DiskInUse { path, volume });
+            }
+            Err(_) => {}
+        }
+        let now = context.unix_time();
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| StackError::Disk { path: path.clone(), error })?;
+    }
+    Ok(())
+}
+
 /// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
 ///
 /// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if nobody knows: a disk

@@ -86,7 +86,7 @@ fn check_disks(options: &FormatOptions) -> Result<(), StackError> {
     Err(StackError::DiskCount { given, needed, disk_nodes, disks_per_node })
 }
 
-fn check_size(geometry: &Geometry) -> Result<(), StackError> {
+pub(super) fn check_size(geometry: &Geometry) -> Result<(), StackError> {
     let (stripes, fs_nodes) = (geometry.stripes(), geometry.fs_nodes);
     let share = meta::store::smallest_share(geometry);
     let needed = meta::store::stripes_min(geometry);
@@ -119,7 +119,7 @@ pub(super) fn open(directory: &Path, options: &RunOptions) -> Result<Running, St
     drop(engine);
     let booted = boot_nodes(&machine, &geometry, options.cache_bytes);
     booted.map_err(|error| with_path(error, &directory, &geometry))?;
-    Ok(Running { machine, geometry, epoch, directory })
+    Ok(Running { machine, geometry, directory })
 }
 
 /// The operator knows disks by their paths.

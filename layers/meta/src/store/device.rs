@@ -12,8 +12,9 @@ use runtime::{Context, Undelivered};
 
 use super::groups::Run;
 
-/// How long a disk that is busy or away is asked again before the store gives up.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a disk that is busy or away is asked again before the store gives up: its host may have to be
+/// mended first, and until then nothing is lost.
+const PATIENCE: Duration = Duration::from_hours(24);
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 const DELAY_LAST: Duration = Duration::from_millis(64);
 

@@ -1,0 +1,46 @@
+//! `mdfs cluster init`: makes a cluster.
+
+use std::path::PathBuf;
+
+use fileio::stack::cluster;
+
+use super::file::{EXAMPLE, MachineFile};
+use crate::exit::Failure;
+use crate::session::Session;
+use crate::size::human;
+
+/// Make a cluster: write the shape of its volume and its first node map to etcd.
+///
+/// Nothing is made on any host: each process makes its disks when it is started for the first time.
+#[derive(Debug, clap::Args)]
+pub(super) struct Init {
+    /// The machine file.
+    #[arg(value_name = "FILE", required_unless_present = "example")]
+    file: Option<PathBuf>,
+    /// Print a machine file to begin with, and do nothing else.
+    #[arg(long)]
+    example: bool,
+}
+
+impl Init {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let Some(path) = self.file.as_ref().filter(|_| !self.example) else {
+            return session.print(EXAMPLE.to_owned());
+        };
+        let file = MachineFile::read(path)?;
+        let shape = file.shape()?;
+        let made = cluster::found(&file.engine(), &shape);
+        let geometry = made.map_err(|error| Failure::Wrong(format!("no cluster was made: {error}")))?;
+        let bytes = geometry.stripes() * u64::from(geometry.stripe_size);
+        session.print(format!(
+            "volume {}: {} nodes, {} on {} disks of {} processes\n\
+             start each process: mdfs cluster serve {} NUMBER\n",
+            geometry.volume,
+            geometry.fs_nodes,
+            human(bytes),
+            geometry.disk_nodes * geometry.disks_per_node,
+            file.processes.len(),
+            path.display(),
+        ))
+    }
+}

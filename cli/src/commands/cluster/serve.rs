@@ -1,0 +1,87 @@
+//! `mdfs cluster serve`: one process of a cluster.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use fileio::stack::RunOptions;
+use fileio::stack::cluster::{Ended, Member, MemberOptions};
+
+use super::file::MachineFile;
+use crate::commands::serve::Served;
+use crate::exit::{Failure, ServeError};
+use crate::session::Session;
+use crate::signals::EndSignals;
+
+/// Serve the nodes that the node map gives to one process, until SIGTERM or SIGINT.
+///
+/// Prints one line when the volume answers. The other commands, given the directory of the process as
+/// VOL, ask it. A process that cannot say in time that it lives ends with exit code 5, for others may have
+/// taken over its nodes: let the host's service manager start it again.
+#[derive(Debug, clap::Args)]
+pub(super) struct Serve {
+    /// The machine file.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Which process of it this is.
+    #[arg(value_name = "NUMBER")]
+    number: u32,
+    /// Where NFS clients connect; port 0 lets the system choose one.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    nfs: Option<SocketAddr>,
+}
+
+impl Serve {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let file = MachineFile::read(&self.file)?;
+        let process = file.process(self.number)?;
+        let volume = process.directory.clone();
+        let failed = |error: ServeError| {
+            let operation = "serve";
+            Failure::Serve { operation, volume: volume.clone(), error }
+        };
+        let mut run = RunOptions::default();
+        if let Some(cache) = process.cache {
+            run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
+        }
+        let options = MemberOptions {
+            number: self.number,
+            address: process.address.clone(),
+            engine: file.engine(),
+            disk_bytes: file.volume.disk_size.0,
+            run,
+        };
+        let signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
+        let mut member = Member::start(&process.directory, &options)
+            .map_err(|error| failed(error.into()))?;
+        end_with(signals, &member);
+
+        let mut gateway = None;
+        let ended = member.run(|running| {
+            running.answer_socket()?;
+            gateway = self.nfs.map(|at| Served::start(running, at, None)).transpose()?;
+            let nfs = gateway.as_ref().map(|served| format!(", NFS at {}", served.address()));
+            let (number, nfs) = (self.number, nfs.unwrap_or_default());
+            let printed = session.print(format!("ready: process {number}{nfs}\n"));
+            // Whoever waits for the line is gone.
+            let _ = printed.and_then(|()| session.flush());
+            Ok::<_, ServeError>(())
+        });
+        match ended.map_err(failed)? {
+            Ended::Asked => match gateway {
+                Some(served) => served.stop().map_err(failed),
+                None => Ok(()),
+            },
+            Ended::Fenced => Err(Failure::Fenced { number: self.number }),
+        }
+    }
+}
+
+/// The first signal ends the process in order.
+#[allow(clippy::disallowed_methods, reason = "the program waits beside the machine, not in it")]
+fn end_with(mut signals: EndSignals, member: &Member) {
+    let ender = member.ender();
+    std::thread::spawn(move || {
+        signals.wait();
+        ender.end();
+    });
+}

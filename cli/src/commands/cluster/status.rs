@@ -1,0 +1,96 @@
+//! `mdfs cluster status`: who is there, and who serves what.
+
+use std::path::PathBuf;
+
+use fileio::stack::cluster;
+use runtime::membership::{NodeMap, Process, Seat};
+use runtime::{NodeId, NodeKind};
+use serde::Serialize;
+
+use super::file::MachineFile;
+use crate::exit::Failure;
+use crate::output::table;
+use crate::session::Session;
+
+/// Show the processes of a cluster, and how the nodes are spread over them.
+#[derive(Debug, clap::Args)]
+pub(super) struct Status {
+    /// The machine file.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    volume: String,
+    epoch: u64,
+    processes: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    number: u32,
+    state: &'static str,
+    addresses: Vec<String>,
+    nodes: usize,
+    /// On their way here.
+    coming: usize,
+    disk_nodes: Vec<u32>,
+}
+
+impl Status {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let file = MachineFile::read(&self.file)?;
+        let (geometry, map) = cluster::status(&file.engine())
+            .map_err(|error| Failure::Wrong(format!("nothing is known of the cluster: {error}")))?;
+        let processes = map.processes.iter().map(|process| row(&map, process)).collect();
+        let report =
+            Report { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
+        if self.json {
+            return session.print_json(&report);
+        }
+        let heads = ["process", "state", "address", "nodes", "coming", "disk nodes"];
+        let mut rows = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
+        rows.extend(report.processes.iter().map(|row| {
+            let disks: Vec<String> = row.disk_nodes.iter().map(u32::to_string).collect();
+            let cells = [
+                row.number.to_string(),
+                row.state.to_owned(),
+                row.addresses.join(" "),
+                row.nodes.to_string(),
+                row.coming.to_string(),
+                if disks.is_empty() { "-".to_owned() } else { disks.join(" ") },
+            ];
+            cells.map(String::into_bytes).to_vec()
+        }));
+        let head = format!("volume {}, epoch {}\n", report.volume, report.epoch);
+        session.print(head)?;
+        session.print(table(&rows, &[true, false, false, true, true, false]))
+    }
+}
+
+fn row(map: &NodeMap, process: &Process) -> Row {
+    let id = process.id;
+    let has = |(_, seat): &(NodeId, Seat)| seat.owner() == id;
+    let is_fs = |node: NodeId| matches!(node.kind(), NodeKind::Fs(_));
+    let comes = |seat: Seat| seat.owner() != id && seat.destination() == id;
+    let disk = |(node, _): (NodeId, Seat)| match node.kind() {
+        NodeKind::Disk(index) => Some(index),
+        _ => None,
+    };
+    Row {
+        number: id.0,
+        state: match (process.is_living(), process.leaving) {
+            (true, false) => "there",
+            (true, true) => "leaving",
+            (false, _) => "away",
+        },
+        addresses: process.addresses.clone(),
+        nodes: map.seats().filter(|seat| has(seat) && is_fs(seat.0)).count(),
+        coming: map.seats().filter(|(_, seat)| comes(*seat)).count(),
+        disk_nodes: map.seats().filter(has).filter_map(disk).collect(),
+    }
+}

@@ -1,0 +1,380 @@
+//! One process of a cluster.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc as std_mpsc;
+use std::time::Duration;
+
+use blockio::Geometry;
+use futures::channel::{mpsc, oneshot};
+use futures::executor::block_on;
+use futures::future::join_all;
+use runtime::cluster::{Process, Routes};
+use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
+use runtime::membership::{NodeMap, ProcessId};
+use runtime::net::Address;
+use runtime::remote::Me;
+use runtime::wire::{from_bytes, to_bytes};
+use runtime::{Context, Epoch, NodeId, NodeKind};
+
+use super::found::status;
+use super::seat::{Say, Told, sit};
+use super::Engine;
+use crate::protocol::{GetAttributes, ROOT, Settle};
+use crate::stack::volume::{TRANSFER_BYTES, cores};
+use crate::stack::{RunOptions, Running, StackError, node};
+
+/// How often a process that has just started looks whether the volume answers.
+const READY_PAUSE: Duration = Duration::from_millis(50);
+/// The pause before a node that could not come back to the others tries it again.
+const REJOIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// How to run a process of a cluster.
+#[derive(Clone, Debug)]
+pub struct MemberOptions {
+    /// Its number.
+    pub number: u32,
+    /// Where the other processes reach it: `host:port`.
+    pub address: String,
+    /// The coordination engine.
+    pub engine: Engine,
+    /// Bytes of each of its disk files that does not exist yet.
+    pub disk_bytes: u64,
+    /// As for a volume of one process; the cache is that of this process.
+    pub run: RunOptions,
+}
+
+/// Why a process has ended without being asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to.
+    Asked,
+    /// It could not say in time that it lives: others may have taken over.
+    Fenced,
+}
+
+/// A process of a cluster.
+pub struct Member {
+    running: Running,
+    id: ProcessId,
+    me: Arc<Me>,
+    told: std_mpsc::Receiver<Told>,
+    /// For all who have something to tell.
+    tell: std_mpsc::Sender<Told>,
+    say: mpsc::UnboundedSender<Say>,
+    /// Bytes of cached stripes of each node.
+    cache_bytes: usize,
+    map: Option<NodeMap>,
+    /// To be served when all processes know of it.
+    pending: BTreeSet<NodeId>,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Ends a [`Member`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Ender(std_mpsc::Sender<Told>);
+
+impl Ender {
+    /// Asks it to end in order.
+    pub fn end(&self) {
+        // One that is gone has ended.
+        let _ = self.0.send(Told::End);
+    }
+}
+
+impl Member {
+    /// Starts a process in `directory`, which is made if it is not there. It serves nothing before
+    /// [`run`](Self::run).
+    pub fn start(directory: &Path, options: &MemberOptions) -> Result<Self, StackError> {
+        let MemberOptions { number, ref address, ref engine, disk_bytes, ref run } = *options;
+        let id = ProcessId(number);
+        let (geometry, map) = status(engine)?;
+        let directory = directory_of(directory, &geometry, &map, id, disk_bytes)?;
+        let threads = if run.threads == 0 { cores() } else { run.threads };
+        let config = Config {
+            threads,
+            fs_nodes: geometry.fs_nodes,
+            disk_nodes: geometry.disk_nodes,
+            epoch: Epoch(0),
+            pool_bytes: run.cache_bytes + TRANSFER_BYTES,
+            disk_access: DiskAccess::from_environment()?,
+        };
+        let machine = Embedded::start_part(config, number)?;
+        let me = Me { volume: geometry.volume, number, incarnation: AtomicU64::new(0) };
+        let me = Arc::new(me);
+        listen(&machine, address, &me)?;
+        let (tell, told) = std_mpsc::channel();
+        let (say, said) = mpsc::unbounded();
+        let (engine, address, teller) = (engine.clone(), address.clone(), tell.clone());
+        let sitting = machine.on_node(machine.application(), move |context| async move {
+            if let Err(error) = sit(context, engine, (id, address), teller, said).await {
+                tracing::error!(%error, "the coordination engine cannot be used");
+            }
+        });
+        // It goes on by itself.
+        drop(sitting);
+        let living = map.processes.len().max(1);
+        // As if the nodes were spread evenly; a process that takes over has more.
+        let cache_bytes = run.cache_bytes * living;
+        let running = Running::of_cluster(machine, geometry, directory);
+        let (map, pending) = (None, BTreeSet::new());
+        Ok(Self { running, id, me, told, tell, say, cache_bytes, map, pending })
+    }
+
+    /// To end it from elsewhere.
+    pub fn ender(&self) -> Ender {
+        Ender(self.tell.clone())
+    }
+
+    /// The volume as this process has it.
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Does what the node map says until it is asked to end, or must. `ready` is called once, when
+    /// the volume answers.
+    pub fn run<E: From<StackError>>(
+        &mut self,
+        ready: impl FnOnce(&Running) -> Result<(), E>,
+    ) -> Result<Ended, E> {
+        let mut ready = Some(ready);
+        self.tell_when_ready();
+        loop {
+            let told = self.told.recv().map_err(|_| StackError::Node(runtime::Undelivered::Lost))?;
+            match told {
+                Told::Map(map) => self.follow(map),
+                Told::Serve(node) => {
+                    self.pending.insert(node);
+                }
+                Told::AllKnow(epoch) => {
+                    if self.map.as_ref().is_some_and(|map| map.epoch == epoch) {
+                        self.take_up();
+                    }
+                }
+                Told::Stop(node) => self.let_go(node),
+                Told::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
+                Told::Begun(_, Err(error)) => return Err(error.into()),
+                Told::Let(node) => {
+                    self.running.machine().stop_node(node);
+                    self.say(Say::Stopped(node));
+                }
+                Told::Ready => {
+                    if let Some(ready) = ready.take() {
+                        ready(&self.running)?;
+                    }
+                }
+                Told::Fenced => return Ok(Ended::Fenced),
+                Told::End => {
+                    self.end()?;
+                    return Ok(Ended::Asked);
+                }
+            }
+        }
+    }
+
+    fn say(&self, say: Say) {
+        // The seat is gone only when the engine cannot be used at all, which it has said.
+        let _ = self.say.unbounded_send(say);
+    }
+
+    /// The nodes live by this map from now on.
+    fn follow(&mut self, map: NodeMap) {
+        let Some(mine) = map.process(self.id) else { return };
+        self.me.incarnation.store(mine.incarnation, Relaxed);
+        let life = |process: &runtime::membership::Process| Process {
+            number: process.id.0,
+            incarnation: process.incarnation,
+            address: process.addresses.first().cloned().unwrap_or_default(),
+        };
+        let hosts = map.seats().filter_map(|(node, _)| {
+            let host = map.host_of(node)?;
+            Some((node, Arc::new(life(host))))
+        });
+        let volume = self.running.geometry().volume;
+        let routes = Routes::new(volume, map.epoch, life(mine), hosts);
+        self.running.machine().set_routes(routes);
+        tracing::info!(epoch = map.epoch.0, "a node map");
+        self.say(Say::Knows(map.clone()));
+        self.map = Some(map);
+    }
+
+    /// Begins to serve the pending nodes: nothing of their earlier lives is answered anywhere.
+    fn take_up(&mut self) {
+        let nodes = std::mem::take(&mut self.pending);
+        let machine = self.running.machine();
+        nodes.iter().for_each(|node| machine.start_node(*node));
+        for node in nodes {
+            let coming = Coming {
+                geometry: self.running.geometry(),
+                cache_bytes: self.cache_bytes,
+                paths: self.running.disk_paths(node),
+                say: self.say.clone(),
+            };
+            let tell = self.tell.clone();
+            let begun = machine.on_node(node, move |context| async move {
+                let begun = coming.come(context).await;
+                let _ = tell.send(Told::Begun(node, begun));
+            });
+            // What comes of it is told.
+            drop(begun);
+        }
+    }
+
+    /// Makes durable what a node has promised, and lets it go.
+    fn let_go(&mut self, node: NodeId) {
+        let tell = self.tell.clone();
+        let settled = self.running.machine().on_node(node, move |context| async move {
+            if let NodeKind::Fs(_) = node.kind() {
+                // What cannot be settled is as after a crash.
+                let _ = context.spawn(node, Settle {}).await;
+            }
+            let _ = tell.send(Told::Let(node));
+        });
+        drop(settled);
+    }
+
+    fn tell_when_ready(&self) {
+        let machine = self.running.machine();
+        let tell = self.tell.clone();
+        let looking = machine.on_node(machine.application(), move |context| async move {
+            let root = GetAttributes { file: ROOT };
+            while crate::client::ask(&context, root.clone()).await.is_err() {
+                context.sleep(READY_PAUSE).await;
+            }
+            let _ = tell.send(Told::Ready);
+        });
+        drop(looking);
+    }
+
+    /// Settles the nodes of this process, and gives the lease back.
+    fn end(&self) -> Result<(), StackError> {
+        let door = self.running.door();
+        let nodes = self.running.machine().nodes().into_iter();
+        let nodes = nodes.filter(|node| matches!(node.kind(), NodeKind::Fs(_)));
+        let settled = block_on(join_all(nodes.map(|node| door.spawn(node, Settle {}))));
+        // The others go on without this process, whatever came of it.
+        let (done, ended) = oneshot::channel();
+        self.say(Say::End(done));
+        let _ = block_on(ended);
+        settled.into_iter().collect::<Result<Vec<()>, _>>().map_err(StackError::Settle)?;
+        Ok(())
+    }
+}
+
+/// A node on its way up, while others live.
+struct Coming {
+    geometry: Geometry,
+    cache_bytes: usize,
+    /// Of its disks, if it is a disk node.
+    paths: Vec<PathBuf>,
+    say: mpsc::UnboundedSender<Say>,
+}
+
+impl Coming {
+    async fn come(self, context: Context) -> Result<(), StackError> {
+        match context.node().kind() {
+            NodeKind::Disk(index) => self.bring_disks(context, index).await,
+            NodeKind::Fs(index) => self.bring_files(context, index).await,
+            NodeKind::Application(_) => Ok(()),
+        }
+    }
+
+    /// The first time, makes the disks. One that is not as old as it should be is refused.
+    async fn bring_disks(self, context: Context, index: u32) -> Result<(), StackError> {
+        let (key, geometry) = (format!("served/{index}"), self.geometry);
+        let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
+        if served.is_none() {
+            node::make_disks(&context, &geometry, index, &self.paths).await?;
+        }
+        let (last, now) = (served.unwrap_or_default(), context.epoch());
+        node::serve_disks(context, geometry, last, self.paths.clone()).await?;
+        self.put(&key, to_bytes(&now)).await;
+        Ok(())
+    }
+
+    /// The first time, writes the first metadata of the node.
+    async fn bring_files(self, context: Context, index: u32) -> Result<(), StackError> {
+        let (key, geometry) = (format!("formatted/{index}"), self.geometry);
+        node::serve_cache(&context, geometry, self.cache_bytes);
+        if self.get(&key).await.is_none() {
+            node::format_node(context.clone(), geometry).await?;
+            self.put(&key, vec![1]).await;
+        }
+        node::serve_metadata(context.clone(), geometry).await?;
+        while let Err(error) = node::rejoin(context.clone()).await {
+            tracing::info!(node = %context.node(), %error, "the others are waited for");
+            context.sleep(REJOIN_PAUSE).await;
+        }
+        node::serve_files(&context, geometry);
+        Ok(())
+    }
+
+    async fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let (answer, found) = oneshot::channel();
+        let _ = self.say.unbounded_send(Say::Get(key.to_owned(), answer));
+        found.await.ok().flatten()
+    }
+
+    async fn put(&self, key: &str, value: Vec<u8>) {
+        let (done, put) = oneshot::channel();
+        let _ = self.say.unbounded_send(Say::Put(key.to_owned(), value, done));
+        let _ = put.await;
+    }
+}
+
+/// The process' own directory, with files for its disks.
+fn directory_of(
+    path: &Path,
+    geometry: &Geometry,
+    map: &NodeMap,
+    id: ProcessId,
+    disk_bytes: u64,
+) -> Result<VolumeDirectory, StackError> {
+    let mut directory = VolumeDirectory::of_cluster(path)?;
+    for (node, seat) in map.seats() {
+        if let (NodeKind::Disk(index), true) = (node.kind(), seat.owner() == id) {
+            for disk in 0..geometry.disks_per_node {
+                directory.make_disk(index, disk, disk_bytes, None)?;
+            }
+        }
+    }
+    Ok(directory)
+}
+
+fn listen(machine: &Embedded, address: &str, me: &Arc<Me>) -> Result<(), StackError> {
+    let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
+    let listening = machine.on_node(machine.application(), |context| async move {
+        let listener = context.listen(&address).await?;
+        let serving = context.clone();
+        context.task(async move {
+            if let Err(error) = runtime::remote::serve_processes(serving, listener, me).await {
+                tracing::error!(%error, "other processes cannot reach this one any more");
+            }
+        });
+        Ok::<_, std::io::Error>(())
+    });
+    Ok(block_on(listening)??)
+}
+
+impl Running {
+    fn of_cluster(machine: Embedded, geometry: Geometry, directory: VolumeDirectory) -> Self {
+        Self { machine, geometry, directory }
+    }
+
+    fn machine(&self) -> &Embedded {
+        &self.machine
+    }
+
+    /// Where the disks of a disk node are; none for others.
+    fn disk_paths(&self, node: NodeId) -> Vec<PathBuf> {
+        let NodeKind::Disk(index) = node.kind() else { return Vec::new() };
+        (0..self.geometry.disks_per_node).map(|disk| self.directory.disk(index, disk)).collect()
+    }
+}

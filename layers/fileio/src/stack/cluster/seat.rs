@@ -1,0 +1,181 @@
+//! The keeper of a process and its coordination engine live at an application node; the process, an
+//! ordinary thread, talks to them by queues.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::mpsc as std_mpsc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::channel::{mpsc, oneshot};
+use runtime::coordination::{Coordination, CoordinationError, Etcd, Expect, Written};
+use runtime::membership::{Duties, Event, Keeper, NodeMap, ProcessId};
+use runtime::wire::{from_bytes, to_bytes};
+use runtime::{Context, Epoch, NodeId};
+
+use super::Engine;
+use crate::stack::StackError;
+
+/// Where each process says which epoch all its nodes know.
+const KNOWN_PREFIX: &str = "known/";
+/// How often a process that waits for the others to know an epoch looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// The pause after a call of the engine that failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the keeper tells the process.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// A node begins here.
+    Serve(NodeId),
+    /// A node goes elsewhere.
+    Stop(NodeId),
+    /// The node map has changed.
+    Map(NodeMap),
+    /// Others may take over.
+    Fenced,
+    /// All living processes know this epoch.
+    AllKnow(Epoch),
+    /// A node serves here now, or cannot.
+    Begun(NodeId, Result<(), StackError>),
+    /// What a node has promised is durable: it may be let go.
+    Let(NodeId),
+    /// The volume answers.
+    Ready,
+    /// Somebody asks the process to end.
+    End,
+}
+
+/// What the process tells its keeper.
+pub(super) enum Say {
+    /// This process knows the epoch of the map, and all nodes of it do; tell when all others do.
+    Knows(NodeMap),
+    /// A node was stopped as told.
+    Stopped(NodeId),
+    /// A record of the engine is wanted.
+    Get(String, oneshot::Sender<Option<Vec<u8>>>),
+    /// A record shall be there.
+    Put(String, Vec<u8>, oneshot::Sender<()>),
+    /// The process ends in order.
+    End(oneshot::Sender<()>),
+}
+
+struct Herald(std_mpsc::Sender<Told>);
+
+impl Duties for Herald {
+    fn tell(&self, event: Event) {
+        let told = match event {
+            Event::Serve { node, .. } => Told::Serve(node),
+            Event::Stop { node } => Told::Stop(node),
+            Event::Map(map) => Told::Map(NodeMap::clone(&map)),
+            Event::Fenced => Told::Fenced,
+        };
+        // A process that ends hears nothing any more.
+        let _ = self.0.send(told);
+    }
+}
+
+/// Keeps process `id` until the process says that it ends, or is gone.
+pub(super) async fn sit(
+    context: Context,
+    engine: Engine,
+    (id, address): (ProcessId, String),
+    told: std_mpsc::Sender<Told>,
+    mut said: mpsc::UnboundedReceiver<Say>,
+) -> Result<(), CoordinationError> {
+    let engine: Rc<dyn Coordination> = Rc::new(Etcd::new(&engine)?);
+    let herald = Rc::new(Herald(told.clone()));
+    let keeper = Keeper::start(&context, engine.clone(), id, &[address], herald);
+    let latest = Rc::new(Cell::new(Epoch(0)));
+    while let Some(say) = said.next().await {
+        let (context, engine, told) = (context.clone(), engine.clone(), told.clone());
+        match say {
+            Say::Stopped(node) => keeper.stopped(node),
+            Say::End(done) => {
+                keeper.end().await;
+                let _ = done.send(());
+                return Ok(());
+            }
+            Say::Knows(map) => {
+                latest.set(latest.get().max(map.epoch));
+                let latest = latest.clone();
+                context.clone().task(async move {
+                    say_known(&context, &*engine, id, map.epoch).await;
+                    if all_know(&context, &*engine, &map, &latest).await {
+                        let _ = told.send(Told::AllKnow(map.epoch));
+                    }
+                });
+            }
+            Say::Get(key, answer) => context.clone().task(async move {
+                let record = again(&context, async || engine.get(&key).await).await;
+                let _ = answer.send(record.map(|record| record.value));
+            }),
+            Say::Put(key, value, done) => context.clone().task(async move {
+                again(&context, async || engine.put(&key, &value).await).await;
+                let _ = done.send(());
+            }),
+        }
+    }
+    Ok(())
+}
+
+/// Asks until there is an answer: whoever waits has nothing better to do than to wait for the engine.
+async fn again<T>(
+    context: &Context,
+    call: impl AsyncFn() -> Result<T, CoordinationError>,
+) -> T {
+    loop {
+        match call().await {
+            Ok(done) => return done,
+            Err(error) => tracing::warn!(%error, "the coordination engine is waited for"),
+        }
+        context.sleep(RETRY_PAUSE).await;
+    }
+}
+
+fn known_key(id: ProcessId) -> String {
+    format!("{KNOWN_PREFIX}{}", id.0)
+}
+
+/// An older word never replaces a newer one.
+async fn say_known(context: &Context, engine: &dyn Coordination, id: ProcessId, epoch: Epoch) {
+    let key = known_key(id);
+    again(context, async || {
+        let seen = engine.get(&key).await?;
+        let last: Option<Epoch> = seen.as_ref().and_then(|seen| from_bytes(&seen.value).ok());
+        if last.is_none_or(|last| last < epoch) {
+            let still = Expect::still(seen.as_ref());
+            let written = engine.write(&key, &to_bytes(&epoch), still, None).await?;
+            if let Written::Differs { .. } = written {
+                return Err(CoordinationError::Busy);
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// Waits until all processes that live by `map` have said that they know it. False if there is a later
+/// map meanwhile: perhaps one of them lives no longer.
+async fn all_know(
+    context: &Context,
+    engine: &dyn Coordination,
+    map: &NodeMap,
+    latest: &Cell<Epoch>,
+) -> bool {
+    while latest.get() == map.epoch {
+        let listing = again(context, async || engine.list(KNOWN_PREFIX).await).await;
+        let known: BTreeMap<String, Epoch> = listing
+            .records
+            .into_iter()
+            .filter_map(|(key, record)| Some((key, from_bytes(&record.value).ok()?)))
+            .collect();
+        let mut living = map.processes.iter().filter(|process| process.is_living());
+        if living.all(|process| known.get(&known_key(process.id)).is_some_and(|e| *e >= map.epoch)) {
+            return true;
+        }
+        context.sleep(LOOK_PAUSE).await;
+    }
+    false
+}

@@ -1,0 +1,168 @@
+//! Three processes serve one volume; one after the other dies, stands still or comes back. What was
+//! acknowledged as durable is there afterwards, and the volume answers again soon.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::blocking::Volume;
+use runtime::seed::{Rng, with_seed};
+use tests::cluster::Cluster;
+use tests::{Content, long};
+
+const MEMBERS: usize = 3;
+const NODES: u32 = 12;
+const WRITERS: u64 = 4;
+/// After a fault has ended the volume answers within so long.
+const BACK_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 10 });
+/// Longer than a lease.
+const LONG_MS: u64 = 5_000;
+
+/// A client that writes files, by any process that answers it.
+struct Writer {
+    number: u64,
+    rng: Rng,
+    count: u64,
+    /// Files that are durable.
+    done: Vec<(String, Content)>,
+}
+
+impl Writer {
+    fn new(number: u64, seed: u64) -> Self {
+        Self { number, rng: Rng::new(seed), count: 0, done: Vec::new() }
+    }
+
+    /// Writes by way of the processes in these directories, until it is over.
+    fn work(&mut self, places: &[PathBuf], over: &AtomicBool) {
+        while !over.load(Relaxed) {
+            let place = &places[self.rng.index(places.len())];
+            let Ok(volume) = client::volume::open(place) else {
+                thread::sleep(Duration::from_millis(50));
+                continue;
+            };
+            while !over.load(Relaxed) && self.write(&volume).is_some() {}
+        }
+    }
+
+    /// Writes a file; nothing if that is not sure.
+    fn write(&mut self, volume: &Volume) -> Option<()> {
+        self.count += 1;
+        let path = format!("/writer-{}-{}", self.number, self.count);
+        let content = Content { seed: self.rng.bits(), length: 1 + self.rng.below(1 << 20) };
+        let file = volume.create(&path).ok()?;
+        file.write_at(0, content.bytes()).ok()?;
+        file.sync().ok()?;
+        volume.sync_directory("/").ok()?;
+        self.done.push((path, content));
+        Some(())
+    }
+
+    /// All that is durable is there.
+    fn check(&self, cluster: &Cluster, member: usize) {
+        for (path, content) in &self.done {
+            let begin = Instant::now();
+            loop {
+                match read(cluster, member, path, content.length) {
+                    Ok(bytes) => {
+                        assert!(bytes == content.bytes(), "{path} has other bytes");
+                        break;
+                    }
+                    Err(error) => assert!(begin.elapsed() < BACK_WITHIN, "{path}: {error}"),
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+fn read(cluster: &Cluster, member: usize, path: &str, length: u64) -> Result<Vec<u8>, String> {
+    let volume = cluster.open(member).ok_or("no process answers")?;
+    let told = |error: client::Error| error.to_string();
+    let file = volume.open(path, client::OpenOptions::new().read(true)).map_err(told)?;
+    let bytes = file.read_bytes_at(0, length as usize + 1).map_err(told)?;
+    Ok(bytes.concat())
+}
+
+/// One process suffers.
+fn strike(cluster: &mut Cluster, rng: &mut Rng) {
+    let victim = 1 + rng.index(MEMBERS);
+    let for_ms = if rng.chance(1, 2) { rng.below(1_000) } else { LONG_MS };
+    let pause = Duration::from_millis(for_ms);
+    if rng.chance(1, 2) {
+        eprintln!("process {victim} is killed, and away for {for_ms} ms");
+        cluster.kill(victim);
+        thread::sleep(pause);
+        cluster.start_member(victim);
+    } else {
+        eprintln!("process {victim} stands still for {for_ms} ms");
+        cluster.freeze(victim);
+        thread::sleep(pause);
+        cluster.thaw(victim);
+    }
+}
+
+/// Waits until a file can be written by way of each process.
+fn wait_until_back(cluster: &mut Cluster, probes: &mut u64) -> Duration {
+    let begin = Instant::now();
+    for member in cluster.numbers() {
+        loop {
+            cluster.restart_fenced();
+            *probes += 1;
+            let path = format!("/probe-{probes}");
+            let probed = cluster.open(member).is_some_and(|volume| {
+                volume.create(&path).and_then(|file| file.write_at(0, &b"x"[..])).is_ok()
+            });
+            if probed {
+                break;
+            }
+            let logs = || cluster.logs();
+            assert!(begin.elapsed() < BACK_WITHIN, "process {member} is not back: {}", logs());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    begin.elapsed()
+}
+
+#[test]
+fn what_was_acknowledged_survives_processes_that_die_and_stand_still() {
+    let rounds = if long() { 30 } else { 5 };
+    with_seed(|rng| {
+        let mut cluster = Cluster::start(MEMBERS, NODES);
+        for member in cluster.numbers() {
+            cluster.wait_until_ready(member);
+        }
+        let mut writers: Vec<Writer> =
+            (0..WRITERS).map(|number| Writer::new(number, rng.bits())).collect();
+        let places: Vec<PathBuf> =
+            cluster.numbers().map(|member| cluster.directory(member)).collect();
+        let mut probes = 0;
+        for round in 0..rounds {
+            let over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for writer in &mut writers {
+                    let (places, over) = (&places, &over);
+                    scope.spawn(move || writer.work(places, over));
+                }
+                thread::sleep(Duration::from_millis(200 + rng.below(500)));
+                strike(&mut cluster, rng);
+                let back = wait_until_back(&mut cluster, &mut probes);
+                eprintln!("round {round}: back after {back:?}");
+                over.store(true, Relaxed);
+            });
+            let member = 1 + rng.index(MEMBERS);
+            writers.iter().for_each(|writer| writer.check(&cluster, member));
+        }
+        let done: usize = writers.iter().map(|writer| writer.done.len()).sum();
+        assert!(done >= rounds, "hardly anything was written: {done} files");
+        cluster.stop();
+        let told = cluster.check();
+        assert!(told.contains("no flaw") || told.contains("sound"), "{told}");
+    });
+}
