@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -54,7 +54,7 @@ pub struct Host {
     lent: RefCell<Vec<Rc<dyn Any>>>,
     running: Cell<usize>,
     requests: Cell<u64>,
-    over: Cell<bool>,
+    life: Life,
 }
 
 impl std::fmt::Debug for Host {
@@ -73,7 +73,7 @@ impl Host {
             lent: RefCell::default(),
             running: Cell::new(0),
             requests: Cell::new(0),
-            over: Cell::new(false),
+            life: Life::default(),
         })
     }
 
@@ -94,23 +94,18 @@ impl Host {
         self.epoch.set(epoch);
     }
 
-    /// Ends this life of the node: what it does goes no further than to its next await, and nothing
-    /// is answered any more.
+    /// Ends this life of the node: whatever runs here is dropped where it waits, and nothing is answered
+    /// any more.
     pub(crate) fn end(&self) {
-        self.over.set(true);
         // Servers hold contexts, which hold the machine.
         self.ports.take();
         self.lent.take();
+        self.life.end();
     }
 
     /// Runs `work` as long as this life of the node lasts; `None` if it ends before.
-    pub(crate) fn within_life<T>(
-        self: Rc<Self>,
-        mut work: impl Future<Output = T> + Unpin + 'static,
-    ) -> impl Future<Output = Option<T>> + 'static {
-        poll_fn(move |cx| {
-            if self.over.get() { Poll::Ready(None) } else { Pin::new(&mut work).poll(cx).map(Some) }
-        })
+    pub(crate) fn within_life<F: Future + Unpin>(self: Rc<Self>, work: F) -> WithinLife<F> {
+        WithinLife { host: self, work: Some(work), slot: None }
     }
 
     /// Requests that run or wait at this node.
@@ -190,8 +185,7 @@ impl Host {
         let span = host.span::<P>(&request);
         let handler = port.server.clone().handle(caller, request);
         let handler = host.clone().within_life(handler);
-        let reply =
-            if span.is_disabled() { handler.await } else { handler.instrument(span).await };
+        let reply = if span.is_disabled() { handler.await } else { handler.instrument(span).await };
         reply.unwrap_or_else(|| Undelivered::Lost.into())
     }
 
@@ -247,6 +241,80 @@ pub(crate) fn undelivered_bytes(why: Undelivered) -> Encoder {
     out.bytes(&[0]);
     why.put(&mut out);
     out
+}
+
+/// Is a life over, and who waits within it?
+#[derive(Default)]
+struct Life {
+    over: Cell<bool>,
+    /// By slot.
+    waiting: RefCell<Vec<Option<Waker>>>,
+    free_slots: RefCell<Vec<usize>>,
+}
+
+impl Life {
+    fn end(&self) {
+        self.over.set(true);
+        self.waiting.take().into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Notes that `waker` waits; the same slot as before, if there was one.
+    fn note(&self, slot: Option<usize>, waker: &Waker) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        let slot = slot.or_else(|| self.free_slots.borrow_mut().pop()).unwrap_or(waiting.len());
+        if slot == waiting.len() {
+            waiting.push(None);
+        }
+        match &mut waiting[slot] {
+            Some(noted) if noted.will_wake(waker) => {}
+            noted => *noted = Some(waker.clone()),
+        }
+        slot
+    }
+
+    fn leave(&self, slot: usize) {
+        if let Some(noted) = self.waiting.borrow_mut().get_mut(slot) {
+            *noted = None;
+            self.free_slots.borrow_mut().push(slot);
+        }
+    }
+}
+
+/// See [`Host::within_life`].
+pub(crate) struct WithinLife<F> {
+    host: Rc<Host>,
+    work: Option<F>,
+    slot: Option<usize>,
+}
+
+impl<F: Future + Unpin> Future for WithinLife<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let me = &mut *self;
+        let Some(work) = me.work.as_mut().filter(|_| !me.host.life.over.get()) else {
+            me.work = None;
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(work).poll(cx);
+        if polled.is_pending() {
+            if me.host.life.over.get() {
+                // It ended its own life.
+                me.work = None;
+                return Poll::Ready(None);
+            }
+            me.slot = Some(me.host.life.note(me.slot, cx.waker()));
+        }
+        polled.map(Some)
+    }
+}
+
+impl<F> Drop for WithinLife<F> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.host.life.leave(slot);
+        }
+    }
 }
 
 struct Counted<'a>(&'a Host);

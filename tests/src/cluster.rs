@@ -91,8 +91,7 @@ impl Cluster {
         self.starts += 1;
         let log = File::create(self.site.path(format!("p{number}.{}.log", self.starts))).unwrap();
         let number_text = number.to_string();
-        let mut command =
-            self.site.command(&["cluster", "serve", "cluster.toml", &number_text]);
+        let mut command = self.site.command(&["cluster", "serve", "cluster.toml", &number_text]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         command.env("MDFS_LOG", "info");
         self.members[number - 1] = Some(command.spawn().unwrap());

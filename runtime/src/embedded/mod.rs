@@ -32,13 +32,13 @@ pub use self::disk::{DISK_ACCESS_VARIABLE, DiskAccess};
 pub(crate) use self::net::stream;
 use self::node::{Mail, NodeActor};
 pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
+use crate::Table;
 use crate::buffer::Pool;
 use crate::cluster::{Routes, first_application};
 use crate::context::Context;
 use crate::door::{Door, Entrance, Work};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
-use crate::Table;
 use crate::protocol::{Class, Undelivered};
 
 /// Bulk requests from other threads that wait in one node's mailbox, at most.
@@ -184,7 +184,8 @@ impl Embedded {
     /// their epoch. Requests under way to processes that are not among them are lost. Returns when no
     /// node answers requests of earlier epochs any more.
     pub fn set_routes(&self, routes: Routes) {
-        let epoch = Epoch(self.shared.epoch.fetch_max(routes.epoch().0, Relaxed)).max(routes.epoch());
+        let epoch =
+            Epoch(self.shared.epoch.fetch_max(routes.epoch().0, Relaxed)).max(routes.epoch());
         let routes = Arc::new(routes);
         *self.shared.routes.write().unwrap_or_else(PoisonError::into_inner) = routes.clone();
         let (told, all_told) = mpsc::channel::<()>();

@@ -43,7 +43,9 @@ pub enum DirectoryError {
     #[error("there is a volume already; it is not overwritten, remove the directory first")]
     Exists,
     /// It belongs to a process of a cluster.
-    #[error("it is the directory of a process of a cluster, which does not run: `mdfs cluster serve`")]
+    #[error(
+        "it is the directory of a process of a cluster, which does not run: `mdfs cluster serve`"
+    )]
     OfCluster,
     /// Another process has it open.
     #[error("the volume is in use by another process; stop that one, or ask it if it serves")]

@@ -54,7 +54,6 @@ impl Server<echo::Echo> for EchoServer {
     }
 }
 
-
 /// Lets the node of `context` send texts back.
 pub async fn serve(context: Context) {
     let server = EchoServer { context: context.clone(), heard: Cell::new(0) };

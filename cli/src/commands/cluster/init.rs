@@ -30,7 +30,8 @@ impl Init {
         let file = MachineFile::read(path)?;
         let shape = file.shape()?;
         let made = cluster::found(&file.engine(), &shape);
-        let geometry = made.map_err(|error| Failure::Wrong(format!("no cluster was made: {error}")))?;
+        let geometry =
+            made.map_err(|error| Failure::Wrong(format!("no cluster was made: {error}")))?;
         let bytes = geometry.stripes() * u64::from(geometry.stripe_size);
         session.print(format!(
             "volume {}: {} nodes, {} on {} disks of {} processes\n\

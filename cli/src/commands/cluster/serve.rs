@@ -51,8 +51,8 @@ impl Serve {
             run,
         };
         let signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
-        let mut member = Member::start(&process.directory, &options)
-            .map_err(|error| failed(error.into()))?;
+        let mut member =
+            Member::start(&process.directory, &options).map_err(|error| failed(error.into()))?;
         end_with(signals, &member);
 
         let mut gateway = None;

@@ -47,8 +47,7 @@ impl Status {
         let (geometry, map) = cluster::status(&file.engine())
             .map_err(|error| Failure::Wrong(format!("nothing is known of the cluster: {error}")))?;
         let processes = map.processes.iter().map(|process| row(&map, process)).collect();
-        let report =
-            Report { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
+        let report = Report { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
         if self.json {
             return session.print_json(&report);
         }

@@ -12,8 +12,8 @@ use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch};
 
 use super::{ClusterError, Engine, VOLUME_KEY};
-use crate::stack::volume::check_size;
 use crate::stack::StackError;
+use crate::stack::volume::check_size;
 
 /// The shape of a cluster to be made.
 #[derive(Clone, Debug)]

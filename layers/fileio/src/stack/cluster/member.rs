@@ -10,7 +10,7 @@ use std::time::Duration;
 use blockio::Geometry;
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
 use runtime::cluster::{Process, Routes};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
 use runtime::membership::{NodeMap, ProcessId};
@@ -19,13 +19,15 @@ use runtime::remote::Me;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
+use super::Engine;
 use super::found::status;
 use super::seat::{Say, Told, sit};
-use super::Engine;
-use crate::protocol::{GetAttributes, ROOT, Settle};
+use crate::protocol::{Error, GetAttributes, ROOT, Settle};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
 use crate::stack::{RunOptions, Running, StackError, node};
 
+/// A process that ends waits so long for its nodes to settle.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// How often a process that has just started looks whether the volume answers.
 const READY_PAUSE: Duration = Duration::from_millis(50);
 /// The pause before a node that could not come back to the others tries it again.
@@ -67,8 +69,12 @@ pub struct Member {
     /// Bytes of cached stripes of each node.
     cache_bytes: usize,
     map: Option<NodeMap>,
-    /// To be served when all processes know of it.
+    /// All living processes know the map of this epoch.
+    known: Epoch,
+    /// To be served when all processes know the present map.
     pending: BTreeSet<NodeId>,
+    /// What came of settling, once the process ends.
+    settled: Option<Result<(), Error>>,
 }
 
 impl std::fmt::Debug for Member {
@@ -124,8 +130,19 @@ impl Member {
         // As if the nodes were spread evenly; a process that takes over has more.
         let cache_bytes = run.cache_bytes * living;
         let running = Running::of_cluster(machine, geometry, directory);
-        let (map, pending) = (None, BTreeSet::new());
-        Ok(Self { running, id, me, told, tell, say, cache_bytes, map, pending })
+        Ok(Self {
+            running,
+            id,
+            me,
+            told,
+            tell,
+            say,
+            cache_bytes,
+            map: None,
+            known: Epoch(0),
+            pending: BTreeSet::new(),
+            settled: None,
+        })
     }
 
     /// To end it from elsewhere.
@@ -147,16 +164,17 @@ impl Member {
         let mut ready = Some(ready);
         self.tell_when_ready();
         loop {
-            let told = self.told.recv().map_err(|_| StackError::Node(runtime::Undelivered::Lost))?;
+            let told =
+                self.told.recv().map_err(|_| StackError::Node(runtime::Undelivered::Lost))?;
             match told {
                 Told::Map(map) => self.follow(map),
                 Told::Serve(node) => {
                     self.pending.insert(node);
+                    self.take_up();
                 }
                 Told::AllKnow(epoch) => {
-                    if self.map.as_ref().is_some_and(|map| map.epoch == epoch) {
-                        self.take_up();
-                    }
+                    self.known = epoch;
+                    self.take_up();
                 }
                 Told::Stop(node) => self.let_go(node),
                 Told::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
@@ -171,8 +189,15 @@ impl Member {
                     }
                 }
                 Told::Fenced => return Ok(Ended::Fenced),
-                Told::End => {
-                    self.end()?;
+                Told::End => self.settle_all(),
+                Told::Settled(settled) => {
+                    // The others go on without this process, whatever came of it.
+                    self.settled = Some(settled);
+                    self.say(Say::End);
+                }
+                Told::Ended => {
+                    let settled = self.settled.take().unwrap_or(Ok(()));
+                    settled.map_err(StackError::Settle)?;
                     return Ok(Ended::Asked);
                 }
             }
@@ -205,8 +230,12 @@ impl Member {
         self.map = Some(map);
     }
 
-    /// Begins to serve the pending nodes: nothing of their earlier lives is answered anywhere.
+    /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
+    /// answered anywhere.
     fn take_up(&mut self) {
+        if self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
+            return;
+        }
         let nodes = std::mem::take(&mut self.pending);
         let machine = self.running.machine();
         nodes.iter().for_each(|node| machine.start_node(*node));
@@ -229,6 +258,10 @@ impl Member {
 
     /// Makes durable what a node has promised, and lets it go.
     fn let_go(&mut self, node: NodeId) {
+        if self.settled.is_some() {
+            self.running.machine().stop_node(node);
+            return self.say(Say::Stopped(node));
+        }
         let tell = self.tell.clone();
         let settled = self.running.machine().on_node(node, move |context| async move {
             if let NodeKind::Fs(_) = node.kind() {
@@ -253,18 +286,28 @@ impl Member {
         drop(looking);
     }
 
-    /// Settles the nodes of this process, and gives the lease back.
-    fn end(&self) -> Result<(), StackError> {
-        let door = self.running.door();
-        let nodes = self.running.machine().nodes().into_iter();
-        let nodes = nodes.filter(|node| matches!(node.kind(), NodeKind::Fs(_)));
-        let settled = block_on(join_all(nodes.map(|node| door.spawn(node, Settle {}))));
-        // The others go on without this process, whatever came of it.
-        let (done, ended) = oneshot::channel();
-        self.say(Say::End(done));
-        let _ = block_on(ended);
-        settled.into_iter().collect::<Result<Vec<()>, _>>().map_err(StackError::Settle)?;
-        Ok(())
+    /// Settles the nodes of this process. Where all processes end together some may wait for disks that
+    /// are gone: then what is not durable was not acknowledged as such, and stays away as after a crash.
+    fn settle_all(&self) {
+        let machine = self.running.machine();
+        let nodes = machine.nodes().into_iter();
+        let nodes: Vec<NodeId> =
+            nodes.filter(|node| matches!(node.kind(), NodeKind::Fs(_))).collect();
+        let tell = self.tell.clone();
+        let settling = machine.on_node(machine.application(), move |context| async move {
+            let settled = join_all(nodes.into_iter().map(|node| context.spawn(node, Settle {})));
+            let settled = match select(settled, context.sleep(SETTLE_MAX)).await {
+                Either::Left((settled, _)) => settled,
+                Either::Right(_) => {
+                    tracing::warn!("not all disks are there: what is not durable yet is given up");
+                    Vec::new()
+                }
+            };
+            let is_away = |error: &Error| matches!(error, Error::Undelivered { .. });
+            let failed = settled.into_iter().filter_map(Result::err).find(|e| !is_away(e));
+            let _ = tell.send(Told::Settled(failed.map_or(Ok(()), Err)));
+        });
+        drop(settling);
     }
 }
 

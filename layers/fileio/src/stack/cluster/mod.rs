@@ -30,10 +30,14 @@ pub enum ClusterError {
     #[error(transparent)]
     Map(#[from] CommandError),
     /// There is a cluster at this place already.
-    #[error("there is a cluster under this prefix of the coordination engine; choose another prefix")]
+    #[error(
+        "there is a cluster under this prefix of the coordination engine; choose another prefix"
+    )]
     Exists,
     /// Nobody has made it.
-    #[error("there is no cluster under this prefix of the coordination engine; `mdfs cluster init`")]
+    #[error(
+        "there is no cluster under this prefix of the coordination engine; `mdfs cluster init`"
+    )]
     NoCluster,
     /// What the engine holds is not ours, or of another version.
     #[error("the shape of the volume in the coordination engine cannot be read")]

@@ -15,6 +15,7 @@ use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
 use super::Engine;
+use crate::protocol::Error;
 use crate::stack::StackError;
 
 /// Where each process says which epoch all its nodes know.
@@ -45,6 +46,10 @@ pub(super) enum Told {
     Ready,
     /// Somebody asks the process to end.
     End,
+    /// What its nodes have promised is durable, or cannot be made so now.
+    Settled(Result<(), Error>),
+    /// Its lease is given back.
+    Ended,
 }
 
 /// What the process tells its keeper.
@@ -58,7 +63,7 @@ pub(super) enum Say {
     /// A record shall be there.
     Put(String, Vec<u8>, oneshot::Sender<()>),
     /// The process ends in order.
-    End(oneshot::Sender<()>),
+    End,
 }
 
 struct Herald(std_mpsc::Sender<Told>);
@@ -92,10 +97,12 @@ pub(super) async fn sit(
         let (context, engine, told) = (context.clone(), engine.clone(), told.clone());
         match say {
             Say::Stopped(node) => keeper.stopped(node),
-            Say::End(done) => {
-                keeper.end().await;
-                let _ = done.send(());
-                return Ok(());
+            Say::End => {
+                let (keeper, told) = (keeper.clone(), told.clone());
+                context.task(async move {
+                    keeper.end().await;
+                    let _ = told.send(Told::Ended);
+                });
             }
             Say::Knows(map) => {
                 latest.set(latest.get().max(map.epoch));
@@ -121,10 +128,7 @@ pub(super) async fn sit(
 }
 
 /// Asks until there is an answer: whoever waits has nothing better to do than to wait for the engine.
-async fn again<T>(
-    context: &Context,
-    call: impl AsyncFn() -> Result<T, CoordinationError>,
-) -> T {
+async fn again<T>(context: &Context, call: impl AsyncFn() -> Result<T, CoordinationError>) -> T {
     loop {
         match call().await {
             Ok(done) => return done,
@@ -172,7 +176,8 @@ async fn all_know(
             .filter_map(|(key, record)| Some((key, from_bytes(&record.value).ok()?)))
             .collect();
         let mut living = map.processes.iter().filter(|process| process.is_living());
-        if living.all(|process| known.get(&known_key(process.id)).is_some_and(|e| *e >= map.epoch)) {
+        if living.all(|process| known.get(&known_key(process.id)).is_some_and(|e| *e >= map.epoch))
+        {
             return true;
         }
         context.sleep(LOOK_PAUSE).await;
