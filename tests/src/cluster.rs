@@ -167,7 +167,9 @@ impl Cluster {
                 std::os::unix::fs::symlink(entry.path(), link).unwrap();
             }
         }
-        self.site.ok(&["check", "whole"])
+        let checked = self.site.run(&["check", "whole"]);
+        let told = [checked.stdout, checked.stderr].concat();
+        String::from_utf8_lossy(&told).into_owned()
     }
 
     /// The volume by way of one process, if it answers.
