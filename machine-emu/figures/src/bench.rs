@@ -87,7 +87,7 @@ impl Bench {
                 world.create_disk(&path(node, disk), geometry.disk_length());
             }
         }
-        let machine = Machine { profile: profile.clone(), topology };
+        let machine = Machine { profile: profile.clone(), topology, host: None };
         world.emulate(&machine, clients);
         Ok(Self { world, geometry, profile: profile.clone(), disks_per_node })
     }
@@ -128,7 +128,7 @@ impl Bench {
 
     /// Serves the cache on all file-system nodes, each with as many lines as its memory holds.
     pub(crate) fn serve_caches(&self) {
-        let lines = self.profile.numbers().node.lines.value as usize;
+        let lines = self.profile.lines();
         let all = lines * STRIPE as usize * self.geometry.fs_nodes as usize;
         for index in 0..self.geometry.fs_nodes {
             node::serve_cache(&self.world.context(NodeId::fs(index)), self.geometry, all);

@@ -9,10 +9,8 @@ use super::timing::{Delivery, Letter, Priority};
 pub const BUCKETS_MAX: usize = 256;
 /// Events of a trace, at most (32 MiB); what comes later is only counted.
 pub const EVENTS_MAX: usize = 1 << 20;
-/// A trace file starts with this.
-const MAGIC: [u8; 8] = *b"MDFSjmt1";
 /// Bytes of an event.
-const EVENT_BYTES: usize = 32;
+pub(super) const EVENT_BYTES: usize = 32;
 
 /// What crossed a channel in one bucket of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +46,10 @@ pub enum TraceKind {
     Sent = 1,
     /// A message was delivered.
     Delivered = 2,
+    /// A delivered message was taken out of its queue.
+    Taken = 3,
+    /// The turn of the next message of a row came.
+    Continued = 4,
 }
 
 /// One line of a trace: 32 bytes, little-endian, in this order.
@@ -65,7 +67,8 @@ pub struct TraceEvent {
     pub words: u16,
     /// Words of the last of its row.
     pub last_words: u16,
-    /// Messages in the row; of a delivery its latency in cycles.
+    /// Messages in the row; of a delivery its latency in cycles; of a continued row how many numbers
+    /// before its own the message before it has.
     pub count: u32,
     /// What happened.
     pub kind: TraceKind,
@@ -99,6 +102,8 @@ impl TraceEvent {
         let kind = match bytes[28] {
             1 => TraceKind::Sent,
             2 => TraceKind::Delivered,
+            3 => TraceKind::Taken,
+            4 => TraceKind::Continued,
             _ => return None,
         };
         let priority = match bytes[29] {
@@ -168,15 +173,14 @@ impl Recorder {
         self.events_lost
     }
 
-    /// The trace as a file: a head of 32 bytes (magic, seed, hash of the configuration, events
-    /// lost), then the events.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        for number in [self.seed, self.configuration, self.events_lost] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.extend(self.events.iter().flat_map(|event| event.to_bytes()));
-        bytes
+    /// Of the run.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The hash of all else that the run follows from.
+    pub fn configuration(&self) -> u64 {
+        self.configuration
     }
 
     fn push(&mut self, event: TraceEvent) {
@@ -221,6 +225,21 @@ impl Recorder {
             priority,
             via: via.map(|node| node as u16),
         });
+    }
+
+    pub(super) fn taken(&mut self, delivery: &Delivery, cycle: u64) {
+        self.delivered(&Delivery { cycle, ..*delivery });
+        if let Some(event) = self.events.last_mut().filter(|_| self.events_lost == 0) {
+            event.kind = TraceKind::Taken;
+        }
+    }
+
+    pub(super) fn continued(&mut self, cycle: u64, number: u64, before: u64, letter: &Letter) {
+        self.sent(cycle, number, letter, None);
+        if let Some(event) = self.events.last_mut().filter(|_| self.events_lost == 0) {
+            event.kind = TraceKind::Continued;
+            event.count = u32::try_from(number - before).unwrap_or(u32::MAX);
+        }
     }
 
     /// The bucket of `cycle`; there are more of them, or they become longer.
