@@ -137,6 +137,9 @@ impl TraceEvent {
 pub struct Recorder {
     seed: u64,
     configuration: u64,
+    /// The first cycle, and the first message, of the record.
+    start: u64,
+    first: u64,
     bucket_cycles: u64,
     buckets: Vec<Bucket>,
     events: Vec<TraceEvent>,
@@ -150,7 +153,19 @@ impl Recorder {
         let configuration = hash::xxh3(configuration.as_bytes());
         let bucket_cycles = bucket_cycles.max(1);
         let (buckets, events) = (Vec::new(), Vec::new());
-        Self { seed, configuration, bucket_cycles, buckets, events, events_lost: 0 }
+        let (start, first, events_lost) = (0, 0, 0);
+        Self { seed, configuration, start, first, bucket_cycles, buckets, events, events_lost }
+    }
+
+    /// The record begins in this cycle, with the message of this number: of those that are under way it
+    /// does not tell.
+    pub(super) fn begin(&mut self, cycle: u64, number: u64) {
+        (self.start, self.first) = (cycle, number);
+    }
+
+    /// The first cycle of the record.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Cycles of a bucket by now.
@@ -211,7 +226,14 @@ impl Recorder {
     }
 
     pub(super) fn delivered(&mut self, delivery: &Delivery) {
+        self.arrival(TraceKind::Delivered, delivery);
+    }
+
+    fn arrival(&mut self, kind: TraceKind, delivery: &Delivery) {
         let Delivery { cycle, number, from, to, words, priority, via, .. } = *delivery;
+        if number < self.first {
+            return;
+        }
         let [from, to, words] = [from, to, words].map(|n| n as u16);
         self.push(TraceEvent {
             cycle,
@@ -221,21 +243,21 @@ impl Recorder {
             words,
             last_words: words,
             count: u32::try_from(delivery.latency()).unwrap_or(u32::MAX),
-            kind: TraceKind::Delivered,
+            kind,
             priority,
             via: via.map(|node| node as u16),
         });
     }
 
     pub(super) fn taken(&mut self, delivery: &Delivery, cycle: u64) {
-        self.delivered(&Delivery { cycle, ..*delivery });
-        if let Some(event) = self.events.last_mut().filter(|_| self.events_lost == 0) {
-            event.kind = TraceKind::Taken;
-        }
+        self.arrival(TraceKind::Taken, &Delivery { cycle, ..*delivery });
     }
 
     pub(super) fn continued(&mut self, cycle: u64, number: u64, before: u64, letter: &Letter) {
         self.sent(cycle, number, letter, None);
+        if before < self.first {
+            return;
+        }
         if let Some(event) = self.events.last_mut().filter(|_| self.events_lost == 0) {
             event.kind = TraceKind::Continued;
             event.count = u32::try_from(number - before).unwrap_or(u32::MAX);
@@ -244,6 +266,7 @@ impl Recorder {
 
     /// The bucket of `cycle`; there are more of them, or they become longer.
     fn bucket(&mut self, cycle: u64) -> &mut Bucket {
+        let cycle = cycle.saturating_sub(self.start);
         while cycle / self.bucket_cycles >= BUCKETS_MAX as u64 {
             self.fold();
         }

@@ -29,7 +29,8 @@ pub enum Level {
     /// Worms: exact unless wires are shared.
     #[default]
     Worm,
-    /// Every flit. Forwarders pass a message on once they have all of it, at this level only.
+    /// Every flit. At this level only, forwarders pass a message on once they have all of it, and have
+    /// room for any number of them.
     Flit,
 }
 

@@ -199,3 +199,26 @@ fn a_trace_is_sent_again_on_another_machine_if_all_its_nodes_have_a_place() {
     let small = on("2x2x2 disks=4 board=0,1", Policy::Canonical).unwrap_err();
     assert!(small.to_string().contains("has no place on a machine with 8 of them"), "{small}");
 }
+
+#[test]
+fn a_record_that_begins_amid_messages_tells_of_none_of_those() {
+    let geometry = Geometry::new([4; 3], 0, &[], None).unwrap();
+    let mut mesh = Mesh::new(geometry, MeshTiming::default(), Policy::Canonical);
+    let row =
+        machine_emu::mesh::Letter { count: 4, ..machine_emu::mesh::Letter::new(0, 63, 20, 0) };
+    mesh.send(0, row).unwrap();
+    let mut out = Vec::new();
+    mesh.advance(60, &mut out);
+    mesh.record(Recorder::new(1, "late", 10));
+    mesh.send(70, machine_emu::mesh::Letter::new(5, 9, 3, 1)).unwrap();
+    while let Some(next) = mesh.next_cycle() {
+        mesh.advance(next, &mut out);
+    }
+    assert_eq!(out.len(), 5);
+    let trace = Trace::of(&mesh).unwrap();
+    let told = Journeys::of(&trace).unwrap();
+    // The rest of the row, whose turn came later, and the new one.
+    assert!((2..5).contains(&told.0.len()), "{told:?}");
+    assert!(told.0.iter().all(|journey| journey.sent > 60), "{told:?}");
+    assert!(mesh.recorder().unwrap().buckets().len() < 60);
+}

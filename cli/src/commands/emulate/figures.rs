@@ -23,6 +23,9 @@ pub(crate) struct Drawing {
     /// Put a picture, a CSV and a JSON file of each figure into this directory
     #[arg(long, value_name = "DIR", requires = "figures")]
     out: Option<PathBuf>,
+    /// Let messages meet in the mesh and its queues fill, in place of the time without traffic
+    #[arg(long, requires = "figures")]
+    traffic: bool,
     /// Print every number of the profile, with its source and how far it may be trusted
     #[arg(long)]
     explain: bool,
@@ -48,7 +51,9 @@ impl Drawing {
         if self.explain {
             session.print(profile.card())?;
         }
-        let profiles = Profiles { calibrated: profile, ..Profiles::default() };
+        let mut profiles = Profiles { calibrated: profile.into(), ..Profiles::default() };
+        profiles.calibrated.traffic = self.traffic;
+        profiles.ideal.traffic = self.traffic;
         if let Some(out) = &self.out {
             local::make_directory(out)?;
         }

@@ -21,7 +21,8 @@ pub(super) struct Replaying {
     /// recording unless --machine, --forwarders or --profile name another
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// How the network is modelled: formula (no message meets another), worm, or flit (every flit)
+    /// How the network is modelled: formula (no message meets another), worm, or flit (every flit, slowly;
+    /// forwarders then take messages in whole)
     #[arg(long, value_name = "LEVEL", default_value = "worm", requires = "replay", value_parser = level())]
     level: Level,
     /// Who shares a wire: own (each channel has one), priorities, or links (both directions)

@@ -238,7 +238,8 @@ impl Mesh {
     }
 
     /// Records load and messages from now on.
-    pub fn record(&mut self, recorder: Recorder) {
+    pub fn record(&mut self, mut recorder: Recorder) {
+        recorder.begin(self.calendar.now(), self.numbers);
         self.recorder = Some(Box::new(recorder));
     }
 

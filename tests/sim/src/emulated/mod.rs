@@ -48,7 +48,7 @@ pub struct Setup {
     pub policy: Policy,
     /// What processors, messages and disks cost; without it only the mesh takes time.
     pub profile: Option<Profile>,
-    /// Takes down the load of the mesh and its messages.
+    /// Takes down the load of the mesh and its messages, once the volume is mounted.
     pub record: bool,
 }
 
@@ -141,11 +141,13 @@ impl Emulation {
         } else {
             (0..APPLICATIONS).for_each(|index| drop(world.context(NodeId::application(index))));
         }
-        let recorder = record.then(|| Recorder::new(seed, &format!("{setup:?}"), BUCKET_CYCLES));
-        let mesh = MeshSetup::machine(&machine, *policy)?;
-        world.use_mesh(MeshSetup { recorder, ..mesh })?;
+        world.use_mesh(MeshSetup::machine(&machine, *policy)?)?;
         let emulation = Self { cluster, programs: Cell::new(0) };
         emulation.run(emulation.cluster.format(Phases::All))?;
+        if *record {
+            let recorder = Recorder::new(seed, &format!("{setup:?}"), BUCKET_CYCLES);
+            emulation.world().record_mesh(recorder);
+        }
         Ok(emulation)
     }
 
