@@ -124,7 +124,7 @@ fn a_trace_with_a_good_checksum_and_bad_content_is_refused_and_nothing_panics() 
     let bytes = trace.to_bytes();
     with_seed(|rng| {
         let mut hostile = bytes.clone();
-        for _ in 0..1 + rng.below(3) {
+        for _ in 0..=rng.below(3) {
             // The head is where the danger is.
             let range = if rng.chance(3, 4) { 200 - 48 } else { bytes.len() - 48 };
             hostile[48 + rng.index(range)] = rng.bits() as u8;
