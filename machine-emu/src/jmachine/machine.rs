@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use runtime::{NodeId, NodeKind};
 
-use super::{Costs, Level, Place, Profile, Topology, Transit, ZeroLoad};
+use super::{Costs, Level, Place, Profile, Topology, ZeroLoad};
 use crate::network::{LinkTiming, NetworkTiming};
 use crate::world::World;
 

@@ -11,7 +11,7 @@
 //! | `topology.rs` | the one-line notation of a machine, and where its nodes are |
 //! | `costs.rs` | what software costs a processor |
 //! | `levels.rs`, `node.rs` | the time of a processor at three levels; a node by itself |
-//! | `transit.rs` | how long a message is on its way, and the place where a network with traffic goes |
+//! | `transit.rs` | how long a message is on its way if it meets no other |
 //! | `mechanics.rs`, `scsi.rs` | arm and platter of a disk; the bus of a disk node |
 //! | `machine.rs`, `meshed.rs` | the world as a J-Machine; its mesh |
 //! | `text.rs` | text between hosts and the machine |
@@ -46,4 +46,4 @@ pub use profile::{
 };
 pub use scsi::{Bus, Direction, Due, Operation};
 pub use topology::{Place, Topology, TopologyError};
-pub use transit::{Transit, ZeroLoad};
+pub use transit::ZeroLoad;
