@@ -319,7 +319,8 @@ fn a_figure_is_printed_and_put_into_files_and_a_bad_profile_is_told() {
 fn a_checkpoint_on_the_emulated_mesh_is_read_back_and_played_on_a_page() {
     let mdfs = Mdfs::new();
     let page = mdfs.local("load.html");
-    let small = ["--disk-nodes", "1", "--fs-nodes", "4", "--writers", "1", "--size", "64KiB"];
+    let small = ["--machine", "8x8x8 disks=1", "--profile", "none", "--fs-nodes", "4"];
+    let small = [&small[..], &["--writers", "1", "--size", "64KiB"]].concat();
     let told = mdfs.ok(&[&["emulate", "--movie", &page][..], &small].concat());
     assert!(told.contains("all files are as they were written"), "{told}");
     assert!(fs::read_to_string(page).unwrap().starts_with("<!doctype html>"));

@@ -113,7 +113,7 @@ impl Core {
         let clock = Clock::new(&mut rng_for(self.seed, "clock", u64::from(id.0)));
         nodes.add(NodeMachine::new(self.clone(), id, node, 0), clock);
         if let Some(machine) = &*self.machine.borrow() {
-            nodes.get_mut(node).cpu.load(machine.costs.clone());
+            nodes.get_mut(node).cpu.load(machine.costs_of(id));
         }
         node
     }

@@ -91,6 +91,32 @@ impl Cpu {
         }
     }
 
+    /// From the begin of one of the messages that carry so many bytes to that of the next.
+    pub(crate) fn pace_ns(&self, bytes: usize) -> u64 {
+        self.mdp.as_ref().map_or(0, |mdp| mdp.costs.pace_ns(bytes as u64))
+    }
+
+    /// What feeding so many bytes costs.
+    pub(crate) fn send_ns(&self, bytes: usize) -> u64 {
+        self.mdp.as_ref().map_or(0, |mdp| mdp.costs.send_ns(bytes as u64))
+    }
+
+    /// One message is in its queue since `from_ns`, with so many words of data; when it has been taken
+    /// out. `None` if that costs this processor no time.
+    pub(crate) fn take(&mut self, from_ns: u64, class: Class, words: u64) -> Option<u64> {
+        let free_ns = self.free_at_ns;
+        let mdp = self.mdp.as_mut()?;
+        let take_ns = mdp.costs.take_ns(words);
+        Some(mdp.levels.charge(level_of(class), from_ns.max(free_ns), take_ns))
+    }
+
+    /// The handler of a request, whose words have been taken in one by one, begins.
+    pub(crate) fn handle(&mut self, now_ns: u64, class: Class, handler_ns: u64) {
+        if let Some(mdp) = &mut self.mdp {
+            mdp.levels.charge(level_of(class), now_ns, handler_ns);
+        }
+    }
+
     /// A message with so many bytes is there, and takes `handler_ns` besides. A long message is many
     /// short ones, the first of which came when the sender began.
     pub(crate) fn receive(&mut self, now_ns: u64, class: Class, bytes: usize, handler_ns: u64) {

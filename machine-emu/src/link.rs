@@ -5,15 +5,17 @@
 //! thesis 3.1), disk nodes on the edge, applications at the far side. What the mesh delivers happens
 //! in the world's virtual time. Faults of the network hit frames before they enter the mesh.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use runtime::Class;
+use runtime::{Class, NodeId};
 use thiserror::Error;
 
 use crate::core::{Core, Shape};
 use crate::events::Event;
 use crate::mesh::{
-    Delivery, Geometry, Letter, Mesh, MeshTiming, Policy, Priority, Recorder, SendError,
+    Delivery, Geometry, GeometryError, Letter, Mesh, MeshTiming, Policy, Priority, Recorder,
+    SendError,
 };
 use crate::network::NetworkTiming;
 use crate::slab::Key;
@@ -42,12 +44,14 @@ pub struct MeshSetup {
     pub receive_cycles_per_word: u64,
     /// Takes down load and messages.
     pub recorder: Option<Recorder>,
+    /// The node of the world that stands where the host of the geometry is.
+    pub host: Option<NodeId>,
 }
 
 impl MeshSetup {
     /// The J-Machine of the thesis' chapter 4 with `disk_nodes` disk nodes: 8x8x8, 10 MHz, blocks
     /// of 128 words; messages leave their queue as fast as they come in.
-    pub fn thesis(disk_nodes: u32) -> Result<Self, crate::mesh::GeometryError> {
+    pub fn thesis(disk_nodes: u32) -> Result<Self, GeometryError> {
         Ok(Self {
             geometry: Geometry::thesis(disk_nodes)?,
             timing: MeshTiming::default(),
@@ -56,13 +60,32 @@ impl MeshSetup {
             dispatch_cycles: 4,
             receive_cycles_per_word: 2,
             recorder: None,
+            host: None,
         })
     }
 }
 
 /// A world does not fit on a mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum LinkError {
+    /// There is no such mesh.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The mesh cannot be as slow or as fast as a profile says.
+    #[error("{name} is {value}: the mesh takes {least} to {most}; change the profile")]
+    Number {
+        /// Table and name.
+        name: &'static str,
+        /// Of the profile.
+        value: String,
+        /// The least that can be.
+        least: f64,
+        /// The most that can be.
+        most: f64,
+    },
+    /// A host is named, but the mesh has no place for it, or the other way round.
+    #[error("the host needs both a node of the world and a place beyond an edge of the mesh")]
+    Host,
     /// More nodes than places.
     #[error(
         "{fs_nodes} file-system and {disk_nodes} disk nodes do not fit on {main} main places, one \
@@ -99,13 +122,34 @@ pub(crate) struct Link {
     planned_ns: Option<u64>,
     /// Until when the handlers of a queue take out what has arrived: two for each node of the mesh.
     busy_until: Vec<u64>,
+    /// The place of the host in the tables of the world.
+    host: Option<u32>,
+    /// Frames of which each message is sent, and counted, by itself: see [`Row`].
+    rows: BTreeMap<u64, Row>,
     arrived: Vec<Delivery>,
 }
 
+/// The messages of one frame whose sender's processor feeds them one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    sent: u32,
+    taken_out: u32,
+    /// When the last of those was.
+    done_ns: u64,
+}
+
 impl Link {
-    pub(crate) fn new(setup: MeshSetup, shape: Shape) -> Result<Self, LinkError> {
+    /// `host` is the place of the host in the tables of the world.
+    pub(crate) fn new(
+        setup: MeshSetup,
+        shape: Shape,
+        host: Option<u32>,
+    ) -> Result<Self, LinkError> {
         let MeshSetup { geometry, timing, block_words, recorder, .. } = setup;
         let Shape { fs_nodes, disk_nodes } = shape;
+        if host.is_some() != geometry.host().is_some() {
+            return Err(LinkError::Host);
+        }
         let (main, disk) = (geometry.main_nodes(), geometry.disk_nodes());
         if fs_nodes >= main || disk_nodes > disk {
             return Err(LinkError::Nodes { fs_nodes, disk_nodes, main, disk });
@@ -131,6 +175,8 @@ impl Link {
             receive_cycles_per_word: setup.receive_cycles_per_word,
             planned_ns: None,
             busy_until: vec![0; nodes * 2],
+            host,
+            rows: BTreeMap::new(),
             arrived: Vec::new(),
         })
     }
@@ -146,6 +192,7 @@ impl Link {
         match node {
             node if node < fs_nodes => at(node, y - 1 - node / (x * z)),
             node if node < fs_nodes + disk_nodes => geometry.main_nodes() + (node - fs_nodes),
+            node if self.host == Some(node) => geometry.host().unwrap_or_default(),
             node => {
                 let free = geometry.main_nodes() - fs_nodes;
                 let number = (node - fs_nodes - disk_nodes) % free;
@@ -187,6 +234,7 @@ impl Link {
         let takes = self.dispatch_cycles + u64::from(words) * self.receive_cycles_per_word;
         *queue = cycle.max(*queue).max(thawed) + (takes * slowness).max(1);
         let done = *queue;
+        self.mesh.taken(delivery, done);
         self.mesh.consume(to, priority, words, done);
         done
     }
@@ -195,9 +243,11 @@ impl Link {
 impl Core {
     /// From now on frames go through a mesh.
     pub(crate) fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
-        let link = Link::new(setup, self.shape)?;
+        let host = setup.host.and_then(|host| self.nodes.borrow().index(host));
+        let link = Link::new(setup, self.shape, host)?;
         *self.link.borrow_mut() = Some(link);
         let mut network = self.network.borrow_mut();
+        network.forget_link_timings();
         let lost_after_ns = network.timing.lost_after_ns;
         // The mesh says how long messages take; jitter is for networks that are not known so well.
         network.timing =
@@ -211,7 +261,18 @@ impl Core {
         let Some(link) = link.as_mut() else { return };
         let envelope = self.network.borrow_mut().envelope_of(frame);
         let Some((from, to, class, bytes)) = envelope else { return };
-        let letter = link.letter(from, to, class, bytes, frame);
+        let mut letter = link.letter(from, to, class, bytes, frame);
+        let pace_ns = self.nodes.borrow().get(from).cpu.pace_ns(bytes);
+        if pace_ns > 0 {
+            // The processor feeds one message, then the next.
+            let row = link.rows.entry(letter.tag).or_default();
+            row.sent += 1;
+            if row.sent < letter.count {
+                letter.last_words = letter.words;
+                self.push_in(pace_ns, Event::Enter(frame));
+            }
+            letter.count = 1;
+        }
         let cycle = self.now_ns.get().div_ceil(link.cycle_ns());
         if let Err(error) = link.mesh.send(cycle, letter) {
             panic!("the world of seed {} traps in node {from}: {error}", self.seed);
@@ -244,6 +305,20 @@ impl Core {
     fn hear(&self, link: &mut Link, delivery: &Delivery) {
         let frame = Key { index: (delivery.tag >> 32) as u32, generation: delivery.tag as u32 };
         let envelope = self.network.borrow_mut().envelope_of(frame);
+        if let Some((from, to, class, bytes)) = envelope
+            && let Some(done_ns) = self.processor_takes(link, delivery, to, class)
+        {
+            let count = link.letter(from, to, class, bytes, frame).count;
+            let row = link.rows.entry(delivery.tag).or_default();
+            row.taken_out += 1;
+            row.done_ns = row.done_ns.max(done_ns);
+            if row.taken_out == count {
+                let done_ns = row.done_ns;
+                link.rows.remove(&delivery.tag);
+                self.events.borrow_mut().push(done_ns, Event::Arrive(frame));
+            }
+            return;
+        }
         let (frozen_until_ns, slowness) = envelope.map_or((0, 1), |(_, to, class, _)| {
             let nodes = self.nodes.borrow();
             let node = nodes.get(to);
@@ -253,6 +328,31 @@ impl Core {
         if delivery.last {
             self.events.borrow_mut().push(done * link.cycle_ns(), Event::Arrive(frame));
         }
+    }
+
+    /// The processor of the receiver takes a message out of its queue, and has it taken out then;
+    /// `None` if processors cost no time. The host looks for messages now and then.
+    fn processor_takes(
+        &self,
+        link: &mut Link,
+        delivery: &Delivery,
+        to: u32,
+        class: Class,
+    ) -> Option<u64> {
+        let Delivery { cycle, priority, words, .. } = *delivery;
+        let cycle_ns = link.cycle_ns();
+        let mut from_ns = cycle * cycle_ns;
+        if link.host == Some(to) {
+            let machine = self.machine.borrow();
+            from_ns = machine.as_ref()?.host_wire().seen_ns(from_ns);
+        }
+        let data_words = u64::from(words.saturating_sub(ENVELOPE_WORDS));
+        let done_ns = self.nodes.borrow_mut().get_mut(to).cpu.take(from_ns, class, data_words)?;
+        let done_ns = done_ns.max(from_ns);
+        let done = done_ns.div_ceil(cycle_ns);
+        link.mesh.taken(delivery, done);
+        link.mesh.consume(delivery.to, priority, words, done);
+        Some(done_ns)
     }
 
     fn plan_mesh(&self, link: &mut Link) {
@@ -273,7 +373,7 @@ mod tests {
     use super::*;
 
     fn link(shape: Shape) -> Link {
-        Link::new(MeshSetup::thesis(8).unwrap(), shape).unwrap()
+        Link::new(MeshSetup::thesis(8).unwrap(), shape, None).unwrap()
     }
 
     #[test]
@@ -307,7 +407,7 @@ mod tests {
     fn a_world_that_does_not_fit_is_refused() {
         let new = |fs_nodes, disk_nodes, block_words| {
             let setup = MeshSetup { block_words, ..MeshSetup::thesis(8).unwrap() };
-            Link::new(setup, Shape { fs_nodes, disk_nodes }).err()
+            Link::new(setup, Shape { fs_nodes, disk_nodes }, None).err()
         };
         let nodes = |fs_nodes, disk_nodes| {
             Some(LinkError::Nodes { fs_nodes, disk_nodes, main: 512, disk: 8 })

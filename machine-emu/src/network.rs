@@ -428,7 +428,14 @@ impl Core {
     fn feed(&self, frame: &Frame) -> u64 {
         let now_ns = self.now_ns.get();
         let bytes = frame.head.len() + frame.bulk.len();
-        let fed_ns = self.nodes.borrow_mut().get_mut(frame.from).cpu.send(now_ns, bytes);
+        let mut nodes = self.nodes.borrow_mut();
+        let sender = &mut nodes.get_mut(frame.from).cpu;
+        let fed_ns = sender.send(now_ns, bytes);
+        if self.link.borrow().is_some() {
+            // Into a mesh goes each message of the row as soon as it has been fed.
+            let first_ns = sender.pace_ns(bytes);
+            return (fed_ns + first_ns).saturating_sub(sender.send_ns(bytes)).max(now_ns);
+        }
         // Words leave while others are still fed, and never faster than the wire takes them.
         let timing = self.network.borrow().timing_of(frame);
         let wire_ns = frame.bytes() as u64 * timing.picoseconds_per_byte / 1000;
@@ -445,7 +452,12 @@ impl Core {
         };
         let mut nodes = self.nodes.borrow_mut();
         let receiver = &mut nodes.get_mut(frame.to).cpu;
-        receiver.receive(self.now_ns.get(), frame.class, bytes, handler_ns);
+        let now_ns = self.now_ns.get();
+        if self.link.borrow().is_some() {
+            receiver.handle(now_ns, frame.class, handler_ns);
+        } else {
+            receiver.receive(now_ns, frame.class, bytes, handler_ns);
+        }
     }
 
     /// What was held for a node goes on its way.

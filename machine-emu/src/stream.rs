@@ -18,6 +18,7 @@ use runtime::seed::Rng;
 
 use crate::alarm::Alarm;
 use crate::core::Core;
+use crate::jmachine::HostWire;
 use crate::trace::{Fault, What};
 
 /// Bytes on their way in one direction of a stream, at most; then the writer waits.
@@ -245,6 +246,8 @@ struct PipeWriter {
     pipe: Rc<RefCell<Pipe>>,
     /// The other direction.
     back: Rc<RefCell<Pipe>>,
+    /// What it takes to and from the host of a J-Machine, in place of the usual latency.
+    wire: Option<HostWire>,
 }
 
 impl PipeWriter {
@@ -272,12 +275,20 @@ impl PipeWriter {
             }
             let streams = &mut *self.core.streams.borrow_mut();
             let StreamFaults { cut_ppm, delay_ppm, delay_max_ns, .. } = streams.faults;
-            let mut travel_ns = LATENCY_NS + streams.rng.below(JITTER_NS);
+            let mut travel_ns = match self.wire {
+                Some(wire) => chunk.len() as u64 * wire.picoseconds_per_byte / 1000,
+                None => LATENCY_NS + streams.rng.below(JITTER_NS),
+            };
             if streams.hits(delay_ppm) {
                 self.core.trace.fault(Fault::StreamDelayed);
                 travel_ns += streams.rng.below(delay_max_ns + 1);
             }
-            let at_ns = (self.core.now_ns.get() + travel_ns).max(pipe.last_ns);
+            let now_ns = self.core.now_ns.get();
+            let at_ns = match self.wire {
+                // Bytes follow one another, and are there when they are looked for.
+                Some(wire) => wire.seen_ns(now_ns.max(pipe.last_ns) + travel_ns),
+                None => (now_ns + travel_ns).max(pipe.last_ns),
+            };
             pipe.last_ns = at_ns;
             if streams.hits(cut_ppm) {
                 self.core.trace.fault(Fault::StreamCut);
@@ -384,7 +395,11 @@ impl Core {
             return Err(refused());
         }
         let (up, down) = (Pipe::new(), Pipe::new());
-        listener.backlog.push_back(self.stream(&up, &down, peer));
+        let at_host = self.nodes.borrow().get(listener.node).id;
+        let machine = self.machine.borrow();
+        let machine = machine.as_ref().filter(|machine| machine.is_host(at_host));
+        let wire = machine.map(|machine| machine.host_wire());
+        listener.backlog.push_back(self.stream(&up, &down, peer, wire));
         if let Some(waker) = listener.waker.take() {
             waker.wake();
         }
@@ -393,7 +408,7 @@ impl Core {
         for pipe in [&up, &down] {
             streams.pipes.push((node, Rc::downgrade(pipe)));
         }
-        Ok(self.stream(&down, &up, address.to_string()))
+        Ok(self.stream(&down, &up, address.to_string(), wire))
     }
 
     fn stream(
@@ -401,9 +416,10 @@ impl Core {
         from: &Rc<RefCell<Pipe>>,
         to: &Rc<RefCell<Pipe>>,
         peer: String,
+        wire: Option<HostWire>,
     ) -> Stream {
         let reader = PipeReader { core: self.clone(), pipe: from.clone(), alarm: None };
-        let writer = PipeWriter { core: self.clone(), pipe: to.clone(), back: from.clone() };
+        let writer = PipeWriter { core: self.clone(), pipe: to.clone(), back: from.clone(), wire };
         Stream { reader: Box::new(reader), writer: Box::new(writer), peer }
     }
 

@@ -15,7 +15,7 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 use crate::core::{Core, Shape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
 use crate::link::{LinkError, MeshSetup};
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, Recorder};
 use crate::network::{LinkTiming, NetworkFaults, NetworkTiming};
 use crate::stream::StreamFaults;
 use crate::trace::{Counters, Fault};
@@ -225,6 +225,13 @@ impl World {
     /// network, and of links, does not count any more; their faults do. Before anything is sent.
     pub fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
         self.core().use_mesh(setup)
+    }
+
+    /// The mesh, if there is one, records load and messages from now on.
+    pub fn record_mesh(&self, recorder: Recorder) {
+        if let Some(link) = self.core().link.borrow_mut().as_mut() {
+            link.mesh.record(recorder);
+        }
     }
 
     /// What `look` sees in the mesh; `None` without one.

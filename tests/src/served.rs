@@ -30,13 +30,24 @@ impl Served {
 
     /// The same at a port, as that of a server that was killed; 0 for any.
     pub fn start_at(site: &Site, volume: &str, port: u16) -> Self {
+        Self::ready(site, &["serve", volume, "--nfs", &format!("127.0.0.1:{port}")])
+    }
+
+    /// Starts an emulated machine with these arguments, which serves its volume, and waits until it is
+    /// ready.
+    pub fn emulated(site: &Site, arguments: &[&str]) -> Self {
+        Self::ready(site, &[&["emulate", "--nfs", "127.0.0.1:0"], arguments].concat())
+    }
+
+    fn ready(site: &Site, arguments: &[&str]) -> Self {
         let log = site.path("server.log");
-        let mut command = site.command(&["serve", volume, "--nfs", &format!("127.0.0.1:{port}")]);
+        let mut command = site.command(arguments);
         // Not to inherit the input: a test's terminal is not the server's.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
         let mut process = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+        // An emulated machine tells what it did before.
+        let line = lines.find(|line| line.starts_with("ready: ")).unwrap_or_default();
         let mut served = Self { process, port: 0, log };
         let port = line.strip_prefix("ready: ").and_then(|line| line.trim_end().rsplit_once(':'));
         let Some((_, port)) = port else {

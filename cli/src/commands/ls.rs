@@ -33,11 +33,14 @@ pub(crate) struct Ls {
 }
 
 /// One line.
-struct Line {
-    name: Vec<u8>,
-    attributes: Attributes,
-    target: Option<Vec<u8>>,
+pub(super) struct Line {
+    pub(super) name: Vec<u8>,
+    pub(super) attributes: Attributes,
+    pub(super) target: Option<Vec<u8>>,
 }
+
+/// Which cells of a [`row`] stand on the right.
+pub(super) const RIGHT: [bool; 7] = [false, true, true, true, true, false, false];
 
 impl Ls {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
@@ -50,9 +53,8 @@ impl Ls {
             return session.print_json(&lines.iter().map(record).collect::<Vec<_>>());
         }
         if self.long {
-            let rows: Vec<_> = lines.iter().map(|line| self.row(line, session.terminal)).collect();
-            let right = [false, true, true, true, true, false, false];
-            return session.print(table(&rows, &right));
+            let row = |line| row(line, self.human, session.terminal);
+            return session.print(table(&lines.iter().map(row).collect::<Vec<_>>(), &RIGHT));
         }
         for line in lines {
             session.print(printable(&line.name, session.terminal))?;
@@ -90,27 +92,28 @@ impl Ls {
             })
             .collect()
     }
+}
 
-    fn row(&self, line: &Line, terminal: bool) -> Vec<Vec<u8>> {
-        let found = &line.attributes;
-        let size = match () {
-            () if is_device(found.kind) => format!("{}, {}", found.major, found.minor),
-            () if self.human => human(found.size),
-            () => found.size.to_string(),
-        };
-        let mut name = printable(&line.name, terminal);
-        if let Some(target) = &line.target {
-            name.extend(b" -> ");
-            name.extend(printable(target, terminal));
-        }
-        let cells = [
-            permissions(found),
-            found.links.to_string(),
-            found.uid.to_string(),
-            found.gid.to_string(),
-            size,
-            date(found.mtime),
-        ];
-        cells.into_iter().map(String::into_bytes).chain([name]).collect()
+/// All that is known of a file, in cells.
+pub(super) fn row(line: &Line, human_sizes: bool, terminal: bool) -> Vec<Vec<u8>> {
+    let found = &line.attributes;
+    let size = match () {
+        () if is_device(found.kind) => format!("{}, {}", found.major, found.minor),
+        () if human_sizes => human(found.size),
+        () => found.size.to_string(),
+    };
+    let mut name = printable(&line.name, terminal);
+    if let Some(target) = &line.target {
+        name.extend(b" -> ");
+        name.extend(printable(target, terminal));
     }
+    let cells = [
+        permissions(found),
+        found.links.to_string(),
+        found.uid.to_string(),
+        found.gid.to_string(),
+        size,
+        date(found.mtime),
+    ];
+    cells.into_iter().map(String::into_bytes).chain([name]).collect()
 }

@@ -55,7 +55,7 @@ enum Command {
     RotateKeys(rotate_keys::RotateKeys),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
-    Emulate(emulate::Emulate),
+    Emulate(Box<emulate::Emulate>),
     Convert(convert::Convert),
     Cluster(cluster::Cluster),
 }

@@ -34,19 +34,28 @@ impl Stat {
         if self.json {
             return session.print_json(&Record::new(&self.path.path, &found, target.as_deref()));
         }
-        let name = lossy(&printable(&self.path.path, session.terminal));
-        let mut lines =
-            vec![format!("    path  {name}"), format!("    kind  {}", kind(found.kind))];
-        if let Some(target) = target {
-            let target = lossy(&printable(&target, session.terminal));
-            lines.push(format!("  target  {target}"));
-        }
-        if is_device(found.kind) {
-            lines.push(format!("  device  {}, {}", found.major, found.minor));
-        }
-        lines.extend(numbers(&found));
-        session.print(lines.join("\n") + "\n")
+        session.print(describe(&self.path.path, &found, target.as_deref(), session.terminal))
     }
+}
+
+/// All that is known of a file, in lines.
+pub(super) fn describe(
+    path: &[u8],
+    found: &Attributes,
+    target: Option<&[u8]>,
+    terminal: bool,
+) -> String {
+    let name = lossy(&printable(path, terminal));
+    let mut lines = vec![format!("    path  {name}"), format!("    kind  {}", kind(found.kind))];
+    if let Some(target) = target {
+        let target = lossy(&printable(target, terminal));
+        lines.push(format!("  target  {target}"));
+    }
+    if is_device(found.kind) {
+        lines.push(format!("  device  {}, {}", found.major, found.minor));
+    }
+    lines.extend(numbers(found));
+    lines.join("\n") + "\n"
 }
 
 fn numbers(found: &Attributes) -> [String; 8] {

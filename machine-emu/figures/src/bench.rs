@@ -9,8 +9,11 @@ use cache::CacheClient;
 use fileio::stack::{StackError, node};
 use futures::future::try_join_all;
 use machine_emu::jmachine::{Machine, Profile, Topology, TopologyError};
-use machine_emu::{Shape, World};
+use machine_emu::mesh::Policy;
+use machine_emu::{LinkError, MeshSetup, Shape, World};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
+
+use crate::Rig;
 
 /// Bytes of a stripe, the thesis'.
 pub(crate) const STRIPE: u32 = 64 << 10;
@@ -24,6 +27,9 @@ pub enum RunError {
     /// There is no such machine.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// There is no such mesh.
+    #[error(transparent)]
+    Mesh(#[from] LinkError),
     /// The layers cannot be brought up.
     #[error("the layers cannot be brought up on the emulated machine: {0}")]
     Stack(#[from] StackError),
@@ -63,8 +69,9 @@ fn path(node: u32, disk: u32) -> String {
 
 impl Bench {
     /// A machine with disks of zeros; nothing is served.
-    pub(crate) fn new(profile: &Profile, layout: Layout) -> Result<Self, RunError> {
+    pub(crate) fn new(rig: &Rig, layout: Layout) -> Result<Self, RunError> {
         let Layout { fs_nodes, disk_nodes, clients } = layout;
+        let Rig { profile, traffic } = rig;
         let topology = Topology::parse(&format!("8x8x8 disks={disk_nodes}"))?;
         let numbers = profile.numbers();
         let disks_per_node = numbers.bus.disks.value as u32;
@@ -87,8 +94,11 @@ impl Bench {
                 world.create_disk(&path(node, disk), geometry.disk_length());
             }
         }
-        let machine = Machine { profile: profile.clone(), topology };
+        let machine = Machine { profile: profile.clone(), topology, host: None };
         world.emulate(&machine, clients);
+        if *traffic {
+            world.use_mesh(MeshSetup::machine(&machine, Policy::Canonical)?)?;
+        }
         Ok(Self { world, geometry, profile: profile.clone(), disks_per_node })
     }
 
@@ -128,7 +138,7 @@ impl Bench {
 
     /// Serves the cache on all file-system nodes, each with as many lines as its memory holds.
     pub(crate) fn serve_caches(&self) {
-        let lines = self.profile.numbers().node.lines.value as usize;
+        let lines = self.profile.lines();
         let all = lines * STRIPE as usize * self.geometry.fs_nodes as usize;
         for index in 0..self.geometry.fs_nodes {
             node::serve_cache(&self.world.context(NodeId::fs(index)), self.geometry, all);

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use blockio::Geometry;
 use bytes::Bytes;
-use machine_emu::jmachine::Profile;
 use runtime::NodeId;
 use runtime::seed::Rng;
 
 use crate::bench::{Bench, CHUNKS, Layout, RunError, STRIPE, disk_of, write_stripe};
 use crate::report::{Curve, Panel, Report, Series};
-use crate::{Figure, Profiles};
+use crate::{Figure, Profiles, Rig};
 
 /// Disk nodes of the experiments, and the rate that Fig. 4.2b gives for each, in kb/s.
 pub(crate) const RATES: [(u32, f64); 5] =
@@ -73,9 +72,9 @@ impl Written {
 }
 
 /// Does one experiment.
-pub fn measure_blocks(profile: &Profile, run: BlockRun) -> Result<Written, RunError> {
+pub fn measure_blocks(rig: &Rig, run: BlockRun) -> Result<Written, RunError> {
     let BlockRun { disk_nodes, clients, pattern } = run;
-    let bench = Bench::new(profile, Layout { fs_nodes: 1, disk_nodes, clients })?;
+    let bench = Bench::new(rig, Layout { fs_nodes: 1, disk_nodes, clients })?;
     bench.world.run(bench.serve_disks())?;
     let nodes = || (0..disk_nodes).map(NodeId::disk);
     let before: Duration = nodes().map(|node| bench.worked(node)).sum();
@@ -94,7 +93,7 @@ pub fn measure_blocks(profile: &Profile, run: BlockRun) -> Result<Written, RunEr
         }
     }))?;
     let worked = nodes().map(|node| bench.worked(node)).sum::<Duration>().saturating_sub(before);
-    let serial_ms = profile.numbers().program.serial.value * CHUNKS as f64;
+    let serial_ms = rig.profile.numbers().program.serial.value * CHUNKS as f64;
     // What the program of 1996 did while no disk node worked: nobody knows when, so at once.
     let serial = Duration::from_nanos((serial_ms * 1e6) as u64);
     let time = transfer + serial;
@@ -130,7 +129,7 @@ fn seconds_at_rate(rate: f64) -> f64 {
 
 /// Time over clients, a curve for each number of disk nodes.
 fn curve(
-    profile: &Profile,
+    rig: &Rig,
     series: Series,
     patterns: &[Pattern],
     disk_nodes: u32,
@@ -139,7 +138,7 @@ fn curve(
     for clients in CLIENTS {
         let mut sum = 0.0;
         for &pattern in patterns {
-            sum += measure_blocks(profile, BlockRun { disk_nodes, clients, pattern })?.seconds();
+            sum += measure_blocks(rig, BlockRun { disk_nodes, clients, pattern })?.seconds();
         }
         points.push((f64::from(clients), sum / patterns.len() as f64));
     }
@@ -208,20 +207,16 @@ pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
             Panel { title: "calibrated, and the thesis' best".to_owned(), curves: calibrated },
             Panel { title: "ideal".to_owned(), curves: ideal },
         ],
-        fitted: Report::fitted_of(&profiles.calibrated, FITTED),
+        fitted: Report::fitted_of(&profiles.calibrated.profile, FITTED),
         notes,
     })
 }
 
 /// The time at the best load of each number of disk nodes.
-fn best_curve(
-    profile: &Profile,
-    series: Series,
-    y: impl Fn(f64) -> f64,
-) -> Result<Curve, RunError> {
+fn best_curve(rig: &Rig, series: Series, y: impl Fn(f64) -> f64) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for (disk_nodes, _) in RATES {
-        let best = best_of(&curve(profile, series, &[Pattern::RoundRobin], disk_nodes)?);
+        let best = best_of(&curve(rig, series, &[Pattern::RoundRobin], disk_nodes)?);
         points.push((f64::from(disk_nodes), y(best)));
     }
     Ok(Curve { series, name: series.name().to_owned(), points })
@@ -286,7 +281,7 @@ pub(crate) fn best(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
         marks: Vec::new(),
         stroke: None,
         panels,
-        fitted: Report::fitted_of(&profiles.calibrated, FITTED),
+        fitted: Report::fitted_of(&profiles.calibrated.profile, FITTED),
         notes,
     })
 }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Credentials, FileSystem};
-use machine_emu::jmachine::Profile;
 use runtime::{Context, NodeId};
 
 use crate::bench::{Bench, Layout, RunError, STRIPE};
 use crate::exclusive::{Allocator, Give, Server, Take};
 use crate::report::{Curve, Panel, Report, Series};
-use crate::{Figure, Profiles};
+use crate::{Figure, Profiles, Rig};
 
 /// Files of one experiment.
 const FILES: u32 = 8;
@@ -60,13 +59,13 @@ pub struct FilesWritten {
 }
 
 /// Does one experiment, and reads every file back.
-pub fn measure_files(profile: &Profile, run: FilesRun) -> Result<FilesWritten, RunError> {
+pub fn measure_files(rig: &Rig, run: FilesRun) -> Result<FilesWritten, RunError> {
     let FilesRun { clients, allocation } = run;
     let layout = Layout { fs_nodes: FS_NODES, disk_nodes: DISK_NODES, clients };
-    let bench = Bench::new(profile, layout)?;
+    let bench = Bench::new(rig, layout)?;
     bench.world.run(bench.serve_files())?;
     bench.world.context(ALLOCATOR).serve::<Allocator>(Rc::new(Server::default()));
-    let exclusive_ms = profile.numbers().file.exclusive.value;
+    let exclusive_ms = rig.profile.numbers().file.exclusive.value;
     let exclusive = Duration::from_nanos((exclusive_ms * 1e6) as u64);
     let (time, waits) = bench.world.run(bench.time(clients, |context, client| async move {
         let files = FileSystem::new(context.clone(), Credentials::root(), u64::from(client));
@@ -148,13 +147,13 @@ async fn write_file(
 
 /// Time over clients.
 fn curve(
-    profile: &Profile,
+    rig: &Rig,
     (series, name): (Series, &str),
     allocation: Allocation,
 ) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for (clients, _) in SECONDS {
-        let written = measure_files(profile, FilesRun { clients, allocation })?;
+        let written = measure_files(rig, FilesRun { clients, allocation })?;
         points.push((f64::from(clients), written.time.as_secs_f64()));
     }
     Ok(Curve { series, name: name.to_owned(), points })
@@ -203,7 +202,7 @@ pub(crate) fn files(profiles: &Profiles) -> Result<Report, RunError> {
         marks: Vec::new(),
         stroke: None,
         panels: vec![Panel { title: String::new(), curves }],
-        fitted: Report::fitted_of(calibrated, &["file.exclusive"]),
+        fitted: Report::fitted_of(&calibrated.profile, &["file.exclusive"]),
         notes,
     })
 }

@@ -90,13 +90,37 @@ impl Figure {
 
     /// Runs its experiments with both profiles.
     pub fn run(self, profiles: &Profiles) -> Result<Report, RunError> {
-        match self {
+        let mut report = match self {
             Self::F41a | Self::F41b => block::load(profiles, self),
             Self::F42a | Self::F42b => block::best(profiles, self),
             Self::F43 => lines::lines(profiles),
             Self::F44 => lines::cache(profiles),
             Self::F45 => files::files(profiles),
+        }?;
+        if profiles.calibrated.traffic {
+            report.notes.push(TRAFFIC.to_owned());
         }
+        Ok(report)
+    }
+}
+
+/// What a figure says besides if messages meet.
+const TRAFFIC: &str = "Messages meet in the mesh, worm by worm, and full queues hold them there. The fits are those of \
+                       the network without traffic.";
+
+/// A machine to measure on.
+#[derive(Clone, Debug)]
+pub struct Rig {
+    /// What everything costs.
+    pub profile: Profile,
+    /// Messages meet in the mesh, and its queues fill; otherwise each takes the time of the formula.
+    pub traffic: bool,
+}
+
+impl From<Profile> for Rig {
+    /// Without traffic.
+    fn from(profile: Profile) -> Self {
+        Self { profile, traffic: false }
     }
 }
 
@@ -104,14 +128,14 @@ impl Figure {
 #[derive(Clone, Debug)]
 pub struct Profiles {
     /// Software as good as the hardware lets it be.
-    pub ideal: Profile,
+    pub ideal: Rig,
     /// Fitted to what was measured.
-    pub calibrated: Profile,
+    pub calibrated: Rig,
 }
 
 impl Default for Profiles {
     /// Those that come with the program.
     fn default() -> Self {
-        Self { ideal: Profile::ideal(), calibrated: Profile::as_measured() }
+        Self { ideal: Profile::ideal().into(), calibrated: Profile::as_measured().into() }
     }
 }

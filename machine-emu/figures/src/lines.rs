@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use machine_emu::jmachine::Profile;
 
 use crate::bench::{Bench, CHUNKS, Layout, RunError, STRIPE, cache_of, write_stripe};
 use crate::report::{Curve, Panel, Report, Series};
-use crate::{Figure, Profiles};
+use crate::{Figure, Profiles, Rig};
 
 /// Nodes of the cache in Fig. 4.3.
 pub(crate) const LINE_NODES: u32 = 32;
@@ -54,9 +53,9 @@ pub struct CacheRun {
 }
 
 /// Does one experiment of Fig. 4.3; how long each client took.
-pub fn measure_lines(profile: &Profile, run: LinesRun) -> Result<Vec<Duration>, RunError> {
+pub fn measure_lines(rig: &Rig, run: LinesRun) -> Result<Vec<Duration>, RunError> {
     let LinesRun { clients, map } = run;
-    let bench = Bench::new(profile, Layout { fs_nodes: LINE_NODES, disk_nodes: 1, clients })?;
+    let bench = Bench::new(rig, Layout { fs_nodes: LINE_NODES, disk_nodes: 1, clients })?;
     bench.serve_caches();
     let (geometry, data) = (bench.geometry, Bytes::from(vec![0x5A; STRIPE as usize]));
     let (_, times) = bench.world.run(bench.time(clients, |context, client| {
@@ -74,9 +73,9 @@ pub fn measure_lines(profile: &Profile, run: LinesRun) -> Result<Vec<Duration>, 
 }
 
 /// Does one experiment of Fig. 4.4; how long it took until the last write was answered.
-pub fn measure_cache(profile: &Profile, run: CacheRun) -> Result<Duration, RunError> {
+pub fn measure_cache(rig: &Rig, run: CacheRun) -> Result<Duration, RunError> {
     let CacheRun { cache_nodes, disk_nodes, clients } = run;
-    let bench = Bench::new(profile, Layout { fs_nodes: cache_nodes, disk_nodes, clients })?;
+    let bench = Bench::new(rig, Layout { fs_nodes: cache_nodes, disk_nodes, clients })?;
     bench.world.run(bench.serve_disks())?;
     bench.serve_caches();
     let (geometry, data) = (bench.geometry, Bytes::from(vec![0x5A; STRIPE as usize]));
@@ -97,10 +96,10 @@ pub fn measure_cache(profile: &Profile, run: CacheRun) -> Result<Duration, RunEr
 const LOADS: [u32; 16] = [1, 2, 4, 8, 12, 16, 20, 24, 25, 26, 27, 28, 29, 30, 31, 32];
 
 /// The slowest client's time over clients.
-fn line_curve(profile: &Profile, series: Series, map: Map, name: &str) -> Result<Curve, RunError> {
+fn line_curve(rig: &Rig, series: Series, map: Map, name: &str) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for clients in LOADS {
-        let times = measure_lines(profile, LinesRun { clients, map })?;
+        let times = measure_lines(rig, LinesRun { clients, map })?;
         let slowest = times.into_iter().max().unwrap_or_default();
         points.push((f64::from(clients), slowest.as_secs_f64() / f64::from(REPEATS)));
     }
@@ -108,9 +107,9 @@ fn line_curve(profile: &Profile, series: Series, map: Map, name: &str) -> Result
 }
 
 /// What the machine writes in all, as a share of what as many machines with one client would.
-fn aggregate(profile: &Profile, clients: u32) -> Result<f64, RunError> {
-    let alone = measure_lines(profile, LinesRun { clients: 1, map: Map::Regions })?[0];
-    let times = measure_lines(profile, LinesRun { clients, map: Map::Regions })?;
+fn aggregate(rig: &Rig, clients: u32) -> Result<f64, RunError> {
+    let alone = measure_lines(rig, LinesRun { clients: 1, map: Map::Regions })?[0];
+    let times = measure_lines(rig, LinesRun { clients, map: Map::Regions })?;
     let rates = times.iter().map(|time| alone.as_secs_f64() / time.as_secs_f64());
     Ok(rates.sum::<f64>() / f64::from(clients))
 }
@@ -152,7 +151,7 @@ pub(crate) fn lines(profiles: &Profiles) -> Result<Report, RunError> {
         marks: vec![(24.0, "thesis: good to 24".to_owned()), (32.0, "shared by 32".to_owned())],
         stroke: None,
         panels: vec![Panel { title: String::new(), curves }],
-        fitted: Report::fitted_of(calibrated, &["node.receive_word"]),
+        fitted: Report::fitted_of(&calibrated.profile, &["node.receive_word"]),
         notes,
     })
 }
@@ -175,12 +174,12 @@ fn places() -> impl Iterator<Item = (f64, u32, u32)> {
         .map(|(place, (cache_nodes, disk_nodes))| (f64::from(place), cache_nodes, disk_nodes))
 }
 
-fn cache_curves(profile: &Profile, series: Series) -> Result<Vec<Curve>, RunError> {
+fn cache_curves(rig: &Rig, series: Series) -> Result<Vec<Curve>, RunError> {
     let mut curves = Vec::new();
     for clients in CACHE_CLIENTS {
         let mut points = Vec::new();
         for (place, cache_nodes, disk_nodes) in places() {
-            let time = measure_cache(profile, CacheRun { cache_nodes, disk_nodes, clients })?;
+            let time = measure_cache(rig, CacheRun { cache_nodes, disk_nodes, clients })?;
             points.push((place, time.as_secs_f64()));
         }
         let name = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
@@ -191,7 +190,7 @@ fn cache_curves(profile: &Profile, series: Series) -> Result<Vec<Curve>, RunErro
 
 /// Fig. 4.4.
 pub(crate) fn cache(profiles: &Profiles) -> Result<Report, RunError> {
-    let lines = profiles.calibrated.numbers().node.lines.value;
+    let lines = profiles.calibrated.profile.numbers().node.lines.value;
     let notes = vec![
         "The plot of the thesis is lost; it says that time generally falls with nodes and clients until \
          disks or network are saturated."
@@ -231,7 +230,7 @@ pub(crate) fn cache(profiles: &Profiles) -> Result<Report, RunError> {
             },
         ],
         fitted: Report::fitted_of(
-            &profiles.calibrated,
+            &profiles.calibrated.profile,
             &["node.receive_word", "disk_node.copy", "disk_node.buffers"],
         ),
         notes,

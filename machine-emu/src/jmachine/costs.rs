@@ -26,6 +26,20 @@ impl Costs {
         }
     }
 
+    /// Of the host of such a machine: an ordinary node to the others, but its words go through the FIFOs
+    /// of an interface, and its processes are those of Unix.
+    pub fn host(numbers: &Numbers) -> Self {
+        let mut costs = Self::new(numbers);
+        let cycles = |number: &Number| number.value * numbers.node.clock.value;
+        let node = &mut costs.node;
+        node.send_word.value = cycles(&numbers.host.word);
+        node.receive_word.value = cycles(&numbers.host.word);
+        node.resume.value = cycles(&numbers.host.switch);
+        // It is polled, and what gives way has been counted with what goes on.
+        (node.dispatch.value, node.suspend.value) = (0.0, 0.0);
+        costs
+    }
+
     /// So many cycles of the internal clock.
     pub fn cycles_ns(&self, cycles: f64) -> u64 {
         (cycles * 1000.0 / self.node.clock.value).round() as u64
@@ -50,6 +64,16 @@ impl Costs {
     pub fn send_ns(&self, bytes: u64) -> u64 {
         let words = self.words_sent(bytes) * self.node.send_word.value;
         self.cycles_ns(self.messages(bytes) * self.node.send.value + words)
+    }
+
+    /// From the begin of one message of so many bytes to that of the next.
+    pub fn pace_ns(&self, bytes: u64) -> u64 {
+        (self.send_ns(bytes) as f64 / self.messages(bytes)) as u64
+    }
+
+    /// Taking one message with so many words of data out of its queue.
+    pub fn take_ns(&self, words: u64) -> u64 {
+        self.cycles_ns(self.node.dispatch.value + words as f64 * self.node.receive_word.value)
     }
 
     /// Taking in so many bytes, in as many messages as it takes, each with its dispatch.

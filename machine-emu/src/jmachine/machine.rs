@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use runtime::{NodeId, NodeKind};
 
-use super::{Costs, Level, Place, Profile, Topology, Transit, ZeroLoad};
+use super::{Costs, Level, Place, Profile, Topology, ZeroLoad};
 use crate::network::{LinkTiming, NetworkTiming};
 use crate::world::World;
 
@@ -16,12 +16,53 @@ pub struct Machine {
     pub profile: Profile,
     /// Which nodes there are, and where.
     pub topology: Topology,
+    /// The node that is the host: it stands behind its interface, beyond the edge. Messages find it
+    /// through a mesh only.
+    pub host: Option<NodeId>,
 }
 
 /// What the parts of a world need to know of the machine that it is.
 pub(crate) struct Emulated {
     pub(crate) costs: Rc<Costs>,
+    host: Option<NodeId>,
+    host_costs: Rc<Costs>,
     pub(crate) numbers: super::Numbers,
+}
+
+/// What bytes from outside meet at the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostWire {
+    /// Bytes are looked for so often.
+    pub(crate) poll_ns: u64,
+    /// The inverse of the bandwidth.
+    pub(crate) picoseconds_per_byte: u64,
+}
+
+impl HostWire {
+    /// When what is there at `at_ns` is looked at.
+    pub(crate) fn seen_ns(self, at_ns: u64) -> u64 {
+        if self.poll_ns == 0 { at_ns } else { at_ns.next_multiple_of(self.poll_ns) }
+    }
+}
+
+impl Emulated {
+    /// What software costs at a node.
+    pub(crate) fn costs_of(&self, node: NodeId) -> Rc<Costs> {
+        if self.is_host(node) { self.host_costs.clone() } else { self.costs.clone() }
+    }
+
+    pub(crate) fn is_host(&self, node: NodeId) -> bool {
+        self.host == Some(node)
+    }
+
+    /// How bytes, and messages, come to the host.
+    pub(crate) fn host_wire(&self) -> HostWire {
+        let host = &self.numbers.host;
+        HostWire {
+            poll_ns: (host.poll.value * 1e3).round() as u64,
+            picoseconds_per_byte: (1e6 / host.wire.value).round() as u64,
+        }
+    }
 }
 
 /// What the parts of one node have worked so far.
@@ -41,6 +82,7 @@ impl Machine {
         match node.kind() {
             NodeKind::Fs(index) => self.topology.fs_node(index),
             NodeKind::Disk(index) => self.topology.disk_node(index),
+            NodeKind::Application(_) if self.host == Some(node) => self.topology.host(),
             NodeKind::Application(index) => self.topology.application(index),
         }
     }
@@ -49,7 +91,8 @@ impl Machine {
 impl World {
     /// From now on the world is this machine with `applications` application nodes: sending,
     /// receiving and each step cost time of a node's processor, on which control overtakes bulk;
-    /// messages take the time of the mesh without traffic; disks opened from now on are the disks of
+    /// messages take the time of the mesh without traffic, unless
+    /// [`use_mesh`](World::use_mesh) is called afterwards; disks opened from now on are the disks of
     /// the profile, those of one node on one bus. No time is drawn any more.
     ///
     /// Panics if the machine has fewer disk nodes or processors than the world has nodes.
@@ -66,12 +109,18 @@ impl World {
         );
         let numbers = machine.profile.numbers();
         let costs = Rc::new(Costs::new(numbers));
-        *core.machine.borrow_mut() =
-            Some(Rc::new(Emulated { costs: costs.clone(), numbers: numbers.clone() }));
+        let emulated = Rc::new(Emulated {
+            costs: costs.clone(),
+            host: machine.host,
+            host_costs: Rc::new(Costs::host(numbers)),
+            numbers: numbers.clone(),
+        });
+        *core.machine.borrow_mut() = Some(emulated.clone());
         (0..applications).for_each(|index| drop(self.context(NodeId::application(index))));
         let mut nodes = core.nodes.borrow_mut();
         for place in 0..nodes.len() {
-            nodes.get_mut(place).cpu.load(costs.clone());
+            let node = nodes.get_mut(place);
+            node.cpu.load(emulated.costs_of(node.id));
         }
         let mut network = core.network.borrow_mut();
         let transit = ZeroLoad::new(&machine.topology, &numbers.network);

@@ -11,9 +11,9 @@
 //! | `topology.rs` | the one-line notation of a machine, and where its nodes are |
 //! | `costs.rs` | what software costs a processor |
 //! | `levels.rs`, `node.rs` | the time of a processor at three levels; a node by itself |
-//! | `transit.rs` | how long a message is on its way, and the place where a network with traffic goes |
+//! | `transit.rs` | how long a message is on its way if it meets no other |
 //! | `mechanics.rs`, `scsi.rs` | arm and platter of a disk; the bus of a disk node |
-//! | `machine.rs` | the world as a J-Machine |
+//! | `machine.rs`, `meshed.rs` | the world as a J-Machine; its mesh |
 //! | `text.rs` | text between hosts and the machine |
 
 #![allow(
@@ -26,6 +26,7 @@ mod costs;
 mod levels;
 mod machine;
 mod mechanics;
+mod meshed;
 mod node;
 mod profile;
 mod scsi;
@@ -35,14 +36,14 @@ mod transit;
 
 pub use costs::Costs;
 pub use levels::{Level, Levels};
-pub(crate) use machine::Emulated;
+pub(crate) use machine::{Emulated, HostWire};
 pub use machine::{Load, Machine};
 pub use mechanics::Mechanics;
 pub use node::{Act, Happened, Mdp, Message, QueueFull};
 pub use profile::{
-    BusNumbers, Confidence, DiskNodeNumbers, DiskNumbers, FileNumbers, NetworkNumbers, NodeNumbers,
-    Number, Numbers, Profile, ProfileError, ProgramNumbers,
+    BusNumbers, Confidence, DiskNodeNumbers, DiskNumbers, FileNumbers, HostNumbers, NetworkNumbers,
+    NodeNumbers, Number, Numbers, Profile, ProfileError, ProgramNumbers,
 };
 pub use scsi::{Bus, Direction, Due, Operation};
 pub use topology::{Place, Topology, TopologyError};
-pub use transit::{Transit, ZeroLoad};
+pub use transit::ZeroLoad;

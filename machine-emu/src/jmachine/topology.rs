@@ -63,6 +63,11 @@ pub struct TopologyError {
 }
 
 impl Topology {
+    /// The machine of the thesis' chapter 4 with all its disk nodes.
+    pub fn thesis() -> Self {
+        Self { sides: [8; 3], disk_nodes: 8, boards: vec![0, 2, 4, 6] }
+    }
+
     /// Reads the notation.
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
         let error = |rest: &str, expected: String| TopologyError {
@@ -99,7 +104,16 @@ impl Topology {
     /// Where the application node `index` is: they fill the planes of Y, the one farthest from
     /// the disks first.
     pub fn application(&self, index: u32) -> Place {
-        self.processor(self.processors() - 1 - index % self.processors())
+        let [x, y, z] = self.sides;
+        Place { x: index % x, y: index / (x * z) % y, z: index / x % z }
+    }
+
+    /// Where the host is, if there is one: the text says that it is on an edge connector, not where.
+    /// Here it is beyond the X edge, in a row of the slice next to the disks, on the last board: so
+    /// it reaches every processor directly, and its row reaches it.
+    pub fn host(&self) -> Place {
+        let [x, y, z] = self.sides;
+        Place { x, y: y - 1, z: z - 1 }
     }
 
     /// The processor `index`, counted along X, then Z, then away from the disks.
@@ -297,7 +311,9 @@ mod tests {
         let machine = Topology::parse("8x8x8 disks=8 board=0,2,4,6").unwrap();
         let mut places: Vec<_> = (0..512).map(|index| machine.fs_node(index)).collect();
         assert!(places[..64].iter().all(|place| place.y == 7));
-        assert_eq!(machine.application(0), places[511]);
+        assert_eq!(machine.application(0), Place { x: 0, y: 0, z: 0 });
+        assert_eq!(machine.application(63), Place { x: 7, y: 0, z: 7 });
+        assert!((0..512).all(|index| places.contains(&machine.application(index))));
         places.extend((0..8).map(|index| machine.disk_node(index)));
         assert_eq!(places[513], Place { x: 1, y: 8, z: 0 });
         assert_eq!(places[519], Place { x: 1, y: 8, z: 6 });

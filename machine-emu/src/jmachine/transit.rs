@@ -1,15 +1,7 @@
-//! How long a message is on its way when nothing else is: the formula, and the trait behind which
-//! a network with traffic takes its place.
+//! How long a message is on its way when nothing else is: the formula. With traffic the mesh says it
+//! (`meshed.rs`).
 
 use super::{NetworkNumbers, Place, Topology};
-
-/// A network, as the rest of the machine asks it.
-pub trait Transit {
-    /// Cycles until the first word of a message is at its destination.
-    fn head_cycles(&self, from: Place, to: Place) -> u64;
-    /// Cycles from there until the last of `words` words is there, if they are sent without gaps.
-    fn tail_cycles(&self, words: u64) -> u64;
-}
 
 /// The network without traffic: `hops + 7` cycles for the head and 2 for each word; once more for
 /// the way from a forwarder, where there is no direct one.
@@ -41,14 +33,9 @@ impl ZeroLoad {
         let disk_node = if self.is_disk_node(to) { to } else { from };
         Place { y: self.topology.sides[1] - 1, ..disk_node }
     }
-}
 
-fn hops(from: Place, to: Place) -> u64 {
-    u64::from(from.x.abs_diff(to.x) + from.y.abs_diff(to.y) + from.z.abs_diff(to.z))
-}
-
-impl Transit for ZeroLoad {
-    fn head_cycles(&self, from: Place, to: Place) -> u64 {
+    /// Cycles until the first word of a message is at its destination.
+    pub fn head_cycles(&self, from: Place, to: Place) -> u64 {
         let NetworkNumbers { hop, ends, forward, .. } = &self.numbers;
         let leg = |from, to| hops(from, to) as f64 * hop.value + ends.value;
         let cycles = if self.is_direct(from, to) {
@@ -60,9 +47,14 @@ impl Transit for ZeroLoad {
         cycles.round() as u64
     }
 
-    fn tail_cycles(&self, words: u64) -> u64 {
+    /// Cycles from there until the last of `words` words is there, if they are sent without gaps.
+    pub fn tail_cycles(&self, words: u64) -> u64 {
         (words as f64 * self.numbers.word.value).round() as u64
     }
+}
+
+fn hops(from: Place, to: Place) -> u64 {
+    u64::from(from.x.abs_diff(to.x) + from.y.abs_diff(to.y) + from.z.abs_diff(to.z))
 }
 
 #[cfg(test)]

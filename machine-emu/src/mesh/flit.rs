@@ -162,7 +162,9 @@ impl FlitMesh {
 
     /// There is room for so many words again in the queue of `node`.
     pub fn consume(&mut self, node: u32, priority: Priority, words: u32) {
-        self.queues[node as usize * 2 + priority as usize] -= rows(words);
+        if self.timing.queue_words.is_some() {
+            self.queues[node as usize * 2 + priority as usize] -= rows(words);
+        }
     }
 
     /// Lets time pass up to the end of `cycle`.

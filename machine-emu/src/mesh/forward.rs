@@ -46,6 +46,11 @@ impl Forwarders {
         Self { policy, turn: Cell::new(0) }
     }
 
+    /// The policy.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// `None` if `from` can send to `to` directly, else who passes it on. An error if nobody can,
     /// which no machine with at most one host knows.
     pub fn via(&self, mesh: &Geometry, from: u32, to: u32) -> Result<Option<u32>, Unroutable> {

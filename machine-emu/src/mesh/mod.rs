@@ -14,7 +14,8 @@
 //! | `judge.rs` | random cases on which both must agree |
 //! | `calendar.rs` | the event queue |
 //! | `deadlock.rs` | who waits for whom in a circle |
-//! | `record.rs` | load over time, and the trace, both bounded |
+//! | `record.rs` | load over time, and the messages, both bounded |
+//! | `trace.rs`, `replay.rs` | the messages as a file; sent again elsewhere, and compared |
 //! | `movie.rs`, `movie.html` | the record as a page that plays |
 //! | `traffic.rs` | random traffic, for tests and measurements |
 
@@ -26,7 +27,9 @@ mod geometry;
 mod judge;
 mod movie;
 mod record;
+mod replay;
 mod timing;
+mod trace;
 mod traffic;
 mod worm;
 
@@ -39,9 +42,11 @@ pub use geometry::{AXIS_MAX, Direction, Geometry, GeometryError, Place, Role, Un
 pub use judge::{Disagreement, judge};
 pub use movie::{MOVIE_MESSAGES_MAX, movie};
 pub use record::{BUCKETS_MAX, Bucket, ChannelLoad, EVENTS_MAX, Recorder, TraceEvent, TraceKind};
+pub use replay::{Journey, Journeys, Level, ReplayError, Stage, replay};
 pub use timing::{
     Delivery, LETTER_WORDS_MAX, Letter, MeshCounters, MeshTiming, Priority, ROW_WORDS, Spill, Wires,
 };
+pub use trace::{TRACE_BYTES_MAX, Trace, TraceError};
 pub use traffic::{Fabric, Latencies, Traffic};
 pub use worm::{LETTERS_MAX, Mesh};
 

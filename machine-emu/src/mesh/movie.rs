@@ -104,7 +104,7 @@ fn links<'a>(
     })
 }
 
-/// Deliveries in 18 bytes each, little-endian: cycle (u48), latency (u32), from, to, via, words; and
+/// Deliveries in 18 bytes each, little-endian: cycle of the record (u48), latency (u32), from, to, via, words; and
 /// how many there were.
 fn messages(recorder: &Recorder) -> (Vec<u8>, usize) {
     let delivered = |event: &&TraceEvent| event.kind == TraceKind::Delivered;
@@ -112,7 +112,8 @@ fn messages(recorder: &Recorder) -> (Vec<u8>, usize) {
     let step = all.div_ceil(MOVIE_MESSAGES_MAX).max(1);
     let mut bytes = Vec::new();
     for event in recorder.events().iter().filter(delivered).step_by(step) {
-        bytes.extend_from_slice(&event.cycle.to_le_bytes()[..6]);
+        let cycle = event.cycle.saturating_sub(recorder.start());
+        bytes.extend_from_slice(&cycle.to_le_bytes()[..6]);
         bytes.extend_from_slice(&event.count.to_le_bytes());
         let via = event.via.unwrap_or(u16::MAX);
         for short in [event.from, event.to, via, event.words] {

@@ -9,10 +9,8 @@ use super::timing::{Delivery, Letter, Priority};
 pub const BUCKETS_MAX: usize = 256;
 /// Events of a trace, at most (32 MiB); what comes later is only counted.
 pub const EVENTS_MAX: usize = 1 << 20;
-/// A trace file starts with this.
-const MAGIC: [u8; 8] = *b"MDFSjmt1";
 /// Bytes of an event.
-const EVENT_BYTES: usize = 32;
+pub(super) const EVENT_BYTES: usize = 32;
 
 /// What crossed a channel in one bucket of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +46,10 @@ pub enum TraceKind {
     Sent = 1,
     /// A message was delivered.
     Delivered = 2,
+    /// A delivered message was taken out of its queue.
+    Taken = 3,
+    /// The turn of the next message of a row came.
+    Continued = 4,
 }
 
 /// One line of a trace: 32 bytes, little-endian, in this order.
@@ -65,7 +67,8 @@ pub struct TraceEvent {
     pub words: u16,
     /// Words of the last of its row.
     pub last_words: u16,
-    /// Messages in the row; of a delivery its latency in cycles.
+    /// Messages in the row; of a delivery its latency in cycles; of a continued row how many numbers
+    /// before its own the message before it has.
     pub count: u32,
     /// What happened.
     pub kind: TraceKind,
@@ -99,6 +102,8 @@ impl TraceEvent {
         let kind = match bytes[28] {
             1 => TraceKind::Sent,
             2 => TraceKind::Delivered,
+            3 => TraceKind::Taken,
+            4 => TraceKind::Continued,
             _ => return None,
         };
         let priority = match bytes[29] {
@@ -132,6 +137,9 @@ impl TraceEvent {
 pub struct Recorder {
     seed: u64,
     configuration: u64,
+    /// The first cycle, and the first message, of the record.
+    start: u64,
+    first: u64,
     bucket_cycles: u64,
     buckets: Vec<Bucket>,
     events: Vec<TraceEvent>,
@@ -145,7 +153,19 @@ impl Recorder {
         let configuration = hash::xxh3(configuration.as_bytes());
         let bucket_cycles = bucket_cycles.max(1);
         let (buckets, events) = (Vec::new(), Vec::new());
-        Self { seed, configuration, bucket_cycles, buckets, events, events_lost: 0 }
+        let (start, first, events_lost) = (0, 0, 0);
+        Self { seed, configuration, start, first, bucket_cycles, buckets, events, events_lost }
+    }
+
+    /// The record begins in this cycle, with the message of this number: of those that are under way it
+    /// does not tell.
+    pub(super) fn begin(&mut self, cycle: u64, number: u64) {
+        (self.start, self.first) = (cycle, number);
+    }
+
+    /// The first cycle of the record.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Cycles of a bucket by now.
@@ -168,15 +188,14 @@ impl Recorder {
         self.events_lost
     }
 
-    /// The trace as a file: a head of 32 bytes (magic, seed, hash of the configuration, events
-    /// lost), then the events.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        for number in [self.seed, self.configuration, self.events_lost] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.extend(self.events.iter().flat_map(|event| event.to_bytes()));
-        bytes
+    /// Of the run.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The hash of all else that the run follows from.
+    pub fn configuration(&self) -> u64 {
+        self.configuration
     }
 
     fn push(&mut self, event: TraceEvent) {
@@ -207,7 +226,14 @@ impl Recorder {
     }
 
     pub(super) fn delivered(&mut self, delivery: &Delivery) {
+        self.arrival(TraceKind::Delivered, delivery);
+    }
+
+    fn arrival(&mut self, kind: TraceKind, delivery: &Delivery) {
         let Delivery { cycle, number, from, to, words, priority, via, .. } = *delivery;
+        if number < self.first {
+            return;
+        }
         let [from, to, words] = [from, to, words].map(|n| n as u16);
         self.push(TraceEvent {
             cycle,
@@ -217,14 +243,30 @@ impl Recorder {
             words,
             last_words: words,
             count: u32::try_from(delivery.latency()).unwrap_or(u32::MAX),
-            kind: TraceKind::Delivered,
+            kind,
             priority,
             via: via.map(|node| node as u16),
         });
     }
 
+    pub(super) fn taken(&mut self, delivery: &Delivery, cycle: u64) {
+        self.arrival(TraceKind::Taken, &Delivery { cycle, ..*delivery });
+    }
+
+    pub(super) fn continued(&mut self, cycle: u64, number: u64, before: u64, letter: &Letter) {
+        self.sent(cycle, number, letter, None);
+        if before < self.first {
+            return;
+        }
+        if let Some(event) = self.events.last_mut().filter(|_| self.events_lost == 0) {
+            event.kind = TraceKind::Continued;
+            event.count = u32::try_from(number - before).unwrap_or(u32::MAX);
+        }
+    }
+
     /// The bucket of `cycle`; there are more of them, or they become longer.
     fn bucket(&mut self, cycle: u64) -> &mut Bucket {
+        let cycle = cycle.saturating_sub(self.start);
         while cycle / self.bucket_cycles >= BUCKETS_MAX as u64 {
             self.fold();
         }

@@ -98,12 +98,16 @@ impl MeshTiming {
         head + u64::from(self.flits(words)) + self.interface_cycles
     }
 
+    /// Whether flits take time, and a buffer keeps a stream going.
+    pub(super) fn can_be(&self) -> bool {
+        let Self { hop_cycles, credit_cycles, buffer_flits, cycle_ns, .. } = *self;
+        let flowing = u64::from(buffer_flits) >= hop_cycles.saturating_add(credit_cycles);
+        hop_cycles > 0 && credit_cycles > 0 && cycle_ns > 0 && flowing
+    }
+
     /// Panics if the parameters cannot be: called where a mesh is made.
     pub(super) fn check(&self) {
-        let Self { hop_cycles, credit_cycles, buffer_flits, cycle_ns, .. } = *self;
-        assert!(hop_cycles > 0 && credit_cycles > 0 && cycle_ns > 0, "flits take time: {self:?}");
-        let flowing = u64::from(buffer_flits) >= hop_cycles + credit_cycles;
-        assert!(flowing, "a buffer of {buffer_flits} flits does not keep a stream going: {self:?}");
+        assert!(self.can_be(), "flits take time, and buffers keep a stream going: {self:?}");
     }
 }
 
@@ -168,23 +172,49 @@ impl Delivery {
     }
 }
 
+/// Declares counters with their sum and their difference.
+macro_rules! counters {
+    ($(#[$about:meta])* $Name:ident { $( $(#[$doc:meta])* $field:ident, )* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $Name {
+            $( $(#[$doc])* pub $field: u64, )*
+        }
+
+        impl std::ops::Add for $Name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self { $( $field: self.$field + other.$field, )* }
+            }
+        }
+
+        impl std::ops::Sub for $Name {
+            type Output = Self;
+            fn sub(self, before: Self) -> Self {
+                Self { $( $field: self.$field - before.$field, )* }
+            }
+        }
+    };
+}
+
+counters! {
 /// What a mesh has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MeshCounters {
+MeshCounters {
     /// Messages sent.
-    pub injected: u64,
+    injected,
     /// Messages delivered.
-    pub delivered: u64,
+    delivered,
     /// Messages that went through a forwarder.
-    pub forwarded: u64,
+    forwarded,
     /// Channels crossed by heads.
-    pub crossings: u64,
+    crossings,
     /// Cycles that heads waited for channels or for room in a queue.
-    pub stalled_cycles: u64,
+    stalled_cycles,
     /// Heads that found a queue full.
-    pub queue_full: u64,
+    queue_full,
     /// Words that went to the external memory.
-    pub spilled_words: u64,
+    spilled_words,
     /// Flits that were taken or held up on a shared wire.
-    pub stolen_flits: u64,
+    stolen_flits,
+}
 }

@@ -13,7 +13,7 @@ const STRIPE: usize = 64 << 10;
 
 fn machine() -> Machine {
     let topology = Topology::parse("8x8x8 disks=2 board=0").unwrap();
-    Machine { profile: Profile::ideal(), topology }
+    Machine { profile: Profile::ideal(), topology, host: None }
 }
 
 fn world(seed: u64) -> World {
@@ -47,7 +47,7 @@ fn a_small_request_takes_what_its_parts_take() {
     let software_ns = 2 * (costs.send_ns(9) + costs.receive_ns(9)) + costs.handler_ns();
     let software = Duration::from_nanos(software_ns);
     let rest = took.saturating_sub(software);
-    assert!((2..40).contains(&rest.as_micros()), "{took:?}, of which {software:?} is software");
+    assert!((1..40).contains(&rest.as_micros()), "{took:?}, of which {software:?} is software");
 }
 
 #[test]
@@ -171,5 +171,5 @@ fn the_same_program_takes_the_same_time_whatever_the_seed() {
 fn a_world_that_does_not_fit_on_the_machine_is_refused() {
     let world = World::new(1, Shape { fs_nodes: 4, disk_nodes: 1 });
     let topology = Topology::parse("2x1x2 disks=1").unwrap();
-    world.emulate(&Machine { profile: Profile::ideal(), topology }, 1);
+    world.emulate(&Machine { profile: Profile::ideal(), topology, host: None }, 1);
 }

@@ -4,11 +4,13 @@
 
 mod determinism;
 mod disks;
+mod gate;
 mod jmachine;
 mod kit;
 mod mesh;
 mod meshed;
 mod messages;
 mod nodes;
+mod replay;
 mod streams;
 mod time;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use machine_emu::mesh::{
     Delivery, FlitMesh, Forwarders, Geometry, Latencies, Letter, Mesh, MeshTiming, Party, Policy,
-    Priority, Recorder, SendError, Spill, TraceKind, Traffic, Wires, judge,
+    Priority, Recorder, SendError, Spill, Trace, Traffic, Wires, judge,
 };
 use runtime::seed::{Rng, with_seed};
 
@@ -191,7 +191,7 @@ fn what_is_sent_is_delivered_or_under_way_and_the_same_seed_gives_the_same_run()
             }
             let (second, again) = busy_mesh(seed, policy);
             assert_eq!(first, second);
-            let traces = [&mesh, &again].map(|mesh| mesh.recorder().unwrap().to_bytes());
+            let traces = [&mesh, &again].map(|mesh| Trace::of(mesh).unwrap().to_bytes());
             assert!(traces[0] == traces[1]);
             assert_ne!(busy_mesh(seed ^ 1, policy).0, first);
         }
@@ -206,33 +206,6 @@ fn messages_of_one_way_keep_their_order_under_the_canonical_policy() {
         let before = last.insert((delivery.from, delivery.to, delivery.priority), delivery.tag);
         assert!(before.is_none_or(|tag| tag <= delivery.tag), "{delivery:?}");
     }
-}
-
-#[test]
-fn a_trace_sent_again_gives_the_same_deliveries() {
-    let geometry = cube(4);
-    let mut mesh = Mesh::new(geometry.clone(), open(), Policy::Canonical);
-    mesh.record(Recorder::new(3, "4x4x4", 100));
-    let mut first = Vec::new();
-    let mut traffic = Traffic::uniform(3, 64, 6, 0.01);
-    traffic.drive(&mut mesh, 2_000, |delivery| first.push(*delivery)).unwrap();
-    let bytes = mesh.recorder().unwrap().to_bytes();
-    assert_eq!(&bytes[..8], b"MDFSjmt1");
-    let events = bytes[32..].as_chunks::<32>().0.iter();
-    let events = events.map(|bytes| machine_emu::mesh::TraceEvent::from_bytes(bytes).unwrap());
-    let events: Vec<_> = events.collect();
-    assert_eq!(events, mesh.recorder().unwrap().events());
-    let mut again = Mesh::new(geometry, open(), Policy::Canonical);
-    let mut out = Vec::new();
-    for event in events.iter().filter(|event| event.kind == TraceKind::Sent) {
-        if let Some(before) = event.cycle.checked_sub(1) {
-            again.advance(before, &mut out);
-        }
-        again.send(event.cycle, event.letter()).unwrap();
-    }
-    out.extend(drain(&mut again));
-    assert!(first.len() > 1_000);
-    assert_eq!(out, first);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use runtime::seed::Rng;
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 
 /// Application nodes.
-const APPLICATIONS: u32 = 8;
+pub(super) const APPLICATIONS: u32 = 8;
 /// The one that no client works on.
 pub(super) const OBSERVER: u32 = APPLICATIONS - 1;
 

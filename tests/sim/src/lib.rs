@@ -35,7 +35,7 @@
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
 //! | `nfs/` | workload: NFS clients, and gateways on the nodes |
-//! | `emulated.rs` | the checkpoint demo on the mesh of the J-Machine |
+//! | `emulated/` | a volume on the J-Machine: checkpoints on its mesh, the gateway at its host |
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
 mod burst;

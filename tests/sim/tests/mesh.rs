@@ -4,8 +4,9 @@
 
 use std::fs;
 
+use machine_emu::jmachine::{Profile, Topology};
 use machine_emu::mesh::{Geometry, Mesh, Priority, Role};
-use sim::emulated::{Checkpoint, checkpoint};
+use sim::emulated::{Checkpoint, Done, Emulation, Setup, checkpoint};
 
 /// Bytes that the 512-node machine with the file system may take.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -42,36 +43,52 @@ fn disk_load(mesh: &Mesh) -> u64 {
 
 #[test]
 fn checkpoints_on_the_emulated_machine_come_back_byte_by_byte() {
-    let what = Checkpoint::default();
-    let mut at_disks = 0;
     let begun = cpu_milliseconds();
-    let first = checkpoint(what, |mesh| {
-        at_disks = disk_load(mesh);
+    let machine = Emulation::new(&Setup::thesis(1)).unwrap();
+    let what = Checkpoint { seed: 1, writers: 7, bytes: 1 << 20 };
+    let first = checkpoint(&machine, what).unwrap_or_else(|error| panic!("{error}"));
+    let at_disks = machine.world().mesh(|mesh| {
         assert_eq!(mesh.find_deadlock(), None);
         let idle = |node| mesh.queue_words(node, Priority::Normal) <= 512;
         assert!((0..mesh.geometry().nodes()).all(idle));
-    })
-    .unwrap_or_else(|error| panic!("{error}"));
+        disk_load(mesh)
+    });
+    let at_disks = at_disks.unwrap();
     let used = cpu_milliseconds() - begun;
     let peak = peak_bytes();
     println!("{first}\n{used} ms of this thread's processor, {} MiB at most", peak >> 20);
     // All that was written reached a disk node: two flits to a word of four bytes.
     assert!(at_disks > first.bytes / 2, "{at_disks}");
-    assert!(first.mesh.forwarded > 0, "{first}");
+    assert!(first.mesh().forwarded > 0, "{first}");
     assert!(peak < MEMORY_MAX, "{peak}");
+}
+
+/// A small machine, with and without costs.
+fn small(seed: u64, profile: Option<Profile>) -> Done {
+    let topology = Topology::parse("8x8x8 disks=2").unwrap();
+    let setup = Setup { topology, fs_nodes: 8, profile, ..Setup::thesis(seed) };
+    let machine = Emulation::new(&setup).unwrap();
+    let done = checkpoint(&machine, Checkpoint { seed, writers: 2, bytes: 100_000 });
+    done.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run_of_the_machine() {
-    let small = Checkpoint {
-        writers: 2,
-        bytes: 100_000,
-        disk_nodes: 2,
-        fs_nodes: 8,
-        ..Checkpoint::default()
-    };
-    let run = |seed| checkpoint(Checkpoint { seed, ..small }, |_| ()).unwrap();
-    let first = run(5);
-    assert_eq!(first, run(5));
-    assert_ne!(first.trace_hash, run(6).trace_hash);
+    for profile in [None, Some(Profile::as_measured())] {
+        let first = small(5, profile.clone());
+        assert_eq!(first, small(5, profile.clone()));
+        assert_ne!(first.trace_hash, small(6, profile).trace_hash);
+    }
+}
+
+#[test]
+fn processors_buses_and_disks_of_1996_are_what_a_checkpoint_waits_for() {
+    let [mesh, ideal, measured] =
+        [None, Some(Profile::ideal()), Some(Profile::as_measured())].map(|profile| {
+            let done = small(5, profile);
+            println!("{done}");
+            done.phases[1].time
+        });
+    // 200 kB of data at 2 MB/s, and at a tenth of that.
+    assert!(mesh < ideal / 2 && ideal < measured / 2, "{mesh:?} {ideal:?} {measured:?}");
 }

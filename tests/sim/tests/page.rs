@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use machine_emu::mesh::movie;
-use sim::emulated::{Checkpoint, checkpoint};
+use sim::emulated::{Checkpoint, Emulation, Setup, checkpoint};
 
 /// Uses the page as a person does, and tells what came of it.
 const HAND: &str = "<script>
@@ -61,10 +61,9 @@ fn chromium(page: &Path, mode: &str) -> Vec<u8> {
 
 #[test]
 fn the_page_loads_plays_zooms_and_lists_the_worms_of_a_link() {
-    let small = Checkpoint { writers: 3, bytes: 200_000, ..Checkpoint::default() };
-    let mut page = None;
-    checkpoint(small, |mesh| page = movie(mesh, "a <test>")).unwrap();
-    let page = page.unwrap();
+    let machine = Emulation::new(&Setup::thesis(1)).unwrap();
+    checkpoint(&machine, Checkpoint { seed: 1, writers: 3, bytes: 200_000 }).unwrap();
+    let page = machine.world().mesh(|mesh| movie(mesh, "a <test>")).flatten().unwrap();
     assert!(page.contains("<title>a &lt;test></title>") && !page.contains("{{"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join("mesh.html");

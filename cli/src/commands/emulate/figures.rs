@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use figures::{Figure, Profiles, Report};
-use machine_emu::jmachine::Profile;
 
+use super::machine::MachineArgs;
 use crate::exit::Failure;
 use crate::local::{self, Target};
 use crate::session::Session;
@@ -23,9 +23,9 @@ pub(crate) struct Drawing {
     /// Put a picture, a CSV and a JSON file of each figure into this directory
     #[arg(long, value_name = "DIR", requires = "figures")]
     out: Option<PathBuf>,
-    /// The costs of the calibrated machine: as-measured, ideal, or a file
-    #[arg(long, value_name = "PROFILE", default_value = "as-measured")]
-    profile: String,
+    /// Let messages meet in the mesh and its queues fill, in place of the time without traffic
+    #[arg(long, requires = "figures")]
+    traffic: bool,
     /// Print every number of the profile, with its source and how far it may be trusted
     #[arg(long)]
     explain: bool,
@@ -46,12 +46,14 @@ impl Drawing {
         !self.figures.is_empty() || self.explain
     }
 
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
-        let profile = self.profile()?;
+    pub(super) fn run(&self, machine: &MachineArgs, session: &mut Session) -> Result<(), Failure> {
+        let profile = machine.profile()?;
         if self.explain {
             session.print(profile.card())?;
         }
-        let profiles = Profiles { calibrated: profile, ..Profiles::default() };
+        let mut profiles = Profiles { calibrated: profile.into(), ..Profiles::default() };
+        profiles.calibrated.traffic = self.traffic;
+        profiles.ideal.traffic = self.traffic;
         if let Some(out) = &self.out {
             local::make_directory(out)?;
         }
@@ -80,16 +82,6 @@ impl Drawing {
             .into_iter()
             .filter(|figure| all || self.figures.contains(&Some(*figure)))
             .collect()
-    }
-
-    fn profile(&self) -> Result<Profile, Failure> {
-        let path = Path::new(&self.profile);
-        let wrong = |error: machine_emu::jmachine::ProfileError| Failure::Wrong(error.to_string());
-        if !path.exists() {
-            return Profile::shipped(&self.profile).map_err(wrong);
-        }
-        let text = local::read_text(path)?;
-        Profile::parse(&text, &self.profile).map_err(wrong)
     }
 }
 

@@ -2,17 +2,36 @@
 
 mod checkpoint;
 mod figures;
+mod keep;
+mod machine;
+mod nfs;
+mod replay;
+mod shell;
+
+use std::net::SocketAddr;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, FromArgMatches};
 
 use self::checkpoint::Checkpointing;
 use self::figures::Drawing;
+use self::keep::Keep;
+use self::machine::MachineArgs;
+use self::replay::{Named, Replaying};
 use crate::exit::Failure;
 use crate::session::Session;
 
-/// Run the layers on an emulated J-Machine: a checkpoint, or the figures of the MDFS thesis.
+/// Run the layers on an emulated J-Machine: a checkpoint, a volume to try, NFS, or the figures of the MDFS
+/// thesis.
 ///
-/// Without --figure: makes a volume on 8x8x8 nodes with disk nodes on their edge, lets programs on
-/// application nodes write a file each, restarts all nodes, reads the files back and compares them. Time is
-/// virtual; all messages go through the mesh, and the same seed does the same on any day and machine.
+/// Makes a volume on 8x8x8 nodes with disk nodes on their edge, lets programs on application nodes write
+/// a file each, restarts all nodes, reads the files back and compares them. Time is virtual; all messages
+/// go through the mesh, and the same seed does the same on any day and machine. The volume is in memory
+/// and gone at the end.
+///
+/// With --shell commands work on the volume, and each tells what it cost. With --nfs the host of the
+/// machine serves the volume to NFS clients on this computer, until SIGTERM or SIGINT; virtual time
+/// goes on while a call waits, and else with the clock.
 ///
 /// With --figure: does figures of chapter 4 again: block I/O, cache and files as they are today, on
 /// processors, a mesh and disks that take the time of a profile. Printed are what the thesis says, what the
@@ -21,7 +40,14 @@ use crate::session::Session;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs emulate                                     a checkpoint on the mesh
-  mdfs emulate --disk-nodes 2 --forwarders spread --movie load.html   then open load.html in a browser
+  mdfs emulate --machine '8x8x8 disks=2' --forwarders spread --movie load.html
+                                                   then open load.html in a browser
+  mdfs emulate --shell                             commands; 'help' lists them
+  mdfs emulate --shell < script                    the same from a file, up to the first error
+  mdfs emulate --nfs 127.0.0.1:20490 --writers 7   then, for instance:
+  nfs-ls 'nfs://127.0.0.1/?nfsport=20490&mountport=20490'
+  mdfs emulate --record run.trace                  keep all messages; and later
+  mdfs emulate --replay run.trace --forwarders round-robin --level flit
   mdfs emulate --figure 4.2b                       a table
   mdfs emulate --figure all --out figures          tables, and a picture (SVG), CSV and JSON of each
   mdfs emulate --explain                           every number of the machine, with its source
@@ -35,19 +61,97 @@ A profile is a TOML file with a table for each number, as --explain names them:
   unit = \"cycles per word\"
   confidence = \"I\"
   source = \"what if\"")]
-pub(crate) struct Emulate {
+struct Arguments {
+    #[command(flatten, next_help_heading = "The machine")]
+    machine: MachineArgs,
     #[command(flatten, next_help_heading = "A checkpoint")]
     checkpointing: Checkpointing,
+    #[command(flatten, next_help_heading = "A volume to try")]
+    trying: Trying,
+    #[command(flatten, next_help_heading = "What is kept")]
+    keep: Keep,
+    #[command(flatten, next_help_heading = "A trace again")]
+    replaying: Replaying,
     #[command(flatten, next_help_heading = "Figures of the thesis")]
     drawing: Drawing,
 }
 
+/// Who works on the volume after the checkpoint.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Trying {
+    /// Read commands that work on the volume, and tell what each cost
+    #[arg(long)]
+    shell: bool,
+    /// Serve the volume over NFS from the host of the machine; port 0 lets the system choose one
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "shell")]
+    nfs: Option<SocketAddr>,
+}
+
+/// The arguments, and which of them were given.
+#[derive(Debug)]
+pub(crate) struct Emulate {
+    arguments: Arguments,
+    named: Named,
+}
+
+impl clap::Args for Emulate {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        Arguments::augment_args(command)
+    }
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Arguments::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for Emulate {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let [machine, forwarders, profile] = ["machine", "forwarders", "profile"].map(given);
+        let named = Named { machine, forwarders, profile };
+        Ok(Self { arguments: Arguments::from_arg_matches(matches)?, named })
+    }
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl Emulate {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
-        if self.drawing.is_meant() {
-            self.drawing.run(session)
-        } else {
-            self.checkpointing.run(session)
+        let Arguments { machine, checkpointing, trying, keep, replaying, drawing } =
+            &self.arguments;
+        let modes = [
+            (trying.shell || trying.nfs.is_some(), "--shell or --nfs"),
+            (replaying.is_meant(), "--replay"),
+            (drawing.is_meant(), "--figure or --explain"),
+        ];
+        let meant: Vec<&str> = modes.iter().filter(|mode| mode.0).map(|mode| mode.1).collect();
+        if let [one, other, ..] = meant[..] {
+            return Err(Failure::Usage(format!("{one} cannot be used with {other}")));
         }
+        if keep.is_meant() && (replaying.is_meant() || drawing.is_meant()) {
+            let kept = "--movie and --record cannot be used with --replay, --figure or --explain";
+            return Err(Failure::Usage(format!("{kept}: they keep what a volume does")));
+        }
+        if drawing.is_meant() {
+            return drawing.run(machine, session);
+        }
+        if replaying.is_meant() {
+            return replaying.run(machine, self.named, session);
+        }
+        checkpointing.check()?;
+        let emulation = machine.start(keep.is_meant())?;
+        let writers = checkpointing.writers(trying.shell || trying.nfs.is_some());
+        if writers > 0 {
+            checkpointing.run(&emulation, writers, session)?;
+        }
+        let tried = match trying.nfs {
+            Some(address) => nfs::serve(&emulation, address, session),
+            None if trying.shell => shell::run(&emulation, session),
+            None => Ok(()),
+        };
+        // Also of what went wrong.
+        keep.write(&emulation, session)?;
+        tried
     }
 }

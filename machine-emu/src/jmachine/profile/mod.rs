@@ -24,8 +24,8 @@ mod numbers;
 
 use serde::Deserialize;
 
-pub use numbers::{BusNumbers, DiskNodeNumbers, DiskNumbers, FileNumbers, Numbers};
-pub use numbers::{NetworkNumbers, NodeNumbers, ProgramNumbers};
+pub use numbers::{BusNumbers, DiskNodeNumbers, DiskNumbers, FileNumbers, HostNumbers};
+pub use numbers::{NetworkNumbers, NodeNumbers, Numbers, ProgramNumbers};
 
 /// The profiles that come with the program: their names and texts.
 const SHIPPED: [(&str, &str); 2] = [
@@ -196,6 +196,11 @@ impl Profile {
     /// The numbers.
     pub fn numbers(&self) -> &Numbers {
         &self.numbers
+    }
+
+    /// Stripes that one node of the cache holds.
+    pub fn lines(&self) -> usize {
+        self.numbers.node.lines.value as usize
     }
 
     /// The numbers that were fitted to what was measured, by table and name.

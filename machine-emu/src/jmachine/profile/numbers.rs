@@ -194,6 +194,18 @@ tables! {
         buffers: "stripes",
     }
 
+    /// The host: a workstation behind an interface of its own.
+    host: HostNumbers / HostPatch {
+        /// The one process that has the interface looks so often for messages and for bytes from outside.
+        poll: "us",
+        /// A word goes between the FIFOs of the interface and the memory.
+        word: "us per word",
+        /// Unix lets a process go on.
+        switch: "us",
+        /// The network to the clients.
+        wire: "MB/s",
+    }
+
     /// What stands alone in the file system of 1996.
     file: FileNumbers / FilePatch {
         /// For each write of 2 KB to a new file one client holds what all need.
@@ -225,6 +237,7 @@ const POSITIVE: &[&str] = &[
     "bus.disks",
     "disk_node.dma",
     "disk_node.buffers",
+    "host.wire",
 ];
 
 fn check(

@@ -238,8 +238,21 @@ impl Mesh {
     }
 
     /// Records load and messages from now on.
-    pub fn record(&mut self, recorder: Recorder) {
+    pub fn record(&mut self, mut recorder: Recorder) {
+        recorder.begin(self.calendar.now(), self.numbers);
         self.recorder = Some(Box::new(recorder));
+    }
+
+    /// Who passes on what cannot be sent directly.
+    pub fn policy(&self) -> Policy {
+        self.forwarders.policy()
+    }
+
+    /// Records that the handlers have taken a delivered message out of its queue in `cycle`.
+    pub fn taken(&mut self, delivery: &Delivery, cycle: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.taken(delivery, cycle);
+        }
     }
 
     /// What was recorded.
@@ -449,7 +462,11 @@ impl Mesh {
         if letter.count == 1 || room.is_some() {
             return;
         }
+        let before = self.worms[slot as usize].number;
         let next = self.make(cycle + 1, Letter { count: letter.count - 1, ..letter }, via);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.continued(cycle + 1, next.number, before, &next.letter);
+        }
         let next = self.place(next);
         let state = &mut self.channels[channel as usize];
         self.worms[next as usize].next = std::mem::replace(&mut state.first_waiter, next);
