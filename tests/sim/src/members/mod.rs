@@ -206,6 +206,7 @@ impl Cluster {
                 self.sleep(Duration::from_millis(5)).await;
             }
         }
+        tracing::debug!(took = ?self.world.now().saturating_sub(begun), "taken over");
         victim.start();
         self.all_is_served_soon("a restart").await;
         self.is_even_in_time().await;
