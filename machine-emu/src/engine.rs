@@ -113,6 +113,14 @@ impl EngineStore {
     }
 }
 
+impl EngineStore {
+    /// When the lease of a record ends by the clock of the engine's node, unless it is renewed; `None` if
+    /// there is no such record, or no lease. For those who judge what others do.
+    pub fn end_of(&self, key: &str) -> Option<Duration> {
+        self.records.borrow().end_of(key)
+    }
+}
+
 struct EngineServer {
     context: Context,
     store: EngineStore,

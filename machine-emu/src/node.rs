@@ -354,7 +354,9 @@ impl Machine for NodeMachine {
         if !self.alive() {
             return futures::future::pending().boxed_local();
         }
-        self.core.alarm_in(duration.as_nanos() as u64).boxed_local()
+        let seen_ns = duration.as_nanos() as u64;
+        let takes_ns = self.core.with_node(self.node, |node| node.clock.takes_ns(seen_ns));
+        self.core.alarm_in(takes_ns.unwrap_or(seen_ns)).boxed_local()
     }
 
     fn random(&self, _: NodeId) -> u64 {

@@ -78,6 +78,7 @@ faults! {
     DiskReadMisdirected "disk read misdirected",
     DiskReadStale "disk read stale",
     LinkSlowed "link slowed",
+    ClockDrifts "clock drifts",
 }
 
 /// What a world has done so far.

@@ -183,6 +183,14 @@ impl World {
         self.core().nodes.borrow_mut().get_mut(place).cpu.freeze(until_ns);
     }
 
+    /// `node` goes on at once, however long it was to stand still.
+    pub fn thaw(&self, node: NodeId) {
+        let place = self.place(node);
+        let mut nodes = self.core().nodes.borrow_mut();
+        nodes.get_mut(place).cpu.thaw();
+        nodes.freed(place);
+    }
+
     /// Messages from and to `node` take `factor` times as long from now on, and each step of it
     /// `step` of its processor; 1 and zero are normal. A restart changes neither.
     pub fn slow(&self, node: NodeId, factor: u64, step: Duration) {
@@ -200,6 +208,15 @@ impl World {
         self.core().fault(place, Fault::ClockJumped);
         let by_ns = seconds.saturating_mul(1_000_000_000);
         self.core().nodes.borrow_mut().get_mut(place).clock.jump(by_ns);
+    }
+
+    /// The monotonic clock of `node`, and its timers with it, run so much too fast from now on, or too
+    /// slow; a restart does not change that.
+    pub fn drift_clock(&self, node: NodeId, ppm: i32) {
+        let place = self.place(node);
+        self.core().fault(place, Fault::ClockDrifts);
+        let now_ns = self.core().now_ns.get();
+        self.core().nodes.borrow_mut().get_mut(place).clock.drift(ppm, now_ns);
     }
 
     /// The epoch in which nodes start from now on; those that live keep theirs.

@@ -84,6 +84,13 @@ pub(crate) const BROWSER: Need = Need {
     source: Source::Package("chromium"),
 };
 
+/// The coordination engine of a cluster; tests start one of their own.
+pub(crate) const ETCD: Need = Need {
+    what: "etcd (3.4 or later)",
+    sign: Sign::OnPath("etcd"),
+    source: Source::Package("etcd-server"),
+};
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

@@ -15,6 +15,7 @@ const NEEDS: &[needs::Need] = &[
     needs::GUEST_NETWORK,
     needs::GUEST_SHELL,
     needs::BROWSER,
+    needs::ETCD,
     needs::PJDFSTEST,
     needs::FSX,
     needs::PYTHON,

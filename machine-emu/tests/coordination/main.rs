@@ -1,5 +1,6 @@
 //! One sequence of calls for all coordination engines: sled, etcd and the simulated one keep the same
 //! promises (`runtime/src/coordination/mod.rs`).
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod etcd;
 mod rules;

@@ -201,6 +201,12 @@ impl Records {
     pub fn is_leased(&self, key: &str) -> bool {
         self.held.get(key).is_some_and(|held| held.lease.is_some())
     }
+
+    /// When the lease of this record will be over.
+    pub fn end_of(&self, key: &str) -> Option<Duration> {
+        let lease = self.held.get(key)?.lease?;
+        self.leases.get(&lease).map(|lease| lease.over_at)
+    }
 }
 
 fn key_of(change: &Change) -> &str {

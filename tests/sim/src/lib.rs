@@ -36,6 +36,7 @@
 //! | `programs/` | workload: programs that use the client |
 //! | `nfs/` | workload: NFS clients, and gateways on the nodes |
 //! | `emulated/` | a volume on the J-Machine: checkpoints on its mesh, the gateway at its host |
+//! | `members/` | workload: processes that come, go and take over |
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
 
 mod burst;
@@ -51,6 +52,7 @@ mod history;
 mod holds;
 mod kept;
 mod losses;
+mod members;
 mod names;
 mod nemesis;
 mod nfs;
@@ -119,11 +121,13 @@ pub enum Workload {
     Damage,
     /// Files that lose their names while they are open.
     Holds,
+    /// Processes that take over from each other.
+    Members,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -136,6 +140,7 @@ impl Workload {
         Self::Nfs,
         Self::Damage,
         Self::Holds,
+        Self::Members,
     ];
 
     /// The name by which it is chosen.
@@ -153,6 +158,7 @@ impl Workload {
             Self::Nfs => "nfs",
             Self::Damage => "damage",
             Self::Holds => "holds",
+            Self::Members => "members",
         }
     }
 
@@ -297,6 +303,9 @@ impl Case {
             Some(schedule) => Source::Given(schedule.clone()),
             None => Source::Drawn(self.faults.clone()),
         };
+        if workload == Workload::Members {
+            return members::run(seed, &source, &record);
+        }
         let nemesis = Nemesis::new(seed, workload.tolerance(seed), source, record);
         let scene = Scene::new(seed, layout, nemesis, workload.phases());
         let together = workload.tolerance(seed).restarts == Restarts::None
@@ -409,6 +418,7 @@ fn drive<'a>(
         }
         Workload::Client => programs::run(scene, habits, planted).boxed_local(),
         Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
+        Workload::Members => unreachable!("it has a world of its own"),
         Workload::Holds => holds::run(scene, clients, rounds, round_ms).boxed_local(),
         Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine_emu::{DiskOperation, LinkTiming, NetworkFaults, NetworkTiming};
+use machine_emu::{DiskOperation, LinkTiming, NetworkFaults, NetworkTiming, World};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId, NodeKind};
 
@@ -50,6 +50,30 @@ pub(super) enum Source {
     Drawn(Option<BTreeSet<String>>),
     /// A schedule.
     Given(Schedule),
+}
+
+impl Source {
+    /// The faults of `part`: those given, or drawn by `draw`; they are told to `record`.
+    pub(super) fn plan(
+        &self,
+        part: Part,
+        record: &Record,
+        draw: impl FnOnce() -> Vec<(u64, Strike)>,
+    ) -> Vec<Item> {
+        let items = match self {
+            Self::Given(schedule) => schedule.of(part),
+            Self::Drawn(words) => {
+                let allowed = |strike: &Strike| {
+                    let word = strike.word();
+                    strike.is_relief() || words.as_ref().is_none_or(|words| words.contains(word))
+                };
+                let items = draw().into_iter().filter(|(_, strike)| allowed(strike));
+                items.map(|(at_us, strike)| Item { part, at_us, strike }).collect()
+            }
+        };
+        record.borrow_mut().items.extend(items.iter().cloned());
+        items
+    }
 }
 
 /// The schedule of a run as far as it is known: whoever reads a failure has it, too.
@@ -170,20 +194,8 @@ impl Nemesis {
 
     /// The faults of `part`: those given, or drawn by `draw`.
     fn plan(&self, part: Part, draw: impl FnOnce(&mut Rng) -> Vec<(u64, Strike)>) -> Vec<Item> {
-        let items = match &self.source {
-            Source::Given(schedule) => schedule.of(part),
-            Source::Drawn(words) => {
-                let drawn = draw(&mut self.rng.borrow_mut()).into_iter();
-                let allowed = |strike: &Strike| {
-                    let word = strike.word();
-                    strike.is_relief() || words.as_ref().is_none_or(|words| words.contains(word))
-                };
-                let items = drawn.filter(|(_, strike)| allowed(strike));
-                items.map(|(at_us, strike)| Item { part, at_us, strike }).collect()
-            }
-        };
-        self.record.borrow_mut().items.extend(items.iter().cloned());
-        items
+        let draw = || draw(&mut self.rng.borrow_mut());
+        self.source.plan(part, &self.record, draw)
     }
 
     /// The faults of the whole run: how messages fare.
@@ -437,6 +449,7 @@ impl Nemesis {
             Strike::Unclog { node } => world.unclog(*node),
             Strike::Processes { count } => world.set_processes(*count),
             Strike::Jump { node, seconds } => world.jump_clock(*node, *seconds),
+            Strike::Drift { node, ppm } => drift(world, *node, *ppm),
             Strike::FailRead { disk, after } => {
                 self.read_errors.set(self.read_errors.get() + 1);
                 fail(disk, DiskOperation::Read, *after, false, broken);
@@ -480,6 +493,11 @@ const HEAVY_MAX_US: u64 = 200_000;
 const LATE_MIN_US: u64 = 200_000;
 /// Clocks of nodes differ by so many seconds, at most: somewhat more than a day.
 const CLOCK_SKEW_MAX: u64 = 100_000;
+
+/// A clock runs too fast, or too slow.
+pub(super) fn drift(world: &World, node: NodeId, ppm: i64) {
+    world.drift_clock(node, i32::try_from(ppm).unwrap_or_default());
+}
 
 fn set_network(cluster: &Cluster, strike: &Strike) {
     let &Strike::Network {

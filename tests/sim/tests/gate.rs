@@ -118,6 +118,11 @@ fn damaged_disks_cost_errors_and_never_wrong_bytes() {
 }
 
 #[test]
+fn processes_take_over_from_each_other_and_never_serve_a_node_twice() {
+    gate(Workload::Members);
+}
+
+#[test]
 fn what_failed_once_does_not_fail_again() {
     for kept in KEPT {
         let outcome = kept.case().unwrap().run();
@@ -154,7 +159,7 @@ fn a_server_that_drops_writes_or_commits_is_noticed() {
 
 #[test]
 fn a_schedule_that_was_printed_repeats_the_run_it_came_from() {
-    for workload in [Workload::Cache, Workload::Entries] {
+    for workload in [Workload::Cache, Workload::Entries, Workload::Members] {
         let drawn = run(workload, 3);
         let schedule = drawn.schedule.to_string().parse().unwrap();
         let case = Case { schedule: Some(schedule), ..Case::new(workload, 3) };

@@ -148,6 +148,8 @@ strikes! {
     Unclog "unclog" { node: NodeId }
     /// The wall clock of a node jumps.
     Jump "jump" { node: NodeId, seconds: i64 }
+    /// The monotonic clock of a node, and its timers, run so much too fast from now on.
+    Drift "drift" { node: NodeId, ppm: i64 }
     /// A read of a disk fails once, after so many more.
     FailRead "fail-read" { disk: String, after: u64 }
     /// A write of a disk fails, after so many more, and from then on all do.

@@ -1,0 +1,189 @@
+//! What befalls processes, the engine, and the ways between them.
+
+use std::time::Duration;
+
+use machine_emu::{LinkTiming, NetworkFaults, NetworkTiming};
+use runtime::NodeId;
+use runtime::seed::Rng;
+
+use super::{Cluster, ENGINE};
+use crate::nemesis::{self, pick};
+use crate::schedule::{Item, Strike};
+
+/// Clocks differ from the world's by so much, at most: two of them by 4 %, of 8 % that keepers bear.
+const DRIFT_PPM_MAX: u64 = 20_000;
+/// A round of faults takes so long, at most.
+const ROUND_MAX_US: u64 = 30_000_000;
+/// A process is away, or stands still, for so long at most: longer than its lease.
+const AWAY_MAX_US: u64 = 8_000_000;
+/// The engine is away for so long, at most.
+const ENGINE_AWAY_MAX_US: u64 = 4_000_000;
+
+pub(super) struct Faults<'a> {
+    cluster: &'a Cluster,
+    pause_max_us: u64,
+}
+
+impl<'a> Faults<'a> {
+    pub(super) fn new(cluster: &'a Cluster, rng: &mut Rng) -> Self {
+        Self { cluster, pause_max_us: 100_000 << rng.below(6) }
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        self.cluster.processes.iter().map(|process| process.node()).collect()
+    }
+
+    pub(super) fn draw_setup(&self, rng: &mut Rng) -> Vec<(u64, Strike)> {
+        let mut strikes = Vec::new();
+        if rng.chance(1, 2) {
+            strikes.push(Strike::Shuffle {});
+        }
+        if rng.chance(1, 2) {
+            let drifts = self.nodes().into_iter().chain([ENGINE]).map(|node| {
+                let ppm = rng.below(2 * DRIFT_PPM_MAX).cast_signed() - DRIFT_PPM_MAX.cast_signed();
+                Strike::Drift { node, ppm }
+            });
+            strikes.extend(drifts);
+        }
+        strikes.into_iter().map(|strike| (0, strike)).collect()
+    }
+
+    pub(super) fn draw_round(&self, rng: &mut Rng) -> Vec<(u64, Strike)> {
+        let end_us = 1_000_000 + rng.below(ROUND_MAX_US);
+        let mut strikes = vec![(0, draw_network(rng))];
+        let mut at_us = 0;
+        loop {
+            at_us += 1 + rng.below(self.pause_max_us);
+            if at_us >= end_us {
+                break;
+            }
+            let drawn = draw(rng, &self.nodes());
+            strikes.extend(drawn.into_iter().map(|strike| (at_us, strike)));
+        }
+        strikes.push((end_us, Strike::End {}));
+        strikes
+    }
+
+    /// Does all of `items`, each at its time.
+    pub(super) async fn strike(&self, items: &[Item]) {
+        let begun = self.cluster.world.now();
+        for item in items {
+            let at = begun + Duration::from_micros(item.at_us);
+            self.cluster.sleep(at.saturating_sub(self.cluster.world.now())).await;
+            self.do_one(&item.strike);
+        }
+    }
+
+    fn do_one(&self, strike: &Strike) {
+        let world = &self.cluster.world;
+        tracing::debug!(now = ?world.now(), %strike);
+        let of = |node: NodeId| self.cluster.processes.iter().find(|one| one.node() == node);
+        match *strike {
+            Strike::Shuffle {} => world.shuffle_steps(),
+            Strike::Drift { node, ppm } => nemesis::drift(world, node, ppm),
+            Strike::Network { loss_ppm, delay_ppm, delay_max_ns, jitter_ns, .. } => {
+                world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
+                let faults = NetworkFaults { loss_ppm, delay_ppm, delay_max_ns, ..calm_network() };
+                world.set_network_faults(faults);
+            }
+            Strike::Freeze { node, for_us } => world.freeze(node, Duration::from_micros(for_us)),
+            Strike::Clog { node } => world.clog(node),
+            Strike::Unclog { node } => world.unclog(node),
+            Strike::Cut { from, to } => world.cut(from, to),
+            Strike::Heal {} => world.heal(),
+            Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
+                world.slow_link(from, to, LinkTiming { latency_ns, picoseconds_per_byte });
+            }
+            Strike::EvenLinks {} => world.even_links(),
+            Strike::Kill { node: ENGINE } => world.kill(ENGINE),
+            Strike::Kill { node } => of(node).into_iter().for_each(|process| process.kill()),
+            Strike::Restart { node, for_us, .. } => self.restart(node, for_us),
+            _ => {}
+        }
+    }
+
+    /// It dies, and is back after a while.
+    fn restart(&self, node: NodeId, for_us: u64) {
+        let world = self.cluster.world.clone();
+        let process = self.cluster.processes.iter().find(|one| one.node() == node).cloned();
+        let store = self.cluster.store.clone();
+        match &process {
+            Some(process) => process.kill(),
+            None => world.kill(ENGINE),
+        }
+        let operator = self.cluster.operator().0;
+        let weak = process.map(|process| std::rc::Rc::downgrade(&process));
+        let rest = operator.sleep(Duration::from_micros(for_us));
+        operator.task(async move {
+            rest.await;
+            match weak {
+                Some(process) => process.upgrade().into_iter().for_each(|process| process.start()),
+                None if !world.is_alive(ENGINE) => store.serve(&world.restart(ENGINE)),
+                None => {}
+            }
+        });
+    }
+
+    /// All faults end, and who is away comes back.
+    pub(super) fn calm(&self) {
+        let world = &self.cluster.world;
+        world.heal();
+        world.even_links();
+        world.set_network_faults(calm_network());
+        for node in self.nodes().into_iter().chain([ENGINE]) {
+            world.unclog(node);
+            world.thaw(node);
+        }
+        if !world.is_alive(ENGINE) {
+            self.cluster.store.serve(&world.restart(ENGINE));
+        }
+        self.cluster.processes.iter().for_each(|process| process.start());
+    }
+}
+
+fn calm_network() -> NetworkFaults {
+    NetworkFaults::default()
+}
+
+/// Calls to the engine are carried by TCP: nothing comes twice, or is damaged. What is lost is a
+/// connection that broke.
+fn draw_network(rng: &mut Rng) -> Strike {
+    let some = |rng: &mut Rng, ppm: u64| if rng.chance(1, 2) { rng.below(ppm) as u32 } else { 0 };
+    Strike::Network {
+        loss_ppm: some(rng, 100_000),
+        corrupt_ppm: 0,
+        duplicate_ppm: 0,
+        reorder_ppm: 0,
+        delay_ppm: some(rng, 200_000),
+        delay_max_ns: 1_000 << rng.below(21),
+        jitter_ns: 1_000 << rng.below(12),
+        applications_only: false,
+    }
+}
+
+fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Strike> {
+    let node = pick(rng, nodes);
+    let cut = |from, to| Strike::Cut { from, to };
+    // Most pauses are short, some longer than a lease.
+    let longest_us = AWAY_MAX_US >> rng.below(6);
+    let for_us = rng.below(longest_us);
+    match rng.below(14) {
+        0..=2 => vec![Strike::Freeze { node, for_us }],
+        3 | 4 => vec![Strike::Restart { node, for_us, keeps_power: true }],
+        5 | 6 => vec![cut(node, ENGINE), cut(ENGINE, node)],
+        7 => vec![cut(ENGINE, node)],
+        8 => vec![cut(node, ENGINE)],
+        9 => vec![Strike::Heal {}],
+        10 => vec![Strike::Clog { node }],
+        11 => nodes.iter().map(|&node| Strike::Unclog { node }).collect(),
+        12 => {
+            let for_us = rng.below(ENGINE_AWAY_MAX_US);
+            vec![Strike::Restart { node: ENGINE, for_us, keeps_power: true }]
+        }
+        _ => {
+            let (from, to) = if rng.chance(1, 2) { (node, ENGINE) } else { (ENGINE, node) };
+            let (latency_ns, picoseconds_per_byte) = (1_000 << rng.below(19), 100);
+            vec![Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte }]
+        }
+    }
+}

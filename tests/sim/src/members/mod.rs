@@ -1,0 +1,240 @@
+//! Workload: processes with keepers, which come, go, freeze, are cut off and take over from each other.
+//!
+//! Each process is a node of the world (`fs:0` and on), and answers for the logical nodes that its keeper
+//! gives it; the coordination engine is at `disk:0`. No file system is above: only who may answer when
+//! is of interest.
+//!
+//! # Promise
+//!
+//! - No two processes answer for a node in one epoch, nobody answers once a later epoch has begun to, and
+//!   nobody after the engine could have given its nodes away.
+//! - Epochs only grow, and there is one map for each.
+//! - Once the faults are over all nodes are answered for within five seconds, and the load becomes even.
+//! - The nodes of a process that dies then are answered for by others within five seconds; those of one that
+//!   leaves move without a longer gap than a move takes.
+
+mod faults;
+mod oracle;
+mod process;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
+use runtime::membership::{
+    CommandError, Founder, NodeMap, ProcessId, Seat, found, leave, node_map,
+};
+use runtime::seed::Rng;
+use runtime::{Context, NodeId};
+
+use crate::nemesis::{Record, Source};
+use crate::schedule::{Part, Schedule};
+use crate::{RUN_TIME_MAX, Report};
+use faults::Faults;
+use oracle::Oracle;
+use process::Process;
+
+/// Where the engine is.
+const ENGINE: NodeId = NodeId::disk(0);
+/// Where the operator is, whom no fault meets.
+const OPERATOR: NodeId = NodeId::application(0);
+/// After the last fault, or a death, all is served after this.
+const SERVED_AFTER_MAX: Duration = Duration::from_secs(5);
+/// Moves, sixteen at a time, have ended after this.
+const EVEN_AFTER_MAX: Duration = Duration::from_secs(20);
+/// A node that moves is without service for so long: it is settled, and the map changes twice.
+const GAP_MAX: Duration = Duration::from_millis(1_500);
+
+/// What a run consists of.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    processes: u32,
+    fs_nodes: u32,
+    disk_nodes: u32,
+    rounds: u32,
+}
+
+/// The processes, and what is known of them all.
+struct Cluster {
+    world: World,
+    store: EngineStore,
+    oracle: Rc<Oracle>,
+    processes: Vec<Rc<Process>>,
+}
+
+/// Runs the workload of `seed`.
+pub(super) fn run(seed: u64, source: &Source, record: &Record) -> Report {
+    let mut rng = Rng::new(seed ^ 0x4D45_4D42);
+    let processes = 2 + rng.below(5) as u32;
+    let plan = Plan {
+        processes,
+        fs_nodes: 1 + rng.below(40) as u32,
+        disk_nodes: 1 + rng.below(2 * u64::from(processes)) as u32,
+        rounds: 1 + rng.below(3) as u32,
+    };
+    // A node of the world for each process, and one for the engine.
+    let shape = Shape { fs_nodes: plan.processes, disk_nodes: 1 };
+    let world = World::new(seed, shape);
+    let store = EngineStore::default();
+    store.serve(&world.context(ENGINE));
+    let oracle = Rc::new(Oracle::new(world.clone(), store.clone()));
+    let ids = (1..=plan.processes).map(ProcessId);
+    let begin = |id| Rc::new(Process::new(id, world.clone(), oracle.clone()));
+    let processes = ids.map(begin).collect();
+    let cluster = Cluster { world: world.clone(), store, oracle, processes };
+    let done = world.run_within(RUN_TIME_MAX, cluster.go(plan, &mut rng, source, record));
+    assert!(done.is_some(), "the world stands still, or never ends");
+    cluster.processes.iter().for_each(|process| process.kill());
+    Report {
+        trace_hash: world.trace_hash(),
+        counters: world.counters(),
+        virtual_time: world.now(),
+        operations: cluster.oracle.answers(),
+        schedule: Schedule::default(),
+    }
+}
+
+impl Cluster {
+    fn operator(&self) -> (Context, SimulatedEngine) {
+        let context = self.world.context(OPERATOR);
+        (context.clone(), SimulatedEngine::new(context, ENGINE))
+    }
+
+    async fn go(&self, plan: Plan, rng: &mut Rng, source: &Source, record: &Record) {
+        self.found(plan).await;
+        let faults = Faults::new(self, rng);
+        // Drawn in any case: a schedule that is given changes nothing but the faults.
+        let mut drawing = Rng::new(rng.bits());
+        let setup = source.plan(Part::Setup, record, || faults.draw_setup(&mut drawing));
+        faults.strike(&setup).await;
+        for process in &self.processes {
+            process.start();
+        }
+        for round in 1..=plan.rounds {
+            let mut drawing = Rng::new(rng.bits());
+            let drawn = || faults.draw_round(&mut drawing);
+            let items = source.plan(Part::Round(round), record, drawn);
+            faults.strike(&items).await;
+            faults.calm();
+            self.all_is_served_soon("the faults").await;
+            self.is_even_in_time().await;
+        }
+        self.somebody_dies(rng).await;
+        self.somebody_leaves(rng).await;
+    }
+
+    /// Makes the first map.
+    async fn found(&self, plan: Plan) {
+        let disks = |id: ProcessId| {
+            (0..plan.disk_nodes).filter(move |disk| disk % plan.processes == id.0 - 1).collect()
+        };
+        let founder = |id| Founder { id, disks: disks(id) };
+        let founders: Vec<Founder> =
+            (1..=plan.processes).map(|id| founder(ProcessId(id))).collect();
+        let first = NodeMap::first(plan.fs_nodes, &founders).expect("a cluster that can be");
+        let (_, engine) = self.operator();
+        found(&engine, &first).await.expect("nothing is wrong yet");
+    }
+
+    /// The map, by a way that nothing hinders.
+    async fn map(&self) -> NodeMap {
+        let (_, engine) = self.operator();
+        node_map(&engine).await.expect("the operator is never cut off")
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.operator().0.sleep(duration).await;
+    }
+
+    /// After this all nodes are answered for again within the time.
+    async fn all_is_served_soon(&self, after: &str) {
+        let (nodes, begun): (Vec<NodeId>, _) =
+            (self.map().await.seats().map(|(node, _)| node).collect(), self.world.now());
+        loop {
+            let silent = nodes.iter().find(|node| !self.oracle.is_answered_since(**node, begun));
+            let Some(silent) = silent else { break };
+            let waited = self.world.now().saturating_sub(begun);
+            assert!(
+                waited <= SERVED_AFTER_MAX,
+                "nobody answers for {silent} {waited:?} after {after}: {:?}",
+                self.map().await
+            );
+            self.sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// All that live come to have as many nodes as each other.
+    async fn is_even_in_time(&self) {
+        let begun = self.world.now();
+        loop {
+            let map = self.map().await;
+            let of = |id| {
+                let serves = |seat: &&Seat| matches!(seat, Seat::Serving { by, .. } if *by == id);
+                map.fs.iter().filter(serves).count()
+            };
+            let staying = map.processes.iter().filter(|one| one.is_living() && !one.leaving);
+            let counts: Vec<usize> = staying.map(|one| of(one.id)).collect();
+            let alive = self.processes.iter().filter(|process| process.is_alive()).count();
+            let leaving = map.processes.iter().filter(|one| one.is_living() && one.leaving).count();
+            let (least, most) = (counts.iter().min(), counts.iter().max());
+            let even = most.unwrap_or(&0) - least.unwrap_or(&0) <= 1;
+            if even
+                && counts.len() + leaving == alive
+                && counts.iter().sum::<usize>() == map.fs.len()
+            {
+                return;
+            }
+            let waited = self.world.now().saturating_sub(begun);
+            assert!(waited <= EVEN_AFTER_MAX, "the load is not even after {waited:?}: {map:?}");
+            self.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// In quiet times a process dies: the others take over, and it gets its disks again when it is back.
+    async fn somebody_dies(&self, rng: &mut Rng) {
+        let victim = &self.processes[rng.index(self.processes.len())];
+        // At any time between two renewals.
+        self.sleep(Duration::from_micros(rng.below(1_000_000))).await;
+        let map = self.map().await;
+        let begun = self.world.now();
+        victim.kill();
+        let orphans = map.fs.iter().zip(0..).filter(|(seat, _)| seat.owner() == victim.id());
+        for node in orphans.map(|(_, index)| NodeId::fs(index)) {
+            while !self.oracle.is_answered_since(node, begun) {
+                let waited = self.world.now().saturating_sub(begun);
+                assert!(waited <= SERVED_AFTER_MAX, "nobody took over {node} after {waited:?}");
+                self.sleep(Duration::from_millis(5)).await;
+            }
+        }
+        tracing::debug!(took = ?self.world.now().saturating_sub(begun), "taken over");
+        victim.start();
+        self.all_is_served_soon("a restart").await;
+        self.is_even_in_time().await;
+    }
+
+    /// In quiet times a process leaves: no node is silent for longer than a move takes.
+    async fn somebody_leaves(&self, rng: &mut Rng) {
+        let leaver = &self.processes[rng.index(self.processes.len())];
+        let (_, engine) = self.operator();
+        leave(&engine, leaver.id(), true).await.expect("it is there");
+        let unknown = leave(&engine, ProcessId(99), true).await;
+        assert!(matches!(unknown, Err(CommandError::Plan(_))), "{unknown:?}");
+        let begun = self.world.now();
+        loop {
+            let map = self.map().await;
+            let now = self.world.now();
+            for (node, _) in map.seats() {
+                let gap = now.saturating_sub(self.oracle.last_answer(node));
+                assert!(gap <= GAP_MAX, "nobody answers for {node} for {gap:?} while it moves");
+            }
+            if map.fs.iter().all(|seat| seat.owner() != leaver.id()) {
+                break;
+            }
+            assert!(now.saturating_sub(begun) <= EVEN_AFTER_MAX, "it never leaves: {map:?}");
+            self.sleep(Duration::from_millis(10)).await;
+        }
+        // It ends in order: its disks are silent, and nothing else.
+        leaver.end().await;
+        self.is_even_in_time().await;
+    }
+}

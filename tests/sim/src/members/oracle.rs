@@ -1,0 +1,128 @@
+//! Who answered for what, and whether it was allowed to.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use machine_emu::{EngineStore, World};
+use runtime::membership::{NodeMap, ProcessId};
+use runtime::{Epoch, NodeId};
+
+use super::ENGINE;
+
+/// One life of a process: it ends when the process dies, and when it is fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Life {
+    pub(super) process: ProcessId,
+    /// Unique.
+    pub(super) number: u64,
+}
+
+/// Sees all answers of all processes, at the time of the world.
+pub(super) struct Oracle {
+    world: World,
+    store: EngineStore,
+    /// The latest epoch in which each node was answered for, by whom, and when last.
+    nodes: RefCell<BTreeMap<NodeId, (Epoch, Life, Duration)>>,
+    /// Who was told to serve a node and has not said yet that it stopped.
+    held: RefCell<BTreeSet<(NodeId, Life)>>,
+    lives: Cell<u64>,
+    /// All maps that anybody saw.
+    maps: RefCell<BTreeMap<Epoch, NodeMap>>,
+    answers: Cell<u64>,
+}
+
+impl Oracle {
+    pub(super) fn new(world: World, store: EngineStore) -> Self {
+        Self {
+            world,
+            store,
+            nodes: RefCell::default(),
+            held: RefCell::default(),
+            lives: Cell::new(0),
+            maps: RefCell::default(),
+            answers: Cell::new(0),
+        }
+    }
+
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.get()
+    }
+
+    /// A new life of `process` begins; whatever it held is lost.
+    pub(super) fn life(&self, process: ProcessId) -> Life {
+        self.lives.set(self.lives.get() + 1);
+        self.held.borrow_mut().retain(|(_, life)| life.process != process);
+        Life { process, number: self.lives.get() }
+    }
+
+    /// Does `process` have a lease that is not over at the engine? `None` while the engine is away.
+    fn is_leased(&self, process: ProcessId) -> Option<bool> {
+        // The engine's clock begins anew with the engine, and leases with it.
+        let end = self.store.end_of(&format!("cluster/members/{:010}", process.0));
+        let now = self.world.is_alive(ENGINE).then(|| self.world.context(ENGINE).now())?;
+        Some(end.is_some_and(|end| end > now))
+    }
+
+    /// A request for `node` is answered now, in `epoch`.
+    pub(super) fn answered(&self, life: Life, node: NodeId, epoch: Epoch) {
+        let process = life.process;
+        self.answers.set(self.answers.get() + 1);
+        let now = self.world.now();
+        let mut nodes = self.nodes.borrow_mut();
+        if let Some(&(latest, by, _)) = nodes.get(&node) {
+            assert!(
+                epoch >= latest,
+                "{life:?} answers for {node} in {epoch:?}, {by:?} has in {latest:?}: a stale read"
+            );
+            assert!(
+                epoch > latest || by == life,
+                "{life:?} and {by:?} answer for {node} in one epoch, {epoch:?}"
+            );
+        }
+        assert!(
+            self.is_leased(process) != Some(false),
+            "{process} answers for {node} after its lease was over at the engine"
+        );
+        nodes.insert(node, (epoch, life, now));
+    }
+
+    /// A process is told to serve `node` in `epoch`.
+    pub(super) fn begins(&self, life: Life, node: NodeId, epoch: Epoch) {
+        if let Some(&(latest, by, _)) = self.nodes.borrow().get(&node) {
+            assert!(
+                epoch > latest || (epoch == latest && by == life),
+                "{life:?} is told to serve {node} in {epoch:?}, and {by:?} has in {latest:?}"
+            );
+        }
+        let mut held = self.held.borrow_mut();
+        let others = held.iter().filter(|(other, by)| *other == node && by.process != life.process);
+        for (_, by) in others {
+            let lives = self.is_leased(by.process) == Some(true);
+            assert!(!lives, "{life:?} begins to serve {node}, and {by:?} has not settled it");
+        }
+        held.insert((node, life));
+    }
+
+    /// What the process held of `node` is settled.
+    pub(super) fn stopped(&self, life: Life, node: NodeId) {
+        self.held.borrow_mut().remove(&(node, life));
+    }
+
+    /// Somebody saw this map, `before` being the epoch of the one it saw last.
+    pub(super) fn saw(&self, map: &NodeMap, before: Epoch) {
+        assert!(map.epoch > before, "after the map of {before:?} comes one of {:?}", map.epoch);
+        let mut maps = self.maps.borrow_mut();
+        let known = maps.entry(map.epoch).or_insert_with(|| map.clone());
+        assert!(known == map, "two maps of {:?}: {known:?} and {map:?}", map.epoch);
+    }
+
+    /// When somebody answered for `node` last.
+    pub(super) fn last_answer(&self, node: NodeId) -> Duration {
+        self.nodes.borrow().get(&node).map_or(Duration::ZERO, |(_, _, at)| *at)
+    }
+
+    pub(super) fn is_answered_since(&self, node: NodeId, since: Duration) -> bool {
+        self.last_answer(node) > since
+    }
+}

@@ -1,0 +1,171 @@
+//! One process: it does what its keeper says, and answers all the time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine_emu::{SimulatedEngine, World};
+use runtime::membership::{Duties, Event, Keeper, ProcessId};
+use runtime::{Context, Epoch, NodeId};
+
+use super::ENGINE;
+use super::oracle::{Life, Oracle};
+
+/// What settling a node takes, at most.
+const SETTLE_MAX_US: u64 = 200_000;
+/// What beginning to serve a node takes, at most: its log is replayed.
+const BEGIN_MAX_US: u64 = 100_000;
+/// Requests come so often, at least.
+const PAUSE_MAX_US: u64 = 30_000;
+
+pub(super) struct Process {
+    id: ProcessId,
+    world: World,
+    oracle: Rc<Oracle>,
+    keeper: RefCell<Option<Keeper>>,
+}
+
+/// What one incarnation does.
+struct Work {
+    id: ProcessId,
+    context: Context,
+    oracle: Rc<Oracle>,
+    keeper: RefCell<Option<Keeper>>,
+    /// Nodes that are served, or are about to be, in which epoch.
+    nodes: RefCell<BTreeMap<NodeId, Epoch>>,
+    map_epoch: Cell<Epoch>,
+    life: Cell<Life>,
+}
+
+impl Process {
+    pub(super) fn new(id: ProcessId, world: World, oracle: Rc<Oracle>) -> Self {
+        Self { id, world, oracle, keeper: RefCell::default() }
+    }
+
+    pub(super) fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Where it is in the world.
+    pub(super) fn node(&self) -> NodeId {
+        NodeId::fs(self.id.0 - 1)
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.keeper.borrow().is_some()
+    }
+
+    pub(super) fn kill(&self) {
+        self.keeper.take();
+        self.oracle.life(self.id);
+        self.world.kill(self.node());
+    }
+
+    /// A fresh incarnation, unless it lives.
+    pub(super) fn start(&self) {
+        if self.is_alive() {
+            return;
+        }
+        let context = self.world.restart(self.node());
+        let work = Rc::new(Work {
+            id: self.id,
+            context: context.clone(),
+            oracle: self.oracle.clone(),
+            keeper: RefCell::default(),
+            nodes: RefCell::default(),
+            map_epoch: Cell::new(Epoch(0)),
+            life: Cell::new(self.oracle.life(self.id)),
+        });
+        let engine = Rc::new(SimulatedEngine::new(context.clone(), ENGINE));
+        let addresses = [format!("host{}:7000", self.id.0)];
+        let duties = Rc::new(Weakly(Rc::downgrade(&work)));
+        let keeper = Keeper::start(&context, engine, self.id, &addresses, duties);
+        *work.keeper.borrow_mut() = Some(keeper.clone());
+        *self.keeper.borrow_mut() = Some(keeper);
+        context.task(async move { work.answer_requests().await });
+    }
+
+    /// Stops in order.
+    pub(super) async fn end(&self) {
+        let keeper = self.keeper.borrow().clone();
+        if let Some(keeper) = keeper {
+            self.world.on(self.node(), |_| async move { keeper.end().await }).await;
+        }
+        self.kill();
+    }
+}
+
+/// The keeper is held by the work, and does not hold it.
+struct Weakly(std::rc::Weak<Work>);
+
+impl Duties for Weakly {
+    fn tell(&self, event: Event) {
+        if let Some(work) = self.0.upgrade() {
+            work.tell(event);
+        }
+    }
+}
+
+impl Work {
+    fn tell(self: &Rc<Self>, event: Event) {
+        match event {
+            Event::Map(map) => {
+                self.oracle.saw(&map, self.map_epoch.replace(map.epoch));
+            }
+            Event::Serve { node, epoch } => {
+                self.oracle.begins(self.life.get(), node, epoch);
+                let work = self.clone();
+                self.context.task(async move { work.begin(node, epoch).await });
+            }
+            Event::Stop { node } => {
+                self.nodes.borrow_mut().remove(&node);
+                self.settle(node);
+            }
+            Event::Fenced => {
+                self.nodes.borrow_mut().clear();
+                self.life.set(self.oracle.life(self.id));
+                let Some(map) = self.keeper.borrow().as_ref().and_then(Keeper::map) else { return };
+                map.seats().for_each(|(node, _)| self.settle(node));
+            }
+        }
+    }
+
+    async fn some_time(&self, most_us: u64) {
+        let us = 1 + self.context.random() % most_us;
+        self.context.sleep(Duration::from_micros(us)).await;
+    }
+
+    async fn begin(&self, node: NodeId, epoch: Epoch) {
+        self.some_time(BEGIN_MAX_US).await;
+        // It may have been told to stop meanwhile.
+        let may = self.keeper.borrow().as_ref().and_then(|keeper| keeper.may_answer(node));
+        if may == Some(epoch) {
+            self.nodes.borrow_mut().insert(node, epoch);
+        }
+    }
+
+    fn settle(self: &Rc<Self>, node: NodeId) {
+        let work = self.clone();
+        self.context.task(async move {
+            work.some_time(SETTLE_MAX_US).await;
+            if let Some(keeper) = &*work.keeper.borrow() {
+                work.oracle.stopped(work.life.get(), node);
+                keeper.stopped(node);
+            }
+        });
+    }
+
+    async fn answer_requests(&self) {
+        loop {
+            self.some_time(PAUSE_MAX_US).await;
+            let nodes = self.nodes.borrow().clone();
+            for (node, epoch) in nodes {
+                let may = self.keeper.borrow().as_ref().and_then(|keeper| keeper.may_answer(node));
+                if may == Some(epoch) {
+                    self.oracle.answered(self.life.get(), node, epoch);
+                }
+            }
+        }
+    }
+}
