@@ -17,13 +17,17 @@ const VOLUME: u8 = 3;
 /// A check has found flaws.
 const FLAWED: u8 = 4;
 
+/// Ended by a signal, as shells have it for SIGINT.
+pub(crate) const STOPPED: u8 = 130;
+
 /// The exit codes, for the help.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
   0  everything was done
   1  an operation failed; what and why is on standard error
   2  the command line makes no sense
   3  the volume cannot be opened: not there, not a volume, or in use
-  4  a check has found flaws";
+  4  a check has found flaws
+130  stopped by a signal; the message says how to go on";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +59,12 @@ pub(crate) enum Failure {
     /// The arguments fit together in no way.
     #[error("{0}")]
     Usage(String),
+    /// Something that is not done, in a volume or on this computer; no system call is to blame.
+    #[error("cannot {operation} {thing}: {why}")]
+    Refused { operation: &'static str, thing: String, why: &'static str },
+    /// Somebody wanted it to end.
+    #[error("stopped; what is copied has its name, and {again} goes on from there")]
+    Stopped { again: &'static str },
     /// What must be so is not.
     #[error("{0}")]
     Wrong(String),
@@ -122,11 +132,13 @@ impl Failure {
         match self {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
+            Self::Stopped { .. } => STOPPED,
             Self::Flawed { .. } => FLAWED,
             Self::Serve { .. }
             | Self::Mount { .. }
             | Self::Inside { .. }
             | Self::Local { .. }
+            | Self::Refused { .. }
             | Self::Wrong(_)
             | Self::Some { .. } => FAILED,
         }

@@ -2,7 +2,9 @@
 
 mod cat;
 mod check;
+mod completion;
 mod convert;
+mod cp;
 mod demo;
 mod df;
 mod emulate;
@@ -40,6 +42,7 @@ enum Command {
     Format(format::Format),
     Serve(serve::Serve),
     Mount(mount::Mount),
+    Cp(cp::Cp),
     Put(put::Put),
     Get(get::Get),
     Cat(cat::Cat),
@@ -56,6 +59,8 @@ enum Command {
     Sim(Box<sim::Sim>),
     Emulate(emulate::Emulate),
     Convert(convert::Convert),
+    Completion(completion::Completion),
+    Man(completion::Man),
 }
 
 impl Program {
@@ -65,6 +70,7 @@ impl Program {
             Command::Format(format) => format.run(session),
             Command::Serve(serve) => serve.run(session),
             Command::Mount(mount) => mount.run(session),
+            Command::Cp(cp) => cp.run(session),
             Command::Put(put) => put.run(session),
             Command::Get(get) => get.run(session),
             Command::Cat(cat) => cat.run(session),
@@ -81,6 +87,8 @@ impl Program {
             Command::Sim(sim) => sim.run(session),
             Command::Emulate(emulate) => emulate.run(session),
             Command::Convert(convert) => convert.run(session),
+            Command::Completion(completion) => completion.run(session),
+            Command::Man(man) => man.run(session),
         }
     }
 
