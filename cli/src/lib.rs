@@ -8,6 +8,7 @@
 //! | `volume_path.rs` | `VOL:/path` |
 //! | `size.rs`, `span.rs` | sizes and lengths of time as people write and read them |
 //! | `copy/` | files and trees between this computer and volumes |
+//! | `tree/` | the files of both, for what works on both |
 //! | `local.rs` | single files of this computer |
 //! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates, the clock |
 //! | `progress.rs` | bars for long work |
@@ -27,6 +28,7 @@ mod span;
 #[cfg(test)]
 mod tests;
 mod time;
+mod tree;
 mod volume_path;
 
 use std::ffi::OsString;

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench;
 mod cat;
 mod check;
 mod completion;
@@ -55,6 +56,7 @@ enum Command {
     Check(check::Check),
     Scrub(check::Scrub),
     RotateKeys(rotate_keys::RotateKeys),
+    Bench(bench::Bench),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
     Emulate(emulate::Emulate),
@@ -83,6 +85,7 @@ impl Program {
             Command::Check(check) => check.run(session),
             Command::Scrub(scrub) => scrub.run(session),
             Command::RotateKeys(rotate) => rotate.run(session),
+            Command::Bench(bench) => bench.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
             Command::Emulate(emulate) => emulate.run(session),

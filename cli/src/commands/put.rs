@@ -10,10 +10,11 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use runtime::Door;
 
 use crate::copy::command::{self, End};
-use crate::copy::{PART_PREFIX, Wish, split};
+use crate::copy::{PART_PREFIX, Wish};
 use crate::exit::Failure;
 use crate::local;
 use crate::session::Session;
+use crate::tree::split;
 use crate::volume_path::VolumePath;
 
 /// Copy a file, or a tree of files, into a volume.

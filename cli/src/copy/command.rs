@@ -5,12 +5,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::tree::{Node, Tree, into, last_name, resolve};
-use super::{Copy, Host, Inside, Tally, Wish};
+use super::{Copy, Tally, Wish};
 use crate::exit::{Failure, STOPPED};
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::signals::EndSignals;
+use crate::tree::{Host, Inside, Node, Tree, into, last_name, resolve};
 use crate::volume_path::VolumePath;
 
 /// One end of a copy.

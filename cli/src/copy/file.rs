@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use client::Kind;
 use parking_lot::Mutex;
 
-use super::tree::{CHUNK, Content, Node, beside, joined, split};
 use super::{Copy, Item, Workers};
 use crate::exit::Failure;
+use crate::tree::{CHUNK, Content, Node, beside, joined, split};
 
 /// Several workers copy a file that is larger than this, each so many bytes of it at a time.
 const PIECE: u64 = 16 * CHUNK;
@@ -140,7 +140,7 @@ impl Transfer {
         if self.resumed && joined(self.target.read(offset, length)?) == data {
             return Ok(());
         }
-        self.target.write(offset, vec![data])?;
+        self.target.write(offset, data)?;
         copy.tally.moved(length);
         Ok(())
     }
@@ -259,18 +259,27 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{Host, Tally, Tree, Wish};
+    use super::super::{Tally, Wish};
     use super::*;
     use crate::progress::Progress;
+    use crate::tree::{Host, Tree as _};
 
     /// A disk that stores one byte wrongly.
     struct Wrong(Box<dyn Content>);
 
     impl Content for Wrong {
-        fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Failure> {
-            let mut bytes = joined(parts).to_vec();
+        fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure> {
+            let mut bytes = data.to_vec();
             bytes[0] ^= 1;
-            self.0.write(offset, vec![bytes.into()])
+            self.0.write_from(offset, &bytes)
+        }
+
+        fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+            self.write(offset, Bytes::copy_from_slice(data))
+        }
+
+        fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure> {
+            self.0.read_into(offset, out)
         }
 
         fn node(&self) -> Result<Node, Failure> {

@@ -7,11 +7,8 @@
 pub(crate) mod command;
 mod crew;
 mod file;
-mod host;
-mod inside;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,12 +18,9 @@ use parking_lot::Mutex;
 
 use self::crew::{Crew, Job};
 pub(crate) use self::file::PART_PREFIX;
-use self::host::Host;
-use self::inside::Inside;
-pub(crate) use self::tree::split;
-use self::tree::{CHUNK, Node, Tree, beside, into};
 use crate::exit::Failure;
 use crate::progress::Progress;
+use crate::tree::{CHUNK, Node, Tree, beside, into, split};
 
 /// Files that are copied at once, unless said otherwise.
 pub(crate) const JOBS: usize = 8;

@@ -8,16 +8,16 @@ use client::{Attributes, Change, Kind, OpenOptions, SetTime};
 use futures::executor::block_on;
 
 use super::host::OWNER_BITS;
-use super::tree::{Content, Each, Node, Tree, joined};
+use super::{Content, Each, Node, Tree};
 use crate::exit::Failure;
 
 /// Only the owner may use what is not yet whole.
 const PART_MODE: u32 = 0o600;
 
 /// A volume and its directory.
-pub(super) struct Inside {
-    pub(super) volume: Volume,
-    pub(super) directory: PathBuf,
+pub(crate) struct Inside {
+    pub(crate) volume: Volume,
+    pub(crate) directory: PathBuf,
 }
 
 struct InsideFile {
@@ -149,6 +149,10 @@ impl Tree for Inside {
         self.volume.remove_file(path).map_err(|error| self.failed(error))
     }
 
+    fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        self.volume.remove_dir(path).map_err(|error| self.failed(error))
+    }
+
     fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure> {
         self.volume.set_attributes(path, kept(of)).map(drop).map_err(|error| self.failed(error))
     }
@@ -178,9 +182,16 @@ impl Content for InsideFile {
         self.done(self.file.read_bytes_at(offset, length as usize))
     }
 
-    fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Failure> {
-        // One request, whatever the pieces in which another volume has sent it.
-        self.done(self.file.write_at(offset, joined(parts)))
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure> {
+        self.done(self.file.read_at(offset, out))
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure> {
+        self.done(self.file.write_at(offset, data))
+    }
+
+    fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        self.write(offset, Bytes::copy_from_slice(data))
     }
 
     fn set_size(&self, size: u64) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use client::{Kind, Time};
 use rustix::fs::{AtFlags, CWD, OFlags, SeekFrom, Timespec, Timestamps};
 
-use super::tree::{Content, Each, Node, Tree, into};
+use super::{Content, Each, Node, Tree, into};
 use crate::exit::Failure;
 
 /// Bytes of the unit of `st_blocks`, as POSIX has it.
@@ -26,7 +26,7 @@ const PART_MODE: u32 = 0o600;
 pub(super) const OWNER_BITS: u32 = 0o700;
 
 /// All files of this computer.
-pub(super) struct Host;
+pub(crate) struct Host;
 
 struct HostFile {
     file: fs::File,
@@ -158,6 +158,11 @@ impl Tree for Host {
             .map_err(|error| Failure::local("remove", path_of(path), error))
     }
 
+    fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        fs::remove_dir(path_of(path))
+            .map_err(|error| Failure::local("remove directory", path_of(path), error))
+    }
+
     fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure> {
         let path = path_of(path);
         let failed = |error| Failure::local("change", path, error);
@@ -200,25 +205,30 @@ impl Content for HostFile {
 
     fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, Failure> {
         let mut bytes = vec![0; length as usize];
+        let count = self.read_into(offset, &mut bytes)?;
+        bytes.truncate(count);
+        Ok(vec![bytes.into()])
+    }
+
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure> {
         let mut done = 0;
-        while done < bytes.len() {
-            match self.file.read_at(&mut bytes[done..], offset + done as u64) {
+        while done < out.len() {
+            match self.file.read_at(&mut out[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed("read")(error)),
             }
         }
-        bytes.truncate(done);
-        Ok(vec![bytes.into()])
+        Ok(done)
     }
 
-    fn write(&self, mut offset: u64, parts: Vec<Bytes>) -> Result<(), Failure> {
-        for part in parts {
-            self.file.write_all_at(&part, offset).map_err(self.failed("write"))?;
-            offset += part.len() as u64;
-        }
-        Ok(())
+    fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure> {
+        self.write_from(offset, &data)
+    }
+
+    fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        self.file.write_all_at(data, offset).map_err(self.failed("write"))
     }
 
     fn set_size(&self, size: u64) -> Result<(), Failure> {

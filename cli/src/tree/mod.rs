@@ -1,4 +1,7 @@
-//! A tree of files that can be copied from and to: the host's, or a volume's.
+//! A tree of files, for what works on both: the host's ([`Host`]), or a volume's ([`Inside`]).
+
+mod host;
+mod inside;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,54 +10,56 @@ use std::path::Path;
 use bytes::Bytes;
 use client::{Kind, Time};
 
+pub(crate) use self::host::Host;
+pub(crate) use self::inside::Inside;
 use crate::exit::Failure;
 use crate::volume_path::join;
 
 /// Bytes that are moved at a time.
-pub(super) const CHUNK: u64 = crate::local::CHUNK as u64;
+pub(crate) const CHUNK: u64 = crate::local::CHUNK as u64;
 
 /// Symbolic links on the way to a destination, at most.
 const LINKS_MAX: usize = 40;
 
 /// What a copy keeps of a file, and what it decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
     /// Permission bits, `0o7777`.
-    pub(super) mode: u32,
-    pub(super) size: u64,
+    pub(crate) mode: u32,
+    pub(crate) size: u64,
     /// Bytes of disk space: fewer than the size if there may be holes.
-    pub(super) used: u64,
+    pub(crate) used: u64,
     /// Its names.
-    pub(super) links: u32,
+    pub(crate) links: u32,
     /// Two names in one tree with the same identity are one file.
-    pub(super) id: (u64, u64),
-    pub(super) atime: Time,
-    pub(super) mtime: Time,
+    pub(crate) id: (u64, u64),
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
 }
 
 impl Node {
-    pub(super) fn is_directory(&self) -> bool {
+    pub(crate) fn is_directory(&self) -> bool {
         self.kind == Kind::Directory {}
     }
 
     /// Bytes that are to be moved, about: holes are not.
-    pub(super) fn data(&self) -> u64 {
+    pub(crate) fn data(&self) -> u64 {
         self.size.min(self.used)
     }
 
     /// As far as one can tell without reading: the same content. A copy gets its time of the last change
     /// only when all of it is there.
-    pub(super) fn is_copy_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_copy_of(&self, other: &Self) -> bool {
         self.kind == other.kind && self.size == other.size && self.mtime == other.mtime
     }
 }
 
 /// What is done with each name and node of a directory.
-pub(super) type Each<'a> = &'a mut dyn FnMut(&[u8], Node) -> Result<(), Failure>;
+pub(crate) type Each<'a> = &'a mut dyn FnMut(&[u8], Node) -> Result<(), Failure>;
 
 /// Files by their paths. Used by many threads at once.
-pub(super) trait Tree: Sync {
+pub(crate) trait Tree: Sync {
     /// The directory of the volume; none for the host.
     fn volume(&self) -> Option<&Path>;
 
@@ -85,6 +90,9 @@ pub(super) trait Tree: Sync {
 
     fn remove(&self, path: &[u8]) -> Result<(), Failure>;
 
+    /// Removes an empty directory.
+    fn remove_directory(&self, path: &[u8]) -> Result<(), Failure>;
+
     /// Gives a directory the permissions and times of `of`.
     fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure>;
 
@@ -103,7 +111,7 @@ pub(super) trait Tree: Sync {
 }
 
 /// The bytes of an open file. Used by many threads at once.
-pub(super) trait Content: Send + Sync {
+pub(crate) trait Content: Send + Sync {
     fn node(&self) -> Result<Node, Failure>;
 
     /// The next piece of data at or after `from`: its start, and the start of the hole after it.
@@ -112,7 +120,13 @@ pub(super) trait Content: Send + Sync {
     /// The bytes from `offset`, at most `length` and fewer at the end of the file only.
     fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, Failure>;
 
-    fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Failure>;
+    /// The same into memory of the caller; how many.
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure>;
+
+    fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure>;
+
+    /// The same from memory that stays the caller's.
+    fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure>;
 
     fn set_size(&self, size: u64) -> Result<(), Failure>;
 
@@ -123,7 +137,7 @@ pub(super) trait Content: Send + Sync {
 }
 
 /// All parts as one.
-pub(super) fn joined(mut parts: Vec<Bytes>) -> Bytes {
+pub(crate) fn joined(mut parts: Vec<Bytes>) -> Bytes {
     match parts.len() {
         1 => parts.remove(0),
         _ => parts.concat().into(),
@@ -141,12 +155,12 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// A path beside `path`.
-pub(super) fn beside(path: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn beside(path: &[u8], name: &[u8]) -> Vec<u8> {
     [split(path).0, name].concat()
 }
 
 /// Where `path` leads if it is a symbolic link, and what is there.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     tree: &dyn Tree,
     mut path: Vec<u8>,
 ) -> Result<(Vec<u8>, Option<Node>), Failure> {
@@ -163,13 +177,13 @@ pub(super) fn resolve(
 }
 
 /// The names in `path` from its root on, without `.` and empty ones: `.` and `..` have no name.
-pub(super) fn last_name(path: &[u8]) -> Option<&[u8]> {
+pub(crate) fn last_name(path: &[u8]) -> Option<&[u8]> {
     let (_, name) = split(path);
     (!matches!(name, b"" | b"." | b"..")).then_some(name)
 }
 
 /// `path` in the directory `above`.
-pub(super) fn into(above: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn into(above: &[u8], name: &[u8]) -> Vec<u8> {
     if above.is_empty() { name.to_vec() } else { join(above, name) }
 }
 
