@@ -75,13 +75,13 @@ impl Ior {
     pub(super) fn words(&self) -> String {
         let files = if self.file_per_process { "a file for each" } else { "one shared file" };
         let durable = if self.fsync {
-            "writes include fsync: they are durable on both sides"
+            "Writes include fsync: they are durable on both sides"
         } else {
-            "writes end in memory (no -e): nothing is durable yet when the clock stops"
+            "Writes end in memory (no -e): nothing is durable yet when the clock stops"
         };
         format!(
-            "{} ranks, {files}, {} each in calls of {}, {}; {durable}.\nReads come from memory where it \
-             still has what was written: the cache of the volume's server, and of this computer's kernel.",
+            "{} ranks, {files}, {} each in calls of {}, {}.\n{durable}.\nReads come from memory where it \
+             has still what was written: the server's cache, or the kernel's.",
             self.common.ranks,
             human(self.block.0 * self.segments),
             human(self.transfer.0),

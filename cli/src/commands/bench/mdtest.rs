@@ -69,13 +69,13 @@ impl Mdtest {
     pub(super) fn words(&self) -> String {
         let trees = if self.unique { "a tree for each" } else { "one tree for all" };
         let durable = if self.sync {
-            "each file is durable when it counts (-y)"
+            "Each file is durable when it counts (-y)"
         } else {
-            "names and bytes count when the file system has taken them (no -y): on the volume they are \
-             durable within a second or two, on this computer when its journal is"
+            "Names and bytes count when they are taken (no -y): on the volume they are durable a second or \
+             two later, on this computer with its journal"
         };
         format!(
-            "{} ranks, {trees} of {} directories, {} names each, {} in each file; {durable}.",
+            "{} ranks, {trees} of {} directories, {} names each, {} in each file.\n{durable}.",
             self.common.ranks,
             self.tree(b"").len(),
             self.names(),

@@ -19,7 +19,7 @@ impl Side {
         &self,
         work: impl Fn(&dyn Tree, u64) -> Result<(), Failure> + Sync,
     ) -> Result<Duration, Failure> {
-        let begin = Barrier::new(self.trees.len() + 1);
+        let begin = Barrier::new(self.trees.len());
         let (begin, work) = (&begin, &work);
         std::thread::scope(|scope| {
             let started: Vec<_> = (0..)
@@ -27,18 +27,20 @@ impl Side {
                 .map(|(rank, tree)| {
                     scope.spawn(move || {
                         begin.wait();
-                        work(&**tree, rank)
+                        // By the ranks themselves: whoever waits for them may be scheduled late.
+                        let start = now();
+                        work(&**tree, rank).map(|()| (start, now()))
                     })
                 })
                 .collect();
-            begin.wait();
-            let start = now();
             let panicked = |_| Err(Failure::Wrong("a rank of the benchmark panicked".into()));
             let ended = started.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
             // All of them end before the first failure is told.
             let outcomes: Vec<_> = ended.collect();
-            let elapsed = start.elapsed();
-            outcomes.into_iter().collect::<Result<(), Failure>>().map(|()| elapsed)
+            let times = outcomes.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+            let first = times.iter().map(|(start, _)| *start).min();
+            let last = times.iter().map(|(_, end)| *end).max();
+            Ok(last.zip(first).map(|(last, first)| last - first).unwrap_or_default())
         })
     }
 }
