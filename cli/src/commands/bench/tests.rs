@@ -57,5 +57,5 @@ fn each_step_of_mdtest_counts_its_names_and_leaves_nothing() {
     assert!(few.contains("needs a name (-n)"), "{few}");
     let text = mdfs.ok(&["bench", "mdtest", "-n", "3", "-D", "VOL:/"]);
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[1].starts_with("directory create VOL:") && lines.len() == 5, "{text}");
+    assert!(lines[1].starts_with("directory create VOL:") && lines.len() == 6, "{text}");
 }
