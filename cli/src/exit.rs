@@ -19,6 +19,9 @@ const FLAWED: u8 = 4;
 /// A process of a cluster lost its lease.
 const FENCED: u8 = 5;
 
+/// Ended by a signal, as shells have it for SIGINT.
+pub(crate) const STOPPED: u8 = 130;
+
 /// The exit codes, for the help.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
   0  everything was done
@@ -26,7 +29,8 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   2  the command line makes no sense
   3  the volume cannot be opened: not there, not a volume, or in use
   4  a check has found flaws
-  5  a process of a cluster could not say in time that it lives; start it again";
+  5  a process of a cluster could not say in time that it lives; start it again
+130  stopped by a signal; the message says how to go on";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +62,12 @@ pub(crate) enum Failure {
     /// The arguments fit together in no way.
     #[error("{0}")]
     Usage(String),
+    /// Something that is not done, in a volume or on this computer; no system call is to blame.
+    #[error("cannot {operation} {thing}: {why}")]
+    Refused { operation: &'static str, thing: String, why: &'static str },
+    /// Somebody wanted it to end.
+    #[error("stopped; what is copied has its name, and {again} goes on from there")]
+    Stopped { again: &'static str },
     /// What must be so is not.
     #[error("{0}")]
     Wrong(String),
@@ -131,12 +141,14 @@ impl Failure {
         match self {
             Self::Volume(_) | Self::Format { .. } => VOLUME,
             Self::Usage(_) => USAGE,
+            Self::Stopped { .. } => STOPPED,
             Self::Flawed { .. } => FLAWED,
             Self::Fenced { .. } => FENCED,
             Self::Serve { .. }
             | Self::Mount { .. }
             | Self::Inside { .. }
             | Self::Local { .. }
+            | Self::Refused { .. }
             | Self::Wrong(_)
             | Self::Some { .. } => FAILED,
         }

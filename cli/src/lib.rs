@@ -7,7 +7,9 @@
 //! | `commands/` | one command each: its arguments, its help, what it does |
 //! | `volume_path.rs` | `VOL:/path` |
 //! | `size.rs`, `span.rs` | sizes and lengths of time as people write and read them |
-//! | `copy.rs`, `local.rs` | bytes and trees between a volume and this computer |
+//! | `copy/` | files and trees between this computer and volumes |
+//! | `tree/` | the files of both, for what works on both |
+//! | `local.rs` | single files of this computer |
 //! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates, the clock |
 //! | `progress.rs` | bars for long work |
 //! | `session.rs` | the open volumes and the output of one run; `signals.rs` waiting for its end |
@@ -26,6 +28,7 @@ mod span;
 #[cfg(test)]
 mod tests;
 mod time;
+mod tree;
 mod volume_path;
 
 use std::ffi::OsString;

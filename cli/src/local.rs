@@ -2,24 +2,15 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use client::{Attributes, Change, SetTime, Time};
 
 use crate::exit::Failure;
 
 /// Bytes that are moved at a time.
 pub(crate) const CHUNK: usize = 4 << 20;
-
-/// Something of a tree on this computer.
-#[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) path: PathBuf,
-    pub(crate) metadata: fs::Metadata,
-}
 
 /// A file that bytes are written to; a hole stays a hole.
 pub(crate) struct Target {
@@ -36,22 +27,6 @@ pub(crate) fn open(path: &Path) -> Result<fs::File, Failure> {
 /// The text of a file.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))
-}
-
-/// What is known of a file; of a symbolic link itself.
-pub(crate) fn metadata(path: &Path) -> Result<fs::Metadata, Failure> {
-    fs::symlink_metadata(path).map_err(|error| Failure::local("read", path, error))
-}
-
-/// All that is in a directory.
-pub(crate) fn list(path: &Path) -> Result<Vec<Found>, Failure> {
-    let failed = |error| Failure::local("list", path, error);
-    let mut all = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        all.push(Found { metadata: metadata(&entry.path())?, path: entry.path() });
-    }
-    Ok(all)
 }
 
 /// The bytes of `source` in chunks with their offsets, to the end or the first error.
@@ -78,30 +53,6 @@ pub(crate) fn chunks(mut source: impl Read) -> impl Iterator<Item = io::Result<(
     })
 }
 
-/// Permissions and time of the last change, for the copy in a volume.
-pub(crate) fn kept(metadata: &fs::Metadata) -> Change {
-    let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
-    let time = Time { seconds: metadata.mtime(), nanos };
-    Change {
-        mode: Some(metadata.permissions().mode() & 0o7777),
-        mtime: Some(SetTime::To { time }),
-        ..Change::default()
-    }
-}
-
-/// Gives the copy on this computer the permissions and the time of the last change.
-pub(crate) fn keep(path: &Path, of: &Attributes) -> Result<(), Failure> {
-    let failed = |error| Failure::local("change", path, error);
-    fs::set_permissions(path, fs::Permissions::from_mode(of.mode)).map_err(failed)?;
-    // A time before 1970 is rare, and nothing that a copy should fail for.
-    let Ok(seconds) = u64::try_from(of.mtime.seconds) else { return Ok(()) };
-    let time = UNIX_EPOCH.checked_add(Duration::new(seconds, of.mtime.nanos));
-    let Some(time) = time else { return Ok(()) };
-    let times = fs::FileTimes::new().set_modified(time);
-    // Reading is enough to set the times of one's own file, and works for directories too.
-    open(path)?.set_times(times).map_err(failed)
-}
-
 /// Makes a directory unless it is there.
 pub(crate) fn make_directory(path: &Path) -> Result<(), Failure> {
     match fs::create_dir(path) {
@@ -118,15 +69,6 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
 /// Removes a file that was left unfinished; if it stays, it is only in the way.
 pub(crate) fn remove(path: &Path) {
     let _ = fs::remove_file(path);
-}
-
-/// Makes a symbolic link, in the place of an older one.
-pub(crate) fn make_symlink(target: &Path, path: &Path) -> Result<(), Failure> {
-    if fs::symlink_metadata(path).is_ok_and(|old| old.is_symlink()) {
-        fs::remove_file(path).map_err(|error| Failure::local("replace", path, error))?;
-    }
-    std::os::unix::fs::symlink(target, path)
-        .map_err(|error| Failure::local("make symbolic link", path, error))
 }
 
 impl Target {

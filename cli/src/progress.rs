@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A transfer is long if it moves this many bytes,
 const BYTES_MIN: u64 = 64 << 20;
@@ -15,25 +17,35 @@ const FILES_MIN: u64 = 500;
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// Files found so far.
+    files: Arc<AtomicU64>,
 }
 
 impl Progress {
-    /// For a transfer of `bytes` in `files`.
-    pub(crate) fn new(bytes: u64, files: u64) -> Self {
-        let long = bytes >= BYTES_MIN || files >= FILES_MIN;
-        Self::shown_if(long, bytes, TRANSFER)
+    /// For a transfer of which nothing is [found](Self::found) yet.
+    pub(crate) fn of_transfer() -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        Self { bar: bar.with_style(style(TRANSFER)), files: Arc::default() }
     }
 
     /// For work of `total` steps, which are told in words.
     pub(crate) fn of_work(total: u64) -> Self {
-        Self::shown_if(true, total, WORK)
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new(total).with_style(style(WORK))
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { bar, files: Arc::default() }
     }
 
-    fn shown_if(shown: bool, total: u64, template: &str) -> Self {
-        if !shown || !std::io::stderr().is_terminal() {
-            return Self { bar: ProgressBar::hidden() };
+    /// One file more to transfer, of `bytes`. Called by one thread.
+    pub(crate) fn found(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        let long = files >= FILES_MIN || self.bar.length().is_some_and(|all| all >= BYTES_MIN);
+        if long && self.bar.is_hidden() && std::io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        Self { bar: ProgressBar::new(total).with_style(style(template)) }
     }
 
     /// How many steps there are, if that was not known at first.

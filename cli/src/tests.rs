@@ -19,9 +19,9 @@ use crate::commands::Program;
 use crate::session::Session;
 
 /// The program with one volume, called `VOL`.
-struct Mdfs {
-    volume: Volume,
-    directory: tempfile::TempDir,
+pub(crate) struct Mdfs {
+    pub(crate) volume: Volume,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 #[derive(Clone, Default)]
@@ -38,19 +38,19 @@ impl Write for Screen {
 }
 
 impl Mdfs {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let machine = machine::start().unwrap();
         let volume = Volume::holding(machine.door(), Credentials::root(), machine);
         Self { volume, directory: tempfile::tempdir().unwrap() }
     }
 
     /// A path on this computer.
-    fn local(&self, name: &str) -> String {
+    pub(crate) fn local(&self, name: &str) -> String {
         self.directory.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// Runs the command and returns what it prints, or the text of its failure.
-    fn run(&self, arguments: &[&str]) -> Result<String, String> {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let screen = Screen::default();
         let volume = self.volume.clone();
         let open = move |directory: &Path| {
@@ -65,7 +65,7 @@ impl Mdfs {
         Ok(String::from_utf8_lossy(&printed).into_owned())
     }
 
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         self.run(arguments).unwrap_or_else(|failure| panic!("{arguments:?}: {failure}"))
     }
 }
@@ -266,7 +266,7 @@ fn a_failure_names_the_thing_the_cause_and_the_next_step() {
     assert!(text(&["mkdir", "VOL:/x/y"]).contains("no such file or directory"));
     let long = format!("VOL:/{}", "x".repeat(256));
     assert!(text(&["mkdir", &long]).contains("a name has at most 255 bytes; correct the path"));
-    assert!(text(&["mv", "VOL:/a", "other:/a"]).contains("use `mdfs get` and `mdfs put`"));
+    assert!(text(&["mv", "VOL:/a", "other:/a"]).contains("use `mdfs cp`"));
     assert!(text(&["ls", "VOL"]).contains("write the volume's directory, a colon and a path"));
     assert!(text(&["frobnicate"]).contains("unrecognized subcommand"));
     assert!(text(&["get", "VOL:/", &mdfs.local("x")]).contains("copy it with -r"));

@@ -243,3 +243,123 @@ fn a_table_of_exports_is_read_again_and_one_that_makes_no_sense_does_not_count()
     server.stop("-TERM");
     assert_eq!(rotate(), first + 2, "not served either");
 }
+
+/// All names below a directory of this computer, in order.
+fn names(at: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(at).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(names(&path));
+        }
+        all.push(path.to_str().unwrap().to_owned());
+    }
+    all.sort();
+    all
+}
+
+/// What is there has its final name only if it is whole. Returns how many of the files are.
+fn whole_ones(original: &Path, copy: &Path) -> usize {
+    let mut whole = 0;
+    for path in names(original) {
+        let there = Path::new(&path);
+        let here = copy.join(there.strip_prefix(original).unwrap());
+        if there.is_file() && here.exists() {
+            assert!(fs::read(there).unwrap() == fs::read(&here).unwrap(), "{}", here.display());
+            whole += 1;
+        }
+    }
+    whole
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the test kills a program in real time")]
+fn a_copy_that_is_killed_leaves_no_half_file_and_goes_on_where_it_was() {
+    let directory = formatted();
+    let here = directory.path();
+    fs::create_dir_all(here.join("tree/sub")).unwrap();
+    let mut content = vec![0; 20 << 20];
+    Rng::new(4).fill(&mut content);
+    for number in 0..60 {
+        let place = ["tree", "tree/sub"][number % 2];
+        fs::write(here.join(place).join(format!("f{number}")), &content[number..100_000]).unwrap();
+    }
+    fs::write(here.join("tree/large"), &content).unwrap();
+    let (server, _) = Server::start(here, &[]);
+    ok(here, &["mkdir", "VOL:/stored"]);
+    ok(here, &["cp", "-r", "--verify", "tree", "VOL:/stored"]);
+
+    fs::create_dir(here.join("back")).unwrap();
+    let (mut most, mut ended_by_signal) = (0, 0);
+    for round in 0..8 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+        child.args(["cp", "-rT", "-j", "2", "VOL:/stored/tree", "back"]).current_dir(here);
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(30 + 25 * round));
+        let signal = if round % 2 == 0 { "-KILL" } else { "-INT" };
+        let id = child.id().to_string();
+        // Done already, perhaps.
+        let _ = Command::new("kill").args([signal, &id]).status().unwrap();
+        let status = child.wait().unwrap();
+        ended_by_signal += usize::from(!status.success());
+        if round % 2 == 1 && !status.success() && status.code().is_some() {
+            assert_eq!(status.code(), Some(130), "it was asked to stop");
+        }
+        let whole = whole_ones(&here.join("tree"), &here.join("back"));
+        assert!(whole >= most, "{whole} files now, {most} before");
+        most = whole;
+    }
+    assert!(ended_by_signal > 0, "no copy was interrupted");
+    let told = ok(here, &["cp", "-rT", "--verify", "VOL:/stored/tree", "back"]);
+    let there = format!("; {most} {} there already", if most == 1 { "was" } else { "were" });
+    assert!(most == 0 || told.contains(&there), "{told}");
+    assert_eq!(whole_ones(&here.join("tree"), &here.join("back")), 61);
+    let parts =
+        |names: Vec<String>| names.iter().filter(|name| name.contains(".mdfs-part")).count();
+    assert_eq!(parts(names(&here.join("back"))), 0, "what was left is taken up");
+
+    // The other way.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+    child.args(["cp", "-rT", "-j", "2", "tree", "VOL:/again"]).current_dir(here);
+    let mut child = child.stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(120));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    ok(here, &["cp", "-rT", "--verify", "tree", "VOL:/again"]);
+    ok(here, &["cp", "-r", "VOL:/again", "back2"]);
+    assert_eq!(whole_ones(&here.join("tree"), &here.join("back2")), 61);
+    assert_eq!(names(&here.join("back2")).len(), 62);
+    server.stop("-TERM");
+}
+
+#[test]
+fn bash_completes_commands_options_and_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::write(here.join("completion"), ok(here, &["completion", "bash"])).unwrap();
+    // As the shell does when the key is pressed: the words and which of them is asked for.
+    let script = r#"
+        . ./completion
+        complete_words() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _mdfs mdfs "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+            echo "${COMPREPLY[@]}"
+        }
+        complete_words mdfs comp
+        complete_words mdfs cp --ch
+        complete_words mdfs completion ba
+        complete -p mdfs
+    "#;
+    let output = Command::new("bash").args(["-c", script]).current_dir(here).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[..3], ["completion", "--checksum", "bash"], "{told}");
+    assert!(lines[3].contains("_mdfs"), "{told}");
+    for shell in ["zsh", "fish"] {
+        assert!(ok(here, &["completion", shell]).contains("rotate-keys"), "{shell}");
+    }
+    ok(here, &["man", "--out", "."]);
+    let page = fs::read_to_string(here.join("mdfs-cp.1")).unwrap();
+    assert!(page.contains(".TH") && page.contains("checksum"), "{page}");
+    assert!(ok(here, &["man"]).contains("rotate\\-keys"));
+}

@@ -28,6 +28,7 @@
 //! | `error.rs` | what went wrong, for people and for programs |
 //! | `blocking.rs` | the same for ordinary threads |
 //! | `stream/` | the stdio-like interface (thesis section 2.6) |
+//! | `kind.rs` | the bits of a mode that tell what a file is |
 //! | `volume.rs` | opening a volume; `process.rs` who this process is |
 
 pub mod blocking;
@@ -35,6 +36,7 @@ pub mod directory;
 pub mod error;
 pub mod file;
 pub mod file_system;
+pub mod kind;
 pub mod leases;
 pub mod lock;
 pub mod options;

@@ -14,6 +14,15 @@ const BUILD: &str = "cargo build --release --locked --package mdfs --package mdf
 const PREFIX: &str = "/usr/local";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+const PROGRAM: &str = "target/release/mdfs";
+
+/// Where each shell looks for completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/mdfs"),
+    ("zsh", "share/zsh/site-functions/_mdfs"),
+    ("fish", "share/fish/vendor_completions.d/mdfs.fish"),
+];
+
 /// Builds in release and installs below the folder after `--prefix`. The exit code is that of the
 /// first step that fails, 2 if the arguments make no sense.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
@@ -51,7 +60,7 @@ fn install(prefix: &Path) -> Result<(), Failed> {
 fn put_all(prefix: &Path) -> io::Result<()> {
     let library = prefix.join("lib");
     let shared = format!("libmdfs.so.{VERSION}");
-    put("target/release/mdfs", &prefix.join("bin/mdfs"))?;
+    put(PROGRAM, &prefix.join("bin/mdfs"))?;
     put("target/release/libmdfs.so", &library.join(&shared))?;
     for link in ["libmdfs.so.0", "libmdfs.so"] {
         let link = library.join(link);
@@ -63,6 +72,16 @@ fn put_all(prefix: &Path) -> io::Result<()> {
     put("target/release/libmdfs.a", &library.join("libmdfs.a"))?;
     put("client/c/include/mdfs.h", &prefix.join("include/mdfs.h"))?;
     put("client/c/man/libmdfs.3", &prefix.join("share/man/man3/libmdfs.3"))?;
+    for (shell, place) in COMPLETIONS {
+        let script = told(&["completion", shell])?;
+        let place = folder_of(prefix.join(place))?;
+        fs::write(&place, script)?;
+        println!("  {}", place.display());
+    }
+    let pages = prefix.join("share/man/man1");
+    fs::create_dir_all(&pages)?;
+    told(&["man", "--out", &pages.to_string_lossy()])?;
+    println!("  {}/mdfs*.1", pages.display());
     let described = fs::read_to_string("client/c/pkgconfig/mdfs.pc.in")?
         .replace("@PREFIX@", &prefix.to_string_lossy())
         .replace("@VERSION@", VERSION);
@@ -70,6 +89,13 @@ fn put_all(prefix: &Path) -> io::Result<()> {
     fs::write(&description, described)?;
     println!("  {}", description.display());
     Ok(())
+}
+
+/// What the program that was built prints.
+fn told(arguments: &[&str]) -> io::Result<String> {
+    let words: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+    let call = Call::new(PROGRAM).with(&words);
+    call.output().ok_or_else(|| io::Error::other(format!("{} has failed", call.line())))
 }
 
 /// Copies a file and its mode, under a new inode: a program that runs keeps its old one.

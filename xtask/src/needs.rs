@@ -59,6 +59,20 @@ pub(crate) const PYTHON: Need = Need {
     source: Source::Package("python3-venv"),
 };
 
+/// Builds and runs the MPI example.
+pub(crate) const MPI_COMPILER: Need = Need {
+    what: "MPI for C programs (mpicc of mpich)",
+    sign: Sign::OnPath("mpicc"),
+    source: Source::Package("libmpich-dev"),
+};
+
+/// Starts the ranks of the MPI example.
+pub(crate) const MPI: Need = Need {
+    what: "MPI (mpiexec of mpich)",
+    sign: Sign::OnPath("mpiexec"),
+    source: Source::Package("mpich"),
+};
+
 /// A Linux kernel that is a program, with the kernel's own NFS client among its modules.
 pub(crate) const GUEST_KERNEL: Need = Need {
     what: "User-mode Linux (linux.uml)",

@@ -19,6 +19,8 @@ const NEEDS: &[needs::Need] = &[
     needs::PJDFSTEST,
     needs::FSX,
     needs::PYTHON,
+    needs::MPI_COMPILER,
+    needs::MPI,
 ];
 
 const FORMAT: &str = "cargo fmt --all --check";

@@ -1,13 +1,16 @@
 //! `mdfs cat`: prints files.
 
-use futures::TryStreamExt as _;
+use client::OpenOptions;
 use futures::executor::block_on;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::copy::Copy;
 use crate::exit::Failure;
-use crate::progress::Progress;
+use crate::local::CHUNK;
 use crate::session::Session;
 use crate::volume_path::VolumePath;
+
+/// Parts that are read at once, at most.
+const AHEAD: usize = 4;
 
 /// Print files.
 #[derive(Debug, clap::Args)]
@@ -23,26 +26,24 @@ pub(crate) struct Cat {
 impl Cat {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         for file in &self.files {
-            let volume = session.open(&file.volume)?;
-            let progress = Progress::new(0, 0);
-            let file_system = volume.file_system();
-            let copy = Copy { file_system, volume: &file.volume, progress };
-            print(&copy, &file.path, session)?;
+            print(file, session)?;
         }
         Ok(())
     }
 }
 
-/// Prints the file `path`.
-pub(super) fn print(copy: &Copy<'_>, path: &[u8], session: &mut Session) -> Result<(), Failure> {
-    block_on(async {
-        let file = copy.open(path).await?;
-        let mut chunks = std::pin::pin!(copy.read(&file).await?);
-        while let Some((_, parts)) = chunks.try_next().await? {
-            for part in parts {
-                session.print(part)?;
-            }
+/// Prints a file, as far as it reaches now. While one part is printed the next is on its way.
+pub(super) fn print(path: &VolumePath, session: &mut Session) -> Result<(), Failure> {
+    let volume = session.open(&path.volume)?;
+    let failed = |error| Failure::inside(&path.volume, error);
+    let file = volume.open(&path.path, OpenOptions::new().read(true)).map_err(failed)?.shared();
+    let size = block_on(file.metadata()).map_err(failed)?.size;
+    let reads = stream::iter((0..size).step_by(CHUNK));
+    let mut reads = reads.map(|offset| file.read_bytes_at(offset, CHUNK)).buffered(AHEAD);
+    while let Some(parts) = block_on(reads.try_next()).map_err(failed)? {
+        for part in parts {
+            session.print(part)?;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }

@@ -1,9 +1,12 @@
 //! The commands, one file each.
 
+mod bench;
 mod cat;
 mod check;
 mod cluster;
+mod completion;
 mod convert;
+mod cp;
 mod demo;
 mod df;
 mod emulate;
@@ -41,6 +44,7 @@ enum Command {
     Format(format::Format),
     Serve(serve::Serve),
     Mount(mount::Mount),
+    Cp(cp::Cp),
     Put(put::Put),
     Get(get::Get),
     Cat(cat::Cat),
@@ -53,11 +57,14 @@ enum Command {
     Check(check::Check),
     Scrub(check::Scrub),
     RotateKeys(rotate_keys::RotateKeys),
+    Bench(bench::Bench),
     Demo(demo::Demo),
     Sim(Box<sim::Sim>),
     Emulate(Box<emulate::Emulate>),
     Convert(convert::Convert),
     Cluster(cluster::Cluster),
+    Completion(completion::Completion),
+    Man(completion::Man),
 }
 
 impl Program {
@@ -67,6 +74,7 @@ impl Program {
             Command::Format(format) => format.run(session),
             Command::Serve(serve) => serve.run(session),
             Command::Mount(mount) => mount.run(session),
+            Command::Cp(cp) => cp.run(session),
             Command::Put(put) => put.run(session),
             Command::Get(get) => get.run(session),
             Command::Cat(cat) => cat.run(session),
@@ -79,11 +87,14 @@ impl Program {
             Command::Check(check) => check.run(session),
             Command::Scrub(scrub) => scrub.run(session),
             Command::RotateKeys(rotate) => rotate.run(session),
+            Command::Bench(bench) => bench.run(session),
             Command::Demo(demo) => demo.run(session),
             Command::Sim(sim) => sim.run(session),
             Command::Emulate(emulate) => emulate.run(session),
             Command::Convert(convert) => convert.run(session),
             Command::Cluster(cluster) => cluster.run(session),
+            Command::Completion(completion) => completion.run(session),
+            Command::Man(man) => man.run(session),
         }
     }
 

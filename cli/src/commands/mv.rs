@@ -1,8 +1,8 @@
 //! `mdfs mv`: moves and renames within a volume.
 
-use crate::copy::Copy;
+use client::Kind;
+
 use crate::exit::Failure;
-use crate::progress::Progress;
 use crate::session::Session;
 use crate::volume_path::{VolumePath, join};
 
@@ -25,17 +25,20 @@ pub(crate) struct Mv {
 impl Mv {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         if self.from.volume != self.to.volume {
-            let text = "a move stays within one volume; use `mdfs get` and `mdfs put` between two";
+            let text = "a move stays within one volume; use `mdfs cp` between two";
             return Err(Failure::Usage(text.into()));
         }
         let volume = session.open(&self.from.volume)?;
-        let file_system = volume.file_system();
-        let copy = Copy { file_system, volume: &self.to.volume, progress: Progress::new(0, 0) };
-        let into = futures::executor::block_on(copy.is_directory(&self.to.path))?;
+        let failed = |error| Failure::inside(&self.to.volume, error);
+        let into = match volume.metadata(&self.to.path) {
+            Ok(found) => found.kind == Kind::Directory {},
+            Err(error) if error.cause.is_not_found() => false,
+            Err(error) => return Err(failed(error)),
+        };
         let to = match self.from.last_name() {
             Some(name) if into => join(&self.to.path, name),
             _ => self.to.path.clone(),
         };
-        volume.rename(&self.from.path, to).map_err(|error| copy.inside(error))
+        volume.rename(&self.from.path, to).map_err(failed)
     }
 }

@@ -1,24 +1,27 @@
 //! `mdfs put`: copies into a volume.
 
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use client::{Attributes, Kind};
+use bytes::Bytes;
+use client::{File, OpenOptions};
 use futures::executor::block_on;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use runtime::Door;
 
-use crate::copy::{self, Copy};
+use crate::copy::command::{self, End};
+use crate::copy::{PART_PREFIX, Wish};
 use crate::exit::Failure;
-use crate::local::{self, Found};
-use crate::progress::Progress;
+use crate::local;
 use crate::session::Session;
-use crate::volume_path::{VolumePath, join};
+use crate::tree::split;
+use crate::volume_path::VolumePath;
 
 /// Copy a file, or a tree of files, into a volume.
 ///
-/// Permissions and the time of the last change are kept, symbolic links stay links, holes stay holes.
-/// If the destination is a directory, the copy goes into it under its own name.
+/// As `mdfs cp` does it, which can do more: several files at once, compare, verify. Permissions and times
+/// are kept, symbolic links stay links, holes stay holes. If the destination is a directory, the copy goes
+/// into it under its own name. What is there already, with the same size and time, is not copied again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs put results.h5 scratch:/run1/results.h5    one file
@@ -29,145 +32,61 @@ pub(crate) struct Put {
     #[arg(short, long)]
     recursive: bool,
     /// A file or directory of this computer; - for standard input.
-    #[arg(value_name = "LOCAL")]
+    #[arg(value_name = "LOCAL", value_hint = clap::ValueHint::AnyPath)]
     from: PathBuf,
     /// Where to put it.
     #[arg(value_name = "VOL:/PATH", value_parser = VolumePath::parser())]
     to: VolumePath,
 }
 
-/// Permission bits of a file from standard input.
-const STDIN_MODE: u32 = 0o644;
-
-/// While a tree is copied its directories can be written, whatever their own bits say.
-const OWNER_BITS: u32 = 0o700;
-
-/// One thing to copy.
-struct Step {
-    from: Found,
-    to: Vec<u8>,
-}
+/// Parts of standard input that are written at once, at most.
+const BEHIND: usize = 4;
 
 impl Put {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
-        let volume = session.open(&self.to.volume)?;
-        let progress = Progress::new(0, 0);
-        let file_system = volume.file_system();
-        let copy = Copy { file_system, volume: &self.to.volume, progress };
         if self.from == Path::new("-") {
-            let source = (Path::new("standard input"), io::stdin().lock());
-            return block_on(copy.put(source, &self.to.path, STDIN_MODE)).map(drop);
+            return self.put_standard_input(session);
         }
-        let metadata = std::fs::metadata(&self.from)
-            .map_err(|error| Failure::local("read", &self.from, error))?;
-        if metadata.is_dir() && !self.recursive {
-            let text = format!("{} is a directory; copy it with -r", self.from.display());
-            return Err(Failure::Usage(text));
-        }
-        let to = block_on(self.destination(&copy))?;
-        let root = Step { from: Found { path: self.from.clone(), metadata }, to };
-        let (directories, others) = plan(root)?;
-        let bytes = others.iter().map(|step| step.from.metadata.len()).sum();
-        let copy = Copy { progress: Progress::new(bytes, others.len() as u64), ..copy };
-        block_on(copy.all(directories, others))
+        let (from, to) = (End::Host(self.from.clone()), End::Inside(self.to.clone()));
+        let wish = Wish { recursive: self.recursive, ..Wish::default() };
+        command::run(session, &[from], &to, wish).map(drop)
     }
 
-    /// Into an existing directory the copy goes under its own name.
-    async fn destination(&self, copy: &Copy<'_>) -> Result<Vec<u8>, Failure> {
-        if !copy.is_directory(&self.to.path).await? {
-            return Ok(self.to.path.clone());
+    /// The file gets its name when it is whole.
+    fn put_standard_input(&self, session: &mut Session) -> Result<(), Failure> {
+        let volume = session.open(&self.to.volume)?;
+        let failed = |error| Failure::inside(&self.to.volume, error);
+        let (above, _) = split(&self.to.path);
+        let own = format!("{PART_PREFIX}{:016x}", client::blocking::random_client());
+        let part = [above, own.as_bytes()].concat();
+        let options = OpenOptions::new().write(true).create_new(true);
+        let file = volume.open(&part, options).map_err(failed)?.shared();
+        let done = block_on(fill(&file, io::stdin().lock(), failed));
+        let done = done.and_then(|()| volume.rename(&part, &self.to.path).map_err(failed));
+        if done.is_err() {
+            // If it stays, it is only in the way.
+            let _ = volume.remove_file(&part);
         }
-        // `.` and `..` have no name of their own.
-        let name = self.from.file_name().map(OsStr::to_owned).or_else(|| {
-            let resolved = self.from.canonicalize().ok()?;
-            resolved.file_name().map(OsStr::to_owned)
-        });
-        let nameless = || {
-            Failure::Usage(format!(
-                "{} has no name to copy it under; name the copy",
-                self.from.display()
-            ))
-        };
-        Ok(join(&self.to.path, name.ok_or_else(nameless)?.as_bytes()))
+        done
     }
 }
 
-/// The directories, those above first, and everything else.
-fn plan(root: Step) -> Result<(Vec<Step>, Vec<Step>), Failure> {
-    let (mut directories, mut others) = (Vec::new(), Vec::new());
-    let mut open = vec![root];
-    while let Some(step) = open.pop() {
-        if !step.from.metadata.is_dir() {
-            others.push(step);
-            continue;
+/// Writes all that `source` gives; what is nothing but zeros becomes a hole.
+async fn fill(
+    file: &File<Door>,
+    source: impl Read,
+    failed: impl Fn(client::Error) -> Failure + Copy,
+) -> Result<(), Failure> {
+    let write = async |chunk: io::Result<(u64, Bytes)>| {
+        let name = Path::new("standard input");
+        let (offset, data) = chunk.map_err(|error| Failure::local("read", name, error))?;
+        let end = offset + data.len() as u64;
+        if !local::is_zero(&data) {
+            file.write_at(offset, data).await.map_err(failed)?;
         }
-        for found in local::list(&step.from.path)? {
-            let name = found.path.file_name().unwrap_or_default();
-            let to = join(&step.to, name.as_bytes());
-            open.push(Step { from: found, to });
-        }
-        directories.push(step);
-    }
-    Ok((directories, others))
-}
-
-impl copy::Step for Step {
-    async fn make_directory(&self, copy: &Copy<'_>) -> Result<(), Failure> {
-        let made = match copy.file_system.mkdir(&self.to).await {
-            Err(error) if error.cause.is_exists() => {
-                let found = copy.file_system.metadata(&self.to).await;
-                match found {
-                    Ok(found) if found.kind == Kind::Directory {} => Ok(found),
-                    _ => Err(error),
-                }
-            }
-            made => made,
-        };
-        let made = made.map_err(|error| copy.inside(error))?;
-        if made.mode & OWNER_BITS == OWNER_BITS {
-            return Ok(());
-        }
-        let opened = copy.file_system.set_mode(&self.to, made.mode | OWNER_BITS).await;
-        opened.map(drop).map_err(|error| copy.inside(error))
-    }
-
-    async fn copy(self, copy: &Copy<'_>) -> Result<(), Failure> {
-        let Step { from: Found { path, metadata }, to } = self;
-        if metadata.is_symlink() {
-            let target = std::fs::read_link(&path)
-                .map_err(|error| Failure::local("read symbolic link", &path, error))?;
-            let target = target.as_os_str().as_bytes();
-            let made = match copy.file_system.symlink(target, &to).await {
-                Err(error) if error.cause.is_exists() => replace_link(copy, target, &to).await,
-                made => made,
-            };
-            return made.map(drop).map_err(|error| copy.inside(error));
-        }
-        if !metadata.is_file() {
-            let error = io::Error::new(io::ErrorKind::Unsupported, "not a file, directory or link");
-            return Err(Failure::local("copy", &path, error));
-        }
-        let kept = local::kept(&metadata);
-        let source = (path.as_path(), local::open(&path)?);
-        let file = copy.put(source, &to, kept.mode.unwrap_or(STDIN_MODE)).await?;
-        file.set_attributes(kept).await.map(drop).map_err(|error| copy.inside(error))
-    }
-
-    async fn keep(self, copy: &Copy<'_>) -> Result<(), Failure> {
-        let kept = local::kept(&self.from.metadata);
-        let changed = copy.file_system.set_attributes(&self.to, kept).await;
-        changed.map(drop).map_err(|error| copy.inside(error))
-    }
-}
-
-/// A link that is there already is replaced, as a file would be; anything else stays.
-async fn replace_link(
-    copy: &Copy<'_>,
-    target: &[u8],
-    to: &[u8],
-) -> Result<Attributes, client::Error> {
-    if copy.file_system.symlink_metadata(to).await?.kind == (Kind::Symlink {}) {
-        copy.file_system.remove_file(to).await?;
-    }
-    copy.file_system.symlink(target, to).await
+        Ok::<u64, Failure>(end)
+    };
+    let written = stream::iter(local::chunks(source)).map(write).buffered(BEHIND);
+    let size = written.try_fold(0, async |_, end| Ok(end)).await?;
+    file.set_len(size).await.map_err(failed)
 }

@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int};
 use std::mem;
 
 use client::blocking::Volume;
-use client::{Attributes, Change, Error, Kind, SetTime, Time};
+use client::kind::kind_bits;
+use client::{Attributes, Change, Error, SetTime, Time};
 
 use crate::failure::{Failure, answer};
 use crate::mount::Mount;
@@ -18,19 +19,6 @@ const STAT_UNIT: u64 = 512;
 /// The permission bits of a new file that would have `wanted`: without those of the `umask`.
 pub(crate) fn new_file_mode(wanted: u32) -> u32 {
     wanted & 0o7777 & !client::process::umask()
-}
-
-/// The bits of `st_mode` that tell the kind.
-pub(crate) fn kind_bits(kind: Kind) -> u32 {
-    match kind {
-        Kind::File {} => libc::S_IFREG,
-        Kind::Directory {} => libc::S_IFDIR,
-        Kind::Symlink {} => libc::S_IFLNK,
-        Kind::BlockDevice {} => libc::S_IFBLK,
-        Kind::CharDevice {} => libc::S_IFCHR,
-        Kind::Fifo {} => libc::S_IFIFO,
-        Kind::Socket {} => libc::S_IFSOCK,
-    }
 }
 
 /// As `stat` tells it.

@@ -11,7 +11,7 @@ use runtime::Door;
 
 use crate::failure::{Failure, answer};
 use crate::mount::Mount;
-use crate::{arguments, attributes, fork, tables};
+use crate::{arguments, fork, tables};
 
 /// A directory being listed. One thread at a time may use it.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Directory {
         // The whole struct, as Linux itself tells it.
         shown.d_reclen = mem::size_of::<libc::dirent>() as u16;
         // The kinds of entries are those of the mode, in four bits.
-        shown.d_type = (attributes::kind_bits(entry.kind) >> 12) as u8;
+        shown.d_type = (client::kind::kind_bits(entry.kind) >> 12) as u8;
         // A name has at most 255 bytes, and a zero byte has room after it.
         let name = &entry.name[..entry.name.len().min(shown.d_name.len() - 1)];
         for (out, byte) in shown.d_name.iter_mut().zip(name.iter().chain(&[0])) {

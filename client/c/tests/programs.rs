@@ -25,6 +25,11 @@ fn library() -> PathBuf {
 
 /// Builds the C program `source` of this crate in `directory`.
 fn build(source: &str, directory: &Path) -> PathBuf {
+    build_by("cc", source, directory)
+}
+
+/// The same by the compiler `compiler`.
+fn build_by(compiler: &str, source: &str, directory: &Path) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The name that programs look for; installed, it is such a link, too.
     let link = directory.join("libmdfs.so.0");
@@ -32,7 +37,7 @@ fn build(source: &str, directory: &Path) -> PathBuf {
         symlink(library(), &link).unwrap();
     }
     let program = directory.join("program");
-    let built = Command::new("cc")
+    let built = Command::new(compiler)
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
         .arg(format!("-I{}", here.join("include").display()))
         .arg(here.join(source))
@@ -42,7 +47,7 @@ fn build(source: &str, directory: &Path) -> PathBuf {
         .arg(&program)
         .status()
         .unwrap();
-    assert!(built.success(), "cc cannot build {source}");
+    assert!(built.success(), "{compiler} cannot build {source}");
     program
 }
 
@@ -131,4 +136,85 @@ fn a_solver_that_is_killed_again_and_again_ends_with_the_same_bits() {
     assert!(solve("/straight", "straight.dat", &steps).status().unwrap().success());
     let bytes = |name| std::fs::read(result(name)).unwrap();
     assert!(bytes("killed.dat") == bytes("straight.dat"), "after {steps} steps");
+}
+
+/// Ends every process that runs `program`, which this test alone has started; how many.
+fn kill_all(program: &Path) -> usize {
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+        // What has ended meanwhile, or is no process, has none.
+        if std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program) {
+            let id = entry.file_name();
+            let told = Command::new("kill").arg("-KILL").arg(&id).status().unwrap();
+            killed += usize::from(told.success());
+        }
+    }
+    killed
+}
+
+/// How often the job is killed.
+const JOB_KILLS: u64 = 3;
+
+/// Four ranks on one volume that this process serves. What CI must run is left out only where there is no
+/// MPI, and not in silence.
+#[allow(clippy::disallowed_methods, reason = "a real program is killed in real time")]
+fn a_job_of_four_is_killed_and_ends_with_the_same_bits(mode: &str) {
+    if Command::new("mpicc").arg("-show").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "mpicc is not there: cargo xtask tools");
+        eprintln!(
+            "SKIPPED: no mpicc, the MPI example was NOT tested; `cargo xtask tools` brings it"
+        );
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let program = build_by("mpicc", "examples/heat_mpi.c", directory.path());
+    let volume = volume(directory.path());
+    let running = stack::open(&volume, &stack::RunOptions::default()).unwrap();
+    running.answer_socket().unwrap();
+    let result = |name: &str| directory.path().join(name);
+    let solve = |ranks: &str, folder: &str, file: &str, steps: &str| {
+        let mut command = Command::new("mpiexec");
+        command.args(["-n", ranks]).arg(&program).arg(mode).arg(&volume);
+        command.args([folder, "64", steps, "2"]).arg(result(file));
+        command
+    };
+    let reached = || {
+        let opened = client::volume::open(&volume).unwrap();
+        let file = opened.open("/killed/checkpoint", OpenOptions::new().read(true)).ok()?;
+        let header = file.read_bytes_at(0, 24).unwrap().concat();
+        Some(i64::from_le_bytes(header[16..24].try_into().unwrap()))
+    };
+    let mut step = 0;
+    for round in 0..JOB_KILLS {
+        // Long enough that it is never done before it is killed.
+        let mut job = solve("4", "/killed", "unused", "100000000").spawn().unwrap();
+        let patience = std::time::Instant::now();
+        while reached().is_none_or(|now| now <= step) {
+            assert!(patience.elapsed() < Duration::from_mins(2), "no checkpoint in round {round}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Amid any checkpoint.
+        std::thread::sleep(Duration::from_millis(round * 37 % 100));
+        assert!(kill_all(&program) > 0, "the job is gone before it was killed");
+        assert!(!job.wait().unwrap().success());
+        kill_all(&program);
+        step = reached().unwrap();
+    }
+    let steps = (step + 3).to_string();
+    assert!(solve("4", "/killed", "killed.dat", &steps).status().unwrap().success());
+    // One process alone computes the same, too.
+    assert!(solve("1", "/straight", "straight.dat", &steps).status().unwrap().success());
+    let bytes = |name| std::fs::read(result(name)).unwrap();
+    assert!(bytes("killed.dat") == bytes("straight.dat"), "{mode}: after {steps} steps");
+    running.stop().unwrap();
+}
+
+#[test]
+fn ranks_with_a_file_each_are_killed_and_end_with_the_same_bits() {
+    a_job_of_four_is_killed_and_ends_with_the_same_bits("own");
+}
+
+#[test]
+fn ranks_that_share_a_file_are_killed_and_end_with_the_same_bits() {
+    a_job_of_four_is_killed_and_ends_with_the_same_bits("shared");
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use client::blocking;
+use client::kind::kind_bits;
 use client::process::umask;
-use client::{Attributes, Change, Error, Kind, OpenOptions, SetTime, Time, XattrMode};
+use client::{Attributes, Change, Error, OpenOptions, SetTime, Time, XattrMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -24,19 +25,6 @@ pub(crate) struct Volume(Ours<blocking::Volume>);
 /// As `stat` has it: mode, inode, links, uid, gid, size, bytes used, and the times of the last
 /// read, the last change of the content and of anything, and of creation, in nanoseconds.
 type Stat = (u32, u64, u32, u32, u32, u64, u64, i128, i128, i128, i128);
-
-/// The bits of a mode that tell the kind.
-fn kind_bits(kind: Kind) -> u32 {
-    match kind {
-        Kind::Fifo {} => 0o010_000,
-        Kind::CharDevice {} => 0o020_000,
-        Kind::Directory {} => 0o040_000,
-        Kind::BlockDevice {} => 0o060_000,
-        Kind::File {} => 0o100_000,
-        Kind::Symlink {} => 0o120_000,
-        Kind::Socket {} => 0o140_000,
-    }
-}
 
 fn nanoseconds(time: Time) -> i128 {
     i128::from(time.seconds) * SECOND + i128::from(time.nanos)

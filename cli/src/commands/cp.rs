@@ -1,0 +1,70 @@
+//! `mdfs cp`: copies in both directions, and between volumes.
+
+use std::ffi::OsString;
+
+use crate::copy::command::{self, End};
+use crate::copy::{JOBS, Wish};
+use crate::exit::Failure;
+use crate::session::Session;
+
+/// Most files that one command copies at once.
+const JOBS_MAX: i64 = 256;
+
+/// Copy files and trees: into a volume, out of it, or from one to another.
+///
+/// `VOL:/path` is in a volume, all else on this computer. If the destination is a directory, the copies go
+/// into it under their own names. Permissions, times, symbolic links, holes and further names of a file
+/// (hard links) are kept; owners are not.
+///
+/// A file is copied under a name of its own (.mdfs-part-...), made durable, and then gets its final name: what
+/// is there is whole. An interrupted copy that is started again copies only what is missing or differs in
+/// size or time, or in its bytes with --checksum, and takes up large files where they were left.
+#[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "independent switches of the command line")]
+#[command(after_help = "Examples:
+  mdfs cp -r run1 scratch:/                     a tree into a volume, as scratch:/run1
+  mdfs cp -rT run1 scratch:/runs/today          as scratch:/runs/today, also a second time
+  mdfs cp -r --verify scratch:/run1 /archive    out again, and every byte compared
+  mdfs cp -r scratch:/run1 other:/              from one volume to another
+  mdfs cp -r -j 32 thousands scratch:/          more files at once")]
+pub(crate) struct Cp {
+    /// Copy directories with all that is in them.
+    #[arg(short, long)]
+    recursive: bool,
+    /// Copy so many files, or pieces of large files, at once (memory: up to 12 MiB for each).
+    #[arg(short, long, value_name = "N", default_value_t = JOBS as u16,
+          value_parser = clap::value_parser!(u16).range(1..=JOBS_MAX))]
+    jobs: u16,
+    /// Tell what differs by the bytes, not by size and time.
+    #[arg(short, long)]
+    checksum: bool,
+    /// Read everything back, also what was there already, and compare it with its original.
+    #[arg(long)]
+    verify: bool,
+    /// Copy also what is there already.
+    #[arg(short, long)]
+    all: bool,
+    /// Copy to the destination itself, not into it, also if it is a directory: what can be repeated.
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Do not wait for the disks. Quicker for small files, but a crash of the destination may take what was
+    /// copied: copy again with --checksum then.
+    #[arg(long)]
+    no_sync: bool,
+    /// What to copy, and last where to.
+    #[arg(value_name = "FROM... TO", num_args = 2.., required = true,
+          value_hint = clap::ValueHint::AnyPath)]
+    paths: Vec<OsString>,
+}
+
+impl Cp {
+    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+        let ends: Vec<End> = self.paths.iter().map(|path| End::parse(path)).collect();
+        let Some((destination, sources)) = ends.split_last() else { return Ok(()) };
+        let Self { recursive, checksum, verify, all, .. } = *self;
+        let (jobs, sync, exact) = (self.jobs.into(), !self.no_sync, self.no_target_directory);
+        let wish = Wish { recursive, jobs, checksum, verify, all, sync, exact };
+        let told = command::run(session, sources, destination, wish)?;
+        if recursive { session.print(told) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,346 @@
+//! One file on its way: into a part with a name of its own, which gets the final name when it is whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use client::Kind;
+use parking_lot::Mutex;
+
+use super::{Copy, Item, Workers};
+use crate::exit::Failure;
+use crate::tree::{CHUNK, Content, Node, beside, joined, split};
+
+/// Several workers copy a file that is larger than this, each so many bytes of it at a time.
+const PIECE: u64 = 16 * CHUNK;
+
+/// The names of parts begin with this.
+pub(crate) const PART_PREFIX: &str = ".mdfs-part-";
+
+/// A file that is being copied. Whoever copies its last piece finishes it.
+pub(super) struct Transfer {
+    item: Item,
+    source: Box<dyn Content>,
+    target: Box<dyn Content>,
+    part: Vec<u8>,
+    /// The part was there: an earlier copy was interrupted.
+    resumed: bool,
+    /// Pieces that are not copied yet.
+    left: AtomicUsize,
+    /// The first failure.
+    failed: Mutex<Option<Failure>>,
+}
+
+/// The name of the part beside `to`: the same for the same version of the same original only, so that
+/// what an interrupted copy has left can be taken up.
+pub(super) fn part_name(to: &[u8], of: &Node) -> Vec<u8> {
+    let mut version = split(to).1.to_vec();
+    version.extend(of.size.to_le_bytes());
+    version.extend(of.mtime.seconds.to_le_bytes());
+    version.extend(of.mtime.nanos.to_le_bytes());
+    let name = format!("{PART_PREFIX}{:016x}", runtime::hash::xxh3(&version));
+    beside(to, name.as_bytes())
+}
+
+/// Copies `item`, unless its copy is there. What is large is shared among the workers.
+pub(super) fn copy(copy: &Copy<'_>, item: Item, workers: &Workers) -> Result<(), Failure> {
+    if copy.is_there(&item)? {
+        return Ok(());
+    }
+    let part = part_name(&item.to, &item.node);
+    let source = copy.from.open(&item.from)?;
+    let (target, resumed) = copy.to.part(&part)?;
+    let (left, failed) = (AtomicUsize::new(1), Mutex::new(None));
+    let mut transfer = Transfer { item, source, target, part, resumed, left, failed };
+    if transfer.item.node.size <= PIECE {
+        return transfer.piece(copy, 0);
+    }
+    let pieces = transfer.pieces()?;
+    transfer.left = AtomicUsize::new(pieces.len());
+    workers.share(Arc::new(transfer), pieces.into_iter());
+    Ok(())
+}
+
+impl Transfer {
+    /// Where the pieces start that have data; one, if there is none.
+    fn pieces(&self) -> Result<Vec<u64>, Failure> {
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < self.item.node.size {
+            let (data, _) = self.extent(at)?;
+            if data < self.item.node.size {
+                pieces.push(data - data % PIECE);
+            }
+            at = (data / PIECE + 1) * PIECE;
+        }
+        if pieces.is_empty() {
+            pieces.push(0);
+        }
+        Ok(pieces)
+    }
+
+    /// Copies the piece from `start` on; finishes the file if it is the last one.
+    pub(super) fn piece(&self, copy: &Copy<'_>, start: u64) -> Result<(), Failure> {
+        if self.failed.lock().is_none()
+            && let Err(failure) = self.copy_piece(copy, start)
+        {
+            self.failed.lock().get_or_insert(failure);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return Ok(());
+        }
+        let failed = self.failed.lock().take();
+        let done = failed.map_or(Ok(()), Err).and_then(|()| self.finish(copy));
+        match done {
+            Ok(()) => {
+                copy.tally.copied();
+                Ok(())
+            }
+            // The next copy takes it up.
+            Err(stopped @ Failure::Stopped { .. }) => Err(stopped),
+            Err(failure) => {
+                // If it stays, it is only in the way.
+                let _ = copy.to.remove(&self.part);
+                Err(failure)
+            }
+        }
+    }
+
+    fn copy_piece(&self, copy: &Copy<'_>, start: u64) -> Result<(), Failure> {
+        let end = self.item.node.size.min(start + PIECE);
+        let mut at = start;
+        while at < end {
+            let (data, hole) = self.extent(at)?;
+            at = data.min(end);
+            while at < hole.min(end) {
+                copy.check_stop()?;
+                let length = (CHUNK - at % CHUNK).min(hole.min(end) - at);
+                self.chunk(copy, at, length)?;
+                copy.progress.moved(length);
+                at += length;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next data of the original, from its start to the hole after it.
+    fn extent(&self, at: u64) -> Result<(u64, u64), Failure> {
+        let Node { size, used, .. } = self.item.node;
+        if used >= size {
+            return Ok((at, size));
+        }
+        Ok(self.source.data(at)?.unwrap_or((size, size)))
+    }
+
+    fn chunk(&self, copy: &Copy<'_>, offset: u64, length: u64) -> Result<(), Failure> {
+        let parts = self.source.read(offset, length)?;
+        if parts.iter().map(|part| part.len() as u64).sum::<u64>() < length {
+            return Err(self.changed(copy));
+        }
+        let data = joined(parts);
+        if self.resumed && joined(self.target.read(offset, length)?) == data {
+            return Ok(());
+        }
+        self.target.write(offset, data)?;
+        copy.tally.moved(length);
+        Ok(())
+    }
+
+    /// Whole and, if so wished, durable and read back: only then it gets its time, which says so, and its
+    /// name.
+    fn finish(&self, copy: &Copy<'_>) -> Result<(), Failure> {
+        let Item { from: _, to, node, .. } = &self.item;
+        if self.resumed || node.used < node.size {
+            self.target.set_size(node.size)?;
+        }
+        if copy.wish.sync {
+            self.target.sync()?;
+        }
+        if copy.wish.verify && !same(copy, &*self.source, &*self.target, node)? {
+            let why =
+                "what was read back differs from the original; copy it again, and check the disks";
+            return Err(copy.to.refuse("verify", to, why));
+        }
+        let now = self.source.node()?;
+        if (now.size, now.mtime) != (node.size, node.mtime) {
+            return Err(self.changed(copy));
+        }
+        self.target.keep(node)?;
+        copy.to.rename(&self.part, to)
+    }
+
+    fn changed(&self, copy: &Copy<'_>) -> Failure {
+        let why = "it was changed meanwhile; copy it again when nobody writes to it";
+        copy.from.refuse("copy", &self.item.from, why)
+    }
+}
+
+/// Do both have the bytes of a file like `node`? Reads all of them, but no holes that both have.
+pub(super) fn same(
+    copy: &Copy<'_>,
+    a: &dyn Content,
+    b: &dyn Content,
+    node: &Node,
+) -> Result<bool, Failure> {
+    let size = node.size;
+    let mut at = 0;
+    while at < size {
+        copy.check_stop()?;
+        let next = |content: &dyn Content| {
+            Ok::<u64, Failure>(content.data(at)?.map_or(size, |(start, _)| start))
+        };
+        let data = if node.used >= size { at } else { next(a)?.min(next(b)?) };
+        if data >= size {
+            break;
+        }
+        let length = (CHUNK - data % CHUNK).min(size - data);
+        if joined(a.read(data, length)?) != joined(b.read(data, length)?) {
+            return Ok(false);
+        }
+        at = data + length;
+    }
+    Ok(true)
+}
+
+impl Copy<'_> {
+    /// Is the copy of `item` there already? Then only what is known of it is set right.
+    fn is_there(&self, item: &Item) -> Result<bool, Failure> {
+        let Some(there) = self.find(item)? else { return Ok(false) };
+        let Item { from, to, node, .. } = item;
+        let by_time = there.is_copy_of(node);
+        let comparable = there.kind == Kind::File {} && there.size == node.size;
+        if self.wish.all || !comparable || !(by_time || self.wish.checksum) {
+            return Ok(false);
+        }
+        if self.wish.checksum || self.wish.verify {
+            // Its own holes are as good as the original's.
+            let used = node.used.min(there.used);
+            let (source, target) = (self.from.open(from)?, self.to.open(to)?);
+            if !same(self, &*source, &*target, &Node { used, ..*node })? {
+                if self.wish.checksum {
+                    return Ok(false);
+                }
+                let why = "it differs from the original, although size and time are the same; copy it \
+                           again with --checksum";
+                return Err(self.to.refuse("verify", to, why));
+            }
+        }
+        if !by_time || there.mode != node.mode {
+            self.to.keep(to, node)?;
+        }
+        self.tally.kept();
+        self.progress.moved(node.data());
+        Ok(true)
+    }
+
+    /// What is at the destination of `item`, if it may be replaced.
+    pub(super) fn find(&self, item: &Item) -> Result<Option<Node>, Failure> {
+        if item.fresh {
+            return Ok(None);
+        }
+        let there = self.to.look(&item.to)?;
+        let refuse = |why| Err(self.to.refuse("replace", &item.to, why));
+        match there {
+            Some(there) if self.one_tree && there.id == item.node.id => {
+                refuse("it is the original itself")
+            }
+            Some(there) => match there.kind {
+                Kind::File {} | Kind::Symlink {} => Ok(Some(there)),
+                Kind::Directory {} => refuse("it is a directory; remove it first"),
+                _ => refuse("it is neither a file nor a link; for a pipe use `mdfs get ... -`"),
+            },
+            None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use bytes::Bytes;
+
+    use super::super::{Tally, Wish};
+    use super::*;
+    use crate::progress::Progress;
+    use crate::tree::{Host, Tree as _};
+
+    /// A disk that stores one byte wrongly.
+    struct Wrong(Box<dyn Content>);
+
+    impl Content for Wrong {
+        fn write(&self, offset: u64, data: Bytes) -> Result<(), Failure> {
+            let mut bytes = data.to_vec();
+            bytes[0] ^= 1;
+            self.0.write_from(offset, &bytes)
+        }
+
+        fn write_from(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+            self.write(offset, Bytes::copy_from_slice(data))
+        }
+
+        fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<usize, Failure> {
+            self.0.read_into(offset, out)
+        }
+
+        fn node(&self) -> Result<Node, Failure> {
+            self.0.node()
+        }
+
+        fn data(&self, from: u64) -> Result<Option<(u64, u64)>, Failure> {
+            self.0.data(from)
+        }
+
+        fn read(&self, offset: u64, length: u64) -> Result<Vec<Bytes>, Failure> {
+            self.0.read(offset, length)
+        }
+
+        fn set_size(&self, size: u64) -> Result<(), Failure> {
+            self.0.set_size(size)
+        }
+
+        fn sync(&self) -> Result<(), Failure> {
+            self.0.sync()
+        }
+
+        fn keep(&self, of: &Node) -> Result<(), Failure> {
+            self.0.keep(of)
+        }
+    }
+
+    #[test]
+    fn what_is_stored_wrongly_is_verified_before_it_gets_its_name_and_what_was_changed_gets_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).into_os_string().into_encoded_bytes();
+        let (from, to, part) = (path("from"), path("to"), path("part"));
+        std::fs::write(directory.path().join("from"), vec![9; 10_000]).unwrap();
+        let node = Host.look(&from).unwrap().unwrap();
+        let transfer = |node, wrong| {
+            let (target, _) = Host.part(&part).unwrap();
+            Transfer {
+                item: Item { from: from.clone(), to: to.clone(), node, fresh: true },
+                source: Host.open(&from).unwrap(),
+                target: if wrong { Box::new(Wrong(target)) } else { target },
+                part: part.clone(),
+                resumed: false,
+                left: AtomicUsize::new(1),
+                failed: Mutex::new(None),
+            }
+        };
+        let copied = |transfer: Transfer, verify| {
+            let (progress, tally) = (Progress::of_transfer(), Tally::default());
+            let (wish, stop) = (Wish { verify, ..Wish::default() }, AtomicBool::new(false));
+            let (progress, tally, stop) = (&progress, &tally, &stop);
+            let copy = Copy { from: &Host, to: &Host, one_tree: true, wish, progress, tally, stop };
+            transfer.piece(&copy, 0).map_err(|failure| failure.to_string())
+        };
+        let exists = |name| directory.path().join(name).exists();
+        let text = copied(transfer(node, true), true).unwrap_err();
+        assert!(text.contains("to: what was read back differs"), "{text}");
+        assert!(!exists("to") && !exists("part"));
+        let text = copied(transfer(Node { mtime: node.atime, size: 9999, ..node }, false), true);
+        assert!(text.unwrap_err().contains("from: it was changed meanwhile"));
+        assert!(!exists("to") && !exists("part"));
+        copied(transfer(node, false), true).unwrap();
+        assert!(exists("to") && !exists("part"));
+    }
+}

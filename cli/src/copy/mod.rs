@@ -1,0 +1,348 @@
+//! Files and trees between this computer and volumes, by several workers at once.
+//!
+//! One thread walks the tree, makes directories and hands files to the workers ([`crew`]); at the end come
+//! further names of files ([links](Copy::links)), and what directories keep. Memory: the walk's queue, a
+//! chunk or two for each worker, and what is known of each directory and each file with several names.
+
+pub(crate) mod command;
+mod crew;
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use client::Kind;
+use parking_lot::Mutex;
+
+use self::crew::{Crew, Job};
+pub(crate) use self::file::PART_PREFIX;
+use crate::exit::Failure;
+use crate::progress::Progress;
+use crate::tree::{CHUNK, Node, Tree, beside, into, split};
+
+/// Files that are copied at once, unless said otherwise.
+pub(crate) const JOBS: usize = 8;
+
+/// What is wanted of a copy.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent switches of the command line")]
+pub(crate) struct Wish {
+    /// Directories with all that is in them.
+    pub(crate) recursive: bool,
+    /// Workers.
+    pub(crate) jobs: usize,
+    /// Copies are told from originals by their bytes, not by size and time.
+    pub(crate) checksum: bool,
+    /// What is there is read back and compared.
+    pub(crate) verify: bool,
+    /// What is there already is copied, too.
+    pub(crate) all: bool,
+    /// A file gets its name when it is durable.
+    pub(crate) sync: bool,
+    /// The destination is the copy, also if it is a directory.
+    pub(crate) exact: bool,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        let recursive = false;
+        let (checksum, verify, all, sync, exact) = (false, false, false, true, false);
+        Self { recursive, jobs: JOBS, checksum, verify, all, sync, exact }
+    }
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Tally {
+    things: AtomicU64,
+    files: AtomicU64,
+    /// Bytes that were written; holes are none.
+    bytes: AtomicU64,
+    kept: AtomicU64,
+    failures: Mutex<Failures>,
+}
+
+#[derive(Debug, Default)]
+struct Failures {
+    count: u64,
+    /// The only one of a single file is not told at once.
+    only: Option<Failure>,
+}
+
+/// A copy from one tree to another.
+struct Copy<'a> {
+    from: &'a dyn Tree,
+    to: &'a dyn Tree,
+    /// They are the same.
+    one_tree: bool,
+    wish: Wish,
+    progress: &'a Progress,
+    tally: &'a Tally,
+    /// Somebody wants it to end.
+    stop: &'a AtomicBool,
+}
+
+/// A file, a link or a directory to copy.
+#[derive(Clone, Debug)]
+struct Item {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    node: Node,
+    /// Nothing can be at `to`: its directory is new.
+    fresh: bool,
+}
+
+type Workers = Crew<Item, file::Transfer>;
+
+/// What the walk remembers for the end.
+#[derive(Default)]
+struct Later {
+    /// Those above first.
+    directories: Vec<Item>,
+    /// The first copy of each file with several names.
+    firsts: BTreeMap<(u64, u64), Vec<u8>>,
+    /// Further names: the first copy, and what to make.
+    links: Vec<(Vec<u8>, Item)>,
+}
+
+impl Copy<'_> {
+    /// Copies `from`, where `node` is, to `to`. Failures go to the tally.
+    #[allow(clippy::disallowed_methods, reason = "the program has threads of its own")]
+    fn run(&self, from: Vec<u8>, node: Node, to: Vec<u8>) {
+        let workers = Workers::new();
+        let item = Item { from, to, node, fresh: false };
+        let mut later = Later::default();
+        let above = match split(&item.to).0 {
+            b"" => b".".to_vec(),
+            above => above.to_vec(),
+        };
+        std::thread::scope(|scope| {
+            // A single small file has work for one.
+            let jobs = if node.is_directory() || node.size > CHUNK { self.wish.jobs } else { 1 };
+            for _ in 0..jobs {
+                scope.spawn(|| self.work(&workers));
+            }
+            self.found(&item);
+            if node.is_directory() {
+                self.walk(item, &workers, &mut later);
+            } else {
+                workers.put(item);
+            }
+            workers.end_walk();
+        });
+        for (first, item) in std::mem::take(&mut later.links) {
+            self.try_to(|| self.link(&first, item, &workers));
+        }
+        // Last, because copying into a directory changes its time, and needs its permission.
+        for item in later.directories.iter().rev() {
+            self.try_to(|| {
+                self.to.keep(&item.to, &item.node)?;
+                self.sync(&item.to)
+            });
+        }
+        self.try_to(|| self.sync(&above));
+    }
+
+    /// Makes the names of a directory durable, if so wished.
+    fn sync(&self, directory: &[u8]) -> Result<(), Failure> {
+        if self.wish.sync { self.to.sync(directory) } else { Ok(()) }
+    }
+
+    fn found(&self, item: &Item) {
+        self.tally.things.fetch_add(1, Ordering::Relaxed);
+        let is_file = item.node.kind == Kind::File {};
+        self.progress.found(if is_file { item.node.data() } else { 0 });
+    }
+
+    fn work(&self, workers: &Workers) {
+        while let Some((job, _busy)) = workers.next() {
+            self.try_to(|| match job {
+                Job::Item(item) => self.item(item, workers),
+                Job::Piece(transfer, start) => transfer.piece(self, start),
+            });
+        }
+    }
+
+    /// Does something; a failure is told, and the rest goes on.
+    fn try_to(&self, work: impl FnOnce() -> Result<(), Failure>) {
+        if self.check_stop().is_err() {
+            return;
+        }
+        if let Err(failure) = work() {
+            self.tally.fail(failure, self.progress, self.wish.recursive);
+        }
+    }
+
+    /// An error if somebody wants the copy to end.
+    fn check_stop(&self) -> Result<(), Failure> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Failure::Stopped { again: "the same command" });
+        }
+        Ok(())
+    }
+
+    /// Makes the directories from `root` on and hands out what is in them.
+    fn walk(&self, root: Item, workers: &Workers, later: &mut Later) {
+        let mut top = None;
+        let mut open = vec![root];
+        while let Some(directory) = open.pop() {
+            self.try_to(|| {
+                let fresh = self.to.make_directory(&directory.to)?;
+                if top.is_none() {
+                    top = self.to.look(&directory.to)?.map(|node| node.id);
+                }
+                later.directories.push(directory.clone());
+                self.from.list(&directory.from, &mut |name, node| {
+                    self.check_stop()?;
+                    if self.one_tree && top == Some(node.id) {
+                        let why = "it is the copy itself, below its original; it is left out";
+                        let found = into(&directory.from, name);
+                        self.try_to(|| Err(self.from.refuse("copy", &found, why)));
+                        return Ok(());
+                    }
+                    let (from, to) = (into(&directory.from, name), into(&directory.to, name));
+                    let item = Item { from, to, node, fresh };
+                    self.found(&item);
+                    if node.is_directory() {
+                        open.push(item);
+                    } else if let Some(item) = later.first_name(item) {
+                        workers.put(item);
+                    }
+                    Ok(())
+                })
+            });
+        }
+    }
+
+    fn item(&self, item: Item, workers: &Workers) -> Result<(), Failure> {
+        match item.node.kind {
+            Kind::File {} => file::copy(self, item, workers)?,
+            Kind::Symlink {} => self.symlink(&item)?,
+            _ => {
+                let why = "it is not a file, a directory or a link";
+                return Err(self.from.refuse("copy", &item.from, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn symlink(&self, item: &Item) -> Result<(), Failure> {
+        let target = self.from.read_link(&item.from)?;
+        let there = self.find(item)?;
+        let is_link = there.is_some_and(|there| there.kind == Kind::Symlink {});
+        if is_link && self.to.read_link(&item.to)? == target {
+            self.tally.kept();
+            return Ok(());
+        }
+        self.replace(item, |part| self.to.make_symlink(&target, part))?;
+        self.tally.copied();
+        Ok(())
+    }
+
+    /// Makes the further name `item` of what was copied to `first`; a copy, where there are no such names.
+    fn link(&self, first: &[u8], item: Item, workers: &Workers) -> Result<(), Failure> {
+        let there = self.find(&item)?;
+        let original = self.to.look(first)?;
+        if there.is_some() && there.map(|there| there.id) == original.map(|node| node.id) {
+            self.tally.kept();
+            self.progress.moved(item.node.data());
+            return Ok(());
+        }
+        if self.replace(&item, |part| self.to.make_link(first, part)).is_ok() {
+            self.tally.copied();
+            self.progress.moved(item.node.data());
+        } else {
+            workers.put(item);
+            self.work(workers);
+        }
+        Ok(())
+    }
+
+    /// Makes something under a name of its own, and then gives it the name of `item`.
+    fn replace(
+        &self,
+        item: &Item,
+        make: impl FnOnce(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let name = [PART_PREFIX.as_bytes(), b"link"].concat();
+        // Links are as quickly made anew as taken up, but several are made at once.
+        let own = runtime::hash::xxh3(split(&item.to).1);
+        let part = beside(&item.to, &[&name[..], format!("-{own:016x}").as_bytes()].concat());
+        if !item.fresh && self.to.look(&part)?.is_some() {
+            self.to.remove(&part)?;
+        }
+        make(&part)?;
+        self.to.rename(&part, &item.to)
+    }
+}
+
+impl Later {
+    /// The item, unless its file has another name that came first.
+    fn first_name(&mut self, item: Item) -> Option<Item> {
+        if item.node.links < 2 {
+            return Some(item);
+        }
+        if let Some(first) = self.firsts.get(&item.node.id) {
+            self.links.push((first.clone(), item));
+            return None;
+        }
+        self.firsts.insert(item.node.id, item.to.clone());
+        Some(item)
+    }
+}
+
+impl Tally {
+    fn copied(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn moved(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn kept(&self) {
+        self.kept.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes a failure, and tells it if others may follow.
+    fn fail(&self, failure: Failure, progress: &Progress, others: bool) {
+        if matches!(failure, Failure::Stopped { .. }) {
+            return;
+        }
+        let mut failures = self.failures.lock();
+        failures.count += 1;
+        if others || failures.only.is_some() {
+            progress.tell(&format!("mdfs: {failure}"));
+        } else {
+            failures.only = Some(failure);
+        }
+    }
+
+    /// How it went.
+    fn outcome(self) -> Result<(), Failure> {
+        let Failures { count, only } = self.failures.into_inner();
+        match only {
+            Some(failure) if count == 1 => Err(failure),
+            _ if count == 0 => Ok(()),
+            _ => {
+                let total = self.things.into_inner() as usize;
+                Err(Failure::Some { failed: count as usize, total })
+            }
+        }
+    }
+
+    /// What was done, in words.
+    fn summary(&self) -> String {
+        let [files, bytes, kept] =
+            [&self.files, &self.bytes, &self.kept].map(|count| count.load(Ordering::Relaxed));
+        let bytes = crate::size::human(bytes);
+        let noun = |count| if count == 1 { "file" } else { "files" };
+        let there = match kept {
+            0 => String::new(),
+            _ => format!("; {kept} {} there already", if kept == 1 { "was" } else { "were" }),
+        };
+        format!("{files} {} copied, {bytes}{there}\n", noun(files))
+    }
+}
