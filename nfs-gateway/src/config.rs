@@ -29,6 +29,8 @@ pub mod limits {
     pub const IDLE: Duration = Duration::from_mins(6);
     /// Calls that run when the gateway stops have so long to end.
     pub const DRAIN: Duration = Duration::from_secs(5);
+    /// A call that takes so long is told of.
+    pub const SLOW: Duration = Duration::from_secs(1);
 }
 
 /// A gateway's settings. [`Config::new`] gives the usual limits; each may be changed.
@@ -60,6 +62,8 @@ pub struct Config {
     /// How long running calls may go on when the gateway stops or the peer has closed its side
     /// ([`limits::DRAIN`]).
     pub drain: Duration,
+    /// A call that takes so long is told of in the log ([`limits::SLOW`]).
+    pub slow: Duration,
 }
 
 /// Without the secret.
@@ -84,6 +88,7 @@ impl Config {
             outstanding_bytes_max: limits::OUTSTANDING_BYTES,
             idle: limits::IDLE,
             drain: limits::DRAIN,
+            slow: limits::SLOW,
         }
     }
 }

@@ -1,17 +1,24 @@
-//! One stream: records in, one task per call, replies out in the order in which they are ready.
+//! One stream: records in, replies out in the order in which they are ready.
+//!
+//! A call that can be answered from memory is answered where its record was found: no task, no
+//! wake-up. Any other gets a task of its own. The replies to all records of one read leave in one
+//! write.
 //!
 //! The two halves of a stream know each other by three facts: `draining` (no more is read),
 //! `closed` (nothing is sent any more) and the calls that are outstanding. A call is outstanding
 //! from the moment its record is complete until its reply is sent; while too many are, the reading
-//! half reads nothing, and the peer feels it.
+//! half reads nothing, and the peer feels it. A third part watches for silence.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{Either, join, select};
+use futures::future::{Either, join3, select};
 use runtime::Context;
 use runtime::net::{Reader, Stream, Writer};
 use runtime::sync::Event;
@@ -19,12 +26,17 @@ use tracing::Instrument as _;
 
 use crate::config::Config;
 use crate::dispatch::{self, Peer, Programs};
+use crate::metrics::{Counted, Metrics, Outcome, Slow, SlowLog};
 use crate::record::{Assembler, Record, Violation};
-use crate::rpc::{self, Call};
+use crate::rpc::{self, Call, Refusal};
 use crate::signal::Signal;
+use crate::xdr::Body;
 
 /// Replies that are sent by one write, at most.
-const REPLIES_PER_WRITE: usize = 32;
+const REPLIES_PER_WRITE: usize = 64;
+/// Pieces of replies up to this length are joined with their neighbours: that costs less than a
+/// piece more for the kernel.
+const JOINED_BYTES_MAX: usize = 1 << 10;
 
 /// What a gateway's connections have in common.
 pub(crate) struct Common {
@@ -34,6 +46,12 @@ pub(crate) struct Common {
     pub(crate) config: Config,
     /// What is served.
     pub(crate) programs: Programs,
+    /// What is counted.
+    pub(crate) metrics: Rc<Metrics>,
+    /// The lines about slow calls.
+    pub(crate) slow: SlowLog,
+    /// The number of the next call; the first is drawn, so that those of two gateways differ.
+    pub(crate) next_trace: Cell<u64>,
 }
 
 /// One connection.
@@ -44,12 +62,31 @@ pub(crate) struct Connection {
     draining: Signal,
     /// Nothing can be sent any more.
     closed: Signal,
+    /// There was a call.
+    spoke: Cell<bool>,
     outstanding_calls: Cell<usize>,
     outstanding_bytes: Cell<usize>,
     /// A call is not outstanding any more.
     released: Event,
     replies: RefCell<VecDeque<Reply>>,
-    replied: Event,
+    /// The sending half, while it waits for replies.
+    sender: Cell<Option<Waker>>,
+    /// When bytes came last, or began to go.
+    moved: Cell<Duration>,
+    /// When the write began that is under way.
+    sending_since: Cell<Option<Duration>>,
+}
+
+/// A call that was let in.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    trace: u64,
+    xid: u32,
+    what: Counted,
+    began: Duration,
+    bytes_in: usize,
+    /// What it counts for.
+    weight_bytes: usize,
 }
 
 /// A reply on its way out.
@@ -68,8 +105,6 @@ enum End {
     Broken(#[from] std::io::Error),
     #[error(transparent)]
     Violation(#[from] Violation),
-    #[error("nothing came for too long")]
-    Idle,
     #[error("the connection is being closed")]
     Stopped,
 }
@@ -77,22 +112,41 @@ enum End {
 impl Connection {
     /// The connection to `peer`.
     pub(crate) fn new(common: Rc<Common>, peer: Peer) -> Rc<Self> {
+        let moved = Cell::new(common.ctx.now());
         Rc::new(Self {
             common,
             peer,
             draining: Signal::default(),
             closed: Signal::default(),
+            spoke: Cell::default(),
             outstanding_calls: Cell::new(0),
             outstanding_bytes: Cell::new(0),
             released: Event::default(),
             replies: RefCell::default(),
-            replied: Event::default(),
+            sender: Cell::default(),
+            moved,
+            sending_since: Cell::default(),
         })
     }
 
     /// The host of the other side.
     pub(crate) fn host(&self) -> &str {
         &self.peer.host
+    }
+
+    /// Nobody has ever asked anything on it.
+    pub(crate) fn is_mute(&self) -> bool {
+        !self.spoke.get()
+    }
+
+    /// Calls that wait for their reply to be sent.
+    pub(crate) fn outstanding_calls(&self) -> usize {
+        self.outstanding_calls.get()
+    }
+
+    /// Bytes of them and of their replies, at most.
+    pub(crate) fn outstanding_bytes(&self) -> usize {
+        self.outstanding_bytes.get()
     }
 
     /// Takes no more calls; ends when those that run have been answered, or after a while.
@@ -105,14 +159,15 @@ impl Connection {
     pub(crate) async fn run(self: Rc<Self>, stream: Stream) {
         let Stream { reader, writer, peer } = stream;
         tracing::debug!(target: "mdfs::nfs", peer, "connected");
-        join(self.read_and_drain(reader), self.write(writer)).await;
+        // Reading first: what it answers at once, the sending half finds when it is polled next.
+        join3(self.read_and_drain(reader), self.write(writer), self.watch()).await;
         tracing::debug!(target: "mdfs::nfs", peer, "disconnected");
     }
 
     async fn read_and_drain(self: &Rc<Self>, reader: Box<dyn Reader>) {
         let end = self.read(reader).await;
         match end {
-            Ok(()) | Err(End::Peer | End::Stopped | End::Idle) => {}
+            Ok(()) | Err(End::Peer | End::Stopped) => {}
             // Some clients reset the connection instead of closing it.
             Err(End::Broken(error)) => {
                 tracing::debug!(target: "mdfs::nfs", host = self.host(), %error, "the stream broke");
@@ -125,12 +180,48 @@ impl Connection {
         self.close();
     }
 
-    fn close(&self) {
+    /// Ends it, whatever it is about to do.
+    pub(crate) fn close(&self) {
         self.closed.raise();
         self.draining.raise();
         self.replies.take();
         self.released.tell();
-        self.replied.tell();
+        self.wake_sender();
+    }
+
+    fn wake_sender(&self) {
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
+
+    /// Closes the connection when nothing moves for too long. Silence is no reason as long as the
+    /// peer waits for a reply.
+    async fn watch(&self) {
+        let idle = self.common.config.idle;
+        let mut closed = pin!(self.closed.wait());
+        let mut pause = idle;
+        loop {
+            let sleep = self.common.ctx.sleep(pause);
+            if let Either::Right(_) = select(sleep, &mut closed).await {
+                return;
+            }
+            let now = self.common.ctx.now();
+            let left = |since: Duration| (since + idle).saturating_sub(now);
+            let is_waiting = self.outstanding_calls.get() > 0;
+            pause = match self.sending_since.get().map(left) {
+                Some(Duration::ZERO) => {
+                    tracing::warn!(target: "mdfs::nfs", host = self.host(), "takes no replies");
+                    return self.close();
+                }
+                Some(left) => left,
+                None => match left(self.moved.get()) {
+                    Duration::ZERO if is_waiting => idle,
+                    Duration::ZERO => return self.close(),
+                    left => left,
+                },
+            };
+        }
     }
 
     /// Resolves once no call is outstanding.
@@ -144,9 +235,22 @@ impl Connection {
         let config = &self.common.config;
         let mut assembler = Assembler::new(config.record_bytes_max, config.fragments_max);
         let mut stopped = pin!(self.draining.wait());
+        // The place of a future that has ended is that of the next one: they are large.
+        let mut spare = None;
         loop {
             while let Some(record) = assembler.next()? {
-                self.take(record).await?;
+                let (call, admitted) = self.take(record).await?;
+                let answering = self.clone().answer(call, admitted);
+                let mut place = match spare.take() {
+                    None => Box::pin(answering),
+                    Some(place) => in_place(place, answering),
+                };
+                // What is in memory is answered now, and costs no task.
+                if futures::poll!(place.as_mut()).is_ready() {
+                    spare = Some(place);
+                } else {
+                    self.finish(place);
+                }
             }
             let received = pin!(self.receive(&mut *reader, &mut assembler));
             match select(received, &mut stopped).await {
@@ -156,32 +260,38 @@ impl Connection {
         }
     }
 
-    /// Waits for bytes. Silence is no reason to hang up as long as the peer waits for a reply.
+    /// Waits for bytes.
     async fn receive(&self, reader: &mut dyn Reader, assembler: &mut Assembler) -> Result<(), End> {
-        let mut read = reader.read(assembler.room());
-        loop {
-            let idle = self.common.ctx.sleep(self.common.config.idle);
-            match select(read, idle).await {
-                Either::Left((received, _)) => {
-                    return if received? == 0 { Err(End::Peer) } else { Ok(()) };
-                }
-                Either::Right(_) if self.outstanding_calls.get() == 0 => return Err(End::Idle),
-                Either::Right(((), unfinished)) => read = unfinished,
-            }
-        }
+        let received = reader.read(assembler.room()).await?;
+        self.moved.set(self.common.ctx.now());
+        if received == 0 { Err(End::Peer) } else { Ok(()) }
     }
 
-    /// Starts to answer the call in `record`, as soon as few enough others are outstanding.
-    async fn take(self: &Rc<Self>, record: Record) -> Result<(), End> {
-        let mut weight_bytes = record.length();
+    /// Answers a call beside everything else.
+    fn finish(self: &Rc<Self>, answering: impl Future<Output = ()> + 'static) {
+        let connection = self.clone();
+        self.common.ctx.task(async move {
+            answering.await;
+            connection.wake_sender();
+        });
+    }
+
+    /// Lets the call in `record` in, as soon as few enough others are outstanding.
+    async fn take(&self, record: Record) -> Result<(Call, Admitted), End> {
+        let bytes_in = record.length();
+        let mut weight_bytes = bytes_in;
         let call = Call::parse(record)?;
+        self.spoke.set(true);
+        let mut what = Counted::Other;
         if let Ok(question) = &call.question {
             weight_bytes += dispatch::reply_bytes_max(question);
+            what = Counted::of(question);
         }
         self.admit(weight_bytes).await?;
-        let answering = self.clone().answer(call, weight_bytes);
-        self.common.ctx.task(answering);
-        Ok(())
+        let trace = self.common.next_trace.get();
+        self.common.next_trace.set(trace.wrapping_add(1));
+        let (xid, began) = (call.xid, self.moved.get());
+        Ok((call, Admitted { trace, xid, what, began, bytes_in, weight_bytes }))
     }
 
     async fn admit(&self, weight_bytes: usize) -> Result<(), End> {
@@ -204,24 +314,29 @@ impl Connection {
     }
 
     fn release(&self, weight_bytes: usize) {
-        self.outstanding_calls.set(self.outstanding_calls.get() - 1);
+        self.release_all((1, weight_bytes));
+    }
+
+    fn release_all(&self, (calls, weight_bytes): (usize, usize)) {
+        self.outstanding_calls.set(self.outstanding_calls.get() - calls);
         self.outstanding_bytes.set(self.outstanding_bytes.get() - weight_bytes);
         self.released.tell();
     }
 
-    async fn answer(self: Rc<Self>, call: Call, weight_bytes: usize) {
-        let xid = call.xid;
+    async fn answer(self: Rc<Self>, call: Call, admitted: Admitted) {
+        let Admitted { trace, xid, weight_bytes, .. } = admitted;
         let answer = match call.question {
             Ok(question) => {
                 let span = tracing::debug_span!(
                     target: "mdfs::nfs",
                     "call",
+                    trace = format_args!("{trace:016x}"),
                     xid,
                     program = question.program,
                     procedure = question.procedure,
                 );
                 let answer = self.common.programs.answer(&self.peer, xid, question);
-                answer.instrument(span).await
+                if span.is_disabled() { answer.await } else { answer.instrument(span).await }
             }
             Err(refusal) => Some(Err(refusal)),
         };
@@ -233,51 +348,108 @@ impl Connection {
         if let Err(refusal) = &answer {
             tracing::debug!(target: "mdfs::nfs", host = self.host(), xid, ?refusal, "refused");
         }
+        self.count(admitted, &answer);
         if self.closed.is_raised() {
             return self.release(weight_bytes);
         }
         let reply = Reply { parts: rpc::reply(xid, answer), weight_bytes };
         self.replies.borrow_mut().push_back(reply);
-        self.replied.tell();
+    }
+
+    fn count(&self, call: Admitted, answer: &Result<Body, Refusal>) {
+        let now = self.common.ctx.now();
+        let Admitted { trace, xid, what, began, bytes_in, .. } = call;
+        let took = now.saturating_sub(began);
+        let (bytes_out, failed) = match answer {
+            Ok(body) => (body.length(), what.begins_with_status() && body.has_failed()),
+            Err(_) => (0, true),
+        };
+        self.common.metrics.note(what, Outcome { took, bytes_in, bytes_out, failed });
+        self.common.slow.note(now, &Slow { trace, host: self.host(), xid, what, took });
     }
 
     async fn write(&self, mut writer: Box<dyn Writer>) {
         let mut closed = pin!(self.closed.wait());
-        while !self.closed.is_raised() {
-            let replies: Vec<Reply> = {
-                let mut replies = self.replies.borrow_mut();
-                let count = replies.len().min(REPLIES_PER_WRITE);
-                replies.drain(..count).collect()
-            };
-            if replies.is_empty() {
-                self.replied.next().await;
-                continue;
+        loop {
+            let some = poll_fn(|cx| {
+                if self.closed.is_raised() || !self.replies.borrow().is_empty() {
+                    return Poll::Ready(());
+                }
+                self.sender.set(Some(cx.waker().clone()));
+                Poll::Pending
+            });
+            some.await;
+            if self.closed.is_raised() {
+                return;
             }
-            let weights: Vec<usize> = replies.iter().map(|reply| reply.weight_bytes).collect();
-            let parts = replies.into_iter().flat_map(|reply| reply.parts).collect();
+            let (parts, released) = self.next_batch();
             let sent = self.send(&mut *writer, parts);
             if let Either::Right(_) = select(pin!(sent), &mut closed).await {
                 return;
             }
-            for weight_bytes in weights {
-                self.release(weight_bytes);
-            }
+            self.release_all(released);
         }
     }
 
-    /// Sends `parts`; closes the connection if they cannot be sent, or not within the idle time.
+    /// What is to be sent next, and what that releases: calls and bytes.
+    fn next_batch(&self) -> (Vec<Bytes>, (usize, usize)) {
+        let mut replies = self.replies.borrow_mut();
+        let calls = replies.len().min(REPLIES_PER_WRITE);
+        let batch = replies.drain(..calls);
+        let mut weight_bytes = 0;
+        let parts = batch.flat_map(|reply| {
+            weight_bytes += reply.weight_bytes;
+            reply.parts
+        });
+        (joined(parts), (calls, weight_bytes))
+    }
+
+    /// Sends `parts`; closes the connection if they cannot be sent.
     async fn send(&self, writer: &mut dyn Writer, parts: Vec<Bytes>) {
-        let idle = self.common.ctx.sleep(self.common.config.idle);
-        match select(writer.write(parts), idle).await {
-            Either::Left((Ok(()), _)) => {}
-            Either::Left((Err(error), _)) => {
-                tracing::debug!(target: "mdfs::nfs", host = self.host(), "cannot reply: {error}");
-                self.close();
-            }
-            Either::Right(_) => {
-                tracing::warn!(target: "mdfs::nfs", host = self.host(), "takes no replies");
-                self.close();
-            }
+        let now = self.common.ctx.now();
+        self.sending_since.set(Some(now));
+        let sent = writer.write(parts).await;
+        self.sending_since.set(None);
+        self.moved.set(now.max(self.moved.get()));
+        if let Err(error) = sent {
+            tracing::debug!(target: "mdfs::nfs", host = self.host(), "cannot reply: {error}");
+            self.close();
         }
     }
+}
+
+/// The `next` future in the place of one that has ended.
+fn in_place<F>(mut place: Pin<Box<F>>, next: F) -> Pin<Box<F>> {
+    place.set(next);
+    place
+}
+
+/// `parts` with the small ones joined.
+fn joined(parts: impl Iterator<Item = Bytes>) -> Vec<Bytes> {
+    let mut joined = Vec::new();
+    let mut small: Vec<u8> = Vec::new();
+    let mut alone: Option<Bytes> = None;
+    let mut flush = |alone: &mut Option<Bytes>, small: &mut Vec<u8>| {
+        joined.extend(alone.take());
+        if !small.is_empty() {
+            joined.push(std::mem::take(small).into());
+        }
+    };
+    for part in parts {
+        if part.len() > JOINED_BYTES_MAX {
+            flush(&mut alone, &mut small);
+            alone = Some(part);
+            flush(&mut alone, &mut small);
+        } else if small.is_empty() && alone.is_none() {
+            // Perhaps it is the only one.
+            alone = Some(part);
+        } else {
+            if let Some(first) = alone.take() {
+                small.extend_from_slice(&first);
+            }
+            small.extend_from_slice(&part);
+        }
+    }
+    flush(&mut alone, &mut small);
+    joined
 }

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::exports::Exports;
 use crate::handle;
 use crate::keys::KeyRing;
+use crate::metrics::Metrics;
 use crate::mount3::{self, Mounts};
 use crate::nfs3::{self, Asker, Volume};
 use crate::rpc::{Question, Refusal};
@@ -61,14 +62,14 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// The programs that serve the volume of `config`.
-    pub(crate) fn new(ctx: Context, config: &Config) -> Self {
+    pub(crate) fn new(ctx: Context, config: &Config, metrics: Rc<Metrics>) -> Self {
         let keys = Rc::new(KeyRing::new(ctx.clone(), config.entropy));
         Self {
             volume: Rc::new(Volume::new(ctx.clone(), config.volume)),
             keys: keys.clone(),
             exports: RefCell::new(Rc::new(config.exports.clone())),
             mounts: Mounts::default(),
-            v4: v4::Service::new(ctx, keys),
+            v4: v4::Service::new(ctx, keys, metrics),
         }
     }
 
@@ -91,9 +92,13 @@ impl Programs {
         };
         let (procedure, arguments) = (question.procedure, question.arguments);
         let body = match (question.program, question.version) {
-            (nfs::PROGRAM, v4::VERSION) => self.v4.answer(&asker, procedure, arguments).await,
-            (nfs::PROGRAM, _) => nfs3::answer(&asker, procedure, arguments).await,
-            _ => mount3::answer(&asker, &self.mounts, &peer.host, procedure, arguments).await,
+            (nfs::PROGRAM, nfs::VERSION) => nfs3::answer(&asker, procedure, arguments).await,
+            // Boxed: a call of version 3 would have to move their large futures with its own.
+            (nfs::PROGRAM, _) => Box::pin(self.v4.answer(&asker, procedure, arguments)).await,
+            _ => {
+                let (mounts, host) = (&self.mounts, &peer.host);
+                Box::pin(mount3::answer(&asker, mounts, host, procedure, arguments)).await
+            }
         };
         (!asker.is_in_doubt()).then(|| body.map_err(Refusal::from))
     }
@@ -123,9 +128,10 @@ impl Programs {
         if !nfs3::has_payload(question) {
             question.arguments.join();
         }
-        let call = call_id(peer, xid, question);
-        let made_by = handle::first_of(question.arguments.head());
-        let made_by = made_by.and_then(|handle| handle::key_id(&handle));
+        let none = CallId { client: 0, number: 0 };
+        let is_once = nfs3::is_done_once(question);
+        let call = if is_once { call_id(peer, xid, question) } else { none };
+        let made_by = handle::first_of(question.arguments.head()).and_then(handle::key_id);
         let keys = self.keys.keys(made_by).await.map_err(translate::status);
         let exports = self.exports.borrow().clone();
         Ok(Asker::new(self.volume.clone(), keys, exports, peer, question, call))
@@ -143,15 +149,13 @@ pub(crate) fn reply_bytes_max(question: &Question) -> usize {
 
 /// The same for a retransmission, which comes from the same peer with the same number and
 /// arguments, through whichever gateway; another one for everything else. Nothing of it is kept here.
-/// (The arguments of a write do not count: it may be done again.)
 fn call_id(peer: &Peer, xid: u32, question: &Question) -> CallId {
     let head = question.arguments.head();
-    let told_apart = if nfs3::has_payload(question) { &[][..] } else { head };
-    let mut key = Vec::with_capacity(peer.identity.len() + 12 + told_apart.len());
+    let mut key = Vec::with_capacity(peer.identity.len() + 12 + head.len());
     key.extend_from_slice(&peer.identity);
     key.extend_from_slice(&question.program.to_le_bytes());
     key.extend_from_slice(&question.procedure.to_le_bytes());
     key.extend_from_slice(&(head.len() as u32).to_le_bytes());
-    key.extend_from_slice(told_apart);
+    key.extend_from_slice(head);
     CallId { client: runtime::hash::xxh3(&key), number: u64::from(xid) }
 }

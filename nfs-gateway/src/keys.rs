@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use constant_time_eq::constant_time_eq_16;
+use constant_time_eq::{constant_time_eq_16, constant_time_eq_64};
 use fileio::client;
 use fileio::protocol::{
     CallId, Credentials, Error, GetXattr, ListXattrs, ROOT, RemoveXattr, SetXattr, XattrMode,
@@ -35,17 +35,24 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const RACES_MAX: u32 = 8;
 
 /// One key.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct Key {
     id: u32,
     bytes: [u8; KEY_BYTES],
 }
 
+/// Messages that were found to be made here, and are known again without the key: as many handles as
+/// clients use at a time. In a table of this size, by a hash; a new one takes the place of an old one.
+const PROVEN_MAX: usize = 512;
+/// Bytes of such a message with its proof, at most: a file handle.
+const PROVEN_BYTES: usize = 64;
+
 /// The keys that count.
-#[derive(Clone)]
 pub(crate) struct Keys {
     newest: Key,
     before: Option<Key>,
+    /// With new keys it is empty again.
+    proven: RefCell<Vec<[u8; PROVEN_BYTES]>>,
 }
 
 impl std::fmt::Debug for Keys {
@@ -70,11 +77,28 @@ fn mac(key: &[u8; KEY_BYTES], message: &[u8]) -> [u8; MAC_BYTES] {
     std::array::from_fn(|index| hash.as_bytes()[index])
 }
 
+/// Where a proven message is kept, and as what: itself, its proof, and in the last byte how long it is.
+/// (0 if it is too long to be kept.)
+fn place_of(message: &[u8], proof: &[u8; MAC_BYTES]) -> (usize, [u8; PROVEN_BYTES]) {
+    let mut whole = [0; PROVEN_BYTES];
+    let end = message.len() + MAC_BYTES;
+    if end < PROVEN_BYTES {
+        whole[..message.len()].copy_from_slice(message);
+        whole[message.len()..end].copy_from_slice(proof);
+        whole[PROVEN_BYTES - 1] = end as u8;
+    }
+    (runtime::hash::xxh3(&whole) as usize % PROVEN_MAX, whole)
+}
+
 impl Keys {
     #[cfg(test)]
     pub(crate) fn of_test(newest: u32) -> Self {
         let key = |id: u32| Key { id, bytes: [id as u8; KEY_BYTES] };
-        Self { newest: key(newest), before: (newest > 1).then(|| key(newest - 1)) }
+        Self::of(key(newest), (newest > 1).then(|| key(newest - 1)))
+    }
+
+    fn of(newest: Key, before: Option<Key>) -> Self {
+        Self { newest, before, proven: RefCell::default() }
     }
 
     /// The number of the key that [`seal`](Self::seal) uses.
@@ -95,8 +119,32 @@ impl Keys {
             _ if id < self.newest.id => return Proof::Retired,
             _ => return Proof::Forged,
         };
-        let same = constant_time_eq_16(&mac(&key.bytes, message), told);
-        if same { Proof::Good } else { Proof::Forged }
+        let (at, whole) = place_of(message, told);
+        if self.is_proven(at, &whole) {
+            return Proof::Good;
+        }
+        if !constant_time_eq_16(&mac(&key.bytes, message), told) {
+            return Proof::Forged;
+        }
+        if whole[PROVEN_BYTES - 1] != 0 {
+            self.note_proven(at, whole);
+        }
+        Proof::Good
+    }
+
+    /// Compared in constant time: who guesses a seal learns nothing of one that is kept.
+    fn is_proven(&self, at: usize, whole: &[u8; PROVEN_BYTES]) -> bool {
+        let proven = self.proven.borrow();
+        let is_kept = |kept: &[u8; PROVEN_BYTES]| constant_time_eq_64(kept, whole);
+        whole[PROVEN_BYTES - 1] != 0 && proven.get(at).is_some_and(is_kept)
+    }
+
+    fn note_proven(&self, at: usize, whole: [u8; PROVEN_BYTES]) {
+        let mut proven = self.proven.borrow_mut();
+        if proven.is_empty() {
+            proven.resize(PROVEN_MAX, [0; PROVEN_BYTES]);
+        }
+        proven[at] = whole;
     }
 }
 
@@ -129,7 +177,7 @@ impl KeyRing {
             let Some((keys, looked)) = known else { return self.look().await };
             let is_newer = wanted.is_some_and(|id| id > keys.newest.id);
             if !is_newer || looked >= asked {
-                self.refresh(looked);
+                self.refresh(asked, looked);
                 return Ok(keys);
             }
             let age = self.ctx.now().saturating_sub(looked);
@@ -141,8 +189,7 @@ impl KeyRing {
     }
 
     /// Looks again, beside everything else, if the last time was long ago.
-    fn refresh(self: &Rc<Self>, looked: Duration) {
-        let now = self.ctx.now();
+    fn refresh(self: &Rc<Self>, now: Duration, looked: Duration) {
         if now.saturating_sub(looked) >= REFRESH_AFTER {
             if let Some((_, looked)) = &mut *self.known.borrow_mut() {
                 // Others need not look too.
@@ -157,11 +204,21 @@ impl KeyRing {
         }
     }
 
+    /// `keys`, or what is known if they are the same: that knows what was proven.
+    fn unless_known(&self, keys: Keys) -> Rc<Keys> {
+        match &*self.known.borrow() {
+            Some((known, _)) if known.newest == keys.newest && known.before == keys.before => {
+                known.clone()
+            }
+            _ => Rc::new(keys),
+        }
+    }
+
     async fn look(&self) -> Result<Rc<Keys>, Error> {
         let began = self.ctx.now();
         for _ in 0..RACES_MAX {
             if let Some(keys) = read(&self.ctx).await? {
-                let keys = Rc::new(keys);
+                let keys = self.unless_known(keys);
                 *self.known.borrow_mut() = Some((keys.clone(), began));
                 return Ok(keys);
             }
@@ -218,7 +275,7 @@ async fn read<S: Spawn>(from: &S) -> Result<Option<Keys>, Error> {
         Some(id) if id > 0 => read_one(from, id).await?,
         _ => None,
     };
-    Ok(Some(Keys { newest, before }))
+    Ok(Some(Keys::of(newest, before)))
 }
 
 async fn read_one<S: Spawn>(from: &S, id: u32) -> Result<Option<Key>, Error> {

@@ -6,7 +6,8 @@
 //!   name the section that the code below them obeys (`grep -r '//='` is the list).
 //! - Of RFC 8881 (version 4.1) all that workstations use: sessions that do each request once, open files,
 //!   share modes, locks, leases, reclaim; of RFC 7862 (4.2) the finding and making of holes.
-//! - What a stable write, COMMIT, or a change of a directory answered is durable.
+//! - What a stable write, COMMIT, or a change of a directory answered is durable (the latter unless the
+//!   export says `sync = false`).
 //! - File handles stay valid as long as the file exists, also after a restart.
 //! - A request does what the export in its handle allows the peer that sent it, and nothing else; a
 //!   handle that no gateway of the volume made is refused.
@@ -28,7 +29,7 @@
 //! | `config.rs` | identity of the volume, limits |
 //! | `exports/` | who may use what; the operators' table |
 //! | `server.rs` | accepts streams, counts them, stops |
-//! | `connection.rs` | one stream: records in, one task per call, replies out in any order |
+//! | `connection.rs` | one stream: records in, replies out in any order |
 //! | `record.rs` | record marking (RFC 5531 section 11) |
 //! | `rpc.rs` | the head of a call, the head of a reply (RFC 5531 section 9) |
 //! | `xdr.rs` | arguments, each length checked against the bytes that are there |
@@ -38,6 +39,7 @@
 //! | `v4/` | the NFS program in version 4, one file per family of operations |
 //! | `handle.rs` | file handles |
 //! | `keys.rs` | the keys under them |
+//! | `metrics/` | what is counted, and the lines about slow calls |
 //! | `translate.rs` | attributes, errors, times, names: NFS's words and ours |
 //! | `signal.rs` | something that happens once |
 
@@ -47,6 +49,7 @@ mod dispatch;
 mod exports;
 mod handle;
 mod keys;
+mod metrics;
 mod mount3;
 mod nfs3;
 mod record;

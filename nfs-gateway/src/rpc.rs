@@ -27,6 +27,7 @@ pub(crate) const AUTH_NONE: u32 = 0;
 pub(crate) const AUTH_SYS: u32 = 1;
 
 const CALL: u32 = 0;
+const REPLY: u32 = 1;
 
 /// Who the client says is asking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,28 +151,41 @@ fn auth_sys(input: &[u8]) -> IResult<&[u8], Claim> {
     Ok((input, Claim::User { uid, gid, groups }))
 }
 
+/// Bytes before the result of a call that was done: the mark, and a head that is always the same.
+const SUCCESS_BYTES: usize = MARK_BYTES + 24;
+
 /// The reply to the call `xid` as one record: its bytes in order, to be sent as they are.
 pub(crate) fn reply(xid: u32, answer: Result<Body, Refusal>) -> Vec<Bytes> {
-    let (verdict, body) = match answer {
-        Ok(body) => (accepted(accept_stat_data::SUCCESS), body),
-        Err(refusal) => (refused(refusal), Body::default()),
-    };
-    let message = rpc_msg { xid, body: msg_body::REPLY(verdict) };
-    let mut head = Vec::with_capacity(MARK_BYTES + message.packed_size());
-    head.extend_from_slice(&[0; MARK_BYTES]);
-    message.pack(&mut head).expect("a reply head has no part that could be too long");
+    match answer {
+        Ok(body) => success(xid, body),
+        Err(refusal) => {
+            let message = rpc_msg { xid, body: msg_body::REPLY(refused(refusal)) };
+            let mut head = vec![0; MARK_BYTES];
+            message.pack(&mut head).expect("a reply head has no part that could be too long");
+            let length = head.len() - MARK_BYTES;
+            head[..MARK_BYTES].copy_from_slice(&sole_mark(length));
+            vec![head.into()]
+        }
+    }
+}
 
-    let tail_bytes: usize = body.tail.iter().map(Bytes::len).sum();
+//= rfc5531 9: REPLY, MSG_ACCEPTED, an empty verifier of AUTH_NONE, SUCCESS
+fn success(xid: u32, Body { head: result, tail }: Body) -> Vec<Bytes> {
+    let tail_bytes: usize = tail.iter().map(Bytes::len).sum();
     let padding = padding(tail_bytes);
-    let length = head.len() - MARK_BYTES + body.head.len() + tail_bytes + padding.len();
-    head[..MARK_BYTES].copy_from_slice(&sole_mark(length));
-
-    let mut parts = Vec::with_capacity(body.tail.len() + 3);
+    let length = SUCCESS_BYTES - MARK_BYTES + result.len() + tail_bytes + padding.len();
+    let mut head = Vec::with_capacity(SUCCESS_BYTES + result.len());
+    head.extend_from_slice(&sole_mark(length));
+    for word in [xid, REPLY, 0, AUTH_NONE, 0, 0] {
+        head.extend_from_slice(&word.to_be_bytes());
+    }
+    head.extend_from_slice(&result);
+    let mut parts = Vec::with_capacity(tail.len() + 2);
     parts.push(head.into());
-    parts.push(body.head.into());
-    parts.extend(body.tail);
-    parts.push(Bytes::from_static(padding));
-    parts.retain(|part| !part.is_empty());
+    parts.extend(tail.into_iter().filter(|part| !part.is_empty()));
+    if !padding.is_empty() {
+        parts.push(Bytes::from_static(padding));
+    }
     parts
 }
 

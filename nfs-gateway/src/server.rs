@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::connection::{Common, Connection};
 use crate::dispatch::{Peer, Programs};
 use crate::exports::Exports;
+use crate::metrics::{self, Gauge, Metrics, SlowLog};
 use crate::signal::Signal;
 
 /// The pause after a stream could not be accepted, so that a lack of file descriptors does not
@@ -58,10 +59,14 @@ impl Gateway {
     /// As [`start`](Self::start), for the streams of `listener`.
     pub fn serve(ctx: &Context, listener: Box<dyn Listener>, config: Config) -> Self {
         let address = listener.address();
-        let programs = Programs::new(ctx.clone(), &config);
+        let metrics = Rc::new(Metrics::default());
+        let programs = Programs::new(ctx.clone(), &config, metrics.clone());
+        let slow = SlowLog::new(config.slow);
+        let next_trace = Cell::new(ctx.random());
+        let common = Common { ctx: ctx.clone(), config, programs, metrics, slow, next_trace };
         let server = Rc::new(Server {
-            common: Rc::new(Common { ctx: ctx.clone(), config, programs }),
-            stopping: Signal::default(),
+            common: Rc::new(common),
+            stopping: Rc::default(),
             accepting: Cell::new(true),
             connections: RefCell::default(),
             next_id: Cell::new(0),
@@ -86,6 +91,26 @@ impl Gateway {
         self.server.common.programs.export(exports);
     }
 
+    /// Answers HTTP requests at `address` with what is counted, as Prometheus reads it; returns the
+    /// address, with the port that the system has chosen. Whoever can connect is answered, so let it be
+    /// an address of this computer or of a network that may know.
+    pub async fn tell_metrics(&self, address: &Address) -> Result<Address, Error> {
+        let ctx = &self.server.common.ctx;
+        let listener = ctx.listen(address).await;
+        let listener =
+            listener.map_err(|source| Error::Listen { address: address.clone(), source })?;
+        let listens = listener.address();
+        let server = self.server.clone();
+        let text = Rc::new(move || server.metrics_text());
+        ctx.task(metrics::answer(ctx.clone(), listener, self.server.stopping.clone(), text));
+        Ok(listens)
+    }
+
+    /// What [`tell_metrics`](Self::tell_metrics) tells.
+    pub fn metrics(&self) -> String {
+        self.server.metrics_text()
+    }
+
     /// Stops: accepts and reads no more, lets the calls that run end (for [`Config::drain`] at
     /// most), closes all connections.
     pub async fn stop(&self) {
@@ -95,7 +120,7 @@ impl Gateway {
 
 struct Server {
     common: Rc<Common>,
-    stopping: Signal,
+    stopping: Rc<Signal>,
     /// The accepting task has not ended.
     accepting: Cell<bool>,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
@@ -105,6 +130,31 @@ struct Server {
 }
 
 impl Server {
+    fn metrics_text(&self) -> String {
+        let connections = self.connections.borrow();
+        let sum = |count: fn(&Connection) -> usize| {
+            connections.values().map(|connection| count(connection) as u64).sum()
+        };
+        let gauges = [
+            Gauge {
+                name: "connections",
+                help: "Open connections of clients.",
+                value: connections.len() as u64,
+            },
+            Gauge {
+                name: "outstanding_calls",
+                help: "Calls that wait for their reply to be sent.",
+                value: sum(Connection::outstanding_calls),
+            },
+            Gauge {
+                name: "outstanding_bytes",
+                help: "Bytes of such calls and of their replies, at most.",
+                value: sum(Connection::outstanding_bytes),
+            },
+        ];
+        self.common.metrics.text(&gauges)
+    }
+
     async fn accept(self: Rc<Self>, mut listener: Box<dyn Listener>) {
         let mut stopping = pin!(self.stopping.wait());
         loop {
@@ -123,7 +173,7 @@ impl Server {
 
     fn connect(self: &Rc<Self>, stream: Stream) {
         let peer = Peer::new(&stream.peer, self.common.ctx.random());
-        if let Some(limit) = self.full_for(&peer.host) {
+        if let Err(limit) = self.make_room_for(&peer.host) {
             // Dropping the stream closes it.
             tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
             return;
@@ -140,14 +190,32 @@ impl Server {
         });
     }
 
-    fn full_for(&self, host: &str) -> Option<&'static str> {
+    /// Sees to it that `host` may have one more connection. Those on which nobody ever asked anything
+    /// make room, the oldest first: silence must not keep others out.
+    fn make_room_for(&self, host: &str) -> Result<(), &'static str> {
         let config = &self.common.config;
-        let connections = self.connections.borrow();
-        if connections.len() >= config.connections_max {
-            return Some("too many connections");
+        let of_peer = |connection: &Connection| connection.host() == host;
+        self.make_room(config.connections_per_peer_max, of_peer)
+            .then_some(())
+            .ok_or("too many connections of one peer")?;
+        let anybodys = |_: &Connection| true;
+        self.make_room(config.connections_max, anybodys).then_some(()).ok_or("too many connections")
+    }
+
+    /// True if there are fewer than `most` connections `among` all now.
+    fn make_room(&self, most: usize, among: impl Fn(&Connection) -> bool) -> bool {
+        let mut connections = self.connections.borrow_mut();
+        if connections.values().filter(|connection| among(connection)).count() < most {
+            return true;
         }
-        let of_peer = connections.values().filter(|connection| connection.host() == host).count();
-        (of_peer >= config.connections_per_peer_max).then_some("too many connections of one peer")
+        let is_mute = |connection: &Connection| among(connection) && connection.is_mute();
+        let oldest = connections.iter().find(|(_, connection)| is_mute(connection));
+        let Some(oldest) = oldest.map(|(id, _)| *id) else { return false };
+        if let Some(connection) = connections.remove(&oldest) {
+            tracing::debug!(target: "mdfs::nfs", host = connection.host(), "makes room for others");
+            connection.close();
+        }
+        true
     }
 
     async fn stop(&self) {

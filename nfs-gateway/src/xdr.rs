@@ -191,6 +191,16 @@ pub(crate) struct Body {
 }
 
 impl Body {
+    /// Bytes in all.
+    pub(crate) fn length(&self) -> usize {
+        self.head.len() + self.tail.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Does it begin with another status than success?
+    pub(crate) fn has_failed(&self) -> bool {
+        self.head.first_chunk().is_some_and(|status| *status != [0; 4])
+    }
+
     /// Encodes `value`.
     pub(crate) fn pack(value: &impl Pack) -> Result<Self, Fault> {
         let mut body = Self { head: Vec::with_capacity(value.packed_size()), tail: Vec::new() };

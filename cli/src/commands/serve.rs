@@ -27,7 +27,9 @@ use crate::signals::{EndSignals, secret};
   mdfs serve scratch
   mdfs serve scratch --nfs 0.0.0.0:2049 --exports exports.toml
   mdfs serve scratch --nfs 127.0.0.1:2049       then, as root:
-  mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt")]
+  mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
+  mdfs serve scratch --nfs 127.0.0.1:2049 --metrics 127.0.0.1:9100     then:
+  curl http://127.0.0.1:9100/")]
 pub(crate) struct Serve {
     /// The volume's directory.
     #[arg(value_name = "VOL")]
@@ -39,6 +41,13 @@ pub(crate) struct Serve {
     /// the file changes.
     #[arg(long, value_name = "FILE", requires = "nfs")]
     exports: Option<PathBuf>,
+    /// Where the counts of NFS requests are told over HTTP, as Prometheus reads them; port 0 lets the
+    /// system choose one. Whoever can connect there can read them.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
+    metrics: Option<SocketAddr>,
+    /// Threads that serve the volume; one per core if this is not given.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
 }
 
 impl Serve {
@@ -53,15 +62,18 @@ impl Serve {
             let caught = signals.also_hang_up();
             caught.map_err(|error| failed("serve", ServeError::Signals(error)))?;
         }
-        let running = stack::open(volume, &RunOptions::default()).map_err(|error| OpenError {
+        let options = RunOptions { threads: self.threads, ..RunOptions::default() };
+        let running = stack::open(volume, &options).map_err(|error| OpenError {
             directory: volume.clone(),
             cause: OpenCause::Stack(error),
         })?;
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
-        let gateway = self.nfs.map(|address| Served::start(&running, address, settings.as_ref()));
+        let gateway = self
+            .nfs
+            .map(|address| Served::start(&running, address, self.metrics, settings.as_ref()));
         let gateway = gateway.transpose();
         let gateway = gateway.map_err(|error| failed("serve", error))?;
-        self.ready(gateway.as_ref().map(|served| &served.address), session)?;
+        self.ready(gateway.as_ref(), session)?;
 
         self.follow(&mut signals, gateway.as_ref(), settings);
         if let Some(served) = gateway {
@@ -102,12 +114,14 @@ impl Serve {
     }
 
     /// The one line that says that it is ready, at once even into a pipe.
-    fn ready(&self, nfs: Option<&Address>, session: &mut Session) -> Result<(), Failure> {
+    fn ready(&self, nfs: Option<&Served>, session: &mut Session) -> Result<(), Failure> {
         let volume = self.volume.display();
-        session.print(match nfs {
-            Some(address) => format!("ready: {volume}, NFS at {address}\n"),
-            None => format!("ready: {volume}\n"),
-        })?;
+        let told = |served: &Served| {
+            let Served { address, metrics, .. } = served;
+            let metrics = metrics.as_ref().map(|at| format!("metrics at http://{at}/, "));
+            format!("ready: {volume}, {}NFS at {address}\n", metrics.unwrap_or_default())
+        };
+        session.print(nfs.map_or_else(|| format!("ready: {volume}\n"), told))?;
         session.flush()
     }
 }
@@ -131,6 +145,8 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
 /// A gateway at its node.
 pub(super) struct Served {
     address: Address,
+    /// Where the counts are told.
+    metrics: Option<Address>,
     /// What it shall export from now on. Told to stop by this being dropped.
     exports: mpsc::UnboundedSender<Exports>,
     stopped: BoxFuture<'static, Result<Result<(), nfs_gateway::Error>, Undelivered>>,
@@ -145,6 +161,7 @@ impl Served {
     pub(super) fn start(
         running: &Running,
         address: SocketAddr,
+        metrics: Option<SocketAddr>,
         settings: Option<&Settings>,
     ) -> Result<Self, ServeError> {
         let config = Config::new(running.geometry().volume, secret().map_err(ServeError::Secret)?);
@@ -153,13 +170,18 @@ impl Served {
             None => config,
         };
         let wanted = Address::Tcp(address.to_string());
+        let metrics = metrics.map(|address| Address::Tcp(address.to_string()));
         let (exports, mut told) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();
         let stopped = running
             .on_application(move |context| async move {
                 let gateway = Gateway::start(context, &wanted, config).await?;
+                let metrics = match metrics {
+                    Some(address) => Some(gateway.tell_metrics(&address).await?),
+                    None => None,
+                };
                 // Whoever started it waits for exactly this.
-                let _ = started.send(gateway.address().clone());
+                let _ = started.send((gateway.address().clone(), metrics));
                 while let Some(exports) = told.next().await {
                     gateway.export(exports);
                 }
@@ -168,7 +190,7 @@ impl Served {
             })
             .boxed();
         match block_on(listening) {
-            Ok(address) => Ok(Self { address, exports, stopped }),
+            Ok((address, metrics)) => Ok(Self { address, metrics, exports, stopped }),
             Err(_) => Err(match block_on(stopped)? {
                 Err(error) => error.into(),
                 Ok(()) => Undelivered::Lost.into(),

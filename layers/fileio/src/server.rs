@@ -89,6 +89,7 @@ impl Server<FileIo> for FileServer {
                 let known = self.information.attributes(ino, generation)?;
                 Some(Reply::GetAttributes(Ok(known)))
             }
+            Request::Lookup(r) => self.look_up_at_once(r).map(Reply::Lookup),
             _ => None,
         }
     }

@@ -54,13 +54,17 @@ pub struct Clients {
     pub anonymous: (u32, u32),
     /// Only calls from ports below 1024 are answered.
     pub secure: bool,
+    /// A change of names or attributes is durable before it is answered, as RFC 1813 section 4.8 asks. If
+    /// not, a crash may undo what was answered in the last seconds. (Data are as stable as the
+    /// client asks in any case.)
+    pub sync: bool,
 }
 
 impl Clients {
     /// Everybody in `network`, with all rights, believed whoever they say they are.
     fn trusted(network: Network) -> Self {
         let anonymous = (NOBODY, NOBODY);
-        Self { network, writable: true, squash: Squash::None, anonymous, secure: false }
+        Self { network, writable: true, squash: Squash::None, anonymous, secure: false, sync: true }
     }
 
     /// Whose rights a caller has who claims to be `claim`.

@@ -64,6 +64,8 @@ struct ClientTable {
     anon_gid: u32,
     #[serde(default = "yes")]
     secure: bool,
+    #[serde(default = "yes")]
+    sync: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -114,6 +116,7 @@ struct Limits {
     outstanding_bytes: Option<From<{ 1 << 20 }, { 1 << 30 }>>,
     idle_seconds: Option<From<1, { 7 * 24 * 3600 }>>,
     drain_seconds: Option<From<0, 3600>>,
+    slow_milliseconds: Option<From<1, { 3600 * 1000 }>>,
 }
 
 impl Settings {
@@ -147,7 +150,7 @@ impl Settings {
     pub fn apply(&self, config: &Config) -> Config {
         let Limits { record_bytes, fragments, connections, .. } = self.limits;
         let Limits { connections_per_peer, outstanding_calls, outstanding_bytes, .. } = self.limits;
-        let Limits { idle_seconds, drain_seconds, .. } = self.limits;
+        let Limits { idle_seconds, drain_seconds, slow_milliseconds, .. } = self.limits;
         Config {
             exports: self.exports.clone(),
             record_bytes_max: size(record_bytes, config.record_bytes_max),
@@ -158,6 +161,7 @@ impl Settings {
             outstanding_bytes_max: size(outstanding_bytes, config.outstanding_bytes_max),
             idle: seconds(idle_seconds, config.idle),
             drain: seconds(drain_seconds, config.drain),
+            slow: slow_milliseconds.map_or(config.slow, |From(value)| Duration::from_millis(value)),
             ..config.clone()
         }
     }
@@ -200,6 +204,7 @@ impl ExportTable {
             squash: client.squash,
             anonymous: (client.anon_uid, client.anon_gid),
             secure: client.secure,
+            sync: client.sync,
         });
         Ok(Export::new(path.as_bytes(), clients.collect()))
     }
@@ -221,6 +226,7 @@ outstanding_calls = 6
 outstanding_bytes = 2000000
 idle_seconds = 7
 drain_seconds = 8
+slow_milliseconds = 9
 
 [[export]]
 path = "/home"
@@ -231,6 +237,7 @@ squash = "all_squash"
 anon_uid = 1
 anon_gid = 2
 secure = false
+sync = false
 [[export.client]]
 network = "fd00::/8"
 "#;
@@ -246,12 +253,14 @@ network = "fd00::/8"
             squash: Squash::Root,
             anonymous: (NOBODY, NOBODY),
             secure: true,
+            sync: true,
         };
         let first = Clients {
             writable: true,
             squash: Squash::All,
             anonymous: (1, 2),
             secure: false,
+            sync: false,
             ..clients("10.0.0.0/8")
         };
         assert_eq!(export.clients(), [first, clients("fd00::/8")]);
@@ -265,6 +274,7 @@ network = "fd00::/8"
         assert_eq!((config.connections_max, config.connections_per_peer_max), (4, 5));
         assert_eq!((config.outstanding_calls_max, config.outstanding_bytes_max), (6, 2_000_000));
         assert_eq!((config.idle, config.drain), (Duration::from_secs(7), Duration::from_secs(8)));
+        assert_eq!(config.slow, Duration::from_millis(9));
     }
 
     #[test]

@@ -154,6 +154,11 @@ impl Asker {
         self.grant.borrow().as_ref().is_some_and(|grant| grant.clients.writable)
     }
 
+    /// Is a change of names or attributes durable before it is answered?
+    pub(crate) fn syncs(&self) -> bool {
+        self.grant.borrow().as_ref().is_none_or(|grant| grant.clients.sync)
+    }
+
     /// The export that was entered.
     pub(crate) fn export(&self) -> Option<&Export> {
         let id = self.grant.borrow().as_ref().map(|grant| grant.export)?;

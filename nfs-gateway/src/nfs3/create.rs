@@ -38,7 +38,7 @@ async fn create_file(
         }
     };
     let (who, call) = (asker.who(), asker.call());
-    let durable = true;
+    let durable = asker.syncs();
     let create = Create { who, call, directory, name, existing, change, durable };
     asker.ask_once(create).await.map(|created| created.attributes)
 }
@@ -112,8 +112,8 @@ async fn make_node(
 ) -> Result<Attributes, nfsstat3> {
     let (directory, name) = place.entry(asker, DOTS)?;
     let change = change(attributes)?;
-    let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(MakeNode { who, call, directory, name, node, change, durable: true }).await
+    let (who, call, durable) = (asker.who(), asker.call(), asker.syncs());
+    asker.ask_once(MakeNode { who, call, directory, name, node, change, durable }).await
 }
 
 async fn reply(

@@ -29,6 +29,6 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
 async fn link(asker: &Asker, file: &Bytes, place: &Place) -> Result<Attributes, nfsstat3> {
     let file = asker.file(file)?;
     let (directory, name) = place.entry(asker, nfsstat3::NFS3ERR_EXIST)?;
-    let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(Link { who, call, file, directory, name, durable: true }).await
+    let (who, call, durable) = (asker.who(), asker.call(), asker.syncs());
+    asker.ask_once(Link { who, call, file, directory, name, durable }).await
 }

@@ -43,8 +43,8 @@ pub(crate) async fn find(
     match component {
         Component::Entry(name) => asker.ask(Lookup { who, directory, name }).await,
         //= rfc1813 3.2: "the server should be able to handle such a filename correctly"
-        Component::Here => here(asker, directory).await,
-        Component::Above => above(asker, directory).await,
+        Component::Here => Box::pin(here(asker, directory)).await,
+        Component::Above => Box::pin(above(asker, directory)).await,
     }
 }
 

@@ -33,30 +33,31 @@ pub(crate) async fn answer(
     procedure: u32,
     arguments: Arguments,
 ) -> Result<Body, Fault> {
+    // Boxed are those that wait: with their futures all others would be as large.
     match NFS_PROGRAM::try_from(procedure).map_err(|_| Fault::NoProcedure)? {
         //= rfc1813 3.3.0
         NFS_PROGRAM::NFSPROC3_NULL => arguments.finish().map(|()| Body::default()),
         NFS_PROGRAM::NFSPROC3_GETATTR => getattr::serve(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_SETATTR => setattr::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_SETATTR => Box::pin(setattr::serve(asker, arguments)).await,
         NFS_PROGRAM::NFSPROC3_LOOKUP => lookup::serve(asker, arguments).await,
         NFS_PROGRAM::NFSPROC3_ACCESS => access::serve(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_READLINK => readlink::serve(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_READLINK => Box::pin(readlink::serve(asker, arguments)).await,
         NFS_PROGRAM::NFSPROC3_READ => read::serve(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_WRITE => write::write(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_CREATE => create::create(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_MKDIR => create::mkdir(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_SYMLINK => create::symlink(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_MKNOD => create::mknod(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_REMOVE => remove::remove(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_RMDIR => remove::rmdir(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_RENAME => rename::serve(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_LINK => link::serve(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_READDIR => readdir::readdir(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_READDIRPLUS => readdir::readdirplus(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_FSSTAT => fsinfo::fsstat(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_FSINFO => fsinfo::fsinfo(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_PATHCONF => fsinfo::pathconf(asker, arguments).await,
-        NFS_PROGRAM::NFSPROC3_COMMIT => write::commit(asker, arguments).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => Box::pin(write::write(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_CREATE => Box::pin(create::create(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_MKDIR => Box::pin(create::mkdir(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_SYMLINK => Box::pin(create::symlink(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_MKNOD => Box::pin(create::mknod(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_REMOVE => Box::pin(remove::remove(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_RMDIR => Box::pin(remove::rmdir(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_RENAME => Box::pin(rename::serve(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_LINK => Box::pin(link::serve(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_READDIR => Box::pin(readdir::readdir(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_READDIRPLUS => Box::pin(readdir::readdirplus(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_FSSTAT => Box::pin(fsinfo::fsstat(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_FSINFO => Box::pin(fsinfo::fsinfo(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_PATHCONF => Box::pin(fsinfo::pathconf(asker, arguments)).await,
+        NFS_PROGRAM::NFSPROC3_COMMIT => Box::pin(write::commit(asker, arguments)).await,
     }
 }
 
@@ -73,12 +74,16 @@ pub(crate) fn has_payload(question: &Question) -> bool {
 
 /// Does `question` ask to change something? Then a read-only export refuses. (COMMIT does not.)
 pub(crate) fn changes(question: &Question) -> bool {
+    let again = [NFS_PROGRAM::NFSPROC3_SETATTR, NFS_PROGRAM::NFSPROC3_WRITE];
+    procedure(question).is_some_and(|asked| again.contains(&asked)) || is_done_once(question)
+}
+
+/// Must `question` be done once, however often it comes?
+pub(crate) fn is_done_once(question: &Question) -> bool {
     matches!(
         procedure(question),
         Some(
-            NFS_PROGRAM::NFSPROC3_SETATTR
-                | NFS_PROGRAM::NFSPROC3_WRITE
-                | NFS_PROGRAM::NFSPROC3_CREATE
+            NFS_PROGRAM::NFSPROC3_CREATE
                 | NFS_PROGRAM::NFSPROC3_MKDIR
                 | NFS_PROGRAM::NFSPROC3_SYMLINK
                 | NFS_PROGRAM::NFSPROC3_MKNOD

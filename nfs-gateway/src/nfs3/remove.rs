@@ -21,7 +21,7 @@ pub(super) async fn remove(asker: &Asker, mut arguments: Arguments) -> Result<Bo
 async fn remove_file(asker: &Asker, object: &Place) -> Result<(), nfsstat3> {
     let (directory, name) = object.entry(asker, nfsstat3::NFS3ERR_INVAL)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(Remove { who, call, directory, name, durable: true }).await
+    asker.ask_once(Remove { who, call, directory, name, durable: asker.syncs() }).await
 }
 
 //= rfc1813 3.3.13
@@ -42,5 +42,6 @@ async fn remove_directory(asker: &Asker, object: &Place) -> Result<(), nfsstat3>
     let dots = if above { nfsstat3::NFS3ERR_EXIST } else { nfsstat3::NFS3ERR_INVAL };
     let (directory, name) = object.entry(asker, dots)?;
     let (who, call) = (asker.who(), asker.call());
-    asker.ask_once(RemoveDirectory { who, call, directory, name, durable: true }).await
+    let durable = asker.syncs();
+    asker.ask_once(RemoveDirectory { who, call, directory, name, durable }).await
 }

@@ -36,7 +36,7 @@ async fn rename(asker: &Asker, from: &Place, to: &Place) -> Result<(), nfsstat3>
             to_directory,
             to_name,
             replace: true,
-            durable: true,
+            durable: asker.syncs(),
         })
         .await
 }

@@ -33,6 +33,6 @@ async fn set(
         Nfs3Option::Some(ctime) => Some(translate::client_time(*ctime)?),
         Nfs3Option::None => None,
     };
-    let who = asker.who();
-    asker.ask(SetAttributes { who, file, change, only_if_ctime, durable: true }).await
+    let (who, durable) = (asker.who(), asker.syncs());
+    asker.ask(SetAttributes { who, file, change, only_if_ctime, durable }).await
 }

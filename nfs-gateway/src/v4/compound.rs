@@ -16,6 +16,7 @@ use super::state::{Begun, Channel, Doubt, Kept, Tables};
 use super::status::{Failed, Status};
 use super::table::{Class, ILLEGAL, Operation, is_known};
 use super::words::{SessionId, Stateid};
+use crate::metrics::{Counted, Outcome};
 use crate::nfs3::Asker;
 use crate::xdr::{Arguments, Body, Fault, Out};
 
@@ -122,7 +123,7 @@ impl Compound<'_> {
             out.u32(number);
             out.u32(Status::OK.0);
             let failed = match self.operation(index, number, minor) {
-                Ok(operation) => self.step(operation, arguments, out).await.err(),
+                Ok(operation) => self.counted_step(operation, arguments, out).await.err(),
                 Err(status) => Some(status.into()),
             };
             if self.again.is_some() || self.asker.is_in_doubt() {
@@ -160,6 +161,25 @@ impl Compound<'_> {
             (_, 0) => Err(Status::OP_NOT_IN_SESSION),
             _ => Ok(operation),
         }
+    }
+
+    async fn counted_step(
+        &mut self,
+        operation: Operation,
+        arguments: &mut Arguments,
+        out: &mut Out,
+    ) -> Result<(), Failed> {
+        let ctx = self.asker.ctx();
+        let (began, bytes_in, bytes_out) = (ctx.now(), arguments.length(), out.length());
+        let done = self.step(operation, arguments, out).await;
+        let outcome = Outcome {
+            took: ctx.now().saturating_sub(began),
+            bytes_in: bytes_in - arguments.length(),
+            bytes_out: out.length() - bytes_out,
+            failed: done.is_err(),
+        };
+        self.service.metrics.note(Counted::Nfs4(operation), outcome);
+        done
     }
 
     async fn step(

@@ -37,11 +37,12 @@ use runtime::Context;
 
 use crate::config::limits::TRANSFER_BYTES;
 use crate::keys::KeyRing;
+use crate::metrics::Metrics;
 use crate::nfs3::Asker;
 use crate::rpc::Question;
 use crate::xdr::{Arguments, Body, Fault};
 use state::Kept;
-use table::Operation;
+pub(crate) use table::Operation;
 
 /// The version.
 pub(crate) const VERSION: u32 = 4;
@@ -58,12 +59,13 @@ const READDIR_COUNT_AT: usize = 6;
 pub(crate) struct Service {
     keys: Rc<KeyRing>,
     kept: Rc<Kept>,
+    metrics: Rc<Metrics>,
 }
 
 impl Service {
     /// Nothing is kept yet.
-    pub(crate) fn new(ctx: Context, keys: Rc<KeyRing>) -> Self {
-        Self { keys, kept: Kept::new(ctx) }
+    pub(crate) fn new(ctx: Context, keys: Rc<KeyRing>, metrics: Rc<Metrics>) -> Self {
+        Self { keys, kept: Kept::new(ctx), metrics }
     }
 
     /// Answers `procedure`.

@@ -17,6 +17,11 @@ macro_rules! operations {
                 }
             }
 
+            /// All of them.
+            pub(crate) fn all() -> impl Iterator<Item = Self> {
+                [$(Self::$name,)+].into_iter()
+            }
+
             /// What it is to sessions and exports.
             pub(crate) fn class(self) -> Class {
                 match self {

@@ -258,11 +258,13 @@ fn a_connection_too_many_is_closed_at_once() {
         let config = Config { connections_max: 3, ..config(VOLUME) };
         let stage = Stage::with(rng, config);
         let mut clients: Vec<Client> = (0..3).map(|_| stage.client()).collect();
-        let mut refused = stage.client();
         stage.world.run(async {
             for client in &mut clients {
                 client.mount("/").await;
             }
+        });
+        let mut refused = stage.client();
+        stage.world.run(async {
             refused.send_raw(&[0; 4]).await;
             assert!(refused.receive().await.is_none());
         });
@@ -300,13 +302,40 @@ fn one_host_cannot_take_all_connections() {
         let config = Config { connections_per_peer_max: 2, ..config(VOLUME) };
         let gateway = nfs_gateway::Gateway::serve(&ctx, Box::new(OneHost(listener, 0)), config);
         stage.gateway = gateway.into();
-        let mut clients: Vec<Client> = (0..3).map(|_| stage.client()).collect();
+        let mut clients: Vec<Client> = (0..2).map(|_| stage.client()).collect();
         stage.world.run(async {
             clients[0].mount("/").await;
             clients[1].mount("/").await;
-            clients[2].send_raw(&[0; 4]).await;
-            assert!(clients[2].receive().await.is_none());
+        });
+        let mut refused = stage.client();
+        stage.world.run(async {
+            refused.send_raw(&[0; 4]).await;
+            assert!(refused.receive().await.is_none());
         });
         assert_eq!(stage.gateway.connections(), 2);
+    });
+}
+
+#[test]
+fn two_thousand_silent_connections_do_not_keep_others_out() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let mut working = stage.client_at("10.1.0.1:700");
+        let root = stage.world.run(working.mount("/"));
+        let silent: Vec<Client> = (0..2000)
+            .map(|index| {
+                let client = stage.client_at(&format!("10.2.{}.{}:7", index / 250, index % 250));
+                stage.world.advance(Duration::from_millis(1));
+                client
+            })
+            .collect();
+        assert!(stage.gateway.connections() <= limits::CONNECTIONS);
+        stage.world.run(async {
+            let mut late = stage.client_at("10.3.0.1:700");
+            late.mount("/").await;
+            assert_eq!(status(&late.getattr(&root).await), nfsstat3::NFS3_OK);
+            assert_eq!(status(&working.getattr(&root).await), nfsstat3::NFS3_OK, "not thrown out");
+        });
+        drop(silent);
     });
 }

@@ -5,10 +5,12 @@
 
 mod content;
 mod directories;
+mod exactly_once;
 mod exports;
 mod flow;
 mod hostile;
 mod kit;
+mod metrics;
 mod mount;
 mod names;
 mod objects;

@@ -12,10 +12,13 @@ use runtime::{Context, NodeId};
 
 use crate::kit::{Act, Client, Stage, VOLUME, Verdict, config};
 
-const OK: u32 = 0;
+/// The program, its version, and COMPOUND.
+pub(crate) const PROGRAM_4: [u32; 3] = [PROGRAM, 4, 1];
+
+pub(crate) const OK: u32 = 0;
 const NOENT: u32 = 2;
 const ROFS: u32 = 30;
-const DELAY: u32 = 10_008;
+pub(crate) const DELAY: u32 = 10_008;
 const DENIED: u32 = 10_010;
 const GRACE: u32 = 10_013;
 const SHARE_DENIED: u32 = 10_015;
@@ -38,18 +41,18 @@ const NOT_ONLY_OP: u32 = 10_081;
 
 /// Operations, encoded one behind the other.
 #[derive(Clone, Default)]
-struct Ops {
+pub(crate) struct Ops {
     count: u32,
     bytes: Vec<u8>,
 }
 
 impl Ops {
-    fn op(mut self, number: u32) -> Self {
+    pub(crate) fn op(mut self, number: u32) -> Self {
         self.count += 1;
         self.word(number)
     }
 
-    fn word(mut self, word: u32) -> Self {
+    pub(crate) fn word(mut self, word: u32) -> Self {
         self.bytes.extend_from_slice(&word.to_be_bytes());
         self
     }
@@ -64,12 +67,12 @@ impl Ops {
         self
     }
 
-    fn opaque(self, bytes: &[u8]) -> Self {
+    pub(crate) fn opaque(self, bytes: &[u8]) -> Self {
         let padding = vec![0; bytes.len().wrapping_neg() % 4];
         self.word(bytes.len() as u32).raw(bytes).raw(&padding)
     }
 
-    fn root(self) -> Self {
+    pub(crate) fn root(self) -> Self {
         self.op(24)
     }
 
@@ -92,7 +95,7 @@ impl Ops {
         self.op(38).raw(stateid).long(0).word(2).opaque(data)
     }
 
-    fn remove(self, name: &[u8]) -> Self {
+    pub(crate) fn remove(self, name: &[u8]) -> Self {
         self.op(28).opaque(name)
     }
 
@@ -102,7 +105,7 @@ impl Ops {
         ops.word(1).word(0).raw(open).word(0).long(0).opaque(owner)
     }
 
-    fn compound(&self, minor: u32) -> Vec<u8> {
+    pub(crate) fn compound(&self, minor: u32) -> Vec<u8> {
         let head = Ops::default().opaque(b"tag").word(minor).word(self.count);
         [head.bytes, self.bytes.clone()].concat()
     }
@@ -110,8 +113,8 @@ impl Ops {
 
 /// The reply to a COMPOUND.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
-    status: u32,
+pub(crate) struct Told {
+    pub(crate) status: u32,
     results: u32,
     /// What follows the count of results.
     bytes: Vec<u8>,
@@ -123,7 +126,7 @@ async fn compound(client: &mut Client, minor: u32, ops: &Ops) -> Told {
     told(&bytes)
 }
 
-fn told(bytes: &[u8]) -> Told {
+pub(crate) fn told(bytes: &[u8]) -> Told {
     let mut bytes = bytes;
     let status = bytes.get_u32();
     assert_eq!(bytes.get_u32(), 3);
@@ -133,7 +136,7 @@ fn told(bytes: &[u8]) -> Told {
 }
 
 /// A client with a session.
-struct Session {
+pub(crate) struct Session {
     client: Client,
     number: u64,
     id: Vec<u8>,
@@ -146,7 +149,7 @@ const RESULT: usize = 8;
 
 impl Session {
     /// A new client by this name, that had nothing before.
-    async fn new(client: Client, name: &[u8]) -> Self {
+    pub(crate) async fn new(client: Client, name: &[u8]) -> Self {
         let mut session = Self::recovering(client, name).await;
         let told = session.run(&Ops::default().op(58).word(0)).await;
         assert_eq!(told.status, OK);
@@ -173,8 +176,13 @@ impl Session {
         compound(&mut self.client, 1, &channel(channel(ops)).word(0).word(0)).await
     }
 
+    /// The last sequence number of slot 0.
+    pub(crate) fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     /// These operations behind a SEQUENCE like this.
-    fn ops(&self, slot: u32, sequence: u32, ops: &Ops) -> Ops {
+    pub(crate) fn ops(&self, slot: u32, sequence: u32, ops: &Ops) -> Ops {
         let head = Ops::default().op(53).raw(&self.id).word(sequence).word(slot).word(slot).word(1);
         Ops { count: 1 + ops.count, bytes: [head.bytes, ops.bytes.clone()].concat() }
     }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use meta::protocol::{
-    AddFile, ClaimName, Claimed, Dentry, Effect, Execute, FindName, InodeChange, NewInode, Prior,
-    SettleTo, UnclaimName,
+    AddFile, ClaimName, Claimed, Dentry, Effect, Execute, FindName, GetInode, InodeChange,
+    NewInode, Prior, SettleTo, UnclaimName,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -24,6 +24,31 @@ const WORD_PAUSE: Duration = Duration::from_millis(1);
 const WORD_PAUSE_DOUBLINGS: usize = 5;
 
 impl FileServer {
+    /// Answers [`Lookup`], if directory, name and inode are at hand on this thread.
+    pub(super) fn look_up_at_once(&self, request: &Lookup) -> Option<Result<Attributes, Error>> {
+        let &Lookup { ref who, directory, ref name } = request;
+        let above = self.attributes_at_once(directory)?;
+        if let Err(refused) = rules::check_search(who, &above) {
+            return Some(Err(refused));
+        }
+        let find = FindName { directory: directory.ino, name: name.clone() };
+        let found = self.context.at_once(self.context.node(), find)?.ok()?;
+        match found {
+            Some(dentry) => self.attributes_at_once(handle_of(&dentry)).map(Ok),
+            None => Some(Err(Error::NotFound {})),
+        }
+    }
+
+    /// The attributes of an inode that is in use at a node of this thread.
+    fn attributes_at_once(&self, Handle { ino, generation }: Handle) -> Option<Attributes> {
+        let node = self.node_of(ino);
+        if node == self.context.node() {
+            return self.information.attributes(ino, generation);
+        }
+        let inode = self.context.at_once(node, GetInode { ino, generation })?;
+        inode.ok().map(|inode| inode.attributes)
+    }
+
     pub(super) async fn lookup(&self, request: Lookup) -> Result<Attributes, Error> {
         self.look_up(&request, async |found| Ok(self.inode(handle_of(&found)).await?.attributes))
             .await

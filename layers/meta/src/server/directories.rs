@@ -161,10 +161,14 @@ impl Directories {
         }
     }
 
+    /// It is decided that the name of `key` is gone, but its file does not have the new name yet.
+    pub(super) fn is_hidden(&self, key: &[u8]) -> bool {
+        self.claims.borrow().get(key).is_some_and(|claim| claim.hidden)
+    }
+
     /// Waits while `key` is hidden; busy if that takes long.
     pub(super) async fn shown(&self, key: &[u8], context: &Context) -> Result<(), Error> {
-        let is_hidden = || self.claims.borrow().get(key).is_some_and(|claim| claim.hidden);
-        while is_hidden() {
+        while self.is_hidden(key) {
             let unclaimed = pin!(self.unclaimed.next());
             if let Either::Right(_) = select(unclaimed, context.sleep(HIDDEN_WAIT_MAX)).await {
                 return Err(Undelivered::Busy.into());

@@ -28,6 +28,19 @@ impl MetaServer {
         value.map(|value| decode(&value)).transpose()
     }
 
+    /// Answers [`FindName`], if the name is not on its way and nothing has to be read.
+    pub(super) fn find_name_at_once(
+        &self,
+        request: &FindName,
+    ) -> Option<Result<Option<Dentry>, Error>> {
+        let key = keys::name(request.directory, &request.name);
+        if self.directories.is_hidden(&key) {
+            return None;
+        }
+        let value = self.store.get_at_once(&key)?.ok()?;
+        Some(value.map(|value| decode(&value)).transpose())
+    }
+
     pub(super) async fn scan_names(&self, request: ScanNames) -> Result<Vec<NameEntry>, Error> {
         let ScanNames { directory, after, count_max, attributes } = request;
         let wanted = count_max.clamp(1, SCAN_MAX) as usize;

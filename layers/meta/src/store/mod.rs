@@ -185,6 +185,15 @@ impl Store {
         }
     }
 
+    /// As [`get`](Self::get), if nothing has to be read from the disk; else `None`.
+    pub fn get_at_once(&self, key: &[u8]) -> Option<Result<Option<Bytes>, StoreError>> {
+        let state = self.state.borrow();
+        match state.changed(key) {
+            Some(value) => Some(Ok(value.clone())),
+            None => self.pages.find_at_once(state.root.tree, key),
+        }
+    }
+
     /// Says how other nodes make durable what batches [lean on](Batch::after); no such batch may be
     /// committed before.
     pub fn set_settle_prior(&self, settle: SettlePrior) {

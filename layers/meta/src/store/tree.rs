@@ -120,6 +120,21 @@ impl Pages {
         Ok(leaf.and_then(|(leaf, _)| leaf.find(key)))
     }
 
+    /// As [`find`](Self::find), if all pages on the way are in memory.
+    pub(crate) fn find_at_once(
+        &self,
+        tree: Tree,
+        key: &[u8],
+    ) -> Option<Result<Option<Bytes>, StoreError>> {
+        let Some(mut place) = tree.top else { return Some(Ok(None)) };
+        let mut cache = self.cache.borrow_mut();
+        for _ in 1..tree.height {
+            let page = cache.get(&place)?;
+            place = page.child(page.child_index(key)).ok()?;
+        }
+        Some(Ok(cache.get(&place)?.find(key)))
+    }
+
     /// The leaf that `key` belongs to, and the first key that belongs to a later leaf.
     pub(crate) async fn leaf(
         &self,

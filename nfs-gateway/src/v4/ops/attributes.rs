@@ -61,14 +61,10 @@ pub(super) async fn set(
     // Whoever has the file open to write may cut it, whatever its mode.
     let open = change.size.is_some() && compound.check_access(stateid, WRITE)?;
     let only_size = change == Change { size: change.size, ..Change::default() };
-    let file = compound.here()?.file;
-    let set = |who| SetAttributes {
-        who,
-        file,
-        change: change.clone(),
-        only_if_ctime: None,
-        durable: true,
-    };
+    let here = compound.here()?;
+    let (file, durable) = (here.file, here.asker.syncs());
+    let set =
+        |who| SetAttributes { who, file, change: change.clone(), only_if_ctime: None, durable };
     compound.ask_opened(open && only_size, set).await?;
     which.tell(out);
     Ok(())

@@ -24,7 +24,8 @@ pub(super) async fn serve(
     let New { which, change } = new?;
     let before = change_of(&here).await;
     let (who, call, directory) = (here.asker.who(), compound.call(false)?, here.file);
-    let request = MakeNode { who, call, directory, name, node: node?, change, durable: true };
+    let durable = here.asker.syncs();
+    let request = MakeNode { who, call, directory, name, node: node?, change, durable };
     let made = here.asker.ask_once(request).await?;
     changed(&here, before).await.tell(out);
     which.tell(out);

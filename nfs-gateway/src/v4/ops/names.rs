@@ -37,11 +37,11 @@ async fn remove_as(
     is_directory: bool,
 ) -> Result<(), Status> {
     let (who, call, directory) = (here.asker.who(), compound.call(is_directory)?, here.file);
-    let name = name.clone();
+    let (name, durable) = (name.clone(), here.asker.syncs());
     if is_directory {
-        here.asker.ask_once(RemoveDirectory { who, call, directory, name, durable: true }).await?;
+        here.asker.ask_once(RemoveDirectory { who, call, directory, name, durable }).await?;
     } else {
-        here.asker.ask_once(Remove { who, call, directory, name, durable: true }).await?;
+        here.asker.ask_once(Remove { who, call, directory, name, durable }).await?;
     }
     Ok(())
 }
@@ -65,7 +65,7 @@ pub(super) async fn rename(
         to_directory: to.file,
         to_name,
         replace: true,
-        durable: true,
+        durable: to.asker.syncs(),
     };
     to.asker.ask_once(rename).await?;
     changed(from, before_from).await.tell(out);
@@ -84,8 +84,8 @@ pub(super) async fn link(
     of.check_same_export(here)?;
     let name = name(bytes)?;
     let before = change_of(here).await;
-    let (who, call) = (here.asker.who(), compound.call(false)?);
-    let link = Link { who, call, file: of.file, directory: here.file, name, durable: true };
+    let (who, call, durable) = (here.asker.who(), compound.call(false)?, here.asker.syncs());
+    let link = Link { who, call, file: of.file, directory: here.file, name, durable };
     here.asker.ask_once(link).await?;
     changed(here, before).await.tell(out);
     Ok(())

@@ -228,7 +228,8 @@ async fn open_new(
     let _opening = leases.opening();
     let (who, call, directory) = (here.asker.who(), compound.call(false)?, here.file);
     let change: Change = new.change.clone();
-    let create = OpenNew { who, call, directory, name, existing, change, durable: true };
+    let durable = here.asker.syncs();
+    let create = OpenNew { who, call, directory, name, existing, change, durable };
     let HeldNew { created, lease } = here.asker.ask_once(create).await?;
     let attributes = created.attributes;
     let holding = held(compound, &attributes, Answered { call, lease }).await?;

@@ -1,0 +1,148 @@
+//! What is counted of each operation: how often, how long, how many bytes, how many failures; and the
+//! lines about calls that took long.
+//!
+//! All of it belongs to the gateway's one thread, so counting is a few additions without a lock. The
+//! table has a fixed size: nothing in it grows with clients, files or time.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `text.rs` | the counts as text, in the form that Prometheus reads |
+//! | `endpoint.rs` | that text over HTTP |
+//! | `slow.rs` | the lines about slow calls |
+
+mod endpoint;
+mod slow;
+mod text;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use nfs3_types::mount;
+use nfs3_types::nfs3 as nfs;
+
+pub(crate) use endpoint::answer;
+pub(crate) use slow::{Slow, SlowLog};
+pub(crate) use text::Gauge;
+
+use crate::rpc::Question;
+use crate::v4;
+use crate::v4::Operation;
+
+/// Bounds of the classes of latency: 2^0 to 2^24 microseconds, the last some 17 seconds.
+const LATENCY_CLASSES: usize = 25;
+
+/// Procedures of NFS version 3, of MOUNT, and numbers of operations of version 4.
+const PROCEDURES_3: usize = 22;
+const PROCEDURES_MOUNT: usize = 6;
+const OPERATIONS_4: usize = 76;
+
+/// Procedures of MOUNT that answer with a list.
+const DUMP: u32 = 2;
+const EXPORT: u32 = 5;
+
+/// What is counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// A procedure of NFS version 3.
+    Nfs3(u32),
+    /// A procedure of MOUNT.
+    Mount(u32),
+    /// A call of NFS version 4, with all its operations.
+    Compound,
+    /// One operation of NFS version 4.
+    Nfs4(Operation),
+    /// What no program here knows.
+    Other,
+}
+
+impl Counted {
+    /// What `question` is counted as.
+    pub(crate) fn of(question: &Question) -> Self {
+        let known = |procedures: usize| (question.procedure as usize) < procedures;
+        match (question.program, question.version) {
+            (nfs::PROGRAM, v4::VERSION) => Self::Compound,
+            (nfs::PROGRAM, nfs::VERSION) if known(PROCEDURES_3) => Self::Nfs3(question.procedure),
+            (mount::PROGRAM, _) if known(PROCEDURES_MOUNT) => Self::Mount(question.procedure),
+            _ => Self::Other,
+        }
+    }
+
+    /// Does its result begin with a status? All do but two lists of MOUNT, and those without a word.
+    pub(crate) fn begins_with_status(self) -> bool {
+        !matches!(self, Self::Mount(DUMP | EXPORT))
+    }
+
+    /// Its place in the table.
+    fn index(self) -> usize {
+        match self {
+            Self::Nfs3(procedure) => procedure as usize,
+            Self::Mount(procedure) => PROCEDURES_3 + procedure as usize,
+            Self::Nfs4(operation) => PROCEDURES_3 + PROCEDURES_MOUNT + operation as usize,
+            Self::Compound => PROCEDURES_3 + PROCEDURES_MOUNT + OPERATIONS_4,
+            Self::Other => PROCEDURES_3 + PROCEDURES_MOUNT + OPERATIONS_4 + 1,
+        }
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        let nfs3 = (0..PROCEDURES_3 as u32).map(Self::Nfs3);
+        let mount = (0..PROCEDURES_MOUNT as u32).map(Self::Mount);
+        let nfs4 = Operation::all().map(Self::Nfs4);
+        nfs3.chain(mount).chain(nfs4).chain([Self::Compound, Self::Other])
+    }
+}
+
+/// One row.
+#[derive(Debug, Default)]
+struct Row {
+    count: Cell<u64>,
+    failures: Cell<u64>,
+    bytes_in: Cell<u64>,
+    bytes_out: Cell<u64>,
+    nanos: Cell<u64>,
+    /// How many took less than 2^index microseconds, and no less than the class before; longer ones
+    /// are in none.
+    latency: [Cell<u64>; LATENCY_CLASSES],
+}
+
+/// What came of one call, or of one operation of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// From its arrival, or its turn, to its answer.
+    pub(crate) took: Duration,
+    /// Bytes of its record; of an operation, of its arguments.
+    pub(crate) bytes_in: usize,
+    /// Bytes of its result.
+    pub(crate) bytes_out: usize,
+    /// It was answered with another status than success.
+    pub(crate) failed: bool,
+}
+
+/// All counts of a gateway.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    rows: Vec<Row>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let rows = Counted::Other.index() + 1;
+        Self { rows: std::iter::repeat_with(Row::default).take(rows).collect() }
+    }
+}
+
+impl Metrics {
+    /// Counts one.
+    pub(crate) fn note(&self, what: Counted, outcome: Outcome) {
+        let add = |cell: &Cell<u64>, value: u64| cell.set(cell.get().wrapping_add(value));
+        let row = &self.rows[what.index()];
+        add(&row.count, 1);
+        add(&row.failures, outcome.failed.into());
+        add(&row.bytes_in, outcome.bytes_in as u64);
+        add(&row.bytes_out, outcome.bytes_out as u64);
+        add(&row.nanos, outcome.took.as_nanos() as u64);
+        let class = u64::BITS - (outcome.took.as_micros() as u64).leading_zeros();
+        if let Some(class) = row.latency.get(class as usize) {
+            add(class, 1);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The lines about calls that took long: each names its call by a trace id, which the spans of its
+//! requests to the nodes below carry too.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
+
+use super::Counted;
+
+/// Lines in one second, at most; the others are counted.
+const LINES_MAX: u32 = 10;
+
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// One call, as its line names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slow<'a> {
+    /// Its number in this gateway.
+    pub(crate) trace: u64,
+    /// Who asked.
+    pub(crate) host: &'a str,
+    /// The client's number.
+    pub(crate) xid: u32,
+    /// What was asked.
+    pub(crate) what: Counted,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+impl fmt::Display for Slow<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trace, host, xid, what, took } = self;
+        let (name, took) = (what.name(), took.as_millis());
+        write!(f, "slow: {name} of {host} took {took} ms, xid {xid:#x}, trace {trace:016x}")
+    }
+}
+
+/// Says which calls took longer than a limit.
+#[derive(Debug)]
+pub(crate) struct SlowLog {
+    limit: Duration,
+    began: Cell<Duration>,
+    lines: Cell<u32>,
+    left_out: Cell<u64>,
+}
+
+impl SlowLog {
+    /// Of calls that take at least `limit`.
+    pub(crate) fn new(limit: Duration) -> Self {
+        let (began, lines, left_out) = (Cell::default(), Cell::default(), Cell::default());
+        Self { limit, began, lines, left_out }
+    }
+
+    /// Tells of a call that ended at `now`, if it was slow.
+    pub(crate) fn note(&self, now: Duration, call: &Slow<'_>) {
+        if call.took < self.limit {
+            return;
+        }
+        if let Some(line) = self.line(now, call) {
+            tracing::warn!(target: "mdfs::nfs", "{line}");
+        }
+    }
+
+    fn line(&self, now: Duration, call: &Slow<'_>) -> Option<String> {
+        if now.saturating_sub(self.began.get()) >= WINDOW {
+            self.began.set(now);
+            self.lines.set(0);
+        }
+        if self.lines.get() == LINES_MAX {
+            self.left_out.set(self.left_out.get() + 1);
+            return None;
+        }
+        self.lines.set(self.lines.get() + 1);
+        Some(match self.left_out.take() {
+            0 => call.to_string(),
+            others => format!("{call} ({others} more before it)"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_slow_calls_is_told_in_few_lines_that_say_how_many_there_were() {
+        let log = SlowLog::new(Duration::from_millis(10));
+        let took = Duration::from_millis(12);
+        let call = Slow { trace: 5, host: "10.0.0.1", xid: 16, what: Counted::Nfs3(6), took };
+        let at = |millis: u64| log.line(Duration::from_millis(5000 + millis), &call);
+        let told: Vec<String> = (0..100).filter_map(at).collect();
+        assert_eq!(told.len(), LINES_MAX as usize);
+        let first = "slow: nfs3.read of 10.0.0.1 took 12 ms, xid 0x10, trace 0000000000000005";
+        assert_eq!(told[0], first);
+        assert_eq!(at(1000).unwrap(), format!("{first} (90 more before it)"));
+        assert_eq!(at(1001).unwrap(), first);
+    }
+}

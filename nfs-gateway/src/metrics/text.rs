@@ -1,0 +1,165 @@
+//! The counts as text (the text format 0.0.4 of Prometheus).
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use nfs3_types::mount::MOUNT_PROGRAM;
+use nfs3_types::nfs3::NFS_PROGRAM;
+
+use super::{Counted, LATENCY_CLASSES, Metrics, Row};
+
+/// A value that goes up and down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gauge {
+    /// Its name, without the prefix.
+    pub(crate) name: &'static str,
+    /// What it tells.
+    pub(crate) help: &'static str,
+    /// Its value now.
+    pub(crate) value: u64,
+}
+
+/// A column that is one number per operation.
+type Column = (&'static str, &'static str, fn(&Row) -> u64);
+
+const COLUMNS: [Column; 4] = [
+    ("requests_total", "Requests answered.", |row| row.count.get()),
+    ("failures_total", "Requests answered with another status than success.", |row| {
+        row.failures.get()
+    }),
+    ("received_bytes_total", "Bytes of requests.", |row| row.bytes_in.get()),
+    ("sent_bytes_total", "Bytes of results.", |row| row.bytes_out.get()),
+];
+
+impl Metrics {
+    /// All operations that were ever asked for, and `gauges`.
+    pub(crate) fn text(&self, gauges: &[Gauge]) -> String {
+        let mut text = String::new();
+        for Gauge { name, help, value } in gauges {
+            head(&mut text, name, help, "gauge");
+            line(&mut text, format_args!("mdfs_nfs_{name} {value}"));
+        }
+        let asked: Vec<(String, &Row)> = Counted::all()
+            .map(|what| (what.name(), &self.rows[what.index()]))
+            .filter(|(_, row)| row.count.get() > 0)
+            .collect();
+        for (name, help, column) in COLUMNS {
+            head(&mut text, name, help, "counter");
+            for (operation, row) in &asked {
+                let value = column(row);
+                line(
+                    &mut text,
+                    format_args!("mdfs_nfs_{name}{{operation=\"{operation}\"}} {value}"),
+                );
+            }
+        }
+        let help = "From the arrival of a request to its answer.";
+        head(&mut text, "request_seconds", help, "histogram");
+        for (operation, row) in &asked {
+            row.histogram(operation, &mut text);
+        }
+        text
+    }
+}
+
+impl Row {
+    fn histogram(&self, operation: &str, text: &mut String) {
+        let name = "mdfs_nfs_request_seconds";
+        let mut sum = 0;
+        for class in 0..LATENCY_CLASSES {
+            sum += self.latency[class].get();
+            let bound = Duration::from_micros(1 << class).as_secs_f64();
+            line(
+                text,
+                format_args!("{name}_bucket{{operation=\"{operation}\",le=\"{bound}\"}} {sum}"),
+            );
+        }
+        let count = self.count.get();
+        let seconds = Duration::from_nanos(self.nanos.get()).as_secs_f64();
+        line(text, format_args!("{name}_bucket{{operation=\"{operation}\",le=\"+Inf\"}} {count}"));
+        line(text, format_args!("{name}_sum{{operation=\"{operation}\"}} {seconds}"));
+        line(text, format_args!("{name}_count{{operation=\"{operation}\"}} {count}"));
+    }
+}
+
+fn head(text: &mut String, name: &str, help: &str, kind: &str) {
+    line(text, format_args!("# HELP mdfs_nfs_{name} {help}"));
+    line(text, format_args!("# TYPE mdfs_nfs_{name} {kind}"));
+}
+
+fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+    // Writing into a string cannot fail.
+    let _ = writeln!(text, "{content}");
+}
+
+impl Counted {
+    /// Its name for people, as `nfs3.getattr`.
+    pub(crate) fn name(self) -> String {
+        let short = |long: String, prefix: &str| {
+            long.strip_prefix(prefix).unwrap_or(&long).to_ascii_lowercase()
+        };
+        let unknown = |_| "unknown".to_owned();
+        match self {
+            Self::Nfs3(procedure) => {
+                let name = NFS_PROGRAM::try_from(procedure).map(|name| format!("{name:?}"));
+                format!("nfs3.{}", short(name.unwrap_or_else(unknown), "NFSPROC3_"))
+            }
+            Self::Mount(procedure) => {
+                let name = MOUNT_PROGRAM::try_from(procedure).map(|name| format!("{name:?}"));
+                format!("mount3.{}", short(name.unwrap_or_else(unknown), "MOUNTPROC3_"))
+            }
+            Self::Nfs4(operation) => format!("nfs4.{}", format!("{operation:?}").to_lowercase()),
+            Self::Compound => "nfs4.compound".into(),
+            Self::Other => "other".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Outcome;
+    use crate::v4::Operation;
+
+    fn outcome(micros: u64, failed: bool) -> Outcome {
+        Outcome { took: Duration::from_micros(micros), bytes_in: 100, bytes_out: 20, failed }
+    }
+
+    #[test]
+    fn each_operation_has_a_row_of_its_own() {
+        let mut indices: Vec<usize> = Counted::all().map(Counted::index).collect();
+        let count = indices.len();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), count);
+        assert!(indices.iter().all(|index| *index < Metrics::default().rows.len()));
+    }
+
+    #[test]
+    fn the_text_tells_what_was_counted_and_nothing_of_what_never_came() {
+        let metrics = Metrics::default();
+        metrics.note(Counted::Nfs3(1), outcome(0, false));
+        metrics.note(Counted::Nfs3(1), outcome(3, true));
+        metrics.note(Counted::Nfs4(Operation::Read), outcome(100_000_000, false));
+        let gauges = [Gauge { name: "connections", help: "Open connections.", value: 7 }];
+        let text = metrics.text(&gauges);
+        for line in [
+            "# TYPE mdfs_nfs_connections gauge",
+            "mdfs_nfs_connections 7",
+            "mdfs_nfs_requests_total{operation=\"nfs3.getattr\"} 2",
+            "mdfs_nfs_failures_total{operation=\"nfs3.getattr\"} 1",
+            "mdfs_nfs_received_bytes_total{operation=\"nfs3.getattr\"} 200",
+            "mdfs_nfs_sent_bytes_total{operation=\"nfs3.getattr\"} 40",
+            "mdfs_nfs_request_seconds_bucket{operation=\"nfs3.getattr\",le=\"0.000001\"} 1",
+            "mdfs_nfs_request_seconds_bucket{operation=\"nfs3.getattr\",le=\"0.000002\"} 1",
+            "mdfs_nfs_request_seconds_bucket{operation=\"nfs3.getattr\",le=\"0.000004\"} 2",
+            "mdfs_nfs_request_seconds_bucket{operation=\"nfs3.getattr\",le=\"+Inf\"} 2",
+            "mdfs_nfs_request_seconds_sum{operation=\"nfs3.getattr\"} 0.000003",
+            "mdfs_nfs_request_seconds_bucket{operation=\"nfs4.read\",le=\"16.777216\"} 0",
+            "mdfs_nfs_request_seconds_count{operation=\"nfs4.read\"} 1",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("lookup"), "{text}");
+    }
+}
