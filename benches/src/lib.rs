@@ -10,6 +10,7 @@
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
 //! | `checkpoint/` | checkpoints and restarts, against the host's file system and memory |
 //! | `nfs/` | the NFS gateway beside other NFS servers, and the processor time of each request |
+//! | `lists/` | list I/O against one call for each region, and against sieving by the client |
 //! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |
 //! | `replacement.rs`, `balance.rs` | policies of the cache, on traces; counts only |
 //!

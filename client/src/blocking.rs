@@ -15,7 +15,7 @@ use crate::file_system::FileSystem;
 use crate::options::OpenOptions;
 use crate::stream::{Mode, Stream};
 use crate::{
-    Attributes, ByteRange, Change, Credentials, FileLock, Lock, LockKind, SetTime, Space,
+    Attributes, ByteRange, Change, Credentials, FileLock, Lock, LockKind, Regions, SetTime, Space,
     XattrMode, XattrName, file,
 };
 
@@ -277,6 +277,36 @@ impl File {
     /// See [`file::File::write_at`]. [`Bytes`] and vectors are handed on without a copy.
     pub fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), Error> {
         block_on(self.file.write_at(offset, data))
+    }
+
+    /// See [`file::File::read_list`].
+    pub fn read_list(&self, regions: &Regions, out: &mut [u8]) -> Result<usize, Error> {
+        block_on(self.file.read_list(regions, out))
+    }
+
+    /// See [`file::File::read_list_into`].
+    pub fn read_list_into(
+        &self,
+        regions: &Regions,
+        memory: &Regions,
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        block_on(self.file.read_list_into(regions, memory, out))
+    }
+
+    /// See [`file::File::write_list`].
+    pub fn write_list(&self, regions: &Regions, data: impl Into<Bytes>) -> Result<(), Error> {
+        block_on(self.file.write_list(regions, data))
+    }
+
+    /// See [`file::File::write_list_from`].
+    pub fn write_list_from(
+        &self,
+        regions: &Regions,
+        memory: &Regions,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        block_on(self.file.write_list_from(regions, memory, data))
     }
 
     /// See [`file::File::lock`].

@@ -3,14 +3,15 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Allocate, Commit, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle, PunchHole, Read,
-    Seek, SeekTarget, SetAttributes, TRANSFER_MAX, Write,
+    Allocate, Append, Commit, Error as FileIoError, FILE_SIZE_MAX, GetAttributes, Handle,
+    PunchHole, Read, Seek, SeekTarget, SetAttributes, TRANSFER_MAX, Write,
 };
 use futures::{StreamExt as _, stream};
-use runtime::Spawn;
+use runtime::{Spawn, Undelivered};
 
 use crate::error::{Cause, Error};
 use crate::file_system::FileSystem;
@@ -20,6 +21,12 @@ use crate::{Attributes, Change};
 
 /// Pieces of one transfer that are under way at once, at most.
 pub const PIECES_MAX: usize = 4;
+
+/// An append whose answer was lost is asked for so often.
+const APPEND_TRIES_MAX: u32 = 12;
+
+/// The first pause before that; each later one is twice as long.
+const APPEND_PAUSE: Duration = Duration::from_millis(2);
 
 /// An open file. It lives on when it loses its last name, until this and its clones are dropped.
 /// Keeps no bytes, so clones and other clients see each other's writes at once; only what is written and not yet synced may be lost, of which
@@ -103,7 +110,11 @@ impl<S: Spawn> File<S> {
         self.read_pieces(offset, length).await.map_err(Error::of("read", &self.path))
     }
 
-    async fn read_pieces(&self, offset: u64, length: usize) -> Result<Vec<Bytes>, Cause> {
+    pub(crate) async fn read_pieces(
+        &self,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<Bytes>, Cause> {
         if !self.options.read {
             return Err(Cause::NotReadable);
         }
@@ -162,21 +173,52 @@ impl<S: Spawn> File<S> {
         written.await.map_err(Error::of("write", &self.path))
     }
 
-    /// Writes `data` at the end of the file and returns the new end. Appends of several clients at
-    /// the same time may overwrite each other.
+    /// Writes `data` at the end of the file, wherever that is by then, and returns the new end. Appends of
+    /// many clients never overlap, and up to [`TRANSFER_MAX`] bytes lie together; longer ones may have
+    /// those of others between their pieces. A lost answer is asked for again; if nobody can tell what came
+    /// of it, since a node has restarted, the error is [`Undelivered::Lost`].
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
-        let data = data.into();
+        let mut rest = data.into();
         let appended = async {
             self.check_writable()?;
-            let end = self.system.ask(GetAttributes { file: self.handle }).await?.size;
-            let length = data.len() as u64;
-            self.write_pieces(end, data).await?;
-            Ok(end + length)
+            loop {
+                let piece = rest.split_to(rest.len().min(TRANSFER_MAX as usize));
+                let length = piece.len() as u64;
+                let offset = self.append_piece(piece).await?;
+                if rest.is_empty() {
+                    return Ok(offset + length);
+                }
+            }
         };
         appended.await.map_err(|cause: Cause| Error::of("append to", &self.path)(cause))
     }
 
-    fn check_writable(&self) -> Result<(), Cause> {
+    /// Where it was put.
+    async fn append_piece(&self, piece: Bytes) -> Result<u64, Cause> {
+        let lost = FileIoError::from(Undelivered::Lost);
+        let lease = self.leases().lease_of(self.handle, self.machine().fs_nodes());
+        let (who, file, call, data) =
+            (self.system.who(), self.handle, self.leases().call(), vec![piece]);
+        let mut append = Append { who, call, sent_under: None, file, data };
+        let mut pause = APPEND_PAUSE;
+        for _ in 1..APPEND_TRIES_MAX {
+            match self.system.ask(append.clone()).await {
+                Ok(appended) => {
+                    self.note_unsynced(appended.written.write_verifier);
+                    return Ok(appended.offset);
+                }
+                Err(Cause::FileIo(error)) if error == lost => append.sent_under = Some(lease),
+                // Not this time, but perhaps before.
+                Err(Cause::FileIo(error)) if error.is_undone() && append.sent_under.is_some() => {}
+                Err(cause) => return Err(cause),
+            }
+            self.machine().sleep(pause).await;
+            pause *= 2;
+        }
+        Err(lost.into())
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), Cause> {
         if self.options.writes() { Ok(()) } else { Err(Cause::NotWritable) }
     }
 
@@ -210,12 +252,17 @@ impl<S: Spawn> File<S> {
         results.into_iter().collect()
     }
 
-    async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
+    pub(crate) async fn write_piece(&self, offset: u64, piece: Bytes) -> Result<(), Cause> {
         let (who, data) = (self.system.who(), vec![piece]);
         let write = Write { who, file: self.handle, offset, data, durable: false };
         let written = self.system.ask(write).await?;
-        self.unsynced.note(written.write_verifier);
+        self.note_unsynced(written.write_verifier);
         Ok(())
+    }
+
+    /// Something was written, and answered with this verifier.
+    pub(crate) fn note_unsynced(&self, write_verifier: u64) {
+        self.unsynced.note(write_verifier);
     }
 
     /// Makes all that was written to the file durable, by whomever.

@@ -23,6 +23,7 @@
 //! | `file_system.rs` | operations on paths; `walk.rs` finds them, `tree.rs` does whole trees |
 //! | `directory.rs` | listing, page by page |
 //! | `file.rs` | an open file: bytes at offsets; `options.rs` how it is opened |
+//! | `list.rs` | many regions of a file in one call |
 //! | `lock.rs` | locks of byte ranges |
 //! | `leases.rs`, `leases/` | what is open, and the leases under which nodes keep it; by handle, too |
 //! | `error.rs` | what went wrong, for people and for programs |
@@ -38,6 +39,7 @@ pub mod file;
 pub mod file_system;
 pub mod kind;
 pub mod leases;
+mod list;
 pub mod lock;
 pub mod options;
 pub mod process;
@@ -56,6 +58,7 @@ pub use fileio::protocol::{
     Attributes, ByteRange, Change, Credentials, FileLock, Kind, LockKind, SetTime, Space, Time,
     XattrMode, XattrName,
 };
+pub use fileio::regions::{Region, Regions, RegionsError};
 pub use fileio::{hash, protocol};
 pub use lock::{Lock, Tried};
 pub use options::OpenOptions;

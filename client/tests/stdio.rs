@@ -143,9 +143,12 @@ struct Full {
 
 impl Server<FileIo> for Full {
     fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        let refuses = self.full.load(SeqCst) && matches!(request, Request::Write(_));
-        let no_space = Reply::Write(Err(FileIoError::NoSpace {}));
-        let reply = if refuses { no_space } else { self.model.answer(&request) };
+        let no_space = FileIoError::NoSpace {};
+        let reply = match request {
+            Request::Write(_) if self.full.load(SeqCst) => Reply::Write(Err(no_space)),
+            Request::Append(_) if self.full.load(SeqCst) => Reply::Append(Err(no_space)),
+            request => self.model.answer(&request),
+        };
         futures::future::ready(reply).boxed_local()
     }
 }

@@ -49,6 +49,11 @@ typedef struct MDFS_DIR MDFS_DIR;
 typedef struct MDFS_FILE MDFS_FILE;
 
 /*
+ Regions of a file or of memory, as they were described.
+ */
+typedef struct mdfs_regions_t mdfs_regions_t;
+
+/*
  A mounted volume. Files of it are named by paths from its root.
  */
 typedef struct mdfs_t mdfs_t;
@@ -315,6 +320,71 @@ int mdfs_aio_error(const mdfs_aio_t *transfer);
  written (0 for mdfs_aio_fsync), or -1 on failure.
  */
 ptrdiff_t mdfs_aio_return(mdfs_aio_t *transfer);
+
+/*
+ The list of `count` ranges, in this order: of `lengths[i]` bytes at `offsets[i]`. Returns NULL on
+ failure. To be freed with mdfs_regions_free.
+ */
+mdfs_regions_t *mdfs_regions_indexed(size_t count, const off_t *offsets, const size_t *lengths);
+
+/*
+ A vector: `count` blocks of `block` bytes, the first at `start`, each `stride` bytes after the one
+ before. Returns NULL on failure. To be freed with mdfs_regions_free.
+ */
+mdfs_regions_t *mdfs_regions_strided(off_t start, size_t block, size_t count, size_t stride);
+
+/*
+ A part of an array that begins at byte `offset` and has elements of `element` bytes: in each of
+ `dimensions` the array has `array[i]` of them, and the part has `part[i]` from `first[i]` on.
+ The last dimension lies together, as in C; for arrays of Fortran give the dimensions in the
+ opposite order. Returns NULL on failure. To be freed with mdfs_regions_free.
+ */
+mdfs_regions_t *mdfs_regions_subarray(off_t offset,
+                                      size_t element,
+                                      size_t dimensions,
+                                      const size_t *array,
+                                      const size_t *part,
+                                      const size_t *first);
+
+/*
+ The regions of `count` lists, one list after the other. The lists stay. Returns NULL on failure. To
+ be freed with mdfs_regions_free.
+ */
+mdfs_regions_t *mdfs_regions_join(size_t count, const mdfs_regions_t *const *lists);
+
+/*
+ Bytes of all regions of a list together; 0 of NULL.
+ */
+uint64_t mdfs_regions_bytes(const mdfs_regions_t *list);
+
+/*
+ Frees a list; does nothing to NULL.
+ */
+void mdfs_regions_free(mdfs_regions_t *list);
+
+/*
+ Reads the regions `file`, one after the other, into the regions `memory` of `buffer`, which has
+ `length` bytes; for NULL, one after the other into the buffer. Thousands of regions go in one
+ request. Returns how many bytes of the list came: fewer than all if the file ends before the last
+ of them; bytes past its end before others are zeros. -1 on failure. The position does not move.
+ */
+ptrdiff_t mdfs_read_list(int descriptor,
+                         const mdfs_regions_t *file,
+                         const mdfs_regions_t *memory,
+                         void *buffer,
+                         size_t length);
+
+/*
+ Writes the regions `memory` of `data`, which has `length` bytes (for NULL, its first bytes), one
+ after the other to the regions `file`. Thousands of regions go in one request. Returns the bytes
+ of the list, or -1 on failure; then any part of them may have been written. The position does not
+ move. Where regions overlap, either byte may stay.
+ */
+ptrdiff_t mdfs_write_list(int descriptor,
+                          const mdfs_regions_t *file,
+                          const mdfs_regions_t *memory,
+                          const void *data,
+                          size_t length);
 
 /*
  Cuts the file, or lengthens it by a hole. Returns 0, or -1 on failure.

@@ -98,6 +98,16 @@ fn everything_else_does_what_posix_says() {
     assert_eq!(file.read_bytes_at(0, 100).unwrap().concat(), b"flushed at exit");
 }
 
+#[test]
+fn ranks_write_their_tiles_of_one_matrix() {
+    let directory = TempDir::new().unwrap();
+    let program = build("examples/tile.c", directory.path());
+    let volume = volume(directory.path());
+    for rank in ["2", "0", "3", "1", "check"] {
+        run(&program, &[volume.to_str().unwrap(), "/matrix", rank, "2"]);
+    }
+}
+
 /// How often the solver is killed.
 const KILLS: u64 = 20;
 

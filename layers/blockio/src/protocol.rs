@@ -69,6 +69,27 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// Bytes of a stripe.
+    #[derive(Copy)]
+    pub struct Extent {
+        /// The first byte within the stripe.
+        offset: u32,
+        /// How many bytes, at least one.
+        length: u32,
+    }
+}
+
+runtime::record! {
+    /// Bytes, and where in a stripe they belong.
+    pub struct Placed {
+        /// The first byte within the stripe.
+        offset: u32,
+        /// The bytes.
+        data: Bytes,
+    }
+}
+
+runtime::record! {
     /// One disk, as its disk node sees it. Counters since the node started.
     pub struct DiskStatus {
         /// Usable stripes.

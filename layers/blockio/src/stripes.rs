@@ -1,11 +1,14 @@
 //! What the layers above see: one logical disk made of stripes. Block I/O offers it directly, the
 //! cache offers the same in front of it, so a volume also runs without the cache.
 
-use bytes::Bytes;
-use futures::future::LocalBoxFuture;
+use std::ops::Range;
 
-use crate::geometry::Geometry;
-use crate::protocol::{Error, Unsynced};
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, try_join_all};
+
+use crate::geometry::{BLOCK_SIZE, Geometry};
+use crate::protocol::{Error, Extent, Placed, Unsynced};
 
 /// The future answer of a [`Stripes`] call.
 pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
@@ -42,6 +45,51 @@ pub trait Stripes {
     /// a [`sync`](Self::sync) of the stripe with this life.
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life>;
 
+    /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each, or all
+    /// of them, one after the other, in one piece.
+    ///
+    /// `expect` is empty, or holds the CRC-32C of each block of [`blocks_of`] the parts.
+    fn read_list(&self, stripe: u64, extents: Vec<Extent>, expect: Vec<u32>) -> Answer<Vec<Bytes>> {
+        let ranges = blocks_of(&extents);
+        let mut expect = expect.as_slice();
+        let reads = ranges.iter().map(|range| {
+            let (these, rest) = expect.split_at((range.len() / BLOCK_SIZE).min(expect.len()));
+            expect = rest;
+            self.read(stripe, range.start, range.len() as u32, these.to_vec())
+        });
+        let reads: Vec<Answer<Bytes>> = reads.collect();
+        async move {
+            let read = try_join_all(reads).await?;
+            let mut blocks = ranges.iter().zip(&read).peekable();
+            let part = |extent: &Extent| {
+                while blocks.next_if(|(range, _)| range.end <= extent.offset).is_some() {}
+                let (range, bytes) = blocks.peek()?;
+                let start = (extent.offset - range.start) as usize;
+                bytes.get(start..start + extent.length as usize)?;
+                Some(bytes.slice(start..start + extent.length as usize))
+            };
+            let parts: Option<Vec<Bytes>> = extents.iter().map(part).collect();
+            parts.ok_or(runtime::Undelivered::Garbled.into())
+        }
+        .boxed_local()
+    }
+
+    /// Replaces several parts of a stripe; returns the life of the server that has them all, or the first
+    /// of those that have some.
+    fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<Life> {
+        let writes = parts.into_iter().map(|part| self.write(stripe, part.offset, vec![part.data]));
+        let writes: Vec<Answer<Life>> = writes.collect();
+        async move {
+            let mut first = None;
+            for write in writes {
+                let life = write.await?;
+                first.get_or_insert(life);
+            }
+            Ok(first.unwrap_or_default())
+        }
+        .boxed_local()
+    }
+
     /// Replaces bytes of a stripe by zeros, without sending them.
     fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life>;
 
@@ -60,4 +108,19 @@ pub trait Stripes {
 
     /// Replaces a root slot; durable when answered.
     fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()>;
+}
+
+/// The whole blocks that hold `extents`, which are in order, as ranges of bytes that do not touch.
+pub fn blocks_of(extents: &[Extent]) -> Vec<Range<u32>> {
+    let block = BLOCK_SIZE as u32;
+    let mut ranges: Vec<Range<u32>> = Vec::new();
+    for extent in extents {
+        let start = extent.offset / block * block;
+        let end = (extent.offset + extent.length).next_multiple_of(block);
+        match ranges.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
 }

@@ -13,7 +13,8 @@ use runtime::{Call, Context, NodeId};
 use crate::hash;
 use crate::pauses::Pauses;
 use crate::protocol::{
-    Cache, CacheStatus, Error, Forget, Read, Status, Unsynced, Write, WriteBack, WriteZeros,
+    Cache, CacheStatus, Error, Extent, Forget, Placed, Read, ReadList, Status, Unsynced, Write,
+    WriteBack, WriteList, WriteZeros,
 };
 
 /// The first pause after `Busy`, or while a node is away.
@@ -121,6 +122,14 @@ impl Stripes for CacheClient {
 
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         self.ask_owner(stripe, Write { stripe, offset, data })
+    }
+
+    fn read_list(&self, stripe: u64, extents: Vec<Extent>, expect: Vec<u32>) -> Answer<Vec<Bytes>> {
+        self.ask_owner(stripe, ReadList { stripe, extents, expect })
+    }
+
+    fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<Life> {
+        self.ask_owner(stripe, WriteList { stripe, parts })
     }
 
     fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {

@@ -35,6 +35,8 @@
 //! | `server/room.rs` | eviction, the hold on a line in use |
 //! | `server/flusher.rs` | write-back without being asked |
 //! | `line.rs` | one stripe: bytes, and which are valid, dirty, unchecked |
+//! | `server/list.rs` | several parts of a stripe in one request |
+//! | `sieve.rs` | which parts of a stripe are read from a disk together: pure |
 //! | `replacement.rs` | which line goes next |
 //! | `extents.rs`, `pauses.rs` | byte sets; bounded waiting |
 
@@ -46,6 +48,7 @@ mod pauses;
 pub mod protocol;
 pub mod replacement;
 mod server;
+mod sieve;
 
 pub use client::CacheClient;
 pub use server::{Config, Server, WRITE_BACK_AGE, WRITE_BACK_INTERVAL};

@@ -9,10 +9,14 @@ use runtime::buffer::{Buffer, Pool, Shared};
 use runtime::hash::crc32c;
 
 use crate::extents::Extents;
+use crate::protocol::{Extent, Placed};
 
 /// Ranges of one kind that a line may consist of; past it the line is written back and forgets its
 /// clean bytes. It bounds the memory for bookkeeping and the requests of one write-back.
 const RANGES_MAX: usize = 256;
+
+/// Parts of a line that are shorter than this, in the middle, are copied together: a slice costs more.
+const SLICE_MIN: usize = 256;
 
 /// The pool had no room for the copy that a change of a line with slices out needs.
 #[derive(Debug)]
@@ -108,6 +112,38 @@ impl Line {
     /// The bytes of `range`, without a copy; they must be known.
     pub(crate) fn slice(&mut self, range: &Range<u32>) -> Bytes {
         self.content.slice(as_index(range))
+    }
+
+    /// The bytes of `extents`, which must be known: a slice for each, or, if they are small, one copy of all.
+    pub(crate) fn gather(&mut self, extents: &[Extent], pool: &Pool) -> Vec<Bytes> {
+        let length: usize = extents.iter().map(|extent| extent.length as usize).sum();
+        if length >= extents.len() * SLICE_MIN {
+            return extents.iter().map(|extent| self.slice(&range_of(*extent))).collect();
+        }
+        let mut packed = Vec::with_capacity(length);
+        for extent in extents {
+            packed.extend_from_slice(&self.content.bytes()[as_index(&range_of(*extent))]);
+        }
+        pool.count_copy(length);
+        vec![packed.into()]
+    }
+
+    /// Replaces several parts, by one copy each.
+    pub(crate) fn write_list(
+        &mut self,
+        parts: &[Placed],
+        pool: &Pool,
+        now: Duration,
+    ) -> Result<(), OutOfMemory> {
+        let content = self.content.make_mut().ok_or(OutOfMemory)?;
+        for Placed { offset, data } in parts {
+            content[*offset as usize..][..data.len()].copy_from_slice(data);
+            pool.count_copy(data.len());
+        }
+        for Placed { offset, data } in parts.iter().filter(|part| !part.data.is_empty()) {
+            self.note_written(*offset..offset + data.len() as u32, now);
+        }
+        Ok(())
     }
 
     /// Replaces bytes from `offset` on, by one copy.
@@ -259,6 +295,10 @@ pub(crate) struct WritingBack {
     pub(crate) pieces: Vec<(u32, Bytes)>,
     /// Since when the line had been dirty.
     pub(crate) dirty_since: Option<Duration>,
+}
+
+fn range_of(extent: Extent) -> Range<u32> {
+    extent.offset..extent.offset + extent.length
 }
 
 fn as_index(range: &Range<u32>) -> Range<usize> {

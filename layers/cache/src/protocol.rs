@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-pub use blockio::protocol::{Error, Unsynced};
+pub use blockio::protocol::{Error, Extent, Placed, Unsynced};
+
+/// Parts of a stripe in one request, at most.
+pub const PARTS_MAX: usize = 1 << 16;
 
 runtime::protocol! {
     /// The distributed stripe cache (thesis section 2.4): the node of a stripe is
@@ -66,6 +69,24 @@ runtime::protocol! {
 
     /// What this node's cache holds and has done.
     6 Control Status {} -> CacheStatus;
+
+    /// Read several parts of one stripe: one piece for each, or, if they are small, all in one piece.
+    7 Bulk ReadList {
+        /// The logical stripe.
+        stripe: u64,
+        /// The parts, in order and without overlap; at most [`PARTS_MAX`].
+        extents: Vec<Extent>,
+        /// Empty, or the CRC-32C of each block that has bytes of the parts, in order.
+        expect: Vec<u32>,
+    } -> Vec<Bytes>;
+
+    /// Replace several parts of one stripe at the same moment, as [`Write`] does one.
+    8 Bulk WriteList {
+        /// The logical stripe.
+        stripe: u64,
+        /// The new content, later pieces over earlier ones; at most [`PARTS_MAX`].
+        parts: Vec<Placed>,
+    } -> u64;
 }
 
 runtime::record! {

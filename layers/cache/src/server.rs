@@ -2,6 +2,7 @@
 
 mod flusher;
 mod lines;
+mod list;
 mod lives;
 mod read;
 mod room;
@@ -20,6 +21,7 @@ use runtime::{Caller, Context};
 
 use crate::hash;
 use crate::protocol::{Cache, CacheStatus, Error, Reply, Request};
+use crate::sieve::Costs;
 use lines::Lines;
 use lives::Lives;
 
@@ -61,6 +63,8 @@ pub struct Server {
     /// A write-back for want of clean lines is under way.
     draining: Cell<bool>,
     counters: Counters,
+    /// Of reads of the disks.
+    costs: RefCell<Costs>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +107,7 @@ impl Server {
             ticking: Cell::default(),
             draining: Cell::default(),
             counters: Counters::default(),
+            costs: RefCell::default(),
         })
     }
 
@@ -137,6 +142,8 @@ impl runtime::Server<Cache> for Server {
         match request {
             Request::Read(request) => self.read_at_once(request).map(Reply::Read),
             Request::Write(request) => self.write_at_once(request).map(Reply::Write),
+            Request::ReadList(request) => self.read_list_at_once(request).map(Reply::ReadList),
+            Request::WriteList(request) => self.write_list_at_once(request).map(Reply::WriteList),
             Request::WriteZeros(_) | Request::WriteBack(_) => None,
             Request::Forget(request) => Some(Reply::Forget(self.forget(request))),
             Request::Status(_) => Some(Reply::Status(Ok(self.status()))),
@@ -158,6 +165,12 @@ impl runtime::Server<Cache> for Server {
             }
             Request::WriteBack(request) => {
                 async move { Reply::WriteBack(self.write_back(request).await) }.boxed_local()
+            }
+            Request::ReadList(request) => {
+                async move { Reply::ReadList(self.read_list(request).await) }.boxed_local()
+            }
+            Request::WriteList(request) => {
+                async move { Reply::WriteList(self.write_list(request).await) }.boxed_local()
             }
             Request::Forget(request) => ready(Reply::Forget(self.forget(&request))).boxed_local(),
             Request::Status(_) => ready(Reply::Status(Ok(self.status()))).boxed_local(),

@@ -1,7 +1,9 @@
 //! The bytes of the protocol: once released they change only with the table's version.
 
 use bytes::Bytes;
-use cache::protocol::{Read, Reply, Request, Unsynced, Write, WriteBack};
+use cache::protocol::{
+    Extent, Placed, Read, ReadList, Reply, Request, Unsynced, Write, WriteBack, WriteList,
+};
 use runtime::wire::{Encoder, Wire};
 
 fn encode(request: impl Into<Request>) -> (Vec<u8>, Vec<u8>) {
@@ -60,4 +62,33 @@ fn a_write_back_names_lives_and_is_answered_with_lives() {
     let reply = [&[4, 1][..], &[1, 0, 0, 0], &[9, 0, 0, 0, 0, 0, 0, 0], &[5, 0, 0, 0, 0, 0, 0, 0]];
     assert_eq!(form(&Reply::WriteBack(Ok(vec![unsynced(9, 5)]))), (reply.concat(), Vec::new()));
     assert_eq!(form(&Reply::Write(Ok(5))).0, [2, 1, 5, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn lists_have_these_bytes() {
+    let extents = vec![Extent { offset: 16, length: 8 }, Extent { offset: 0x2000, length: 0x1000 }];
+    let head = [
+        &[7][..],                                          // tag
+        &[9, 0, 0, 0, 0, 0, 0, 0],                         // stripe
+        &[2, 0, 0, 0],                                     // two parts
+        &[16, 0, 0, 0, 8, 0, 0, 0],                        // their offsets and lengths
+        &[0, 0x20, 0, 0, 0, 0x10, 0, 0],                   //
+        &[2, 0, 0, 0, 7, 0, 0, 0, 0xFE, 0xFF, 0xFF, 0xFF], // a checksum for each block
+    ];
+    let read = ReadList { stripe: 9, extents, expect: vec![7, 0xFFFF_FFFE] };
+    assert_eq!(encode(read), (head.concat(), Vec::new()));
+    let placed = |offset, data| Placed { offset, data: Bytes::from_static(data) };
+    let parts = vec![placed(3, b"check"), placed(0x0102, b"point")];
+    let head = [
+        &[8][..],                  // tag
+        &[9, 0, 0, 0, 0, 0, 0, 0], // stripe
+        &[2, 0, 0, 0],             // two parts
+        &[3, 0, 0, 0, 5, 0, 0, 0], // offset, and length of the data
+        &[2, 1, 0, 0, 5, 0, 0, 0], //
+    ];
+    assert_eq!(encode(WriteList { stripe: 9, parts }), (head.concat(), b"checkpoint".to_vec()));
+    assert_eq!(form(&Reply::WriteList(Ok(5))).0, [8, 1, 5, 0, 0, 0, 0, 0, 0, 0]);
+    let pieces = vec![Bytes::from_static(b"check"), Bytes::from_static(b"point")];
+    let head = [7, 1, 2, 0, 0, 0, 5, 0, 0, 0, 5, 0, 0, 0];
+    assert_eq!(form(&Reply::ReadList(Ok(pieces))), (head.to_vec(), b"checkpoint".to_vec()));
 }

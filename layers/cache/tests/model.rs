@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{BLOCK_SIZE, Stripes as _};
+use blockio::{BLOCK_SIZE, Stripes as _, blocks_of};
 use bytes::Bytes;
 use cache::CacheClient;
-use cache::protocol::Error;
+use cache::protocol::{Error, Extent, Placed};
 use futures::future::join_all;
 use runtime::Context;
 use runtime::hash::crc32c;
@@ -52,6 +52,10 @@ impl Model {
     }
 }
 
+fn extent_of(part: &Range<usize>) -> Extent {
+    Extent { offset: part.start as u32, length: part.len() as u32 }
+}
+
 /// One client that has its stripes for itself.
 struct Worker {
     client: CacheClient,
@@ -80,7 +84,9 @@ impl Worker {
     }
 
     async fn step(&mut self, model: &mut Model) {
-        match self.rng.below(12) {
+        match self.rng.below(15) {
+            12 | 13 => self.read_list(model).await,
+            14 => self.write_list(model).await,
             0..5 => self.read(model).await,
             5..8 => self.write(model).await,
             8 => self.write_zeros(model).await,
@@ -112,6 +118,65 @@ impl Worker {
         {
             assert_eq!(bytes.len(), range.len());
             model.assert_holds(range.start, &bytes, "read");
+        }
+    }
+
+    /// Parts of a stripe, in order and without overlap.
+    fn any_parts(&mut self) -> Vec<Range<usize>> {
+        let size = geometry().stripe_size as usize;
+        let unit = [1, 64, 700, BLOCK_SIZE][self.rng.index(4)];
+        let mut parts = Vec::new();
+        let mut at = self.rng.index(3 * unit);
+        while at < size && parts.len() < 40 {
+            let end = size.min(at + 1 + self.rng.index(2 * unit));
+            parts.push(at..end);
+            at = end + self.rng.index(3 * unit);
+        }
+        parts
+    }
+
+    async fn read_list(&mut self, model: &Model) {
+        let parts = self.any_parts();
+        let extents: Vec<Extent> = parts.iter().map(extent_of).collect();
+        let mut expect = Vec::new();
+        if self.is_careful {
+            for blocks in blocks_of(&extents) {
+                let blocks = blocks.start as usize..blocks.end as usize;
+                let Some(checksums) = model.checksums(blocks) else { return };
+                expect.extend(checksums);
+            }
+        }
+        if let Some(pieces) =
+            self.accept(self.client.read_list(model.stripe, extents, expect).await)
+        {
+            let total: usize = parts.iter().map(Range::len).sum();
+            assert!(pieces.len() == 1 || pieces.len() == parts.len());
+            let all = pieces.concat();
+            assert_eq!(all.len(), total);
+            let mut at = 0;
+            for part in parts {
+                model.assert_holds(part.start, &all[at..at + part.len()], "read of a list");
+                at += part.len();
+            }
+        }
+    }
+
+    async fn write_list(&mut self, model: &mut Model) {
+        let parts = self.any_parts();
+        let placed: Vec<Placed> = parts
+            .iter()
+            .map(|part| {
+                let mut data = vec![0; part.len()];
+                self.rng.fill(&mut data);
+                Placed { offset: part.start as u32, data: data.into() }
+            })
+            .collect();
+        if self.accept(self.client.write_list(model.stripe, placed.clone()).await).is_some() {
+            for Placed { offset, data } in placed {
+                for (place, byte) in (offset as usize..).zip(data) {
+                    model.bytes[place] = Some(byte);
+                }
+            }
         }
     }
 

@@ -43,6 +43,9 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::Open(r) => name(&r.directory, &r.name),
         Request::OpenNew(r) => name(&r.directory, &r.name),
         Request::SyncDirectory(r) => file(&r.directory),
+        Request::ReadList(r) => file(&r.file),
+        Request::WriteList(r) => file(&r.file),
+        Request::Append(r) => file(&r.file),
         // Asked of all nodes, or of any: the caller says which.
         Request::GetSpace(_) | Request::Settle(_) | Request::Renew(_) => NodeId::fs(0),
     }

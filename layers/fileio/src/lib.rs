@@ -27,7 +27,9 @@
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `locks.rs` | who may lock which bytes: pure |
+//! | `promises.rs` | the words of locks |
 //! | `pieces.rs` | bytes in pieces |
+//! | `regions/` | lists of regions that are described and not listed |
 //! | `stack/` | all layers put on one another in one process |
 //! | `model/` | the executable reference of the interface |
 
@@ -36,7 +38,9 @@ pub mod hash;
 pub mod locks;
 pub mod model;
 mod pieces;
+pub mod promises;
 pub mod protocol;
+pub mod regions;
 mod rules;
 mod server;
 pub mod stack;

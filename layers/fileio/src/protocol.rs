@@ -15,6 +15,9 @@ pub use meta::attributes::{
 };
 pub use meta::protocol::CallId;
 
+pub use crate::promises::{ByteRange, FileLock, LockKind, LockOwner, Locked};
+pub use crate::regions::Regions;
+
 /// The root directory of every volume.
 pub const ROOT: Handle = Handle { ino: 1, generation: 1 };
 
@@ -139,6 +142,28 @@ runtime::record! {
 }
 
 runtime::record! {
+    /// What was read of a list.
+    pub struct ListData {
+        /// The packed bytes, in pieces, up to the last one that is in the file: what is missing of the
+        /// window lies past its end. Bytes past the end between others are zeros.
+        data: Vec<Bytes>,
+        /// The file.
+        attributes: Attributes,
+    }
+}
+
+runtime::record! {
+    /// What was appended.
+    #[derive(Copy)]
+    pub struct Appended {
+        /// Where in the file it begins.
+        offset: u64,
+        /// The file afterwards.
+        written: Verified,
+    }
+}
+
+runtime::record! {
     /// What was created, or found in its place.
     #[derive(Copy)]
     pub struct Created {
@@ -180,77 +205,6 @@ runtime::record! {
         created: Created,
         /// As in [`Held`].
         lease: u64,
-    }
-}
-
-runtime::record! {
-    /// Bytes of a file, whether it is so long or not.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub struct ByteRange {
-        /// The first.
-        first: u64,
-        /// The last, not before the first; `u64::MAX` for all that follow.
-        last: u64,
-    }
-}
-
-impl ByteRange {
-    /// The whole file.
-    pub const ALL: Self = Self { first: 0, last: u64::MAX };
-}
-
-runtime::choice! {
-    /// What a lock allows others.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub enum LockKind {
-        /// To lock the same bytes in this way, too.
-        1 Shared {},
-        /// Nothing.
-        2 Exclusive {},
-    }
-}
-
-runtime::record! {
-    /// Whose a lock is.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub struct LockOwner {
-        /// The client: its leases keep the lock.
-        client: u64,
-        /// Who of the client: a process, or an opening of a file.
-        id: u64,
-    }
-}
-
-runtime::record! {
-    /// A lock on a file.
-    #[derive(Copy)]
-    pub struct FileLock {
-        /// Whose it is.
-        owner: LockOwner,
-        /// What is locked.
-        range: ByteRange,
-        /// How.
-        kind: LockKind,
-    }
-}
-
-runtime::choice! {
-    /// What came of a [`Lock`].
-    #[derive(Copy)]
-    pub enum Locked {
-        /// The bytes are locked.
-        1 Granted {},
-        /// Somebody else has a lock. Try again later.
-        2 Conflict {
-            /// This one.
-            lock: FileLock,
-        },
-        /// The client does not hold the file under this lease: it must hold everything again.
-        3 Unheld {},
-        /// The node has restarted, and only locks from before are granted again. Try again later.
-        4 Grace {},
-        /// It is too late to get a lock again: others may have had the bytes.
-        5 Late {},
     }
 }
 
@@ -680,6 +634,57 @@ runtime::protocol! {
         /// The directory.
         directory: Handle,
     } -> ();
+
+    /// Read a window of a list of regions, packed. The list travels as it was described; which chunks,
+    /// stripes and blocks its regions lie in, their node finds out.
+    35 Bulk ReadList {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The regions, which may overlap.
+        regions: Regions,
+        /// The first packed byte that is wanted.
+        skip: u64,
+        /// How many packed bytes, at most [`TRANSFER_MAX`]; of at most
+        /// [`REGIONS_MAX`](crate::regions::REGIONS_MAX) regions.
+        length: u32,
+    } -> ListData;
+
+    /// Write a window of a list of regions. Where regions overlap, the later one stays. Each chunk is
+    /// written as a whole, as [`Write`] does it; readers may see one chunk before another.
+    36 Bulk WriteList {
+        /// Who asks.
+        who: Credentials,
+        /// The file.
+        file: Handle,
+        /// The regions.
+        regions: Regions,
+        /// The first packed byte that is written.
+        skip: u64,
+        /// The packed bytes from there on, at most [`TRANSFER_MAX`]; for at most
+        /// [`REGIONS_MAX`](crate::regions::REGIONS_MAX) regions.
+        data: Bytes,
+        /// Durable when answered.
+        durable: bool,
+    } -> Verified;
+
+    /// Write at the end of the file, wherever that is by then: appends of many never overlap, and a
+    /// reader sees all of one or nothing of it. Done once, as long as the node lives.
+    37 Bulk Append {
+        /// Who asks.
+        who: Credentials,
+        /// Which call this is.
+        call: CallId,
+        /// The lease of the client at the node under which it sent this before, without an answer. If the
+        /// node does not know that lease any more, nor what came of the call, it does nothing, and the
+        /// answer is [`Undelivered::Lost`].
+        sent_under: Option<u64>,
+        /// The file.
+        file: Handle,
+        /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
+        data: Vec<Bytes>,
+    } -> Appended;
 }
 
 impl Request {

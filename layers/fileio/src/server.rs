@@ -1,12 +1,14 @@
 //! The file actor of one node: answers the applications interface out of metadata and cache.
 
 mod ahead;
+mod append;
 mod attributes;
 mod calls;
 mod create;
 mod directory;
 mod files;
 mod leases;
+mod list;
 mod locks;
 mod open;
 mod read;
@@ -31,6 +33,7 @@ use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 
 use self::ahead::Ahead;
+use self::append::Appends;
 use self::calls::Calls;
 use self::leases::Leases;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
@@ -61,6 +64,7 @@ pub struct FileServer {
     chunks: KeyedLock<(u64, u64)>,
     ahead: Ahead,
     calls: Calls,
+    appends: Appends,
     leases: Leases,
 }
 
@@ -105,6 +109,13 @@ impl Server<FileIo> for FileServer {
             // Transfers are many, and the future of all requests together is many times as large.
             Request::Read(r) => async move { Reply::Read(self.read(r).await) }.boxed_local(),
             Request::Write(r) => async move { Reply::Write(self.write(r).await) }.boxed_local(),
+            Request::ReadList(r) => {
+                async move { Reply::ReadList(self.read_list(r).await) }.boxed_local()
+            }
+            Request::WriteList(r) => {
+                async move { Reply::WriteList(self.write_list(r).await) }.boxed_local()
+            }
+            Request::Append(r) => async move { Reply::Append(self.append(r).await) }.boxed_local(),
             request => async move {
                 match request.call() {
                     Some(call) => self.once(call, &request).await,
@@ -131,6 +142,7 @@ impl FileServer {
             chunks: KeyedLock::default(),
             ahead: Ahead::default(),
             calls: Calls::default(),
+            appends: Appends::default(),
             leases: Leases::default(),
         });
         let committing = server.clone();
@@ -159,6 +171,9 @@ impl FileServer {
             Request::ReadLink(r) => Reply::ReadLink(self.read_link(&r).await),
             Request::Read(r) => Reply::Read(self.read(r).await),
             Request::Write(r) => Reply::Write(self.write(r).await),
+            Request::ReadList(r) => Reply::ReadList(self.read_list(r).await),
+            Request::WriteList(r) => Reply::WriteList(self.write_list(r).await),
+            Request::Append(r) => Reply::Append(self.append(r).await),
             Request::Commit(r) => Reply::Commit(self.commit(&r.file).await),
             Request::PunchHole(r) => Reply::PunchHole(self.punch_hole(r).await),
             Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),

@@ -4,9 +4,10 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle, Held, Hold, LetGo,
-    Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read, Remove, Rename, Renew, Reply,
-    Request, Seek, SeekTarget, SetXattr, Unlock, Verified, Write, XattrMode, XattrName,
+    Append, Appended, Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle,
+    Held, Hold, LetGo, ListData, Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read,
+    ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek, SeekTarget, SetXattr, Unlock,
+    Verified, Write, WriteList, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -101,6 +102,32 @@ fn requests_have_the_agreed_bytes() {
     let unlock = Request::from(Unlock { file: FILE, owner, range });
     assert_eq!(form(&unlock).0, format!("21{FILE_BYTES}{}", &bytes[..64]));
 
+    // Three rows of 8 bytes, one every 256, twice, one MiB apart; then one range.
+    let rows = Regions::nested(16, 8, &[(2, 1 << 20), (3, 256)]).unwrap();
+    let regions = Regions::join([rows, Regions::contiguous(1, 5).unwrap()]).unwrap();
+    let list_bytes = concat!(
+        "02000000",
+        "10000000000000000800000000000000",
+        "02000000",
+        "02000000000000000000100000000000",
+        "03000000000000000001000000000000",
+        "01000000000000000500000000000000",
+        "00000000"
+    );
+    let (skip, length) = (8, 45);
+    let read = ReadList { who: who(), file: FILE, regions: regions.clone(), skip, length };
+    let expected = format!("23{WHO_BYTES}{FILE_BYTES}{list_bytes}08000000000000002d000000");
+    assert_eq!(form(&Request::from(read)), (expected, Vec::new()));
+    let (data, durable) = (Bytes::from_static(b"checkpoint"), true);
+    let write = WriteList { who: who(), file: FILE, regions, skip, data, durable };
+    let expected = format!("24{WHO_BYTES}{FILE_BYTES}{list_bytes}08000000000000000a00000001");
+    assert_eq!(form(&Request::from(write)), (expected, b"checkpoint".to_vec()));
+    let (sent_under, data) = (Some(0x0102), vec![Bytes::from_static(b"record")]);
+    let append = Append { who: who(), call, sent_under, file: FILE, data };
+    let expected =
+        format!("25{WHO_BYTES}{call_bytes}010201000000000000{FILE_BYTES}0100000006000000");
+    assert_eq!(form(&Request::from(append)), (expected, b"record".to_vec()));
+
     let commit = Request::from(Commit { file: FILE });
     assert_eq!(form(&commit), (format!("0f{FILE_BYTES}"), Vec::new()));
 }
@@ -118,6 +145,14 @@ fn replies_have_the_agreed_bytes() {
     let expected = format!("{}0201000000000000", form(&attributes).0);
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
+    let appended = Appended { offset: 3, written: verified };
+    let reply = Reply::Append(Ok(appended));
+    assert_eq!(form(&reply).0, format!("25010300000000000000{expected}"));
+    assert_eq!(form(&Reply::WriteList(Ok(verified))).0, format!("2401{expected}"));
+    let data = vec![Bytes::from_static(b"check"), Bytes::from_static(b"point")];
+    let list = Reply::ReadList(Ok(ListData { data, attributes }));
+    let expected_head = format!("2301020000000500000005000000{}", form(&attributes).0);
+    assert_eq!(form(&list), (expected_head, b"checkpoint".to_vec()));
     let held = Held { attributes, lease: 0x0102 };
     assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("1a01{expected}"));
     assert_eq!(form(&Reply::Renew(Ok(false))).0, "1c0100");

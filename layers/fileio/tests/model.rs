@@ -139,7 +139,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
     let (who, name, call) = (any_user(rng), any_name(rng), world.call_id());
     let (one, other) = (world.any(rng), world.any(rng));
     let durable = step.is_multiple_of(4);
-    match rng.below(34) {
+    match rng.below(37) {
         0..3 => {
             let change = Change { size: None, ..any_change(rng) };
             let existing = match rng.below(4) {
@@ -318,6 +318,27 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 same_attributes
             );
         }
+        34 | 35 => lists(world, step, one, &who, rng),
+        36 => {
+            let mut data = vec![0; rng.below(9_000) as usize];
+            rng.fill(&mut data);
+            let data = vec![Bytes::from(data)];
+            both!(
+                world,
+                step,
+                |pick| Append {
+                    who: who.clone(),
+                    call,
+                    sent_under: None,
+                    file: pick(one),
+                    data: data.clone()
+                },
+                |real: &Appended, model: &Appended, told: &str| {
+                    assert_eq!(real.offset, model.offset, "{told}");
+                    same_verified(&real.written, &model.written, told);
+                }
+            );
+        }
         19..23 => space(world, step, one, &who, rng),
         23..28 => xattrs(world, step, (one, call), &who, rng),
         28 => {
@@ -371,6 +392,78 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
         }
         _ => read(world, step, one, rng.below(FILE_BYTES_MAX), rng.below(200_000) as u32, &who),
     }
+}
+
+/// Any list whose regions lie in a small file: in order or not, near or far, overlapping or not.
+fn any_regions(rng: &mut Rng) -> Regions {
+    let list = match rng.below(4) {
+        0 => {
+            let (block, count) = (rng.below(9_000) + 1, rng.below(20) + 1);
+            let stride = rng.below(14_000) / (1 + 3 * rng.below(2));
+            Regions::strided(rng.below(10_000), block, count, stride)
+        }
+        1 => {
+            let rows = rng.below(40) + 1;
+            let loops = [(rng.below(4) + 1, 64 << 10), (rows, rng.below(4_096)), (3, 200)];
+            Regions::nested(rng.below(5_000), rng.below(100) + 1, &loops)
+        }
+        2 => {
+            let array = [30, 20, 100];
+            let part = array.map(|size| rng.below(size) + 1);
+            let first = [0, 1, 2].map(|i| rng.below(array[i] - part[i] + 1));
+            Regions::subarray(rng.below(8_192), 4, &array, &part, &first)
+        }
+        _ => {
+            let count = rng.below(30);
+            let unit = if rng.chance(1, 2) { 4096 } else { 1 };
+            let range =
+                |rng: &mut Rng| (rng.below(200_000) / unit * unit, rng.below(12_000) / unit * unit);
+            Regions::indexed((0..count).map(|_| range(rng)))
+        }
+    };
+    list.unwrap()
+}
+
+/// Lists of regions.
+fn lists(world: &World, step: usize, one: Pair, who: &Credentials, rng: &mut Rng) {
+    let regions = any_regions(rng);
+    let all = regions.bytes();
+    let skip = if rng.chance(1, 2) { 0 } else { rng.below(all + 1) };
+    let length = if rng.chance(1, 2) { all - skip } else { rng.below(all - skip + 1) };
+    if rng.chance(1, 2) {
+        let mut data = vec![0; length as usize];
+        rng.fill(&mut data);
+        let (data, durable) = (Bytes::from(data), rng.chance(1, 8));
+        both!(
+            world,
+            step,
+            |pick| WriteList {
+                who: who.clone(),
+                file: pick(one),
+                regions: regions.clone(),
+                skip,
+                data: data.clone(),
+                durable
+            },
+            same_verified
+        );
+        return;
+    }
+    both!(
+        world,
+        step,
+        |pick| ReadList {
+            who: who.clone(),
+            file: pick(one),
+            regions: regions.clone(),
+            skip,
+            length: length as u32
+        },
+        |real: &ListData, model: &ListData, told: &str| {
+            assert_eq!(real.data.concat(), model.data.concat(), "{told}");
+            same_attributes(&real.attributes, &model.attributes, told);
+        }
+    );
 }
 
 /// Holes, and telling them from data.

@@ -1,7 +1,10 @@
 //! The oracle of files: what each block, and the size, may be.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+
+use fileio::regions::{Region, Regions};
 
 use super::versions::Versions;
 
@@ -71,18 +74,29 @@ impl Content {
 
     /// A write begins.
     pub(super) fn issue_write(&mut self, offset: u64, data: &[u8]) -> Issued {
-        let end = offset + data.len() as u64;
-        let mut blocks = Vec::new();
-        for index in blocks_of(offset..end) {
-            let start = index as u64 * BLOCK;
-            let (from, to) = (offset.max(start), end.min(start + BLOCK));
-            let mut block = self.blocks[index].last().to_vec();
-            block[(from - start) as usize..(to - start) as usize]
-                .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
-            blocks.push((index, self.blocks[index].issue(block.into())));
+        let whole = Regions::contiguous(offset, data.len() as u64);
+        self.issue_list(&whole.expect("a part of a small file"), data)
+    }
+
+    /// A write of the packed bytes `data` to regions begins; later ones lie over earlier ones.
+    pub(super) fn issue_list(&mut self, regions: &Regions, data: &[u8]) -> Issued {
+        let mut changed: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        for Region { offset, position, length } in regions.walk(0..u64::MAX) {
+            let (end, data) = (offset + length, &data[position as usize..]);
+            for index in blocks_of(offset..end) {
+                let start = index as u64 * BLOCK;
+                let (from, to) = (offset.max(start), end.min(start + BLOCK));
+                let block = changed.entry(index);
+                let block = block.or_insert_with(|| self.blocks[index].last().to_vec());
+                block[(from - start) as usize..(to - start) as usize]
+                    .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
+            }
         }
-        let size = end.max(self.sizes.acknowledged);
-        self.sizes.ends.push(end);
+        let issue =
+            |(index, block): (usize, Vec<u8>)| (index, self.blocks[index].issue(block.into()));
+        let blocks = changed.into_iter().map(issue).collect();
+        let size = regions.end().max(self.sizes.acknowledged);
+        self.sizes.ends.push(regions.end());
         self.issue(blocks, size, false)
     }
 

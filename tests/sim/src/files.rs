@@ -1,6 +1,7 @@
 //! Several clients write, read, cut, punch and commit some files, compared with [`Content`]. In some runs
 //! single nodes restart meanwhile: there clients write whole blocks, and know by [`Losses`] what may be lost.
 
+mod lists;
 mod space;
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fileio::protocol::{
     Change, Commit, Create, Credentials, Error, Existing, GetAttributes, GetSpace, Handle, Name,
-    ROOT, Read, SetAttributes, TRANSFER_MAX, Time, Write,
+    ROOT, Read, SetAttributes, TRANSFER_MAX, Time, Write, WriteList,
 };
 use futures::FutureExt as _;
 use runtime::seed::Rng;
@@ -194,7 +195,8 @@ impl Files<'_> {
             let done = match rng.below(100) {
                 0..40 => self.write_own(client, file, &mut rng).await,
                 40..45 => self.write_any(client, file, &mut rng).await,
-                45..68 => self.read(client, file, &mut rng).await,
+                45..60 => self.read(client, file, &mut rng).await,
+                60..68 => self.read_list(client, file, &mut rng).await,
                 68..79 => self.commit(client, file).await,
                 79..86 => self.cut(client, file, &mut rng).await,
                 86..96 if self.restarts => self.look(client, file).await,
@@ -303,9 +305,12 @@ impl Files<'_> {
         };
         // Some blocks are rewritten again and again, before and after they are committed.
         let is_hot = !self.habits.fills && rng.chance(1, 2);
-        let range = self.habits.own_range(client, self.group, is_hot, rng);
-        let Some(range) = range else { return Ok(()) };
-        let full = self.write(client, file, range, rng).await?;
+        let own = |rng: &mut Rng| self.habits.own_range(client, self.group, is_hot, rng);
+        let ranges = Habits::few(rng, own);
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let full = self.write(client, file, ranges, rng).await?;
         let done = if full { self.make_room(client, file).await } else { Ok(()) };
         drop(held);
         done
@@ -315,8 +320,8 @@ impl Files<'_> {
     async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         self.know(client, file).await?;
         let alone = self.locks.exclusive(file).await;
-        let range = self.habits.any_range(rng);
-        let full = self.write(client, file, range, rng).await?;
+        let ranges = Habits::few(rng, |rng| Some(self.habits.any_range(rng)));
+        let full = self.write(client, file, ranges, rng).await?;
         let done = if full { self.make_room(client, file).await } else { Ok(()) };
         drop(alone);
         done
@@ -327,14 +332,17 @@ impl Files<'_> {
         &self,
         client: u32,
         file: usize,
-        (mut offset, mut length): (u64, u64),
+        mut ranges: Vec<(u64, u64)>,
         rng: &mut Rng,
     ) -> Result<bool, PowerCut> {
         if self.restarts {
-            length = (length + offset % BLOCK).next_multiple_of(BLOCK);
-            offset -= offset % BLOCK;
+            for (offset, length) in &mut ranges {
+                *length = (*length + *offset % BLOCK).next_multiple_of(BLOCK);
+                *offset -= *offset % BLOCK;
+            }
         }
-        let data = any_bytes(length.min(u64::from(TRANSFER_MAX)), rng);
+        let regions = lists::list_of(&ranges);
+        let data = any_bytes(regions.bytes(), rng);
         let durable = rng.chance(1, 10);
         let File { handle, content, changed, losses } = &self.all[file];
         if durable {
@@ -343,15 +351,22 @@ impl Files<'_> {
             losses.borrow_mut().begin_write(self.scene.cluster.world().now());
         }
         let changed_before = changed.get();
-        let issued = content.borrow_mut().issue_write(offset, &data);
-        let cut = rng.index(data.len() + 1);
-        let pieces = vec![data.slice(..cut), data.slice(cut..)];
+        let issued = content.borrow_mut().issue_list(&regions, &data);
         let who = Credentials::root();
-        let call = Write { who, file: *handle, offset, data: pieces, durable };
-        match self.scene.ask(client, call).await {
+        let answer = if let [(offset, _)] = ranges[..] {
+            let cut = rng.index(data.len() + 1);
+            let pieces = vec![data.slice(..cut), data.slice(cut..)];
+            let call = Write { who, file: *handle, offset, data: pieces, durable };
+            self.scene.ask(client, call).await
+        } else {
+            let regions = regions.clone();
+            let call = WriteList { who, file: *handle, regions, skip: 0, data, durable };
+            self.scene.ask(client, call).await
+        };
+        match answer {
             Ok(written) => {
                 assert!(
-                    written.attributes.size >= offset + length,
+                    written.attributes.size >= regions.end(),
                     "the file ends before what was written"
                 );
                 let time = Some(written.attributes.mtime);
@@ -555,7 +570,7 @@ impl Files<'_> {
         let after = self.free_bytes().await;
         assert!(after >= before / 10 * 9, "of {before} free bytes {after} came back");
         let range = (0, 16 * BLOCK);
-        let full = self.write(0, 0, range, &mut self.scene.fork_rng()).await;
+        let full = self.write(0, 0, vec![range], &mut self.scene.fork_rng()).await;
         assert!(matches!(full, Ok(false)), "an empty volume has room");
     }
 }

@@ -1,6 +1,7 @@
 //! Descriptors: files by number, as POSIX has them. The numbers are the library's own.
 
 pub mod background;
+pub mod list;
 pub mod space;
 pub mod transfer;
 

@@ -17,7 +17,7 @@ impl Descriptor {
         self.sync_if_asked()
     }
 
-    fn sync_if_asked(&self) -> Result<(), Failure> {
+    pub(super) fn sync_if_asked(&self) -> Result<(), Failure> {
         if self.syncs {
             self.file.sync()?;
         }

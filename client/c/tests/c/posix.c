@@ -185,6 +185,70 @@ static void descriptors(void)
     CHECK_FAILS(mdfs_read(-1, bytes, 1), -1, EBADF);
 }
 
+static void lists(void)
+{
+    /* A column of a matrix of 300 x 200 numbers, out of a matrix with a border. */
+    enum { ROWS = 300, COLUMNS = 200, BORDER = 1 };
+    static double inside[ROWS + 2 * BORDER][COLUMNS + 2 * BORDER], again[ROWS + 2][COLUMNS + 2];
+    const size_t whole[] = {ROWS, COLUMNS}, part[] = {ROWS, 50}, first[] = {0, 100};
+    const size_t memory_whole[] = {ROWS + 2, COLUMNS + 2}, memory_first[] = {1, 101};
+    struct stat stat;
+
+    for (int row = 0; row < ROWS + 2; row++)
+        for (int column = 0; column < COLUMNS + 2; column++)
+            inside[row][column] = row * 1000 + column;
+    int file = mdfs_open(volume, "/matrix", O_RDWR | O_CREAT, 0600);
+    mdfs_regions_t *column = mdfs_regions_subarray(0, sizeof(double), 2, whole, part, first);
+    mdfs_regions_t *memory =
+        mdfs_regions_subarray(0, sizeof(double), 2, memory_whole, part, memory_first);
+    CHECK(column != NULL && memory != NULL);
+    CHECK(mdfs_regions_bytes(column) == ROWS * 50 * sizeof(double));
+    const ssize_t bytes = ROWS * 50 * sizeof(double);
+    CHECK(mdfs_write_list(file, column, memory, inside, sizeof inside) == bytes);
+    CHECK(mdfs_read_list(file, column, memory, again, sizeof again) == bytes);
+    for (int row = 0; row < ROWS + 2; row++)
+        for (int at = 0; at < COLUMNS + 2; at++) {
+            int is_in = row >= 1 && row <= ROWS && at >= 101 && at < 151;
+            CHECK(again[row][at] == (is_in ? inside[row][at] : 0));
+        }
+    CHECK(mdfs_fstat(file, &stat) == 0);
+    CHECK(stat.st_size == ((ROWS - 1) * COLUMNS + 150) * (off_t)sizeof(double));
+
+    /* The same column, number by number: packed. */
+    double packed[ROWS], number;
+    mdfs_regions_t *numbers =
+        mdfs_regions_strided(100 * sizeof(double), sizeof(double), ROWS, COLUMNS * sizeof(double));
+    CHECK(mdfs_read_list(file, numbers, NULL, packed, sizeof packed) == sizeof packed);
+    for (int row = 0; row < ROWS; row++)
+        CHECK(packed[row] == inside[row + 1][101]);
+    CHECK(mdfs_pread(file, &number, 8, (7 * COLUMNS + 100) * 8) == 8 && number == packed[7]);
+
+    const off_t offsets[] = {8, 0, 1 << 20};
+    const size_t lengths[] = {3, 2, 5};
+    mdfs_regions_t *ranges = mdfs_regions_indexed(3, offsets, lengths);
+    const mdfs_regions_t *both[] = {ranges, numbers};
+    mdfs_regions_t *joined = mdfs_regions_join(2, both);
+    CHECK(mdfs_regions_bytes(joined) == 10 + sizeof packed);
+    char text[10] = "";
+    CHECK(mdfs_write_list(file, ranges, NULL, "abcdeFGHIJ", 10) == 10);
+    CHECK(mdfs_pread(file, text, 5, 1 << 20) == 5 && memcmp(text, "FGHIJ", 5) == 0);
+    CHECK(mdfs_ftruncate(file, 1 << 20) == 0);
+    /* Past the end there is nothing, and the rest comes. */
+    CHECK(mdfs_read_list(file, ranges, NULL, text, 10) == 5 && memcmp(text, "abcde", 5) == 0);
+
+    CHECK_FAILS(mdfs_write_list(file, ranges, NULL, "short", 5), -1, EINVAL);
+    CHECK_FAILS(mdfs_read_list(file, ranges, column, text, 10), -1, EINVAL);
+    CHECK_FAILS(mdfs_read_list(file, NULL, NULL, text, 10), -1, EFAULT);
+    CHECK_FAILS(mdfs_read_list(-1, ranges, NULL, text, 10), -1, EBADF);
+    CHECK_FAILS(mdfs_regions_strided(-1, 1, 1, 1), NULL, EINVAL);
+    CHECK_FAILS(mdfs_regions_strided(0, 8, 0, 8), NULL, EINVAL);
+    CHECK_FAILS(mdfs_regions_subarray(0, 8, 2, whole, whole, first), NULL, EINVAL);
+    CHECK_FAILS(mdfs_regions_indexed(3, NULL, lengths), NULL, EFAULT);
+    mdfs_regions_free(column), mdfs_regions_free(memory), mdfs_regions_free(numbers);
+    mdfs_regions_free(ranges), mdfs_regions_free(joined), mdfs_regions_free(NULL);
+    CHECK(mdfs_close(file) == 0);
+}
+
 enum { TRANSFERS = 32, PIECE = 100000 };
 
 static void background(void)
@@ -296,6 +360,7 @@ int main(int argc, char **argv)
     names();
     listing();
     descriptors();
+    lists();
     background();
     threads();
     forking();

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use blockio::BLOCK_SIZE;
 use bytes::Bytes;
 use runtime::Table;
 use runtime::buffer::Pool;
 
 use crate::line::Line;
+use crate::protocol::Extent;
 use crate::replacement::Replacement;
 
 /// The lines of one node. The only way to change a line is through here, so that the count of
@@ -30,9 +32,9 @@ struct Entry {
 
 /// What a read found.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum Found<T> {
     /// Everything, and nothing contradicts the checksums.
-    Whole(Bytes),
+    Whole(T),
     /// This block, counted within the stripe, had the wrong checksum and was dropped.
     Damaged(u32),
     /// Some bytes are not here.
@@ -103,7 +105,7 @@ impl Lines {
     }
 
     /// Reads from the line of `stripe`, if it has all of `range`.
-    pub(super) fn read(&mut self, stripe: u64, range: &Range<u32>, expect: &[u32]) -> Found {
+    pub(super) fn read(&mut self, stripe: u64, range: &Range<u32>, expect: &[u32]) -> Found<Bytes> {
         let Some(line) = self.touch(stripe).filter(|line| line.has(range)) else {
             return Found::Missing;
         };
@@ -111,6 +113,26 @@ impl Lines {
             Some(block) => Found::Damaged(block),
             None => Found::Whole(line.slice(range)),
         }
+    }
+
+    /// Reads `extents` from the line of `stripe`, if it has all of their blocks, which are `ranges`.
+    pub(super) fn read_list(
+        &mut self,
+        stripe: u64,
+        (extents, ranges): (&[Extent], &[Range<u32>]),
+        mut expect: &[u32],
+        pool: &Pool,
+    ) -> Found<Vec<Bytes>> {
+        let has_all = |line: &&mut Line| ranges.iter().all(|range| line.has(range));
+        let Some(line) = self.touch(stripe).filter(has_all) else { return Found::Missing };
+        for range in ranges {
+            let (these, rest) = expect.split_at((range.len() / BLOCK_SIZE).min(expect.len()));
+            expect = rest;
+            if let Some(block) = line.check(range.start, these) {
+                return Found::Damaged(block);
+            }
+        }
+        Found::Whole(line.gather(extents, pool))
     }
 
     /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget or the pool has

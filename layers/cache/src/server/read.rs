@@ -5,20 +5,22 @@ use std::rc::Rc;
 
 use blockio::BLOCK_SIZE;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use runtime::Undelivered;
 
 use super::lines::Found;
 use super::room::Patience;
 use super::{Server, count};
+use crate::extents::Extents;
 use crate::line::Line;
 use crate::protocol::{Error, Read};
 
 /// Times that a read finds bytes missing before it is refused. More than one means that somebody
 /// drops them at the same time, or that they were damaged.
-const MISSING_MAX: u32 = 8;
+pub(super) const MISSING_MAX: u32 = 8;
 
 /// Times that a read may find damage before it is told: a second read of the disk may heal it.
-const DAMAGES_MAX: u32 = 2;
+pub(super) const DAMAGES_MAX: u32 = 2;
 
 impl Server {
     /// Answers [`Read`], if all of it is here.
@@ -65,15 +67,22 @@ impl Server {
                 Found::Missing if missing == MISSING_MAX => return Err(Undelivered::Busy.into()),
                 Found::Missing => {
                     missing += 1;
-                    is_hit &= !self.fill(stripe, &range).await?;
+                    // All that is not known, in one piece: of a new line the whole stripe.
+                    let plan = |gaps: &Extents| gaps.hull().into_iter().collect();
+                    is_hit &= !self.fill(stripe, std::slice::from_ref(&range), plan).await?;
                 }
             }
         }
     }
 
-    /// Reads what the line of `stripe` lacks, if it lacks any of `range`, in one piece: the whole
-    /// stripe if nothing is known of it. False if somebody else had done so meanwhile.
-    async fn fill(self: &Rc<Self>, stripe: u64, range: &Range<u32>) -> Result<bool, Error> {
+    /// If the line of `stripe` lacks any of `wanted`, reads what `plan` makes of that which it lacks
+    /// in all. False if somebody else had done so meanwhile.
+    pub(super) async fn fill(
+        self: &Rc<Self>,
+        stripe: u64,
+        wanted: &[Range<u32>],
+        plan: impl FnOnce(&Extents) -> Vec<Range<u32>>,
+    ) -> Result<bool, Error> {
         let mut patience = Patience::new();
         let _pin = loop {
             if let Some(pin) = self.pin_new(stripe) {
@@ -84,28 +93,49 @@ impl Server {
         let _turn = self.filling.exclusive(stripe).await;
         let gaps = {
             let lines = self.lines.borrow();
-            lines.get(stripe).filter(|line| !line.has(range)).map(Line::gaps)
+            let lacks = |line: &&Line| wanted.iter().any(|range| !line.has(range));
+            lines.get(stripe).filter(lacks).map(Line::gaps)
         };
-        let Some((gaps, hull)) = gaps.and_then(|gaps| gaps.hull().map(|hull| (gaps, hull))) else {
-            return Ok(false);
-        };
-        count(&self.counters.misses);
-        let length = hull.end - hull.start;
-        let from_disk = self.below.read(stripe, hull.start, length, Vec::new()).await?;
-        if from_disk.len() != length as usize {
-            return Err(Undelivered::Garbled.into());
-        }
+        let Some(gaps) = gaps else { return Ok(false) };
+        let from_disk = self.read_below(stripe, plan(&gaps)).await?;
         loop {
-            let pool = self.context.pool();
-            let filled = self
-                .lines
-                .borrow_mut()
-                .change(stripe, |line| line.fill(hull.start, &from_disk, &gaps, pool));
+            let filled = self.lines.borrow_mut().change(stripe, |line| {
+                from_disk.iter().try_for_each(|(range, bytes)| {
+                    let wanted = gaps.intersection(range);
+                    line.fill(range.start, bytes, &wanted, self.context.pool())
+                })
+            });
             if matches!(filled, Some(Ok(()))) {
                 return Ok(true);
             }
             self.make_room(&mut patience).await?;
         }
+    }
+
+    /// Reads parts of a stripe from its disk, at the same time, and notes what that costs.
+    async fn read_below(
+        &self,
+        stripe: u64,
+        parts: Vec<Range<u32>>,
+    ) -> Result<Vec<(Range<u32>, Bytes)>, Error> {
+        let start = self.context.now();
+        let reads = parts.into_iter().map(|part| {
+            count(&self.counters.misses);
+            let reading = self.below.read(stripe, part.start, part.len() as u32, Vec::new());
+            async move {
+                let bytes = reading.await?;
+                if bytes.len() == part.len() {
+                    Ok((part, bytes))
+                } else {
+                    Err(Error::from(Undelivered::Garbled))
+                }
+            }
+        });
+        let read = try_join_all(reads).await?;
+        let bytes = read.iter().map(|(part, _)| part.len() as u32).sum();
+        let took = self.context.now().saturating_sub(start);
+        self.costs.borrow_mut().note(read.len() as u32, bytes, took);
+        Ok(read)
     }
 }
 

@@ -57,7 +57,7 @@ impl Server {
 
     /// Applies `change` to the line of `stripe`, which is made if there is none; returns the life
     /// in which that happened.
-    async fn change(
+    pub(super) async fn change(
         self: &Rc<Self>,
         stripe: u64,
         change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
@@ -76,11 +76,11 @@ impl Server {
         Ok(self.life(stripe))
     }
 
-    fn is_fragmented(&self, stripe: u64) -> bool {
+    pub(super) fn is_fragmented(&self, stripe: u64) -> bool {
         self.lines.borrow().get(stripe).is_some_and(Line::is_fragmented)
     }
 
-    fn try_change(
+    pub(super) fn try_change(
         &self,
         stripe: u64,
         change: impl FnOnce(&mut Line) -> Result<(), OutOfMemory>,

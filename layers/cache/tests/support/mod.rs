@@ -139,6 +139,11 @@ pub(crate) struct MemoryDisk {
     /// Writes under way: two must never overlap.
     writing: RefCell<Vec<(u64, Range<u32>)>>,
     pub(crate) reads: Cell<u64>,
+    pub(crate) read_bytes: Cell<u64>,
+    /// If set: what each read takes of the disk's time, and for each block.
+    pub(crate) costs: Cell<Option<(Duration, Duration)>>,
+    /// When the disk has done all reads so far.
+    free_at: Cell<Duration>,
     pub(crate) writes: Cell<u64>,
     pub(crate) written_bytes: Cell<u64>,
     pub(crate) syncs: RefCell<Vec<Vec<u64>>>,
@@ -165,6 +170,9 @@ impl MemoryDisk {
             life: Cell::new(100),
             writing: RefCell::default(),
             reads: Cell::default(),
+            read_bytes: Cell::default(),
+            costs: Cell::default(),
+            free_at: Cell::default(),
             writes: Cell::default(),
             written_bytes: Cell::default(),
             syncs: RefCell::default(),
@@ -199,11 +207,25 @@ impl MemoryDisk {
 
     async fn do_read(self: Rc<Self>, stripe: u64, range: Range<usize>) -> Result<Bytes, Error> {
         self.reads.set(self.reads.get() + 1);
-        self.pass_time().await;
+        self.read_bytes.set(self.read_bytes.get() + range.len() as u64);
+        match self.costs.get() {
+            None => self.pass_time().await,
+            Some((fixed, per_block)) => {
+                // One after the other, as one head or one queue does them.
+                let blocks = (range.len() / 4096) as u32;
+                let start = self.free_at.get().max(self.context.now());
+                self.free_at.set(start + fixed + per_block * blocks);
+                let left = self.free_at.get().saturating_sub(self.context.now());
+                self.context.sleep(left).await;
+            }
+        }
         if self.happens(&self.failing_percent) {
             return Err(FAILURE);
         }
-        let mut bytes = self.content(stripe)[range].to_vec();
+        let mut bytes: Vec<u8> = match self.content.borrow().get(&stripe) {
+            Some(known) => known[range].to_vec(),
+            None => range.map(|offset| old_byte(stripe, offset)).collect(),
+        };
         if self.happens(&self.damaging_percent) {
             let at = self.context.random() as usize % bytes.len();
             bytes[at] ^= 4;

@@ -1,14 +1,18 @@
 //! Requests by handle.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use meta::attributes::access;
 
 use super::state::{Body, State, permit};
 use crate::protocol::{
-    Allocate, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX, Error, FILE_SIZE_MAX,
-    GetAttributes, Handle, Kind, PunchHole, Read, ReadData, ReadDirectory, ReadLink, Seek,
-    SeekTarget, SetAttributes, SyncDirectory, TRANSFER_MAX, Time, Verified, Write,
+    Allocate, Append, Appended, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX,
+    Error, FILE_SIZE_MAX, GetAttributes, Handle, Kind, ListData, PunchHole, Read, ReadData,
+    ReadDirectory, ReadLink, ReadList, Regions, Seek, SeekTarget, SetAttributes, SyncDirectory,
+    TRANSFER_MAX, Time, Verified, Write, WriteList,
 };
+use crate::regions::REGIONS_MAX;
 
 /// The write verifier of all files.
 const WRITE_VERIFIER: u64 = 0x7E57;
@@ -119,6 +123,55 @@ impl State {
         Ok(verified(inode.attributes()))
     }
 
+    pub(super) fn append(&mut self, r: &Append, now: Time) -> Result<Appended, Error> {
+        let offset = self.inode_mut(&r.file)?.attributes().size;
+        let (who, data) = (r.who.clone(), r.data.clone());
+        let write = Write { who, file: r.file, offset, data, durable: false };
+        Ok(Appended { offset, written: self.write(&write, now)? })
+    }
+
+    /// Region by region.
+    pub(super) fn read_list(&mut self, r: &ReadList, now: Time) -> Result<ListData, Error> {
+        let window = window_of(&r.regions, r.skip, u64::from(r.length))?;
+        let inode = self.inode_mut(&r.file)?;
+        inode.content()?;
+        inode.check_transfer(&r.who, access::READ)?;
+        let content = inode.content()?;
+        let (mut packed, mut length) = (Vec::new(), 0);
+        for region in r.regions.walk(window) {
+            let bytes = content.read(region.offset, region.length);
+            if !bytes.is_empty() {
+                length = packed.len() + bytes.len();
+            }
+            packed.resize(packed.len() + region.length as usize, 0);
+            let start = packed.len() - region.length as usize;
+            packed[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+        packed.truncate(length);
+        if !packed.is_empty() {
+            inode.accessed(now);
+        }
+        let data = if packed.is_empty() { Vec::new() } else { vec![Bytes::from(packed)] };
+        Ok(ListData { data, attributes: inode.attributes() })
+    }
+
+    /// Region by region.
+    pub(super) fn write_list(&mut self, r: &WriteList, now: Time) -> Result<Verified, Error> {
+        let window = window_of(&r.regions, r.skip, r.data.len() as u64)?;
+        let write = |state: &mut Self, offset: u64, data: Vec<Bytes>| {
+            let who = r.who.clone();
+            state.write(&Write { who, file: r.file, offset, data, durable: r.durable }, now)
+        };
+        // Of no bytes, in case there are none.
+        let mut written = write(self, 0, Vec::new())?;
+        for region in r.regions.walk(window) {
+            let start = (region.position - r.skip) as usize;
+            let data = r.data.slice(start..start + region.length as usize);
+            written = write(self, region.offset, vec![data])?;
+        }
+        Ok(written)
+    }
+
     pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<Verified, Error> {
         let inode = self.inode_mut(&r.file)?;
         inode.content()?;
@@ -183,4 +236,12 @@ fn end_of_range(offset: u64, length: u64) -> Result<u64, Error> {
 /// The model never loses anything.
 fn verified(attributes: Attributes) -> Verified {
     Verified { attributes, write_verifier: WRITE_VERIFIER }
+}
+
+/// The window that a request means, if it may.
+fn window_of(regions: &Regions, skip: u64, length: u64) -> Result<Range<u64>, Error> {
+    let end = skip.checked_add(length).filter(|&end| end <= regions.bytes());
+    let window = skip..end.ok_or(Error::Invalid {})?;
+    let is_short = length <= u64::from(TRANSFER_MAX) && regions.count_in(&window) <= REGIONS_MAX;
+    if is_short { Ok(window) } else { Err(Error::Invalid {}) }
 }

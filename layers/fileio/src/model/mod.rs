@@ -60,7 +60,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::{Call, Caller, Server};
 
-use crate::protocol::{CallId, Error, FileIo, Reply, Request, Time};
+use crate::protocol::{Append, CallId, Error, FileIo, Reply, Request, Time};
 use state::State;
 
 /// Answers that are kept for requests that come again.
@@ -118,7 +118,15 @@ impl Model {
 
     /// Does any request at once.
     pub fn answer(&self, request: &Request) -> Reply {
-        let Some(call) = request.call() else {
+        let first_sent;
+        let (call, request) = match request {
+            Request::Append(r) => {
+                first_sent = Request::Append(Append { sent_under: None, ..r.clone() });
+                (Some(r.call), &first_sent)
+            }
+            request => (request.call(), request),
+        };
+        let Some(call) = call else {
             return self.apply(request);
         };
         if let Some((first, reply)) = self.answered.borrow().replies.get(&call)
@@ -151,6 +159,9 @@ impl Model {
             Request::ReadLink(r) => Reply::ReadLink(state.read_link(r, now)),
             Request::Read(r) => Reply::Read(state.read(r, now)),
             Request::Write(r) => Reply::Write(state.write(r, now)),
+            Request::ReadList(r) => Reply::ReadList(state.read_list(r, now)),
+            Request::WriteList(r) => Reply::WriteList(state.write_list(r, now)),
+            Request::Append(r) => Reply::Append(state.append(r, now)),
             Request::Commit(r) => Reply::Commit(state.commit(r)),
             Request::PunchHole(r) => Reply::PunchHole(state.punch_hole(r, now)),
             Request::Allocate(r) => Reply::Allocate(state.allocate(r, now)),
@@ -206,6 +217,7 @@ fn succeeded(reply: &Reply) -> bool {
             r.is_ok()
         }
         Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.is_ok(),
+        Reply::Append(r) => r.is_ok(),
         _ => false,
     }
 }

@@ -184,10 +184,14 @@ impl FileServer {
         Ok(())
     }
 
+    /// Has the client had this lease ever since?
+    pub(super) fn knows_lease(&self, client: u64, lease: u64) -> bool {
+        self.leases.clients.borrow().get(&client).is_some_and(|known| known.lease == lease)
+    }
+
     pub(super) fn renew(&self, request: &Renew) -> bool {
         let &Renew { client, lease } = request;
-        let is_known =
-            self.leases.clients.borrow().get(&client).is_some_and(|known| known.lease == lease);
+        let is_known = self.knows_lease(client, lease);
         if is_known {
             self.leases.renewed(client, self.context.now());
         }

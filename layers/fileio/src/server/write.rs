@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use blockio::protocol::Placed;
+use blockio::{Answer, Life};
 use bytes::Bytes;
 use futures::future::join_all;
 use meta::attributes::access;
@@ -17,8 +19,21 @@ use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
 
+/// Blocks in a row with all of their new content.
+pub(super) struct Span {
+    /// The first, counted within the chunk.
+    pub(super) first: usize,
+    pub(super) whole: Pieces,
+}
+
+impl Span {
+    fn blocks(&self) -> Range<usize> {
+        self.first..self.first + self.whole.length() / BLOCK
+    }
+}
+
 /// New content of one chunk, and the blocks that were reserved for it.
-struct Written {
+pub(super) struct Written {
     update: ChunkUpdate,
     reserved: Vec<Run>,
     /// Bytes that the file has at least, with this.
@@ -122,6 +137,16 @@ impl FileServer {
             (Some(only), 1) => vec![only.await],
             (first, _) => join_all(first.into_iter().chain(parts)).await,
         };
+        self.install(who, file, parts).await
+    }
+
+    /// Makes the map name what was written of some chunks, as far as that went well.
+    pub(super) async fn install(
+        &self,
+        who: &Credentials,
+        file: &Attributes,
+        parts: Vec<Result<Written, Error>>,
+    ) -> Result<Verified, Error> {
         let (written, failure) = self.usable(parts).await;
         if let (true, Some(error)) = (written.is_empty(), failure) {
             return Err(error);
@@ -181,36 +206,50 @@ impl FileServer {
         purpose: Purpose,
     ) -> Result<Written, Error> {
         let to = from + data.length();
-        let (first, end) = (from / BLOCK, to.div_ceil(BLOCK));
         let whole = self.complete(&old, from, to, data).await?;
+        let spans = vec![Span { first: from / BLOCK, whole }];
+        self.write_spans((file, index), old, spans, to, purpose).await
+    }
 
+    /// Puts blocks of the chunk `old` into the cache, which are in order; the file has the bytes of the
+    /// chunk before `to` then. The caller holds the chunk.
+    pub(super) async fn write_spans(
+        &self,
+        (file, index): (Handle, u64),
+        old: Chunk,
+        spans: Vec<Span>,
+        to: usize,
+        purpose: Purpose,
+    ) -> Result<Written, Error> {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.sealed);
-        let wanted = slots[first..end].iter().filter(|slot| needs(slot)).count() as u32;
-        let reserved = match wanted {
+        let touched = spans.iter().flat_map(|span| &slots[span.blocks()]);
+        let reserved = match touched.filter(|slot| needs(slot)).count() as u32 {
             0 => Vec::new(),
             blocks => self.meta_here(Allocate { blocks, relief: purpose.is_relief() }).await?,
         };
         let mut fresh = reserved.iter().flat_map(Run::blocks);
         let mut in_place = false;
-        for (i, slot) in slots[first..end].iter_mut().enumerate() {
-            let block = match slot {
-                Some(slot) if !slot.sealed => {
-                    in_place = true;
-                    slot.block
-                }
-                _ => fresh.next().ok_or(Error::Damaged {})?,
-            };
-            let checksum = whole.checksum(i * BLOCK, (i + 1) * BLOCK);
-            *slot = Some(Slot { block, checksum, sealed: false });
+        for span in &spans {
+            for (i, slot) in slots[span.blocks()].iter_mut().enumerate() {
+                let block = match slot {
+                    Some(slot) if !slot.sealed => {
+                        in_place = true;
+                        slot.block
+                    }
+                    _ => fresh.next().ok_or(Error::Damaged {})?,
+                };
+                let checksum = span.whole.checksum(i * BLOCK, (i + 1) * BLOCK);
+                *slot = Some(Slot { block, checksum, sealed: false });
+            }
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
-        let written = match self.fill(&chunk, first, end, &whole).await {
+        let written = match self.fill(&chunk, &spans).await {
             Ok(written) => written,
             Err(error) => {
                 self.give_back(reserved).await;
-                self.learn_content(file, index, (&old, &slots), first..end).await;
+                self.learn_content(file, index, (&old, &slots), &spans).await;
                 return Err(error);
             }
         };
@@ -227,11 +266,11 @@ impl FileServer {
         file: Handle,
         index: u64,
         (old, new): (&Chunk, &[Option<Slot>]),
-        touched: Range<usize>,
+        spans: &[Span],
     ) {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
-        let pairs = slots[touched.clone()].iter_mut().zip(&new[touched]);
-        for (slot, new) in pairs.filter_map(|(slot, new)| slot.as_mut().zip(new.as_ref())) {
+        for block in spans.iter().flat_map(Span::blocks) {
+            let (Some(slot), Some(new)) = (&mut slots[block], &new[block]) else { continue };
             if slot.sealed {
                 continue;
             }
@@ -276,24 +315,29 @@ impl FileServer {
         Ok(Pieces::join([Pieces::new(before), data, Pieces::new(after)]))
     }
 
-    /// Puts blocks `first..end` of a chunk into the cache; `whole` is their content. Returns what has
-    /// to be synced.
-    async fn fill(
-        &self,
-        chunk: &Chunk,
-        first: usize,
-        end: usize,
-        whole: &Pieces,
-    ) -> Result<Vec<Unsynced>, Error> {
-        let mut writes = chunk.runs.iter().filter_map(|run| {
-            let (lo, hi) = (first.max(usize::from(run.at)), end.min(run.end() as usize));
-            (lo < hi).then(|| {
-                let block = run.start + (lo - usize::from(run.at)) as u64;
-                let (stripe, offset) = self.geometry.block(block);
-                let part = whole.slice((lo - first) * BLOCK, (hi - first) * BLOCK);
-                let writing = self.stripes.write(stripe, offset, part.into_vec());
-                async move { Ok(Unsynced { stripe, life: writing.await? }) }
-            })
+    /// Puts `spans` of a chunk into the cache, by one request for each stripe. Returns what has to be
+    /// synced.
+    async fn fill(&self, chunk: &Chunk, spans: &[Span]) -> Result<Vec<Unsynced>, Error> {
+        let mut by_stripe: Vec<(u64, Vec<(u32, Pieces)>)> = Vec::with_capacity(1);
+        for span in spans {
+            let blocks = span.blocks();
+            for run in &chunk.runs {
+                let start = usize::from(run.at);
+                let (lo, hi) = (blocks.start.max(start), blocks.end.min(run.end() as usize));
+                if lo >= hi {
+                    continue;
+                }
+                let (stripe, offset) = self.geometry.block(run.start + (lo - start) as u64);
+                let part = span.whole.slice((lo - span.first) * BLOCK, (hi - span.first) * BLOCK);
+                match by_stripe.iter_mut().find(|(known, _)| *known == stripe) {
+                    Some((_, parts)) => parts.push((offset, part)),
+                    None => by_stripe.push((stripe, vec![(offset, part)])),
+                }
+            }
+        }
+        let mut writes = by_stripe.into_iter().map(|(stripe, parts)| {
+            let writing = self.put(stripe, parts);
+            async move { Ok(Unsynced { stripe, life: writing.await? }) }
         });
         // All of them run to their ends: after a failure nothing may be on its way any more.
         match (writes.next(), writes.next()) {
@@ -303,5 +347,23 @@ impl FileServer {
                 join_all(writes).await.into_iter().collect()
             }
         }
+    }
+
+    /// Puts some parts of one stripe into the cache.
+    fn put(&self, stripe: u64, mut parts: Vec<(u32, Pieces)>) -> Answer<Life> {
+        if parts.len() == 1
+            && let Some((offset, part)) = parts.pop()
+        {
+            return self.stripes.write(stripe, offset, part.into_vec());
+        }
+        let mut placed = Vec::new();
+        for (mut offset, part) in parts {
+            for data in part.into_vec() {
+                let next = offset + data.len() as u32;
+                placed.push(Placed { offset, data });
+                offset = next;
+            }
+        }
+        self.stripes.write_list(stripe, placed)
     }
 }

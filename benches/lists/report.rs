@@ -1,0 +1,169 @@
+//! The table, and the same as JSON.
+
+use std::path::Path;
+
+use benches::median;
+
+use crate::Taken;
+use crate::patterns::Pattern;
+use crate::ways::Way;
+
+const STEPS: [&str; 2] = ["write", "read"];
+
+/// One pattern with what each way took, round by round.
+pub(crate) struct Row {
+    name: &'static str,
+    seed: [&'static str; 2],
+    /// Regions and packed bytes of one rank.
+    regions: u64,
+    bytes: u64,
+    /// Each way's, in the order of [`Way::ALL`].
+    taken: [Vec<Taken>; 3],
+}
+
+impl Row {
+    pub(crate) fn new(pattern: &Pattern) -> Self {
+        let lists = (pattern.lists)(0);
+        let regions = lists.iter().map(client::Regions::count).sum();
+        let bytes = lists.iter().map(client::Regions::bytes).sum();
+        Self { name: pattern.name, seed: pattern.seed, regions, bytes, taken: Default::default() }
+    }
+
+    pub(crate) fn note(&mut self, way: Way, taken: Taken) {
+        self.taken[way as usize].push(taken);
+    }
+
+    /// Milliseconds, in the middle.
+    fn time_ms(&self, way: Way, step: usize) -> f64 {
+        median(self.taken[way as usize].iter().map(|taken| taken.times[step].as_secs_f64() * 1e3))
+    }
+
+    /// How many times as long as with lists.
+    fn ratio(&self, way: Way, step: usize) -> f64 {
+        let lists = &self.taken[Way::List as usize];
+        let rounds = self.taken[way as usize].iter().zip(lists);
+        median(
+            rounds
+                .map(|(way, list)| way.times[step].as_secs_f64() / list.times[step].as_secs_f64()),
+        )
+    }
+
+    /// The same of the time of the processors.
+    fn processor_ratio(&self, way: Way, step: usize) -> f64 {
+        let lists = &self.taken[Way::List as usize];
+        let rounds = self.taken[way as usize].iter().zip(lists);
+        median(rounds.map(|(way, list)| {
+            way.processor[step].as_secs_f64() / list.processor[step].as_secs_f64()
+        }))
+    }
+
+    /// Of one rank.
+    fn requests(&self, way: Way, step: usize) -> u64 {
+        self.taken[way as usize].first().map_or(0, |taken| taken.requests[step])
+    }
+}
+
+pub(crate) fn print(rows: &[Row]) {
+    println!(
+        "4 ranks at once; milliseconds until all have done, medians; requests of one rank; ratios: how \
+         many times as long as with lists, by the clock and by the processors, beside those of the seed"
+    );
+    println!(
+        "{:<13} {:<5} {:>8} {:>7} | {:>8} {:>7} {:>6} | {:>9} {:>9} {:>8} | {:>8} {:>8} | {:>8} {:>8} | {:<13}",
+        "pattern",
+        "",
+        "regions",
+        "bytes",
+        "requests",
+        "",
+        "",
+        "ms",
+        "",
+        "",
+        "single",
+        "sieve",
+        "cpu:",
+        "",
+        "seed"
+    );
+    println!(
+        "{:<13} {:<5} {:>8} {:>7} | {:>8} {:>7} {:>6} | {:>9} {:>9} {:>8} | {:>8} {:>8} | {:>8} {:>8} |",
+        "",
+        "",
+        "",
+        "each",
+        "single",
+        "sieve",
+        "list",
+        "single",
+        "sieve",
+        "list",
+        "/ list",
+        "/ list",
+        "single",
+        "sieve"
+    );
+    for row in rows {
+        for (step, name) in STEPS.iter().enumerate() {
+            let [single, sieve, list] = Way::ALL.map(|way| row.requests(way, step));
+            let times = Way::ALL.map(|way| row.time_ms(way, step));
+            println!(
+                "{:<13} {name:<5} {:>8} {:>7} | {single:>8} {sieve:>7} {list:>6} | {:>9.2} {:>9.2} \
+                 {:>8.2} | {:>8.1} {:>8.2} | {:>8.1} {:>8.2} | {:<13}",
+                row.name,
+                row.regions,
+                row.bytes / row.regions,
+                times[0],
+                times[1],
+                times[2],
+                row.ratio(Way::Single, step),
+                row.ratio(Way::Sieve, step),
+                row.processor_ratio(Way::Single, step),
+                row.processor_ratio(Way::Sieve, step),
+                row.seed[step],
+            );
+        }
+    }
+    for row in rows.iter().filter(|row| row.name.starts_with("BTIO")) {
+        let both = |way| row.requests(way, 0) + row.requests(way, 1);
+        let [single, sieve, list] = Way::ALL.map(both);
+        println!(
+            "{}, requests of one rank to write and read: {single}, {sieve}, {list} \
+             (the seed: 163840, 82040, 1360)",
+            row.name
+        );
+    }
+}
+
+/// Writes `lists.json` into `folder`.
+pub(crate) fn write(rows: &[Row], folder: impl AsRef<Path>) {
+    let path = folder.as_ref().join("lists.json");
+    std::fs::write(&path, json(rows)).expect("the target directory takes files");
+    println!("{}", path.display());
+}
+
+fn json(rows: &[Row]) -> String {
+    let lines = rows.iter().flat_map(|row| {
+        STEPS.iter().enumerate().map(move |(step, name)| {
+            let [single, sieve, list] = Way::ALL.map(|way| row.requests(way, step));
+            let times = Way::ALL.map(|way| row.time_ms(way, step));
+            format!(
+                "  {{\"pattern\": \"{}\", \"step\": \"{name}\", \"regions\": {}, \"bytes\": {}, \
+                 \"requests\": [{single}, {sieve}, {list}], \"ms\": [{:.3}, {:.3}, {:.3}], \
+                 \"single_to_list\": {:.3}, \"sieve_to_list\": {:.3}, \
+                 \"cpu_single_to_list\": {:.3}, \"cpu_sieve_to_list\": {:.3}}}",
+                row.name,
+                row.regions,
+                row.bytes,
+                times[0],
+                times[1],
+                times[2],
+                row.ratio(Way::Single, step),
+                row.ratio(Way::Sieve, step),
+                row.processor_ratio(Way::Single, step),
+                row.processor_ratio(Way::Sieve, step),
+            )
+        })
+    });
+    format!("[\n{}\n]\n", lines.collect::<Vec<_>>().join(",\n"))
+}

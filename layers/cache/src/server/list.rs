@@ -1,0 +1,134 @@
+//! Several parts of one stripe in one request (list I/O).
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use blockio::{BLOCK_SIZE, Life, blocks_of};
+use bytes::Bytes;
+use runtime::Undelivered;
+
+use super::lines::Found;
+use super::read::{DAMAGES_MAX, MISSING_MAX};
+use super::{Server, count};
+use crate::extents::Extents;
+use crate::line::Line;
+use crate::protocol::{Error, Extent, PARTS_MAX, ReadList, WriteList};
+
+impl Server {
+    /// Answers [`ReadList`], if all of it is here.
+    pub(super) fn read_list_at_once(
+        &self,
+        request: &ReadList,
+    ) -> Option<Result<Vec<Bytes>, Error>> {
+        let ranges = self.ranges(request).ok()?;
+        match self.look(request, &ranges) {
+            Found::Whole(parts) => {
+                count(&self.counters.hits);
+                Some(Ok(parts))
+            }
+            Found::Damaged(_) | Found::Missing => None,
+        }
+    }
+
+    /// Answers [`ReadList`]. What is not here is read in as many pieces as cost least.
+    pub(super) async fn read_list(self: &Rc<Self>, request: ReadList) -> Result<Vec<Bytes>, Error> {
+        let ranges = self.ranges(&request)?;
+        let stripe = request.stripe;
+        let (mut missing, mut damages) = (0, 0);
+        let mut is_hit = true;
+        loop {
+            match self.look(&request, &ranges) {
+                Found::Whole(parts) => {
+                    if is_hit {
+                        count(&self.counters.hits);
+                    }
+                    return Ok(parts);
+                }
+                Found::Damaged(block) => {
+                    damages += 1;
+                    if damages == DAMAGES_MAX {
+                        return Err(Error::Corrupt { stripe, block });
+                    }
+                }
+                Found::Missing if missing == MISSING_MAX => return Err(Undelivered::Busy.into()),
+                Found::Missing => {
+                    missing += 1;
+                    let plan = |gaps: &Extents| self.plan(gaps, &ranges);
+                    is_hit &= !self.fill(stripe, &ranges, plan).await?;
+                }
+            }
+        }
+    }
+
+    fn look(&self, request: &ReadList, ranges: &[Range<u32>]) -> Found<Vec<Bytes>> {
+        let ReadList { stripe, extents, expect } = request;
+        let mut lines = self.lines.borrow_mut();
+        lines.read_list(*stripe, (extents, ranges), expect, self.context.pool())
+    }
+
+    /// What to read of that which a line lacks, if `wanted` is asked for.
+    fn plan(&self, gaps: &Extents, wanted: &[Range<u32>]) -> Vec<Range<u32>> {
+        let mut missing = Extents::default();
+        for range in wanted {
+            missing.insert_all(&gaps.intersection(range));
+        }
+        self.costs.borrow_mut().plan(missing.iter())
+    }
+
+    /// The blocks of the parts of a request that can be answered.
+    fn ranges(&self, request: &ReadList) -> Result<Vec<Range<u32>>, Error> {
+        let ReadList { stripe, extents, expect } = request;
+        let mut end = 0;
+        for &Extent { offset, length } in extents {
+            let range = self.range(*stripe, offset, u64::from(length))?;
+            if range.is_empty() || range.start < end {
+                return Err(Error::OutOfRange { stripe: *stripe, offset, length });
+            }
+            end = range.end;
+        }
+        let ranges = blocks_of(extents);
+        let blocks: usize = ranges.iter().map(|range| range.len() / BLOCK_SIZE).sum();
+        let fits = expect.is_empty() || expect.len() == blocks;
+        if fits && !extents.is_empty() && extents.len() <= PARTS_MAX {
+            return Ok(ranges);
+        }
+        Err(Error::OutOfRange { stripe: *stripe, offset: 0, length: end })
+    }
+
+    /// Answers [`WriteList`], if there is room.
+    pub(super) fn write_list_at_once(
+        self: &Rc<Self>,
+        request: &WriteList,
+    ) -> Option<Result<Life, Error>> {
+        let WriteList { stripe, parts } = request;
+        self.check_parts(request).ok()?;
+        if self.is_fragmented(*stripe) {
+            return None;
+        }
+        let (pool, now) = (self.context.pool(), self.context.now());
+        if !self.try_change(*stripe, |line| line.write_list(parts, pool, now)) {
+            return None;
+        }
+        self.note_dirty();
+        Some(Ok(self.life(*stripe)))
+    }
+
+    /// Answers [`WriteList`].
+    pub(super) async fn write_list(self: &Rc<Self>, request: WriteList) -> Result<Life, Error> {
+        self.check_parts(&request)?;
+        let WriteList { stripe, parts } = request;
+        let change =
+            |line: &mut Line| line.write_list(&parts, self.context.pool(), self.context.now());
+        self.change(stripe, change).await
+    }
+
+    fn check_parts(&self, request: &WriteList) -> Result<(), Error> {
+        let WriteList { stripe, parts } = request;
+        if parts.is_empty() || parts.len() > PARTS_MAX {
+            return Err(Error::OutOfRange { stripe: *stripe, offset: 0, length: 0 });
+        }
+        let mut ranges =
+            parts.iter().map(|part| self.range(*stripe, part.offset, part.data.len() as u64));
+        ranges.try_for_each(|range| range.map(drop))
+    }
+}

@@ -1,0 +1,136 @@
+//! Appending: the file's node knows where the file ends, and lets one append at a time take that place.
+//!
+//! An append is done once. What came of the last ones is remembered here, in memory: an append is not
+//! durable when it is answered, and a node that has restarted may have lost it or not. So a client that
+//! sends one again names the lease that it had here the first time: a node that does not know that lease
+//! any more cannot tell, and says so.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use meta::attributes::access;
+use runtime::protocol::Undelivered;
+use runtime::sync::KeyedLock;
+
+use super::FileServer;
+use super::write::Purpose;
+use crate::protocol::{Append, Appended, CallId, Error, TRANSFER_MAX};
+use crate::rules;
+
+/// Appends of one node of which it is remembered what came of them, at most.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Clients of which it is remembered which appends were forgotten; past it nothing is known of any.
+const CLIENTS_MAX: usize = 4096;
+
+/// The last appends of a node.
+#[derive(Debug, Default)]
+pub(super) struct Appends {
+    /// Those under way: a second copy of one waits for the first.
+    running: KeyedLock<CallId>,
+    done: RefCell<Done>,
+}
+
+/// What came of them, oldest first.
+#[derive(Debug, Default)]
+struct Done {
+    answers: BTreeMap<CallId, Result<Appended, Error>>,
+    order: VecDeque<CallId>,
+    /// The latest call of each client that is not remembered any more.
+    forgotten: BTreeMap<u64, u64>,
+    /// There were too many clients.
+    has_lost_count: bool,
+}
+
+impl Done {
+    fn keep(&mut self, call: CallId, answer: Result<Appended, Error>) {
+        if self.answers.insert(call, answer).is_none() {
+            self.order.push_back(call);
+        }
+        if self.order.len() <= REMEMBERED_MAX {
+            return;
+        }
+        let Some(oldest) = self.order.pop_front() else { return };
+        self.answers.remove(&oldest);
+        let latest = self.forgotten.entry(oldest.client).or_default();
+        *latest = oldest.number.max(*latest);
+        if self.forgotten.len() > CLIENTS_MAX {
+            self.forgotten.clear();
+            self.has_lost_count = true;
+        }
+    }
+
+    /// Can it be that the call was done, and that this is forgotten?
+    fn may_have_forgotten(&self, call: CallId) -> bool {
+        let latest = self.forgotten.get(&call.client);
+        self.has_lost_count || latest.is_some_and(|&latest| call.number <= latest)
+    }
+}
+
+impl FileServer {
+    pub(super) async fn append(self: &Rc<Self>, request: Append) -> Result<Appended, Error> {
+        let call = request.call;
+        let _alone = self.appends.running.exclusive(call).await;
+        if let Some(answer) = self.appends.done.borrow().answers.get(&call) {
+            return *answer;
+        }
+        if let Some(lease) = request.sent_under {
+            let is_lost = self.appends.done.borrow().may_have_forgotten(call);
+            if is_lost || !self.knows_lease(call.client, lease) {
+                return Err(Undelivered::Lost.into());
+            }
+        }
+        let mut appended = self.append_once(&request).await;
+        if appended == Err(Error::Damaged {}) {
+            Box::pin(self.look_for_loss(request.file)).await;
+            appended = Box::pin(self.append_once(&request)).await;
+        }
+        if appended.is_ok() {
+            self.appends.done.borrow_mut().keep(call, appended);
+        }
+        appended
+    }
+
+    async fn append_once(&self, request: &Append) -> Result<Appended, Error> {
+        let Append { who, file, data, .. } = request;
+        let length: usize = data.iter().map(Bytes::len).sum();
+        if length > TRANSFER_MAX as usize {
+            return Err(Error::Invalid {});
+        }
+        // Nobody else may lengthen the file meanwhile, nor see a part of this.
+        let _alone = self.files.exclusive(file.ino).await;
+        let before = self.attributes(*file).await?;
+        rules::check_transfer(who, &before, access::WRITE)?;
+        let offset = before.size;
+        rules::check_range(offset, length as u64)?;
+        if length == 0 {
+            return Ok(Appended { offset, written: self.unchanged(before).await? });
+        }
+        let written = self.write_locked(who, &before, offset, data.clone(), Purpose::Data).await?;
+        Ok(Appended { offset, written })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_is_known_to_be_forgotten() {
+        let mut done = Done::default();
+        let call = |number| CallId { client: number % 2, number };
+        for number in 0..REMEMBERED_MAX as u64 + 10 {
+            done.keep(call(number), Err(Error::NoSpace {}));
+        }
+        assert_eq!(done.answers.len(), REMEMBERED_MAX);
+        assert!(done.may_have_forgotten(call(9)) && !done.answers.contains_key(&call(9)));
+        assert!(!done.may_have_forgotten(call(10)) && done.answers.contains_key(&call(10)));
+        for client in 100..100 + 2 * (CLIENTS_MAX + REMEMBERED_MAX) as u64 {
+            done.keep(CallId { client, number: 1 }, Err(Error::NoSpace {}));
+        }
+        assert!(done.forgotten.len() <= CLIENTS_MAX);
+        assert!(done.may_have_forgotten(CallId { client: 100, number: 1 }));
+    }
+}

@@ -1,0 +1,246 @@
+//! Bringing the pieces of some chunks from the cache.
+
+use std::ops::Range;
+
+use blockio::protocol::Extent;
+use blockio::{Answer, blocks_of};
+use bytes::Bytes;
+use futures::future::try_join_all;
+use meta::protocol::{BlockRun, Chunk};
+use runtime::protocol::Undelivered;
+
+use super::{FileServer, Group, Piece};
+use crate::protocol::Error;
+
+const BLOCK: usize = blockio::BLOCK_SIZE;
+
+/// Some bytes of the window, packed at `position`.
+pub(super) enum Part<'a> {
+    /// So many zeros.
+    Hole { position: usize, length: usize },
+    /// These of some bytes.
+    Data { position: usize, bytes: &'a Bytes, range: Range<usize> },
+}
+
+/// What is wanted of one stripe.
+struct Wanted<'a> {
+    stripe: u64,
+    /// The runs of the chunk in it that are concerned, and where they begin in the stripe; in that order.
+    runs: Vec<(u32, &'a BlockRun)>,
+    /// In order, without overlap.
+    extents: Vec<Extent>,
+    /// Which bytes of the extents go where.
+    places: Vec<Place>,
+}
+
+/// `length` bytes from `offset` of a stripe are packed at `position`.
+type Raw = (u32, u32, usize);
+
+/// `length` bytes of an extent from its byte `skip` on are packed at `position`.
+#[derive(Clone, Copy)]
+struct Place {
+    extent: usize,
+    skip: usize,
+    length: usize,
+    position: usize,
+}
+
+/// The bytes of a [`Wanted`], here or on their way.
+enum Source {
+    /// All from this byte of the stripe on.
+    Here(u32, Bytes),
+    Coming(Answer<Vec<Bytes>>),
+}
+
+impl<'a> Wanted<'a> {
+    /// Of `raw`, all in `runs`.
+    fn new(stripe: u64, mut runs: Vec<(u32, &'a BlockRun)>, mut raw: Vec<Raw>) -> Self {
+        runs.sort_unstable_by_key(|&(start, _)| start);
+        if !raw.is_sorted_by_key(|&(offset, ..)| offset) {
+            raw.sort_by_key(|&(offset, ..)| offset);
+        }
+        let mut extents: Vec<Extent> = Vec::with_capacity(raw.len());
+        let mut places = Vec::with_capacity(raw.len());
+        for (offset, length, position) in raw {
+            match extents.last_mut() {
+                Some(last) if offset <= last.offset + last.length => {
+                    last.length = last.length.max(offset + length - last.offset);
+                }
+                _ => extents.push(Extent { offset, length }),
+            }
+            let extent = extents.len() - 1;
+            let skip = (offset - extents[extent].offset) as usize;
+            places.push(Place { extent, skip, length: length as usize, position });
+        }
+        Self { stripe, runs, extents, places }
+    }
+
+    /// The checksums of blocks of the stripe, all of which belong to the chunk.
+    fn checksums(&self, blocks: &[Range<u32>]) -> Vec<u32> {
+        let mut checksums = Vec::new();
+        for range in blocks {
+            for &(start, run) in &self.runs {
+                let end = start + run.count() * BLOCK as u32;
+                let (from, to) = (range.start.max(start), range.end.min(end));
+                if from < to {
+                    let block = |byte: u32| (byte - start) as usize / BLOCK;
+                    checksums.extend_from_slice(&run.checksums[block(from)..block(to)]);
+                }
+            }
+        }
+        checksums
+    }
+
+    /// All blocks from the first to the last, if they are of one run.
+    fn hull(&self) -> Option<Range<u32>> {
+        let (first, last) = (self.extents.first()?, self.extents.last()?);
+        let block = BLOCK as u32;
+        let hull =
+            first.offset / block * block..(last.offset + last.length).next_multiple_of(block);
+        (self.runs.len() == 1).then_some(hull)
+    }
+}
+
+impl FileServer {
+    /// Brings the pieces of `groups`, whose chunks are in the states `chunks`, and which the caller holds.
+    pub(super) async fn gather(
+        &self,
+        groups: &[Group],
+        chunks: &[Chunk],
+        mut each: impl FnMut(Part<'_>),
+    ) -> Result<(), Error> {
+        let mut coming = Vec::new();
+        for (group, chunk) in groups.iter().zip(chunks) {
+            for wanted in self.wanted(&group.sorted(), chunk, &mut each) {
+                match self.begin(&wanted) {
+                    Source::Here(start, bytes) => {
+                        let base = |extent: &Extent| (extent.offset - start) as usize;
+                        let bases: Vec<usize> = wanted.extents.iter().map(base).collect();
+                        hand_on(&wanted, |extent| Some((&bytes, bases[extent])), &mut each)?;
+                    }
+                    Source::Coming(answer) => coming.push(async move {
+                        let parts = answer.await?;
+                        Ok::<_, Error>((wanted, parts))
+                    }),
+                }
+            }
+        }
+        for (wanted, parts) in try_join_all(coming).await? {
+            hand_on_parts(&wanted, &parts, &mut each)?;
+        }
+        Ok(())
+    }
+
+    /// What `pieces` want of each stripe; holes are handed on.
+    fn wanted<'a>(
+        &self,
+        pieces: &[Piece],
+        chunk: &'a Chunk,
+        each: &mut impl FnMut(Part<'_>),
+    ) -> Vec<Wanted<'a>> {
+        let first_byte = |run: &BlockRun| usize::from(run.at) * BLOCK;
+        let last_byte = |run: &BlockRun| run.end() as usize * BLOCK;
+        // Of each run: its stripe, where it begins there, and what is wanted of it.
+        let places = chunk.runs.iter().map(|run| self.geometry.block(run.start));
+        let mut runs: Vec<(u64, u32, Vec<Raw>)> =
+            places.map(|(stripe, start)| (stripe, start, Vec::new())).collect();
+        let mut first = 0;
+        for piece in pieces {
+            while chunk.runs.get(first).is_some_and(|run| last_byte(run) <= piece.from) {
+                first += 1;
+            }
+            let mut at = piece.from;
+            let mut hole = |at: usize, to: usize| {
+                if at < to {
+                    let position = piece.position + (at - piece.from);
+                    each(Part::Hole { position, length: to - at });
+                }
+            };
+            for (run, (_, start, raw)) in chunk.runs[first..].iter().zip(&mut runs[first..]) {
+                let from = first_byte(run).max(at);
+                let to = last_byte(run).min(piece.end());
+                if from >= to {
+                    break;
+                }
+                hole(at, from);
+                let offset = *start + (from - first_byte(run)) as u32;
+                raw.push((offset, (to - from) as u32, piece.position + (from - piece.from)));
+                at = to;
+            }
+            hole(at, piece.end());
+        }
+        by_stripe(chunk, runs)
+    }
+
+    /// Takes what is on this thread, with all that lies between; asks for the parts otherwise.
+    fn begin(&self, wanted: &Wanted<'_>) -> Source {
+        if let Some(hull) = wanted.hull() {
+            let expect = wanted.checksums(std::slice::from_ref(&hull));
+            let length = hull.end - hull.start;
+            if let Some(bytes) =
+                self.stripes.read_at_once(wanted.stripe, hull.start, length, &expect)
+            {
+                return Source::Here(hull.start, bytes);
+            }
+        }
+        let expect = wanted.checksums(&blocks_of(&wanted.extents));
+        let reading = self.stripes.read_list(wanted.stripe, wanted.extents.clone(), expect);
+        Source::Coming(reading)
+    }
+}
+
+/// A stripe, runs in it with where they begin there, and what is wanted of them.
+type OfStripe<'a> = (u64, Vec<(u32, &'a BlockRun)>, Vec<Raw>);
+
+/// What is wanted of the runs of `chunk`, stripe by stripe.
+fn by_stripe(chunk: &Chunk, runs: Vec<(u64, u32, Vec<Raw>)>) -> Vec<Wanted<'_>> {
+    let mut stripes: Vec<OfStripe<'_>> = Vec::with_capacity(1);
+    for (run, (stripe, start, raw)) in chunk.runs.iter().zip(runs) {
+        if raw.is_empty() {
+            continue;
+        }
+        match stripes.iter_mut().find(|(known, ..)| *known == stripe) {
+            Some((_, runs, all)) => {
+                runs.push((start, run));
+                all.extend(raw);
+            }
+            None => stripes.push((stripe, vec![(start, run)], raw)),
+        }
+    }
+    stripes.into_iter().map(|(stripe, runs, raw)| Wanted::new(stripe, runs, raw)).collect()
+}
+
+/// Hands on each place of `wanted`; `find` tells in which bytes, and where in them, an extent begins.
+fn hand_on<'b>(
+    wanted: &Wanted<'_>,
+    find: impl Fn(usize) -> Option<(&'b Bytes, usize)>,
+    each: &mut impl FnMut(Part<'_>),
+) -> Result<(), Error> {
+    for &Place { extent, skip, length, position } in &wanted.places {
+        let (bytes, base) = find(extent).ok_or(Undelivered::Garbled)?;
+        let range = base + skip..base + skip + length;
+        if range.end > bytes.len() {
+            return Err(Undelivered::Garbled.into());
+        }
+        each(Part::Data { position, bytes, range });
+    }
+    Ok(())
+}
+
+/// As [`hand_on`], of a piece for each extent, or of all in one.
+fn hand_on_parts(
+    wanted: &Wanted<'_>,
+    parts: &[Bytes],
+    each: &mut impl FnMut(Part<'_>),
+) -> Result<(), Error> {
+    if let [packed] = parts {
+        let mut bases = Vec::with_capacity(wanted.extents.len());
+        let mut next = 0;
+        for extent in &wanted.extents {
+            bases.push(next);
+            next += extent.length as usize;
+        }
+        return hand_on(wanted, |extent| Some((packed, bases[extent])), each);
+    }
+    hand_on(wanted, |extent| Some((parts.get(extent)?, 0)), each)
+}

@@ -1,0 +1,245 @@
+//! Writing a window of a list.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use meta::attributes::access;
+use meta::protocol::Chunk;
+use runtime::protocol::Undelivered;
+
+use super::super::FileServer;
+use super::super::write::{Purpose, Span, Written};
+use super::gather::Part;
+use super::{CHUNKS_MAX, Group, Piece, split, window};
+use crate::pieces::Pieces;
+use crate::protocol::{Attributes, Error, Handle, Verified, WriteList};
+use crate::rules;
+
+const BLOCK: usize = blockio::BLOCK_SIZE;
+
+/// What a group has of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cover {
+    Nothing,
+    /// All of it, by the piece of this number and no other.
+    Whole(usize),
+    /// It is put together, in the place of this number; with its old bytes round the new ones, or not.
+    Built {
+        place: usize,
+        needs_old: bool,
+    },
+}
+
+impl FileServer {
+    pub(in super::super) async fn write_list(
+        self: &Rc<Self>,
+        request: WriteList,
+    ) -> Result<Verified, Error> {
+        let mut written = self.write_list_once(&request).await;
+        if written == Err(Error::Damaged {}) {
+            self.look_for_loss(request.file).await;
+            written = self.write_list_once(&request).await;
+        }
+        self.make_durable(request.file, written?, request.durable).await
+    }
+
+    async fn write_list_once(&self, request: &WriteList) -> Result<Verified, Error> {
+        let &WriteList { ref who, file, ref regions, skip, ref data, durable: _ } = request;
+        let window = window(regions, skip, data.len())?;
+        let _writing = self.files.shared(file.ino).await;
+        let before = self.attributes(file).await?;
+        rules::check_transfer(who, &before, access::WRITE)?;
+        rules::check_range(regions.end(), 0)?;
+        let chunk_size = u64::from(self.geometry.stripe_size);
+        let groups = split(regions.walk(window), skip, chunk_size, u64::MAX);
+        let mut first: Option<Verified> = None;
+        let mut last = None;
+        for step in groups.chunks(CHUNKS_MAX) {
+            let written = self.write_groups(request, &before, step).await?;
+            // Another verifier: what was written before that one is lost.
+            let first = first.get_or_insert(written);
+            if first.write_verifier != written.write_verifier {
+                return Err(Error::LostWrites {});
+            }
+            last = Some(written);
+        }
+        match last {
+            Some(written) => Ok(written),
+            None => self.unchanged(before).await,
+        }
+    }
+
+    /// Writes what `groups` have of some chunks, and installs it at once.
+    async fn write_groups(
+        &self,
+        request: &WriteList,
+        before: &Attributes,
+        groups: &[Group],
+    ) -> Result<Verified, Error> {
+        let file = request.file;
+        // In ascending order, so that two writers never wait for each other.
+        let mut held = Vec::with_capacity(groups.len());
+        for group in groups {
+            held.push(self.chunks.exclusive((file.ino, group.index)).await);
+        }
+        let chunks = self.maps(file, groups).await?;
+        let parts = groups
+            .iter()
+            .zip(chunks)
+            .map(|(group, old)| self.write_group(file, group, old, &request.data));
+        let parts = join_all(parts).await;
+        self.install(&request.who, before, parts).await
+    }
+
+    async fn write_group(
+        &self,
+        file: Handle,
+        group: &Group,
+        old: Chunk,
+        data: &Bytes,
+    ) -> Result<Written, Error> {
+        let spans = self.spans(group, &old, data).await?;
+        let to = group.pieces.iter().map(Piece::end).max().unwrap_or(0);
+        self.write_spans((file, group.index), old, spans, to, Purpose::Data).await
+    }
+
+    /// The blocks that `group` touches, with all of their new content. What lies in one piece is not copied.
+    async fn spans(&self, group: &Group, old: &Chunk, data: &Bytes) -> Result<Vec<Span>, Error> {
+        let blocks = self.geometry.blocks_per_stripe() as usize;
+        let (covers, places) = covers(group, blocks);
+        let mut built = Bytes::new();
+        if places > 0 {
+            let pool = self.context.pool();
+            let mut buffer = pool.take(places * BLOCK).ok_or(Undelivered::Busy)?;
+            self.fetch_old(group.index, old, &covers, &mut buffer).await?;
+            let mut copied = 0;
+            for piece in &group.pieces {
+                copied += overlay(piece, &covers, data, &mut buffer);
+            }
+            pool.count_copy(copied);
+            built = buffer.freeze();
+        }
+        Ok(cut_spans(group, &covers, &built, data))
+    }
+
+    /// Puts the old bytes of the blocks that need them into their places.
+    async fn fetch_old(
+        &self,
+        index: u64,
+        old: &Chunk,
+        covers: &[Cover],
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (block, cover) in covers.iter().enumerate() {
+            let &Cover::Built { place, needs_old: true } = cover else { continue };
+            let (from, position) = (block * BLOCK, place * BLOCK);
+            match pieces.last_mut() {
+                Some(last) if last.end() == from && last.position + last.length == position => {
+                    last.length += BLOCK;
+                }
+                _ => pieces.push(Piece { from, length: BLOCK, position }),
+            }
+        }
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let mut copied = 0;
+        let wanted = Group { index, pieces, is_sorted: true };
+        let take = |part: Part<'_>| match part {
+            Part::Hole { position, length } => buffer[position..position + length].fill(0),
+            Part::Data { position, bytes, range } => {
+                copied += range.len();
+                buffer[position..position + range.len()].copy_from_slice(&bytes[range]);
+            }
+        };
+        self.gather(std::slice::from_ref(&wanted), std::slice::from_ref(old), take).await?;
+        self.context.pool().count_copy(copied);
+        Ok(())
+    }
+}
+
+/// What `group` has of each block of its chunk, and how many of them have to be put together.
+fn covers(group: &Group, blocks: usize) -> (Vec<Cover>, usize) {
+    let mut bytes = vec![0; blocks];
+    let mut covers = vec![Cover::Nothing; blocks];
+    for (number, piece) in group.pieces.iter().enumerate() {
+        for block in piece.from / BLOCK..piece.end().div_ceil(BLOCK) {
+            let (from, to) = (piece.from.max(block * BLOCK), piece.end().min((block + 1) * BLOCK));
+            let is_first = bytes[block] == 0;
+            bytes[block] += to - from;
+            // Its place comes later.
+            covers[block] = match covers[block] {
+                Cover::Nothing if is_first && to - from == BLOCK => Cover::Whole(number),
+                // An earlier or later piece has all of it: no old byte stays.
+                Cover::Whole(_) | Cover::Built { needs_old: false, .. } => {
+                    Cover::Built { place: 0, needs_old: false }
+                }
+                _ => Cover::Built { place: 0, needs_old: to - from < BLOCK },
+            };
+        }
+    }
+    let mut places = 0;
+    for (cover, &bytes) in covers.iter_mut().zip(&bytes) {
+        if let Cover::Built { place, needs_old } = cover {
+            *place = places;
+            places += 1;
+            // Pieces that do not overlap fill the block if they are as long.
+            *needs_old &= !(group.is_sorted && bytes == BLOCK);
+        }
+    }
+    (covers, places)
+}
+
+/// Copies a piece over the blocks in `buffer` that it touches. Returns how many bytes.
+fn overlay(piece: &Piece, covers: &[Cover], data: &Bytes, buffer: &mut [u8]) -> usize {
+    let mut copied = 0;
+    let first = piece.from / BLOCK;
+    for (block, cover) in (first..piece.end().div_ceil(BLOCK)).zip(&covers[first..]) {
+        let Cover::Built { place, .. } = cover else { continue };
+        let (from, to) = (piece.from.max(block * BLOCK), piece.end().min((block + 1) * BLOCK));
+        let at = place * BLOCK + (from - block * BLOCK);
+        let source = piece.position + (from - piece.from);
+        buffer[at..at + (to - from)].copy_from_slice(&data[source..source + (to - from)]);
+        copied += to - from;
+    }
+    copied
+}
+
+/// The touched blocks in rows, as slices of what was put together and of the packed bytes; neighbours in
+/// both become one slice.
+fn cut_spans(group: &Group, covers: &[Cover], built: &Bytes, data: &Bytes) -> Vec<Span> {
+    /// Which bytes: of `built`, or of `data`.
+    type Slice = (bool, std::ops::Range<usize>);
+    let mut rows: Vec<(usize, Vec<Slice>)> = Vec::new();
+    let mut is_open = false;
+    for (block, cover) in covers.iter().enumerate() {
+        let (is_built, from) = match *cover {
+            Cover::Nothing => {
+                is_open = false;
+                continue;
+            }
+            Cover::Built { place, .. } => (true, place * BLOCK),
+            Cover::Whole(number) => {
+                let piece = &group.pieces[number];
+                (false, piece.position + (block * BLOCK - piece.from))
+            }
+        };
+        if !std::mem::replace(&mut is_open, true) {
+            rows.push((block, Vec::new()));
+        }
+        let Some((_, slices)) = rows.last_mut() else { continue };
+        match slices.last_mut() {
+            Some((kind, last)) if *kind == is_built && last.end == from => last.end += BLOCK,
+            _ => slices.push((is_built, from..from + BLOCK)),
+        }
+    }
+    let bytes =
+        |(is_built, range): Slice| if is_built { built.slice(range) } else { data.slice(range) };
+    let span = |(first, slices): (usize, Vec<Slice>)| Span {
+        first,
+        whole: Pieces::new(slices.into_iter().map(bytes).collect()),
+    };
+    rows.into_iter().map(span).collect()
+}
