@@ -18,6 +18,7 @@ const NEEDS: &[needs::Need] = &[
     needs::PJDFSTEST,
     needs::FSX,
     needs::PYTHON,
+    needs::LIBFABRIC,
 ];
 
 const FORMAT: &str = "cargo fmt --all --check";

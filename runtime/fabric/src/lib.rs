@@ -1,0 +1,16 @@
+//! Messages and bulk data between processes over libfabric: RDMA where there is some, shared memory
+//! and TCP where not.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `sys` | the binding, made once from the headers; the library is loaded at run time |
+//! | [`link`] | the one safe wrapper: endpoint, addresses, completions, memory |
+//!
+//! Nothing needs libfabric to build or to start: without it, opening a [`link::Fabric`] is an error.
+
+mod error;
+pub mod link;
+mod shared_names;
+mod sys;
+
+pub use error::FabricError;
