@@ -19,4 +19,5 @@ pub use endpoint::{Completed, Completion, Fabric, PeerAddress};
 pub use memory::{Arena, Buffer, PAGE};
 pub use operations::{Piece, RemotePiece};
 pub use options::{Limits, Options, Provider};
+pub(crate) use regions::random;
 pub use regions::{Exposure, Owner};

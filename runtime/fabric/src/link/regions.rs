@@ -251,12 +251,17 @@ fn register(
 
 /// A key that a stranger does not guess.
 fn random_key() -> Result<u64, FabricError> {
+    // The highest bits stay clear: some providers keep them for themselves.
+    Ok(random()? >> 16)
+}
+
+/// A number that nobody guesses.
+pub(crate) fn random() -> Result<u64, FabricError> {
     let mut key = [0; 8];
     // SAFETY: fills the array, whose length is passed.
     let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
     if got != 8 {
         return Err(failed("getrandom", -libc::EIO));
     }
-    // The highest bits stay clear: some providers keep them for themselves.
-    Ok(u64::from_le_bytes(key) >> 16)
+    Ok(u64::from_le_bytes(key))
 }
