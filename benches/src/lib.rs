@@ -10,6 +10,7 @@
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
 //! | `checkpoint/` | checkpoints and restarts, against the host's file system and memory |
 //! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |
+//! | `transport/` | bytes between two processes: sockets, libfabric, and ours over it |
 //! | `replacement.rs`, `balance.rs` | policies of the cache, on traces; counts only |
 //!
 //! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and

@@ -43,9 +43,13 @@ fn the_other_process() {
         let _ = tell.send(());
     });
     let start = Instant::now();
+    let mut idle = 0;
     while ended.try_recv().is_err() && start.elapsed() < 2 * LIMIT {
         transport.poll().unwrap();
+        transport.wait(idle, Duration::from_millis(5));
+        idle += 1;
         while let Some(event) = transport.next_event() {
+            idle = 0;
             match event {
                 Event::Received { connection, head, bulk } => {
                     let bulk = if bulk.is_empty() { Vec::new() } else { vec![Part::Bytes(bulk)] };

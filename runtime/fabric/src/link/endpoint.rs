@@ -257,6 +257,9 @@ impl Fabric {
 
     /// Writes the local pieces one after the other to `remote`, and sends `immediate` along with
     /// the last byte. They complete as one.
+    ///
+    /// More pieces than [`Limits::pieces`] are several operations, and the number comes with the
+    /// last: only where the provider keeps their order it tells of all of them.
     pub fn write(
         &mut self,
         to: PeerAddress,

@@ -20,6 +20,8 @@ const SEGMENT_SIZES: [usize; 3] = [128, 1 << 10, 8 << 10];
 /// Pieces that are tried, and the bulk that is cut into them.
 const PIECES: [usize; 4] = [256 << 10, 512 << 10, 1 << 20, 4 << 20];
 const PIECED: usize = 4 << 20;
+/// The head of a message that [`answer_one`] answers; the number of a mechanism follows.
+pub const CALIBRATES: &[u8] = b"calibrate";
 /// Polls in vain before others may have the core.
 const POLLS_BEFORE_REST: u32 = 100;
 /// A measurement takes no longer.
@@ -53,7 +55,7 @@ pub fn answer(transport: &mut Transport) -> Result<(), FabricError> {
             (last, idle) = (now(), 0);
             match event {
                 Event::Received { connection, head, .. } => {
-                    transport.send(connection, head.slice(..1), Vec::new())?;
+                    answer_one(transport, connection, &head)?;
                 }
                 Event::Closed { .. } => return Ok(()),
                 Event::Opened { .. } => {}
@@ -63,6 +65,22 @@ pub fn answer(transport: &mut Transport) -> Result<(), FabricError> {
             return Ok(());
         }
     }
+}
+
+/// Answers one message, whose head ends in the number of a mechanism, by the same mechanism as far
+/// as a short message can: one that pays in one direction may cost more when both use it.
+pub fn answer_one(
+    transport: &mut Transport,
+    connection: ConnectionId,
+    head: &Bytes,
+) -> Result<(), FabricError> {
+    let asked = Mechanism::ALL.into_iter().find(|one| head.last() == Some(&(*one as u8)));
+    let same = asked.filter(|mechanism| !mechanism.is_rendezvous()).unwrap_or(Mechanism::Eager);
+    let before = transport.policy.forced;
+    transport.policy.forced = Forced { mechanism: Some(same), layout: None };
+    let sent = transport.send(connection, head.slice(..1), Vec::new());
+    transport.policy.forced = before;
+    sent
 }
 
 /// Polls go on at once for a while; then others may have the core, should they want it.
@@ -99,12 +117,27 @@ struct Run<'a> {
 impl Run<'_> {
     fn all(&mut self) -> Result<Costs, FabricError> {
         let mut costs = Costs::empty(self.transport.link().provider().name());
-        for mechanism in Mechanism::ALL {
-            let largest = self.how.largest;
-            for size in SIZES.into_iter().filter(|size| *size <= largest) {
-                let bytes = Bytes::from(vec![7; size]);
-                self.force(mechanism, Layout::Gather);
-                if let Some(cost) = self.time_of(mechanism, &[bytes])? {
+        let largest = self.how.largest;
+        for size in SIZES.into_iter().filter(|size| *size <= largest) {
+            let parts = [Bytes::from(vec![7; size])];
+            // In turn, so that what the machine does besides hits all alike.
+            let mut times: [Option<Vec<f64>>; 5] = [const { Some(Vec::new()) }; 5];
+            for round in 0..=self.how.rounds {
+                for (mechanism, times) in Mechanism::ALL.into_iter().zip(&mut times) {
+                    if times.is_none() {
+                        continue;
+                    }
+                    self.force(mechanism, Layout::Gather);
+                    let Some(time) = self.one(mechanism, &parts)? else {
+                        *times = None;
+                        continue;
+                    };
+                    // The first one finds cold memory, and makes registrations.
+                    times.iter_mut().filter(|_| round > 0).for_each(|times| times.push(time));
+                }
+            }
+            for (mechanism, times) in Mechanism::ALL.into_iter().zip(times) {
+                if let Some(cost) = times.and_then(lower_quartile) {
                     costs.add(mechanism, size, cost);
                 }
             }
@@ -118,41 +151,42 @@ impl Run<'_> {
         self.transport.policy.forced = Forced { mechanism: Some(mechanism), layout: Some(layout) };
     }
 
-    /// The lower quartile of the times of a round trip that `mechanism` carried there; `None` if it cannot.
+    /// What a round trip takes; `None` if `mechanism` could not carry it.
     fn time_of(
         &mut self,
         mechanism: Mechanism,
         parts: &[Bytes],
     ) -> Result<Option<f64>, FabricError> {
         let mut times = Vec::new();
-        // The first one finds cold memory, and makes registrations.
         for round in 0..=self.how.rounds {
-            let before = self.transport.counters().by_mechanism;
-            let time = self.round_trip(parts)?;
-            let after = self.transport.counters().by_mechanism;
-            // What is read counts at the receiver: nothing else was counted here.
-            let index = mechanism as usize;
-            let by_it = if mechanism == Mechanism::Read {
-                before == after
-            } else {
-                after[index] > before[index]
-            };
-            if !by_it {
-                return Ok(None);
-            }
-            if round > 0 {
-                times.push(time);
-            }
+            let Some(time) = self.one(mechanism, parts)? else { return Ok(None) };
+            times.extend((round > 0).then_some(time));
         }
-        times.sort_by(f64::total_cmp);
-        // What else the machine does only ever adds: the lower quartile.
-        Ok(times.get(times.len() / 4).copied())
+        Ok(lower_quartile(times))
+    }
+
+    /// One round trip that `mechanism` carried there; `None` if it cannot.
+    fn one(&mut self, mechanism: Mechanism, parts: &[Bytes]) -> Result<Option<f64>, FabricError> {
+        let before = self.transport.counters().by_mechanism;
+        let time = self.round_trip(parts)?;
+        let after = self.transport.counters().by_mechanism;
+        // What is read counts at the receiver: nothing else was counted here.
+        let index = mechanism as usize;
+        let by_it = if mechanism == Mechanism::Read {
+            before == after
+        } else {
+            after[index] > before[index]
+        };
+        Ok(by_it.then_some(time))
     }
 
     fn round_trip(&mut self, parts: &[Bytes]) -> Result<f64, FabricError> {
         let bulk = parts.iter().cloned().map(Part::Bytes).collect();
         let start = now();
-        self.transport.send(self.connection, Bytes::from_static(b"calibrate"), bulk)?;
+        let mut head = CALIBRATES.to_vec();
+        let forced = self.transport.policy.forced.mechanism.unwrap_or(Mechanism::Eager);
+        head.push(forced as u8);
+        self.transport.send(self.connection, head.into(), bulk)?;
         let mut idle = 0;
         loop {
             self.transport.poll()?;
@@ -210,6 +244,12 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// What else the machine does only ever adds.
+fn lower_quartile(mut times: Vec<f64>) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 4).copied()
 }
 
 fn lost(loss: &Loss) -> FabricError {

@@ -13,7 +13,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use calibrate::{Calibration, answer, calibrate, calibrate_alone};
+pub use calibrate::{CALIBRATES, Calibration, answer, answer_one, calibrate, calibrate_alone};
 pub use table::Costs;
 
 /// How a message moves.

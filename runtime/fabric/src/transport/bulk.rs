@@ -183,8 +183,11 @@ impl Transport {
             self.counters.violations += 1;
             return self.lose(number, Loss::Violation("segments that do not fit their message"));
         }
-        if let Some(open) = self.connections.get_mut(number) {
-            open.asks.push_back(ask);
+        let Some(open) = self.connections.get_mut(number) else { return Ok(()) };
+        open.asks.push_back(ask);
+        if open.asks.len() > usize::from(self.setup.credits) {
+            self.counters.violations += 1;
+            return self.lose(number, Loss::Violation("more messages than it has credits for"));
         }
         self.begin_asks(number)
     }
@@ -233,6 +236,7 @@ impl Transport {
         let Ok(transfer) = self.incoming.insert(incoming) else {
             return self.lose(number, Loss::Violation("more transfers than it has credits for"));
         };
+        self.asked.insert((number, theirs), transfer);
         if let Some(remote) = remote {
             self.control(number, Control::grant(theirs, transfer, remote));
             return self.pump(number);
@@ -439,14 +443,10 @@ impl Transport {
         theirs: u64,
         sum: u32,
     ) -> Result<(), FabricError> {
-        let numbers = self.incoming.numbers();
-        let asked = numbers.into_iter().find(|transfer| {
-            self.incoming.get(*transfer).is_some_and(|one| {
-                one.connection == number && one.ask.header.transfer == theirs && one.sum.is_none()
-            })
-        });
-        if let Some(transfer) = asked {
-            self.incoming.get_mut(transfer).into_iter().for_each(|one| one.sum = Some(sum));
+        if let Some(transfer) = self.asked.get(&(number, theirs)).copied()
+            && let Some(one) = self.incoming.get_mut(transfer).filter(|one| one.sum.is_none())
+        {
+            one.sum = Some(sum);
             return self.finish_in(transfer);
         }
         // It may still wait for memory.
@@ -474,6 +474,7 @@ impl Transport {
         }
         let Some(incoming) = self.incoming.remove(transfer) else { return Ok(()) };
         let Incoming { connection, ask, buffer, sum, .. } = incoming;
+        self.asked.remove(&(connection, ask.header.transfer));
         if sum.is_some_and(|sum| sum != crc_fast::checksum(Crc32Iscsi, buffer.bytes()) as u32) {
             self.counters.corrupt += 1;
             return self.lose(connection, Loss::Corrupt);
@@ -497,6 +498,7 @@ impl Transport {
                 self.incoming.remove(transfer);
             }
         }
+        self.asked.retain(|(connection, _), _| *connection != number);
         for transfer in self.outgoing.numbers() {
             if self.outgoing.get(transfer).is_some_and(|one| one.connection == number) {
                 self.outgoing.remove(transfer);

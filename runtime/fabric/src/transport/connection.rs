@@ -325,7 +325,8 @@ impl Transport {
     }
 
     /// As many receive buffers as all peers together may fill: a message costs its sender a credit,
-    /// and each may be followed by two frames that cost none.
+    /// and each may be followed by two frames that cost none. Where the provider's queue is shorter,
+    /// it holds back the senders itself (`FI_RM_ENABLED`).
     pub(super) fn post_receives(&mut self) -> Result<(), FabricError> {
         let each = 3 * usize::from(self.setup.credits) + 8;
         let most = (self.setup.link.operations / 2).min(self.link.limits().queue);

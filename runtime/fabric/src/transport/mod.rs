@@ -18,7 +18,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -71,7 +71,7 @@ pub struct Setup {
     pub check_bulk: bool,
     /// This process serves others: under heavy load they move the data.
     pub is_server: bool,
-    /// A peer that is not heard for so long is lost.
+    /// A peer that is not heard for so long is lost: so long a process may be without a poll.
     pub silence: Duration,
     /// The epoch of the node map.
     pub epoch: u64,
@@ -219,6 +219,8 @@ pub struct Transport {
     tickets: BTreeSet<[u8; TICKET_SIZE]>,
     pending: Slots<Pending>,
     incoming: Slots<Incoming>,
+    /// Those of `incoming` by connection and the sender's number.
+    asked: BTreeMap<(u64, u64), u64>,
     outgoing: Slots<Outgoing>,
     /// Transfers that have pieces to be moved.
     ready: VecDeque<Move>,
@@ -272,6 +274,7 @@ impl Transport {
             tickets: BTreeSet::new(),
             pending: Slots::new(setup.link.operations),
             incoming: Slots::new(TRANSFERS_MAX),
+            asked: BTreeMap::new(),
             outgoing: Slots::new(TRANSFERS_MAX),
             ready: VecDeque::new(),
             moving: 0,

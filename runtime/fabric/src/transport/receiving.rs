@@ -92,16 +92,24 @@ impl Transport {
             return Ok(None);
         }
         open.sequence_in = open.sequence_in.wrapping_add(1);
-        let slots = open.free_slots.saturating_add(header.slots);
-        let credits = open.credits.checked_add(header.credits);
-        if usize::from(slots) > open.their_slots.len().max(usize::from(open.free_slots)) {
-            self.counters.violations += 1;
-            self.lose(number, Loss::Violation("it gives back slots that were not used"))?;
+        if !self.take_credits(number, header)? {
             return Ok(None);
         }
-        open.free_slots = slots;
-        open.credits = credits.unwrap_or(u16::MAX);
         Ok(Some(number))
+    }
+
+    /// What the peer gives back; false if it is more than it had, which is the end.
+    fn take_credits(&mut self, number: u64, header: &Header) -> Result<bool, FabricError> {
+        let Some(open) = self.connections.get_mut(number) else { return Ok(false) };
+        let slots = open.free_slots.saturating_add(header.slots);
+        if usize::from(slots) > open.their_slots.len() {
+            self.counters.violations += 1;
+            self.lose(number, Loss::Violation("it gives back slots that were not used"))?;
+            return Ok(false);
+        }
+        open.free_slots = slots;
+        open.credits = open.credits.saturating_add(header.credits);
+        Ok(true)
     }
 
     fn take_frame(
@@ -150,7 +158,9 @@ impl Transport {
         let Some(open) = self.connections.get(number) else { return };
         let is_due =
             open.owed >= credits.div_ceil(2) || open.owed_slots >= slots.div_ceil(2).max(1);
-        if is_due && open.waiting.is_empty() && open.control.is_empty() {
+        // What waits for credits itself brings none back.
+        let nothing_follows = open.waiting.is_empty() || open.credits == 0;
+        if is_due && nothing_follows && open.control.is_empty() {
             self.control(number, super::sending::Control::new(Kind::Alive, 0));
         }
     }
@@ -204,6 +214,9 @@ impl Transport {
         }
         open.hears(self.now);
         open.fast_in = open.fast_in.wrapping_add(1);
+        if !self.take_credits(number, &header)? {
+            return Ok(());
+        }
         self.counters.frames_in += 1;
         self.counters.count_copy(body.len());
         let bulk = body.split_off((header.head_length as usize).min(body.len()));

@@ -263,6 +263,8 @@ impl Transport {
             connection: open.their_number,
             token: open.their_token,
             sequence,
+            credits: open.owed,
+            slots: open.owed_slots,
             load: self.moving,
             head_length: waiting.head.len() as u32,
             bulk_length: bulk as u32,
@@ -320,6 +322,8 @@ impl Transport {
         if let Some(open) = self.connections.get_mut(number) {
             open.speaks(now);
             open.fast_out = open.fast_out.wrapping_add(1);
+            open.owed = 0;
+            open.owed_slots = 0;
             open.slot_out = (open.slot_out + 1) % open.their_slots.len();
             open.free_slots -= 1;
         }

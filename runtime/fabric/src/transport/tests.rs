@@ -17,7 +17,8 @@ struct Two {
 }
 
 fn setup(provider: Provider) -> Setup {
-    Setup::new(Options::new(provider), Policy::default())
+    // So long that no beat comes between what a test forges.
+    Setup { silence: 4 * LIMIT, ..Setup::new(Options::new(provider), Policy::default()) }
 }
 
 impl Two {
@@ -152,6 +153,28 @@ fn many_messages_wait_for_credits_and_arrive_in_order() {
         let refused = (0..2 * QUEUE_MAX)
             .find_map(|_| two.ours.send(two.to_them, head.clone(), Vec::new()).err());
         assert_eq!(refused, Some(FabricError::Busy { what: "the queue of a connection" }));
+    });
+}
+
+#[test]
+fn both_ends_may_be_out_of_credits_at_once() {
+    on_each(|setup| {
+        let mut two = Two::new(&Setup { credits: 3, ..setup.clone() });
+        two.ours.policy.forced.mechanism = Some(Mechanism::Eager);
+        two.theirs.policy.forced.mechanism = Some(Mechanism::Eager);
+        let count = 300;
+        for _ in 0..count {
+            two.send(b"there", &[content(100)]);
+            let back = vec![Part::Bytes(content(100))];
+            two.theirs.send(two.to_us, Bytes::from_static(b"back"), back).unwrap();
+        }
+        let mut left = 2 * count;
+        two.until(|two| {
+            let events = [two.ours.next_event(), two.theirs.next_event()];
+            let got = events.iter().flatten().map(|event| matches!(event, Event::Received { .. }));
+            left -= got.filter(|is_message| *is_message).count();
+            (left == 0).then_some(())
+        });
     });
 }
 
@@ -355,7 +378,7 @@ fn a_lost_frame_ends_the_connection() {
     on_each(|setup| {
         let mut two = Two::new(setup);
         let mut stranger = Stranger::new(&two);
-        let later = forged(&two, Kind::Message, 1);
+        let later = forged(&two, Kind::Message, 1000);
         stranger.send(&mut two, &later);
         assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Gap, .. }));
         assert_eq!(two.theirs.counters().gaps, 1);
@@ -371,7 +394,7 @@ fn a_corrupted_frame_is_dropped_and_what_follows_is_a_gap() {
         bad[HEADER_SIZE + 1] ^= 4;
         stranger.send(&mut two, &bad);
         assert_eq!(two.theirs.counters().garbage, 1);
-        let next = forged(&two, Kind::Message, 1);
+        let next = forged(&two, Kind::Message, 1000);
         stranger.send(&mut two, &next);
         assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Gap, .. }));
     });
