@@ -12,6 +12,7 @@
 //! | `nfs/` | the NFS gateway beside other NFS servers, and the processor time of each request |
 //! | `lists/` | list I/O against one call for each region, and against sieving by the client |
 //! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |
+//! | `transport/` | bytes between two processes: sockets, libfabric, and ours over it |
 //! | `replacement.rs`, `balance.rs` | policies of the cache, on traces; counts only |
 //!
 //! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and

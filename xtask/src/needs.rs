@@ -91,6 +91,13 @@ pub(crate) const GUEST_SHELL: Need = Need {
     source: Source::Package("busybox-static"),
 };
 
+/// Messages and remote memory between processes; `fi_info` comes with the library.
+pub(crate) const LIBFABRIC: Need = Need {
+    what: "libfabric (fi_info)",
+    sign: Sign::OnPath("fi_info"),
+    source: Source::Package("libfabric-bin"),
+};
+
 /// Looks at the page of `mdfs emulate --movie`.
 pub(crate) const BROWSER: Need = Need {
     what: "a browser (chromium)",

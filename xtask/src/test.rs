@@ -21,6 +21,7 @@ const NEEDS: &[needs::Need] = &[
     needs::PYTHON,
     needs::MPI_COMPILER,
     needs::MPI,
+    needs::LIBFABRIC,
 ];
 
 const FORMAT: &str = "cargo fmt --all --check";
