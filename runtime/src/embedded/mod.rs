@@ -96,7 +96,9 @@ impl Embedded {
         let fs = (0..config.fs_nodes).map(NodeId::fs);
         let nodes: Vec<NodeId> = fs.chain((0..config.disk_nodes).map(NodeId::disk)).collect();
         let machine = Self::start_part(config, 0)?;
-        nodes.into_iter().for_each(|node| machine.start_node(node));
+        for node in nodes {
+            machine.start_node(node);
+        }
         Ok(machine)
     }
 

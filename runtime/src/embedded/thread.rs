@@ -108,7 +108,9 @@ pub(super) fn remove_host(node: NodeId) {
 pub(super) fn set_routes(routes: &Routes, epoch: Epoch) {
     let machine = machine();
     let hosts: Vec<Rc<Host>> = machine.hosts.borrow().values().cloned().collect();
-    hosts.iter().for_each(|host| host.set_epoch(epoch));
+    for host in hosts {
+        host.set_epoch(epoch);
+    }
     let closed = machine.links.borrow_mut().set_routes(routes);
     // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
     drop(closed);
