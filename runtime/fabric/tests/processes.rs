@@ -6,6 +6,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,9 +17,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const TICKET: [u8; TICKET_SIZE] = *b"ticket of a test";
 const ROLE: &str = "FABRIC_TEST_PROVIDER";
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_mins(1);
+/// One test at a time: each keeps two cores busy.
+static ALONE: Mutex<()> = Mutex::new(());
 const PROVIDERS: [Provider; 3] = Provider::TESTED;
-/// Those that complete the operations of a dead peer: `net` of 1.17 does not.
+/// Those that survive a killed peer: `net` of 1.17 may crash.
 const SURVIVORS: [Provider; 2] = [Provider::Tcp, Provider::Shm];
 
 fn setup(provider: Provider) -> Setup {
@@ -186,6 +189,7 @@ fn content(length: usize) -> Bytes {
 
 #[test]
 fn messages_of_all_sizes_go_there_and_back_by_every_mechanism() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for provider in PROVIDERS {
         println!("on {}", provider.name());
         let other = Other::start(provider);
@@ -212,6 +216,7 @@ fn left_in_shared_memory(id: u32) -> usize {
 
 #[test]
 fn a_killed_peer_is_an_error_frees_everything_and_may_come_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for provider in SURVIVORS {
         println!("on {}", provider.name());
         let mut ours = Ours(Transport::open(setup(provider)).unwrap());
@@ -235,6 +240,11 @@ fn a_killed_peer_is_an_error_frees_everything_and_may_come_back() {
             let killed = Instant::now();
             other.kill();
             println!("round {round}: {:?} after {:?}", ours.end(), killed.elapsed());
+            if provider == Provider::Tcp {
+                // 1.17 may keep operations of a dead peer open, with their buffers, until the
+                // endpoint is closed: so it is, and opened anew.
+                ours = Ours(Transport::open(setup(provider)).unwrap());
+            }
             ours.operations_end();
             if provider == Provider::Shm {
                 assert!(left_in_shared_memory(id) > 0, "a killed process cleans nothing");
@@ -258,6 +268,7 @@ fn a_killed_peer_is_an_error_frees_everything_and_may_come_back() {
 
 #[test]
 fn a_frozen_peer_is_lost_and_what_it_does_late_changes_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for provider in PROVIDERS {
         println!("on {}", provider.name());
         let other = Other::start(provider);
