@@ -116,10 +116,10 @@ fn wait_until_back(cluster: &mut Cluster, probes: &mut u64) -> Duration {
             cluster.restart_fenced();
             *probes += 1;
             let path = format!("/probe-{probes}");
-            let probed = cluster.open(member).is_some_and(|volume| {
+            let answers = cluster.open(member).is_some_and(|volume| {
                 volume.create(&path).and_then(|file| file.write_at(0, &b"x"[..])).is_ok()
             });
-            if probed {
+            if answers {
                 break;
             }
             let logs = || cluster.logs();
@@ -157,7 +157,9 @@ fn what_was_acknowledged_survives_processes_that_die_and_stand_still() {
                 over.store(true, Relaxed);
             });
             let member = 1 + rng.index(MEMBERS);
-            writers.iter().for_each(|writer| writer.check(&cluster, member));
+            for writer in &writers {
+                writer.check(&cluster, member);
+            }
         }
         let done: usize = writers.iter().map(|writer| writer.done.len()).sum();
         assert!(done >= rounds, "hardly anything was written: {done} files");

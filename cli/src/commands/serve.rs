@@ -135,7 +135,7 @@ fn changed_at(file: &Path) -> Option<(SystemTime, u64)> {
     Some((told.modified().ok()?, told.len()))
 }
 
-fn read_settings(file: &Path) -> Result<Settings, Failure> {
+pub(super) fn read_settings(file: &Path) -> Result<Settings, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::local("read the exports in", file, error))?;
     Settings::parse(&text, &file.display().to_string())

@@ -25,7 +25,7 @@ pub(super) struct Init {
 impl Init {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let Some(path) = self.file.as_ref().filter(|_| !self.example) else {
-            return session.print(EXAMPLE.to_owned());
+            return session.print(EXAMPLE);
         };
         let file = MachineFile::read(path)?;
         let shape = file.shape()?;

@@ -7,7 +7,7 @@ use fileio::stack::RunOptions;
 use fileio::stack::cluster::{Ended, Member, MemberOptions};
 
 use super::file::MachineFile;
-use crate::commands::serve::Served;
+use crate::commands::serve::{Served, read_settings};
 use crate::exit::{Failure, ServeError};
 use crate::session::Session;
 use crate::signals::EndSignals;
@@ -28,11 +28,18 @@ pub(super) struct Serve {
     /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
+    /// Who may mount what over NFS, and limits, as for `mdfs serve`; read once.
+    #[arg(long, value_name = "EXPORTS", requires = "nfs")]
+    exports: Option<PathBuf>,
+    /// Where the counts of NFS requests are told over HTTP, as for `mdfs serve`.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
+    metrics: Option<SocketAddr>,
 }
 
 impl Serve {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let file = MachineFile::read(&self.file)?;
+        let settings = self.exports.as_deref().map(read_settings).transpose()?;
         let process = file.process(self.number)?;
         let volume = process.directory.clone();
         let failed = |error: ServeError| {
@@ -58,7 +65,10 @@ impl Serve {
         let mut gateway = None;
         let ended = member.run(|running| {
             running.answer_socket()?;
-            gateway = self.nfs.map(|at| Served::start(running, at, None)).transpose()?;
+            gateway = self
+                .nfs
+                .map(|at| Served::start(running, at, self.metrics, settings.as_ref()))
+                .transpose()?;
             let nfs = gateway.as_ref().map(|served| format!(", NFS at {}", served.address()));
             let (number, nfs) = (self.number, nfs.unwrap_or_default());
             let printed = session.print(format!("ready: process {number}{nfs}\n"));

@@ -238,7 +238,9 @@ impl Member {
         }
         let nodes = std::mem::take(&mut self.pending);
         let machine = self.running.machine();
-        nodes.iter().for_each(|node| machine.start_node(*node));
+        for node in &nodes {
+            machine.start_node(*node);
+        }
         for node in nodes {
             let coming = Coming {
                 geometry: self.running.geometry(),
