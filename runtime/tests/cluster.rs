@@ -95,7 +95,9 @@ impl Member {
 fn three() -> [Member; 3] {
     let members = [0, 1, 2].map(|number| Member::start(number, 3, 1, VOLUME));
     let all = [&members[0].process, &members[1].process, &members[2].process];
-    members.iter().for_each(|member| member.meet(1, &all));
+    for member in &members {
+        member.meet(1, &all);
+    }
     members
 }
 
@@ -177,7 +179,9 @@ fn a_process_that_is_gone_is_unreachable_until_it_is_back_in_another_life() {
 
     let second = Member::start(1, 3, 2, VOLUME);
     let all = [&first.process, &second.process, &third.process];
-    [&first, &second, &third].iter().for_each(|member| member.meet(2, &all));
+    for member in [&first, &second, &third] {
+        member.meet(2, &all);
+    }
     assert_eq!(first.say_until(1, Result::ok), 1);
     assert_eq!(second.say_until(2, Result::ok), 2);
 }
