@@ -21,13 +21,11 @@ use runtime::{Context, Epoch, NodeId, NodeKind};
 
 use super::Engine;
 use super::found::status;
-use super::seat::{Say, Told, sit};
+use super::seat::{SETTLE_MAX, Say, Told, sit};
 use crate::protocol::{Error, GetAttributes, ROOT, Settle};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
 use crate::stack::{RunOptions, Running, StackError, node};
 
-/// A process that ends waits so long for its nodes to settle.
-const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// How often a process that has just started looks whether the volume answers.
 const READY_PAUSE: Duration = Duration::from_millis(50);
 /// The pause before a node that could not come back to the others tries it again.
@@ -73,6 +71,8 @@ pub struct Member {
     known: Epoch,
     /// To be served when all processes know the present map.
     pending: BTreeSet<NodeId>,
+    /// It was asked to end, and begins nothing any more.
+    ending: bool,
     /// What came of settling, once the process ends.
     settled: Option<Result<(), Error>>,
 }
@@ -141,6 +141,7 @@ impl Member {
             map: None,
             known: Epoch(0),
             pending: BTreeSet::new(),
+            ending: false,
             settled: None,
         })
     }
@@ -189,12 +190,20 @@ impl Member {
                     }
                 }
                 Told::Fenced => return Ok(Ended::Fenced),
-                Told::End => self.settle_all(),
+                Told::End => {
+                    self.ending = true;
+                    self.say(Say::Ending);
+                    self.settle_all();
+                }
                 Told::Settled(settled) => {
                     // The others go on without this process, whatever came of it.
                     self.settled = Some(settled);
-                    self.say(Say::End);
+                    match self.map.clone() {
+                        Some(map) => self.say(Say::HasSettled(map)),
+                        None => self.say(Say::End),
+                    }
                 }
+                Told::MayEnd => self.say(Say::End),
                 Told::Ended => {
                     let settled = self.settled.take().unwrap_or(Ok(()));
                     settled.map_err(StackError::Settle)?;
@@ -233,7 +242,7 @@ impl Member {
     /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
     /// answered anywhere.
     fn take_up(&mut self) {
-        if self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
+        if self.ending || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
             return;
         }
         let nodes = std::mem::take(&mut self.pending);
@@ -260,7 +269,9 @@ impl Member {
 
     /// Makes durable what a node has promised, and lets it go.
     fn let_go(&mut self, node: NodeId) {
-        if self.settled.is_some() {
+        // One that waits for all to know the map has done nothing yet.
+        let is_pending = self.pending.remove(&node);
+        if is_pending || self.settled.is_some() {
             self.running.machine().stop_node(node);
             return self.say(Say::Stopped(node));
         }

@@ -3,12 +3,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
+use futures::future::select;
 use runtime::coordination::{Coordination, CoordinationError, Etcd, Expect, Written};
 use runtime::membership::{Duties, Event, Keeper, NodeMap, ProcessId};
 use runtime::wire::{from_bytes, to_bytes};
@@ -20,6 +22,16 @@ use crate::stack::StackError;
 
 /// Where each process says which epoch all its nodes know.
 const KNOWN_PREFIX: &str = "known/";
+/// Where each process says whether it is about to end.
+const ENDING_PREFIX: &str = "ending/";
+/// It is not.
+const STAYS: u8 = 0;
+/// It is, and its nodes write to the disks of all.
+const ENDING: u8 = 1;
+/// It is, and needs no disk any more.
+const SETTLED: u8 = 2;
+/// A process that ends waits so long for its nodes to settle, and so long for those of others.
+pub(super) const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// How often a process that waits for the others to know an epoch looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// The pause after a call of the engine that failed.
@@ -48,6 +60,8 @@ pub(super) enum Told {
     End,
     /// What its nodes have promised is durable, or cannot be made so now.
     Settled(Result<(), Error>),
+    /// No process that ends needs the disks of this one any more.
+    MayEnd,
     /// Its lease is given back.
     Ended,
 }
@@ -62,6 +76,10 @@ pub(super) enum Say {
     Get(String, oneshot::Sender<Option<Vec<u8>>>),
     /// A record shall be there.
     Put(String, Vec<u8>, oneshot::Sender<()>),
+    /// The process is about to end, and settles its nodes.
+    Ending,
+    /// It has settled them; tell when no other process that ends still needs its disks.
+    HasSettled(NodeMap),
     /// The process ends in order.
     End,
 }
@@ -92,11 +110,21 @@ pub(super) async fn sit(
     let engine: Rc<dyn Coordination> = Rc::new(Etcd::new(&engine)?);
     let herald = Rc::new(Herald(told.clone()));
     let keeper = Keeper::start(&context, engine.clone(), id, &[address], herald);
+    say_ending(&context, &*engine, id, STAYS).await;
     let latest = Rc::new(Cell::new(Epoch(0)));
     while let Some(say) = said.next().await {
         let (context, engine, told) = (context.clone(), engine.clone(), told.clone());
         match say {
             Say::Stopped(node) => keeper.stopped(node),
+            Say::Ending => context.clone().task(async move {
+                say_ending(&context, &*engine, id, ENDING).await;
+            }),
+            Say::HasSettled(map) => context.clone().task(async move {
+                say_ending(&context, &*engine, id, SETTLED).await;
+                let others = none_settles(&context, &*engine, &map);
+                select(pin!(others), context.sleep(SETTLE_MAX)).await;
+                let _ = told.send(Told::MayEnd);
+            }),
             Say::End => {
                 let (keeper, told) = (keeper.clone(), told.clone());
                 context.task(async move {
@@ -158,6 +186,26 @@ async fn say_known(context: &Context, engine: &dyn Coordination, id: ProcessId, 
         Ok(())
     })
     .await;
+}
+
+async fn say_ending(context: &Context, engine: &dyn Coordination, id: ProcessId, word: u8) {
+    let key = format!("{ENDING_PREFIX}{}", id.0);
+    again(context, async || engine.put(&key, &[word]).await).await;
+}
+
+/// Waits until no process that lives by `map` ends and has not settled yet.
+async fn none_settles(context: &Context, engine: &dyn Coordination, map: &NodeMap) {
+    loop {
+        let listing = again(context, async || engine.list(ENDING_PREFIX).await).await;
+        let settles = |id: ProcessId| {
+            let key = format!("{ENDING_PREFIX}{}", id.0);
+            listing.records.iter().any(|(at, record)| *at == key && record.value == [ENDING])
+        };
+        if !map.processes.iter().any(|process| process.is_living() && settles(process.id)) {
+            return;
+        }
+        context.sleep(LOOK_PAUSE).await;
+    }
 }
 
 /// Waits until all processes that live by `map` have said that they know it. False if there is a later
