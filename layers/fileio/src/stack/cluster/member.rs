@@ -227,8 +227,9 @@ impl Member {
             incarnation: process.incarnation,
             address: process.addresses.first().cloned().unwrap_or_default(),
         };
-        let hosts = map.seats().filter_map(|(node, _)| {
-            let host = map.host_of(node)?;
+        // A node that settles answers until it has: two that settle may need each other for it.
+        let hosts = map.seats().filter_map(|(node, seat)| {
+            let host = map.process(seat.owner()).filter(|process| process.is_living())?;
             Some((node, Arc::new(life(host))))
         });
         let volume = self.running.geometry().volume;
@@ -251,6 +252,7 @@ impl Member {
             machine.start_node(*node);
         }
         for node in nodes {
+            tracing::info!(%node, "begins here");
             let coming = Coming {
                 geometry: self.running.geometry(),
                 cache_bytes: self.cache_bytes,
@@ -279,7 +281,7 @@ impl Member {
         let settled = self.running.machine().on_node(node, move |context| async move {
             if let NodeKind::Fs(_) = node.kind() {
                 // What cannot be settled is as after a crash.
-                let _ = context.spawn(node, Settle {}).await;
+                let _ = select(context.spawn(node, Settle {}), context.sleep(SETTLE_MAX)).await;
             }
             let _ = tell.send(Told::Let(node));
         });
