@@ -177,10 +177,9 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
     });
 }
 
-/// Not in the test command: now and then a call is never answered after a node has moved twice within a
-/// second, or a node does not come back (docs/bugs.md).
+/// By hand, until it has been seen to pass over some hundreds of rounds.
 #[test]
-#[ignore = "open bugs of take-over, see docs/bugs.md"]
+#[ignore = "half a minute, and young: cargo test -p tests --test cluster -- --ignored"]
 fn what_was_acknowledged_survives_processes_that_die_and_stand_still() {
     let rounds = if long() { 30 } else { 5 };
     with_seed(|rng| {
