@@ -5,10 +5,8 @@ use std::rc::Rc;
 
 use blockio::{BLOCK_SIZE, Life, blocks_of};
 use bytes::Bytes;
-use runtime::Undelivered;
 
 use super::lines::Found;
-use super::read::{DAMAGES_MAX, MISSING_MAX};
 use super::{Server, count};
 use crate::extents::Extents;
 use crate::line::Line;
@@ -33,31 +31,9 @@ impl Server {
     /// Answers [`ReadList`]. What is not here is read in as many pieces as cost least.
     pub(super) async fn read_list(self: &Rc<Self>, request: ReadList) -> Result<Vec<Bytes>, Error> {
         let ranges = self.ranges(&request)?;
-        let stripe = request.stripe;
-        let (mut missing, mut damages) = (0, 0);
-        let mut is_hit = true;
-        loop {
-            match self.look(&request, &ranges) {
-                Found::Whole(parts) => {
-                    if is_hit {
-                        count(&self.counters.hits);
-                    }
-                    return Ok(parts);
-                }
-                Found::Damaged(block) => {
-                    damages += 1;
-                    if damages == DAMAGES_MAX {
-                        return Err(Error::Corrupt { stripe, block });
-                    }
-                }
-                Found::Missing if missing == MISSING_MAX => return Err(Undelivered::Busy.into()),
-                Found::Missing => {
-                    missing += 1;
-                    let plan = |gaps: &Extents| self.plan(gaps, &ranges);
-                    is_hit &= !self.fill(stripe, &ranges, plan).await?;
-                }
-            }
-        }
+        let look = || self.look(&request, &ranges);
+        let plan = |gaps: &Extents| self.plan(gaps, &ranges);
+        self.read_until_whole(request.stripe, &ranges, look, plan).await
     }
 
     fn look(&self, request: &ReadList, ranges: &[Range<u32>]) -> Found<Vec<Bytes>> {

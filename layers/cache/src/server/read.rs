@@ -17,10 +17,10 @@ use crate::protocol::{Error, Read};
 
 /// Times that a read finds bytes missing before it is refused. More than one means that somebody
 /// drops them at the same time, or that they were damaged.
-pub(super) const MISSING_MAX: u32 = 8;
+const MISSING_MAX: u32 = 8;
 
 /// Times that a read may find damage before it is told: a second read of the disk may heal it.
-pub(super) const DAMAGES_MAX: u32 = 2;
+const DAMAGES_MAX: u32 = 2;
 
 impl Server {
     /// Answers [`Read`], if all of it is here.
@@ -47,16 +47,30 @@ impl Server {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
+        let look = || self.lines.borrow_mut().read(stripe, &range, &expect);
+        // All that is not known, in one piece: of a new line the whole stripe.
+        let plan = |gaps: &Extents| gaps.hull().into_iter().collect();
+        self.read_until_whole(stripe, std::slice::from_ref(&range), look, plan).await
+    }
+
+    /// Looks for what is asked until all of it is here. Where the line of `stripe` lacks any of `wanted`,
+    /// reads what `plan` makes of that which it lacks in all.
+    pub(super) async fn read_until_whole<T>(
+        self: &Rc<Self>,
+        stripe: u64,
+        wanted: &[Range<u32>],
+        look: impl Fn() -> Found<T>,
+        plan: impl Fn(&Extents) -> Vec<Range<u32>>,
+    ) -> Result<T, Error> {
         let (mut missing, mut damages) = (0, 0);
         let mut is_hit = true;
         loop {
-            let found = self.lines.borrow_mut().read(stripe, &range, &expect);
-            match found {
-                Found::Whole(bytes) => {
+            match look() {
+                Found::Whole(found) => {
                     if is_hit {
                         count(&self.counters.hits);
                     }
-                    return Ok(bytes);
+                    return Ok(found);
                 }
                 Found::Damaged(block) => {
                     damages += 1;
@@ -67,9 +81,7 @@ impl Server {
                 Found::Missing if missing == MISSING_MAX => return Err(Undelivered::Busy.into()),
                 Found::Missing => {
                     missing += 1;
-                    // All that is not known, in one piece: of a new line the whole stripe.
-                    let plan = |gaps: &Extents| gaps.hull().into_iter().collect();
-                    is_hit &= !self.fill(stripe, std::slice::from_ref(&range), plan).await?;
+                    is_hit &= !self.fill(stripe, wanted, &plan).await?;
                 }
             }
         }
@@ -77,7 +89,7 @@ impl Server {
 
     /// If the line of `stripe` lacks any of `wanted`, reads what `plan` makes of that which it lacks
     /// in all. False if somebody else had done so meanwhile.
-    pub(super) async fn fill(
+    async fn fill(
         self: &Rc<Self>,
         stripe: u64,
         wanted: &[Range<u32>],

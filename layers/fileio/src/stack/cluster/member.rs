@@ -46,7 +46,7 @@ pub struct MemberOptions {
     pub run: RunOptions,
 }
 
-/// Why a process has ended without being asked to.
+/// Why a process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It was asked to.

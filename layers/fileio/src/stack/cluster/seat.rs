@@ -188,8 +188,12 @@ async fn say_known(context: &Context, engine: &dyn Coordination, id: ProcessId, 
     .await;
 }
 
+fn ending_key(id: ProcessId) -> String {
+    format!("{ENDING_PREFIX}{}", id.0)
+}
+
 async fn say_ending(context: &Context, engine: &dyn Coordination, id: ProcessId, word: u8) {
-    let key = format!("{ENDING_PREFIX}{}", id.0);
+    let key = ending_key(id);
     again(context, async || engine.put(&key, &[word]).await).await;
 }
 
@@ -198,7 +202,7 @@ async fn none_settles(context: &Context, engine: &dyn Coordination, map: &NodeMa
     loop {
         let listing = again(context, async || engine.list(ENDING_PREFIX).await).await;
         let settles = |id: ProcessId| {
-            let key = format!("{ENDING_PREFIX}{}", id.0);
+            let key = ending_key(id);
             listing.records.iter().any(|(at, record)| *at == key && record.value == [ENDING])
         };
         if !map.processes.iter().any(|process| process.is_living() && settles(process.id)) {
