@@ -131,6 +131,10 @@ pub(crate) async fn talk(
     let receive = async {
         while let Ok(Some(frame)) = frames.next().await {
             is_heard.set(true);
+            // A sign of life answers no call, though its number is that of the first one.
+            if frame.header.kind != kind::REPLY {
+                continue;
+            }
             let call = calls.open.borrow_mut().remove(&frame.header.call_id);
             if let Some(call) = call {
                 call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
