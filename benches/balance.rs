@@ -1,5 +1,5 @@
 //! How evenly stripes are spread over the nodes that cache them: the fullest node's share in units of the
-//! mean (1.00 is perfect, the number of nodes is worst), for both ways of `cache::hash`. Counts, no times.
+//! mean (1.00 is perfect, the number of nodes is worst), for the ways of `cache::hash`. Counts, no times.
 //!
 //! `cargo xtask bench balance` prints the table.
 
@@ -16,13 +16,16 @@ const NODES: [u32; 4] = [3, 24, 64, 512];
 /// Which stripe the `i`-th is.
 type Keys = (&'static str, fn(u64, &mut Rng) -> u64);
 
-const KEYS: [Keys; 6] = [
+const KEYS: [Keys; 8] = [
     ("sequential", |i, _| i),
     ("every 2nd", |i, _| 2 * i),
     ("every 8th", |i, _| 8 * i),
     ("every 64th", |i, _| 64 * i),
     // 8 ranks, each with a region of 1000 stripes.
     ("8 writers, 1000 apart", |i, _| i % 8 * 1000 + i / 8),
+    // Small files of all nodes: each node has allocation groups of its own.
+    ("first 4 of 64-groups", |i, _| i / 4 * 64 + i % 4),
+    ("first 4 of 256-groups", |i, _| i / 4 * 256 + i % 4),
     ("random", |_, rng| rng.below(1 << 30)),
 ];
 
@@ -40,15 +43,16 @@ fn main() {
     println!("the fullest node in units of the mean, {STRIPES} stripes; in use: {DISTRIBUTION:?}");
     print!("{:<24}", "stripes");
     for nodes in NODES {
-        print!(" {:>9} {:>9}", format!("mod {nodes}"), "mixed");
+        print!(" {:>9} {:>7} {:>7}", format!("mod {nodes}"), "mixed", "skewed");
     }
     println!();
     for (name, keys) in KEYS {
         print!("{name:<24}");
         for nodes in NODES {
-            let [modulo, mixed] = [Distribution::Modulo, Distribution::Mixed]
-                .map(|distribution| fullest(distribution, keys, nodes));
-            print!(" {modulo:>9.2} {mixed:>9.2}");
+            let [modulo, mixed, skewed] =
+                [Distribution::Modulo, Distribution::Mixed, Distribution::Skewed]
+                    .map(|distribution| fullest(distribution, keys, nodes));
+            print!(" {modulo:>9.2} {mixed:>7.2} {skewed:>7.2}");
         }
         println!();
     }

@@ -1,19 +1,23 @@
-//! What checkpoints and restarts ask of a file system, done by three sides in turn: ours, the host's file
-//! system on the same disk (ext4, say) through its page cache, and a file system in memory as the limit.
+//! What checkpoints and restarts ask of a file system, done by several sides in turn: ours, the host's file
+//! system on the same disk (ext4, say) through its page cache and past it, and a file system in memory as the
+//! limit.
 //!
 //! `cargo bench -p benches --bench checkpoint` prints the table and writes it as JSON and as a chart
 //! (SVG) below `target/tmp`. Each round does all works on all sides; figures are medians of the rounds,
-//! ratios those of the rounds, so that what all sides suffer in a round cancels out.
+//! ratios those of the rounds, so that what all sides suffer in a round cancels out. A word after it
+//! chooses the works with this word in their names (`-- restart`), a number the rounds (`-- restart 3`).
 //!
 //! Ours is a volume of 64 nodes in this process, asked by ordinary threads through the blocking client.
 //! Durable means: synced at the end, the time of that included. The side in memory is never durable.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `sides.rs` | the three sides, behind the same few calls |
+//! | `sides.rs` | the sides, behind the same few calls |
 //! | `works.rs` | what is done, one function for each row |
+//! | `inside.rs` | the row that is done by programs inside the machine |
 //! | `report.rs` | table, JSON, chart |
 
+mod inside;
 mod report;
 mod sides;
 mod works;
@@ -22,25 +26,39 @@ use benches::{in_earnest, sized};
 
 use crate::report::Row;
 use crate::sides::Side;
-use crate::works::{Scale, WORKS};
+use crate::works::{Scale, WORKS, Work};
 
 const ROUNDS: usize = 5;
 const ROUNDS_IN_TEST: usize = 1;
 
-fn main() {
-    let named: Vec<String> =
+/// The words of the command line: which works, and how many rounds.
+fn asked() -> (Vec<&'static Work>, usize) {
+    let words: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    if in_earnest() && !named.is_empty() && !named.iter().any(|name| name == "checkpoint") {
+    let rounds = words.iter().find_map(|word| word.parse().ok());
+    let names: Vec<&String> = words.iter().filter(|word| word.parse::<usize>().is_err()).collect();
+    let is_chosen = |work: &&Work| {
+        let is_named = |name: &&String| name.as_str() == "checkpoint" || work.name.contains(*name);
+        !in_earnest() || names.is_empty() || names.iter().any(is_named)
+    };
+    (WORKS.iter().filter(is_chosen).collect(), rounds.unwrap_or(sized(ROUNDS, ROUNDS_IN_TEST)))
+}
+
+fn main() {
+    let (works, rounds) = asked();
+    if works.is_empty() {
         return;
     }
     let scale = sized(Scale::EARNEST, Scale::TEST);
     let mut sides = Side::all(&scale);
-    let mut rows: Vec<Row> = WORKS.iter().map(Row::new).collect();
-    for _ in 0..sized(ROUNDS, ROUNDS_IN_TEST) {
-        for (work, row) in WORKS.iter().zip(&mut rows) {
+    let mut rows: Vec<Row> = works.iter().map(|work| Row::new(work)).collect();
+    for _ in 0..rounds {
+        for (work, row) in works.iter().zip(&mut rows) {
             for side in &mut sides {
-                let rate = (work.run)(side, &scale);
-                row.note(side.kind(), rate);
+                if work.is_for(side.kind()) {
+                    let rate = (work.run)(side, &scale);
+                    row.note(side.kind(), rate);
+                }
             }
         }
         sides.iter_mut().for_each(Side::clear);

@@ -51,20 +51,28 @@ fn shown(value: Option<f64>, digits: usize) -> String {
 pub(crate) fn print(rows: &[Row]) {
     println!(
         "\nours: a volume in this process on 4 disk files; disk: the file system that holds them; \
-         memory: /dev/shm, never durable. 1 MB = 1,000,000 bytes; medians; higher is better"
+         memory: /dev/shm, never durable; direct: as disk, past its page cache; peer: another file \
+         system, mounted. 1 MB = 1,000,000 bytes; medians; higher is better"
     );
-    println!(
-        "{:<26} {:<7} {:<8} {:>9} {:>9} {:>9} {:>11} {:>13}",
-        "work", "unit/s", "durable", "ours", "disk", "memory", "ours/disk", "ours/memory"
-    );
+    let present = |kind: &Kind| rows.iter().any(|row| row.median(*kind).is_some());
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(present).collect();
+    let mut line = format!("{:<26} {:<7} {:<8}", "work", "unit/s", "durable");
+    for kind in &kinds {
+        let _ = write!(line, " {:>9}", kind.name());
+    }
+    for other in kinds.iter().filter(|kind| **kind != Kind::Ours) {
+        let _ = write!(line, " {:>11}", format!("ours/{}", other.name()));
+    }
+    println!("{line}");
     for row in rows {
-        let [ours, disk, memory] = Kind::ALL.map(|kind| shown(row.median(kind), 0));
-        let [to_disk, to_memory] =
-            [Kind::Disk, Kind::Memory].map(|other| shown(row.ratio(other), 2));
-        println!(
-            "{:<26} {:<7} {:<8} {ours:>9} {disk:>9} {memory:>9} {to_disk:>11} {to_memory:>13}",
-            row.name, row.unit, row.durable
-        );
+        let mut line = format!("{:<26} {:<7} {:<8}", row.name, row.unit, row.durable);
+        for kind in &kinds {
+            let _ = write!(line, " {:>9}", shown(row.median(*kind), 0));
+        }
+        for other in kinds.iter().filter(|kind| **kind != Kind::Ours) {
+            let _ = write!(line, " {:>11}", shown(row.ratio(*other), 2));
+        }
+        println!("{line}");
     }
 }
 
@@ -81,19 +89,22 @@ fn json(rows: &[Row]) -> String {
     let number =
         |value: Option<f64>| value.map_or("null".to_owned(), |value| format!("{value:.3}"));
     let rows = rows.iter().map(|row| {
-        let [ours, disk, memory] = Kind::ALL.map(|kind| number(row.median(kind)));
-        let [to_disk, to_memory] = [Kind::Disk, Kind::Memory].map(|other| number(row.ratio(other)));
-        format!(
-            "  {{\"work\": \"{}\", \"unit\": \"{}/s\", \"durable\": \"{}\", \"ours\": {ours}, \
-             \"disk\": {disk}, \"memory\": {memory}, \"ours_to_disk\": {to_disk}, \
-             \"ours_to_memory\": {to_memory}}}",
+        let mut line = format!(
+            "  {{\"work\": \"{}\", \"unit\": \"{}/s\", \"durable\": \"{}\"",
             row.name, row.unit, row.durable
-        )
+        );
+        for kind in Kind::ALL {
+            let _ = write!(line, ", \"{}\": {}", kind.name(), number(row.median(kind)));
+        }
+        for other in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ours) {
+            let _ = write!(line, ", \"ours_to_{}\": {}", other.name(), number(row.ratio(other)));
+        }
+        line + "}"
     });
     format!("[\n{}\n]\n", rows.collect::<Vec<_>>().join(",\n"))
 }
 
-const ROW_HEIGHT: f64 = 34.0;
+const ROW_HEIGHT: f64 = 47.0;
 const TOP: f64 = 56.0;
 const LEFT: f64 = 210.0;
 const WIDTH: f64 = 480.0;
@@ -113,8 +124,8 @@ fn chart(rows: &[Row]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"10\" y=\"20\" font-size=\"14\">Ours against the disk's file system (blue) and \
-         against memory (grey); right of the line ours is faster</text>\n",
+         <text x=\"10\" y=\"20\" font-size=\"14\">Ours against the disk's file system (blue; past \
+         its page cache: green), memory (grey), a peer (orange); right of the line ours is faster</text>\n",
         LEFT + WIDTH + 70.0
     );
     for ratio in [1.0 / 16.0, 0.25, 1.0, 4.0, 16.0] {
@@ -145,6 +156,8 @@ fn chart(rows: &[Row]) -> String {
         );
         bar(&mut out, row.ratio(Kind::Disk), y + 5.0, "#2b6cb0");
         bar(&mut out, row.ratio(Kind::Memory), y + 18.0, "#a0aec0");
+        bar(&mut out, row.ratio(Kind::Direct), y + 18.0, "#2f855a");
+        bar(&mut out, row.ratio(Kind::Peer), y + 31.0, "#c05621");
     }
     out.push_str("</svg>\n");
     out

@@ -1,7 +1,7 @@
 //! The sides: files with numbers, in a volume of ours or in a directory of the host.
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use benches::{Scratch, Shape};
 use bytes::Bytes;
 use client::OpenOptions;
 use client::blocking::Volume;
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise};
 use tempfile::TempDir;
 
 use crate::works::Scale;
@@ -18,13 +18,32 @@ use crate::works::Scale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Ours,
+    /// The host's file system, through its page cache.
     Disk,
     Memory,
+    /// The host's file system, read past its page cache (`O_DIRECT`).
+    Direct,
+    /// Another file system, mounted.
+    Peer,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::Ours, Self::Disk, Self::Memory];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Ours, Self::Disk, Self::Memory, Self::Direct, Self::Peer];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Disk => "disk",
+            Self::Memory => "memory",
+            Self::Direct => "direct",
+            Self::Peer => "peer",
+        }
+    }
 }
+
+/// Names a directory of another mounted file system, which becomes a side.
+const PEER_VARIABLE: &str = "MDFS_PEER";
 
 /// Where a host keeps files in memory.
 const MEMORY: &str = "/dev/shm";
@@ -55,7 +74,10 @@ impl Side {
         };
         let disk = host(Kind::Disk, target.as_ref());
         let memory = host(Kind::Memory, MEMORY.as_ref());
-        [Some(ours), disk, memory].into_iter().flatten().collect()
+        let direct = host(Kind::Direct, target.as_ref());
+        let peer = std::env::var_os(PEER_VARIABLE);
+        let peer = peer.and_then(|directory| host(Kind::Peer, directory.as_ref()));
+        [Some(ours), disk, memory, direct, peer].into_iter().flatten().collect()
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -79,6 +101,27 @@ impl Side {
                 options.read(true).write(true).create(true).truncate(false);
                 File::Host(Arc::new(options.open(path).expect("there is room")))
             }
+        }
+    }
+
+    /// As [`open`](Self::open), to read all of it by whole blocks into aligned memory.
+    pub(crate) fn open_to_read(&self, number: usize) -> File {
+        match self {
+            Self::Host { kind: Kind::Direct, directory } => {
+                let mut options = fs::File::options();
+                options.read(true).custom_flags(OFlags::DIRECT.bits().cast_signed());
+                let opened = options.open(path_of(directory, number));
+                File::Host(Arc::new(opened.expect("the disk's file system does direct reads")))
+            }
+            _ => self.open(number),
+        }
+    }
+
+    /// The file with this number was made.
+    pub(crate) fn has(&self, number: usize) -> bool {
+        match self {
+            Self::Ours { scratch } => scratch.volume().metadata(format!("/file{number}")).is_ok(),
+            Self::Host { directory, .. } => path_of(directory, number).exists(),
         }
     }
 

@@ -6,9 +6,11 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use runtime::buffer::Pool;
 use runtime::seed::Rng;
 
-use crate::sides::{File, Side};
+use crate::inside;
+use crate::sides::{File, Kind, Side};
 
 /// Processes of the job.
 const WRITERS: usize = 8;
@@ -16,21 +18,21 @@ const WRITERS: usize = 8;
 const TRANSFER: usize = 1 << 20;
 /// Bytes of one record where all write one file: as in IOR-hard.
 const RECORD: usize = 47_008;
-const SMALL: usize = 4 << 10;
+pub(crate) const SMALL: usize = 4 << 10;
 /// Blocks that are rewritten again and again.
 const HOT_BLOCKS: usize = 64;
 const HOT_BLOCK: usize = 64 << 10;
 /// The pause after a burst, in which the job computes.
 const IDLE: Duration = Duration::from_secs(8);
 const IDLE_IN_TEST: Duration = Duration::from_millis(10);
-const SEED: u64 = 7;
+pub(crate) const SEED: u64 = 7;
 
 /// How much one round does.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     mib_per_writer: usize,
     records_per_writer: usize,
-    small: usize,
+    pub(crate) small: usize,
     rewrites: usize,
     idle: Duration,
 }
@@ -80,7 +82,14 @@ pub(crate) struct Work {
     pub(crate) run: fn(&mut Side, &Scale) -> Option<f64>,
 }
 
-pub(crate) const WORKS: [Work; 10] = [
+impl Work {
+    /// Reads past the page cache are there to be compared with cold reads.
+    pub(crate) fn is_for(&self, kind: Kind) -> bool {
+        kind != Kind::Direct || self.name.contains("cold")
+    }
+}
+
+pub(crate) const WORKS: [Work; 11] = [
     Work {
         name: "n-n write",
         unit: "MB",
@@ -97,6 +106,7 @@ pub(crate) const WORKS: [Work; 10] = [
     Work { name: "restart, cold", unit: "MB", durable: "-", run: restart_cold },
     Work { name: "n-1 strided 47 KiB", unit: "MB", durable: "synced", run: n_1 },
     Work { name: "4 KiB random read", unit: "reads", durable: "-", run: random_reads },
+    Work { name: "4 KiB reads, in process", unit: "reads", durable: "-", run: inside::reads },
     Work { name: "4 KiB random write", unit: "writes", durable: "no", run: random_writes },
     Work { name: "hot blocks rewritten", unit: "MB", durable: "synced", run: hot_blocks },
     Work { name: "burst", unit: "MB", durable: "no", run: burst },
@@ -116,7 +126,7 @@ fn content(length: usize) -> Bytes {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "what a work returns")]
-fn timed(amount: f64, work: impl FnOnce()) -> Option<f64> {
+pub(crate) fn timed(amount: f64, work: impl FnOnce()) -> Option<f64> {
     let start = Instant::now();
     work();
     Some(amount / start.elapsed().max(Duration::from_nanos(1)).as_secs_f64())
@@ -157,11 +167,19 @@ fn n_n(side: &mut Side, scale: &Scale, sync: bool) -> Option<f64> {
     rate
 }
 
+/// Writes the checkpoint, if a work before has not.
+fn ensure_checkpoint(side: &mut Side, scale: &Scale) {
+    if !side.has(WRITERS - 1) {
+        n_n(side, scale, true);
+    }
+}
+
 fn read_checkpoint(side: &Side, scale: &Scale) -> Option<f64> {
-    let files: Vec<File> = (0..WRITERS).map(|number| side.open(number)).collect();
+    let files: Vec<File> = (0..WRITERS).map(|number| side.open_to_read(number)).collect();
+    let buffers = Pool::new(WRITERS * TRANSFER);
     timed(megabytes(scale), || {
         all_writers(&files, |_, file| {
-            let mut buffer = vec![0; TRANSFER];
+            let mut buffer = buffers.take(TRANSFER).expect("there is one for each");
             for i in 0..scale.mib_per_writer {
                 file.read_at((i * TRANSFER) as u64, &mut buffer);
             }
@@ -170,11 +188,13 @@ fn read_checkpoint(side: &Side, scale: &Scale) -> Option<f64> {
 }
 
 fn restart(side: &mut Side, scale: &Scale) -> Option<f64> {
+    ensure_checkpoint(side, scale);
     read_checkpoint(side, scale); // whatever it was before, it is warm then
     read_checkpoint(side, scale)
 }
 
 fn restart_cold(side: &mut Side, scale: &Scale) -> Option<f64> {
+    ensure_checkpoint(side, scale);
     if side.chill() { read_checkpoint(side, scale) } else { None }
 }
 
@@ -194,27 +214,36 @@ fn n_1(side: &mut Side, scale: &Scale) -> Option<f64> {
     })
 }
 
-fn random_offset(rng: &mut Rng, scale: &Scale) -> u64 {
+pub(crate) fn random_offset(rng: &mut Rng, scale: &Scale) -> u64 {
     rng.below((scale.mib_per_writer * TRANSFER / SMALL) as u64) * SMALL as u64
 }
 
-/// One reader; the file was read before.
-fn random_reads(side: &mut Side, scale: &Scale) -> Option<f64> {
+/// Brings the first file into memory.
+pub(crate) fn warm_first(side: &mut Side, scale: &Scale) -> File {
+    ensure_checkpoint(side, scale);
     let file = side.open(0);
     let mut buffer = vec![0; TRANSFER];
     for i in 0..scale.mib_per_writer {
         file.read_at((i * TRANSFER) as u64, &mut buffer);
     }
+    file
+}
+
+/// One reader; the file was read before.
+fn random_reads(side: &mut Side, scale: &Scale) -> Option<f64> {
+    let file = warm_first(side, scale);
+    let mut buffer = vec![0; SMALL];
     let mut rng = Rng::new(SEED);
     timed(scale.small as f64, || {
         for _ in 0..scale.small {
-            file.read_at(random_offset(&mut rng, scale), &mut buffer[..SMALL]);
+            file.read_at(random_offset(&mut rng, scale), &mut buffer);
         }
     })
 }
 
 /// One writer.
 fn random_writes(side: &mut Side, scale: &Scale) -> Option<f64> {
+    ensure_checkpoint(side, scale);
     let (file, data, mut rng) = (side.open(1), content(SMALL), Rng::new(SEED));
     let rate = timed(scale.small as f64, || {
         for _ in 0..scale.small {
@@ -247,6 +276,9 @@ fn burst(side: &mut Side, scale: &Scale) -> Option<f64> {
 
 /// The burst of the work before has to be durable after a while of computing: what is left to do?
 fn sync_after_idle(side: &mut Side, scale: &Scale) -> Option<f64> {
+    if !side.has(2 * WRITERS + 1) {
+        burst(side, scale);
+    }
     std::thread::sleep(scale.idle);
     let numbers = WRITERS + 2..2 * WRITERS + 2;
     let files: Vec<File> = numbers.map(|number| side.open(number)).collect();

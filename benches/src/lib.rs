@@ -9,6 +9,7 @@
 //! | `recovery.rs` | filling a volume with a million files, and mounting it after a crash |
 //! | `copy.rs` | the file system against the host's, side by side, as ratios |
 //! | `checkpoint/` | checkpoints and restarts, against the host's file system and memory |
+//! | `pressure.rs` | a burst twice the cache: the longest request, and the memory of the process |
 //! | `nfs/` | the NFS gateway beside other NFS servers, and the processor time of each request |
 //! | `lists/` | list I/O against one call for each region, and against sieving by the client |
 //! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |

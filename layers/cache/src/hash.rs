@@ -1,6 +1,6 @@
 //! Which node caches a stripe. Frozen: a volume's nodes must all agree, in every build.
 //!
-//! The choice stands in one place, [`DISTRIBUTION`]; `cargo xtask bench balance` compares it with the other.
+//! The choice stands in one place, [`DISTRIBUTION`]; `cargo xtask bench balance` compares it with the others.
 
 use blockio::Geometry;
 use runtime::NodeId;
@@ -13,6 +13,11 @@ pub enum Distribution {
     /// The stripe's number is mixed first (the finisher of `SplitMix64`), so that no stride hits few nodes;
     /// neighbours then fall on nodes like raindrops.
     Mixed,
+    /// As modulo within each row of as many stripes as there are nodes, but each row begins elsewhere: at the
+    /// next multiple of the golden ratio (Knuth, TAOCP 3, 6.4), which spreads any rows that follow each
+    /// other at equal steps. So files in sequence are spread as by modulo, and the first stripes of all
+    /// allocation groups do not fall on the same few nodes.
+    Skewed,
 }
 
 /// How stripes are spread.
@@ -24,9 +29,19 @@ impl Distribution {
         let number = match self {
             Self::Modulo => stripe,
             Self::Mixed => mixed(stripe),
+            Self::Skewed => {
+                let row = stripe / u64::from(nodes);
+                (stripe % u64::from(nodes)) + skew(row, nodes)
+            }
         };
         (number % u64::from(nodes)) as u32
     }
+}
+
+/// Where a row begins, below `nodes`.
+fn skew(row: u64, nodes: u32) -> u64 {
+    let part = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (part * u64::from(nodes)) >> 32
 }
 
 /// The finisher of `SplitMix64` (Steele, Lea, Flood 2014).
@@ -70,6 +85,23 @@ mod tests {
             };
             assert_eq!(owner(&geometry, stripe), NodeId::fs(index), "{stripe} mod {fs_nodes}");
         }
+    }
+
+    #[test]
+    fn skewed_rows_have_each_node_once_and_begin_elsewhere() {
+        for nodes in [1, 3, 24, 64, 4096] {
+            let node = |stripe| Distribution::Skewed.node(stripe, nodes);
+            for row in [0, 1, 2, 1000, u64::MAX / u64::from(nodes) - 1] {
+                let stripes = (0..u64::from(nodes)).map(|i| row * u64::from(nodes) + i);
+                let mut row: Vec<u32> = stripes.map(node).collect();
+                row.sort_unstable();
+                assert!(row.into_iter().eq(0..nodes), "{nodes} nodes");
+            }
+        }
+        // The first stripes of 64 groups of 256 stripes, of which modulo puts all on one node.
+        let firsts = (0..64).map(|group| Distribution::Skewed.node(group * 256, 64));
+        let used: std::collections::BTreeSet<u32> = firsts.collect();
+        assert!(used.len() >= 40, "{} nodes", used.len());
     }
 
     #[test]
