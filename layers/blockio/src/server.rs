@@ -26,7 +26,7 @@ pub const DEPTH_PER_DISK: usize = 4;
 pub const QUEUE_LENGTH_MAX: usize = 2 * runtime::host::RUNNING_MAX;
 /// Bytes that writes may hold at one disk node, from their arrival until the disk has them; past it
 /// the answer is `Busy`.
-pub const WRITE_BUFFER_BYTES: usize = 32 << 20;
+pub const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
 /// Limits of one disk node, and what it must know of its disks.
 #[derive(Clone, Copy, Debug)]
