@@ -73,6 +73,11 @@ impl GroupLayout {
         block / self.blocks_per_stripe
     }
 
+    /// File-system nodes of the volume.
+    pub fn fs_nodes(&self) -> u32 {
+        self.fs_nodes
+    }
+
     /// Blocks in one stripe.
     pub fn blocks_per_stripe(&self) -> u64 {
         self.blocks_per_stripe

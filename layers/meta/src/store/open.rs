@@ -171,6 +171,7 @@ pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreErro
         }
         past.space.set_busy(run.blocks(), true);
     }
+    past.space.begin_at(pages.owner().node);
     past.segments = segments;
     past.log_copies = log_copies;
     past.root.counter += NUMBERS_AHEAD;

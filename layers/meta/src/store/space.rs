@@ -360,6 +360,16 @@ impl Space {
         b.map(|b| Pair { a, b })
     }
 
+    /// Lets the search for whole stripes of `node` begin at the first that its own cache holds (`cache::hash`),
+    /// and not at the beginning of its groups: those begin at multiples of a power of two, so the first stripes of
+    /// all nodes would be held by the same few caches, and lie on the same few disks.
+    pub(crate) fn begin_at(&mut self, node: u32) {
+        let Some(&group) = self.with_whole.first() else { return };
+        let (stripes, nodes) = (self.layout.stripes_of(group), u64::from(self.layout.fs_nodes()));
+        let skip = (u64::from(node) + nodes - stripes.start % nodes) % nodes;
+        self.stripe_cursor = stripes.start + skip % (stripes.end - stripes.start);
+    }
+
     /// Takes a whole stripe, one that `accept`s if there is such a one.
     fn allocate_stripe(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
         let stripe = self.next_whole(accept).or_else(|| self.next_whole(|_| true))?;
@@ -467,6 +477,36 @@ mod tests {
             space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
         }
         space
+    }
+
+    #[test]
+    fn the_first_stripes_of_all_nodes_are_held_by_different_caches() {
+        let geometry = Geometry {
+            volume: VolumeId(1),
+            stripe_size: 65536,
+            fs_nodes: 64,
+            disk_nodes: 2,
+            disks_per_node: 2,
+            stripes_per_disk: 1 << 20,
+        };
+        let layout = GroupLayout::of(&geometry);
+        let first = |node: u32| {
+            let mut space = Space::new(layout);
+            for group in layout.born(node).take(2) {
+                let blocks = layout.blocks_of(group);
+                let bits = Bits::new((blocks.end - blocks.start) as u32, false);
+                space.add_group(group, &Rc::new(bits));
+            }
+            space.begin_at(node);
+            let all = space.whole_stripes();
+            let first = space.allocate_stripe(|_| true).unwrap();
+            assert_eq!(
+                (1..all).filter_map(|_| space.allocate_stripe(|_| true)).count() as u64,
+                all - 1
+            );
+            first
+        };
+        assert!((0..64).all(|node| first(node) % 64 == u64::from(node)));
     }
 
     fn check(space: &Space, used: &BTreeSet<u64>) {
