@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fileio::protocol::DirectoryEntry;
-use futures::executor::block_on;
-use runtime::Door;
+use runtime::{Door, wait};
 
 use crate::error::Error;
 use crate::file_system::FileSystem;
@@ -60,13 +59,13 @@ impl Volume {
 
     /// See [`FileSystem::open`].
     pub fn open(&self, path: impl AsRef<[u8]>, options: OpenOptions) -> Result<File, Error> {
-        let file = block_on(self.file_system.open(path, options))?;
+        let file = wait(self.file_system.open(path, options))?;
         Ok(File { file, volume: self.clone() })
     }
 
     /// See [`FileSystem::create`].
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File, Error> {
-        let file = block_on(self.file_system.create(path))?;
+        let file = wait(self.file_system.create(path))?;
         Ok(File { file, volume: self.clone() })
     }
 
@@ -78,12 +77,12 @@ impl Volume {
 
     /// See [`FileSystem::metadata`].
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        block_on(self.file_system.metadata(path))
+        wait(self.file_system.metadata(path))
     }
 
     /// See [`FileSystem::symlink_metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        block_on(self.file_system.symlink_metadata(path))
+        wait(self.file_system.symlink_metadata(path))
     }
 
     /// See [`FileSystem::set_attributes`].
@@ -92,12 +91,12 @@ impl Volume {
         path: impl AsRef<[u8]>,
         change: Change,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.set_attributes(path, change))
+        wait(self.file_system.set_attributes(path, change))
     }
 
     /// See [`FileSystem::set_mode`].
     pub fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
-        block_on(self.file_system.set_mode(path, mode))
+        wait(self.file_system.set_mode(path, mode))
     }
 
     /// See [`FileSystem::set_owner`].
@@ -107,7 +106,7 @@ impl Volume {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.set_owner(path, uid, gid))
+        wait(self.file_system.set_owner(path, uid, gid))
     }
 
     /// See [`FileSystem::set_times`].
@@ -117,12 +116,12 @@ impl Volume {
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.set_times(path, atime, mtime))
+        wait(self.file_system.set_times(path, atime, mtime))
     }
 
     /// See [`FileSystem::set_len`].
     pub fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<Attributes, Error> {
-        block_on(self.file_system.set_len(path, size))
+        wait(self.file_system.set_len(path, size))
     }
 
     /// See [`FileSystem::get_xattr`].
@@ -131,7 +130,7 @@ impl Volume {
         path: impl AsRef<[u8]>,
         name: impl AsRef<[u8]>,
     ) -> Result<Vec<u8>, Error> {
-        block_on(self.file_system.get_xattr(path, name))
+        wait(self.file_system.get_xattr(path, name))
     }
 
     /// See [`FileSystem::set_xattr`].
@@ -142,12 +141,12 @@ impl Volume {
         value: impl AsRef<[u8]>,
         mode: XattrMode,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.set_xattr(path, name, value, mode))
+        wait(self.file_system.set_xattr(path, name, value, mode))
     }
 
     /// See [`FileSystem::list_xattrs`].
     pub fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<XattrName>, Error> {
-        block_on(self.file_system.list_xattrs(path))
+        wait(self.file_system.list_xattrs(path))
     }
 
     /// See [`FileSystem::remove_xattr`].
@@ -156,22 +155,22 @@ impl Volume {
         path: impl AsRef<[u8]>,
         name: impl AsRef<[u8]>,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.remove_xattr(path, name))
+        wait(self.file_system.remove_xattr(path, name))
     }
 
     /// See [`FileSystem::mkdir`].
     pub fn mkdir(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        block_on(self.file_system.mkdir(path))
+        wait(self.file_system.mkdir(path))
     }
 
     /// See [`FileSystem::mkdir_with_mode`].
     pub fn mkdir_with_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
-        block_on(self.file_system.mkdir_with_mode(path, mode))
+        wait(self.file_system.mkdir_with_mode(path, mode))
     }
 
     /// See [`FileSystem::mkdir_all`].
     pub fn mkdir_all(&self, path: impl AsRef<[u8]>) -> Result<Attributes, Error> {
-        block_on(self.file_system.mkdir_all(path))
+        wait(self.file_system.mkdir_all(path))
     }
 
     /// See [`FileSystem::symlink`].
@@ -180,12 +179,12 @@ impl Volume {
         target: impl AsRef<[u8]>,
         path: impl AsRef<[u8]>,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.symlink(target, path))
+        wait(self.file_system.symlink(target, path))
     }
 
     /// See [`FileSystem::read_link`].
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>, Error> {
-        block_on(self.file_system.read_link(path))
+        wait(self.file_system.read_link(path))
     }
 
     /// See [`FileSystem::hard_link`].
@@ -194,42 +193,42 @@ impl Volume {
         original: impl AsRef<[u8]>,
         path: impl AsRef<[u8]>,
     ) -> Result<Attributes, Error> {
-        block_on(self.file_system.hard_link(original, path))
+        wait(self.file_system.hard_link(original, path))
     }
 
     /// See [`FileSystem::remove_file`].
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        block_on(self.file_system.remove_file(path))
+        wait(self.file_system.remove_file(path))
     }
 
     /// See [`FileSystem::remove_dir`].
     pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        block_on(self.file_system.remove_dir(path))
+        wait(self.file_system.remove_dir(path))
     }
 
     /// See [`FileSystem::remove_all`].
     pub fn remove_all(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        block_on(self.file_system.remove_all(path))
+        wait(self.file_system.remove_all(path))
     }
 
     /// See [`FileSystem::rename`].
     pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
-        block_on(self.file_system.rename(from, to))
+        wait(self.file_system.rename(from, to))
     }
 
     /// The entries of a directory with their attributes, in no particular order.
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirectoryEntry>, Error> {
-        block_on(async { self.file_system.read_dir(path).await?.with_attributes().rest().await })
+        wait(async { self.file_system.read_dir(path).await?.with_attributes().rest().await })
     }
 
     /// See [`FileSystem::space`].
     pub fn space(&self) -> Result<Space, Error> {
-        block_on(self.file_system.space())
+        wait(self.file_system.space())
     }
 
     /// See [`FileSystem::sync_directory`].
     pub fn sync_directory(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
-        block_on(self.file_system.sync_directory(path))
+        wait(self.file_system.sync_directory(path))
     }
 
     /// Ends the use of the volume. If this process has opened it itself everything is made durable;
@@ -238,13 +237,13 @@ impl Volume {
         if self.machine.is_some() {
             return self.sync();
         }
-        block_on(self.file_system.last_words());
+        wait(self.file_system.last_words());
         Ok(())
     }
 
     /// See [`FileSystem::sync`].
     pub fn sync(&self) -> Result<(), Error> {
-        block_on(self.file_system.sync())
+        wait(self.file_system.sync())
     }
 }
 
@@ -266,22 +265,22 @@ impl File {
 
     /// See [`file::File::read_at`].
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
-        block_on(self.file.read_at(offset, out))
+        wait(self.file.read_at(offset, out))
     }
 
     /// See [`file::File::read_bytes_at`].
     pub fn read_bytes_at(&self, offset: u64, length: usize) -> Result<Vec<Bytes>, Error> {
-        block_on(self.file.read_bytes_at(offset, length))
+        wait(self.file.read_bytes_at(offset, length))
     }
 
     /// See [`file::File::write_at`]. [`Bytes`] and vectors are handed on without a copy.
     pub fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), Error> {
-        block_on(self.file.write_at(offset, data))
+        wait(self.file.write_at(offset, data))
     }
 
     /// See [`file::File::read_list`].
     pub fn read_list(&self, regions: &Regions, out: &mut [u8]) -> Result<usize, Error> {
-        block_on(self.file.read_list(regions, out))
+        wait(self.file.read_list(regions, out))
     }
 
     /// See [`file::File::read_list_into`].
@@ -291,12 +290,12 @@ impl File {
         memory: &Regions,
         out: &mut [u8],
     ) -> Result<usize, Error> {
-        block_on(self.file.read_list_into(regions, memory, out))
+        wait(self.file.read_list_into(regions, memory, out))
     }
 
     /// See [`file::File::write_list`].
     pub fn write_list(&self, regions: &Regions, data: impl Into<Bytes>) -> Result<(), Error> {
-        block_on(self.file.write_list(regions, data))
+        wait(self.file.write_list(regions, data))
     }
 
     /// See [`file::File::write_list_from`].
@@ -306,72 +305,72 @@ impl File {
         memory: &Regions,
         data: &[u8],
     ) -> Result<(), Error> {
-        block_on(self.file.write_list_from(regions, memory, data))
+        wait(self.file.write_list_from(regions, memory, data))
     }
 
     /// See [`file::File::lock`].
     pub fn lock(&self, range: ByteRange, kind: LockKind) -> Result<Lock<Door>, Error> {
-        block_on(self.file.lock(range, kind))
+        wait(self.file.lock(range, kind))
     }
 
     /// See [`file::File::try_lock`].
     pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<Option<Lock<Door>>, Error> {
-        block_on(self.file.try_lock(range, kind))
+        wait(self.file.try_lock(range, kind))
     }
 
     /// See [`file::File::test_lock`].
     pub fn test_lock(&self, range: ByteRange, kind: LockKind) -> Result<Option<FileLock>, Error> {
-        block_on(self.file.test_lock(range, kind))
+        wait(self.file.test_lock(range, kind))
     }
 
     /// See [`file::File::append`].
     pub fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
-        block_on(self.file.append(data))
+        wait(self.file.append(data))
     }
 
     /// See [`file::File::sync`].
     pub fn sync(&self) -> Result<(), Error> {
-        block_on(self.file.sync())
+        wait(self.file.sync())
     }
 
     /// See [`file::File::set_len`].
     pub fn set_len(&self, size: u64) -> Result<(), Error> {
-        block_on(self.file.set_len(size))
+        wait(self.file.set_len(size))
     }
 
     /// See [`file::File::punch_hole`].
     pub fn punch_hole(&self, offset: u64, length: u64) -> Result<(), Error> {
-        block_on(self.file.punch_hole(offset, length))
+        wait(self.file.punch_hole(offset, length))
     }
 
     /// See [`file::File::allocate`].
     pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<Attributes, Error> {
-        block_on(self.file.allocate(offset, length, keep_size))
+        wait(self.file.allocate(offset, length, keep_size))
     }
 
     /// See [`file::File::zero_range`].
     pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<(), Error> {
-        block_on(self.file.zero_range(offset, length, keep_size))
+        wait(self.file.zero_range(offset, length, keep_size))
     }
 
     /// See [`file::File::seek_data`].
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
-        block_on(self.file.seek_data(offset))
+        wait(self.file.seek_data(offset))
     }
 
     /// See [`file::File::seek_hole`].
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
-        block_on(self.file.seek_hole(offset))
+        wait(self.file.seek_hole(offset))
     }
 
     /// See [`file::File::set_attributes`].
     pub fn set_attributes(&self, change: Change) -> Result<Attributes, Error> {
-        block_on(self.file.set_attributes(change))
+        wait(self.file.set_attributes(change))
     }
 
     /// See [`file::File::metadata`].
     pub fn metadata(&self) -> Result<Attributes, Error> {
-        block_on(self.file.metadata())
+        wait(self.file.metadata())
     }
 }
 

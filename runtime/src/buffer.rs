@@ -4,17 +4,18 @@
 //! shared and read-only as [`Bytes`]. A [`Shared`] buffer hands out slices without a copy and is
 //! copied only when somebody wants to write while slices are still out.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 /// Every buffer starts at a multiple of this, as direct disk transfers ask.
 pub const ALIGNMENT: usize = 4096;
 
-/// Free buffers of one size that a pool keeps for later, at most.
-const KEPT_MAX: usize = 256;
+/// Longer buffers are not kept: they come in all lengths, and the allocator cuts what comes back to measure.
+const KEPT_LENGTH_MAX: usize = 128 << 10;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
@@ -40,7 +41,40 @@ struct Inner {
     used_bytes: AtomicUsize,
     copied_bytes: AtomicU64,
     bounced_bytes: AtomicU64,
-    kept: Mutex<Vec<Box<[Page]>>>,
+    kept: Mutex<Kept>,
+}
+
+/// Buffers that nobody uses now: to take one of them again saves the host the work of finding new
+/// memory, which costs more than to fill it.
+#[derive(Default)]
+struct Kept {
+    /// By their length in pages.
+    by_pages: BTreeMap<usize, Vec<Box<[Page]>>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn take(&mut self, pages: usize) -> Option<Box<[Page]>> {
+        let taken = self.by_pages.get_mut(&pages)?.pop()?;
+        self.bytes -= pages * ALIGNMENT;
+        Some(taken)
+    }
+
+    fn keep(&mut self, pages: Box<[Page]>) {
+        self.bytes += pages.len() * ALIGNMENT;
+        self.by_pages.entry(pages.len()).or_default().push(pages);
+    }
+
+    /// Frees the largest until at most `bytes_max` are kept.
+    fn shrink(&mut self, bytes_max: usize) {
+        while self.bytes > bytes_max {
+            let Some(mut largest) = self.by_pages.last_entry() else { return };
+            match largest.get_mut().pop() {
+                Some(pages) => self.bytes -= pages.len() * ALIGNMENT,
+                None => drop(largest.remove()),
+            }
+        }
+    }
 }
 
 impl Pool {
@@ -82,9 +116,13 @@ impl Pool {
     fn counted(&self, length: usize) -> Buffer {
         let pages = length.div_ceil(ALIGNMENT);
         let kept = {
-            let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let index = kept.iter().rposition(|pages_kept| pages_kept.len() == pages);
-            index.map(|index| kept.swap_remove(index))
+            let mut kept = self.kept();
+            let taken = kept.take(pages);
+            if taken.is_none() {
+                // New memory, and what is kept, stay within the limit together.
+                kept.shrink(self.inner.limit_bytes.saturating_sub(self.used_bytes()));
+            }
+            taken
         };
         let pages = kept.unwrap_or_else(|| vec![Page([0; ALIGNMENT]); pages].into_boxed_slice());
         Buffer { pages: Some(pages), length, pool: self.clone() }
@@ -122,11 +160,24 @@ impl Pool {
         self.inner.bounced_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are kept for later, beside those in use: both together stay within the limit.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept().bytes
+    }
+
     fn put_back(&self, pages: Box<[Page]>) {
-        self.inner.used_bytes.fetch_sub(pages.len() * ALIGNMENT, Relaxed);
-        let mut kept = self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < KEPT_MAX {
-            kept.push(pages);
+        let size = pages.len() * ALIGNMENT;
+        let used = self.inner.used_bytes.fetch_sub(size, Relaxed) - size;
+        if size > KEPT_LENGTH_MAX {
+            return;
+        }
+        let mut kept = self.kept();
+        if used + kept.bytes + size <= self.inner.limit_bytes {
+            kept.keep(pages);
         }
     }
 }
@@ -260,6 +311,22 @@ mod tests {
         drop(second.freeze().slice(5..6));
         assert_eq!(pool.used_bytes(), ALIGNMENT);
         assert_eq!(pool.take(2 * ALIGNMENT).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn what_is_used_and_what_is_kept_stay_within_the_limit_together() {
+        let pool = Pool::new(8 * ALIGNMENT);
+        drop((pool.take(4 * ALIGNMENT).unwrap(), pool.take(4 * ALIGNMENT).unwrap()));
+        assert_eq!((pool.used_bytes(), pool.kept_bytes()), (0, 8 * ALIGNMENT));
+        let other = pool.take(3 * ALIGNMENT).unwrap();
+        assert_eq!(pool.kept_bytes(), 4 * ALIGNMENT, "one had to go for the new one");
+        let again = pool.take(4 * ALIGNMENT).unwrap();
+        assert_eq!((pool.used_bytes(), pool.kept_bytes()), (7 * ALIGNMENT, 0));
+        let beyond = pool.take_beyond(4 * ALIGNMENT);
+        drop((again, other));
+        assert_eq!((pool.used_bytes(), pool.kept_bytes()), (4 * ALIGNMENT, 3 * ALIGNMENT));
+        drop(beyond);
+        assert!(pool.kept_bytes() <= pool.limit_bytes());
     }
 
     #[test]

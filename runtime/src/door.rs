@@ -136,6 +136,10 @@ struct AskBytes {
 }
 
 impl Message for AskBytes {
+    fn answer_at_once(self: Box<Self>, _: &Rc<Host>) -> Option<Box<dyn Message>> {
+        Some(self)
+    }
+
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()> {
         let (protocol, version) = self.table;
         if host.version(protocol).is_some_and(|spoken| spoken != version) {

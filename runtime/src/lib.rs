@@ -23,6 +23,7 @@
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `cluster/` | the nodes of other processes |
 //! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
+//! | `wait.rs` | how an ordinary thread waits for its answer |
 //! | `coordination/` | small records that all processes agree on: the trait, its engines |
 //! | `membership/` | who is there, who serves which node: the node map, its plans, the keeper |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
@@ -45,6 +46,7 @@ pub mod protocol;
 pub mod remote;
 pub mod seed;
 pub mod sync;
+mod wait;
 pub mod wire;
 
 pub use context::{Context, Pending, Spawn};
@@ -53,6 +55,7 @@ pub use host::{Host, Server};
 pub use ids::{Epoch, NodeId, NodeKind, VolumeId};
 pub use machine::Machine;
 pub use protocol::{Call, Caller, Class, Classified, Protocol, Undelivered};
+pub use wait::wait;
 
 /// A table in memory for look-ups only: fast, but its order means nothing, so it must not be
 /// iterated where the order could be seen.

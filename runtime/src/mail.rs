@@ -40,6 +40,8 @@ impl std::fmt::Debug for Envelope {
 
 /// A request whose type the machine does not know.
 pub trait Message: Send {
+    /// Lets the node's server answer it, if it can do so at once; else gives it back.
+    fn answer_at_once(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>>;
     /// Lets the node's server answer it.
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()>;
     /// Answers in the server's place.
@@ -62,6 +64,15 @@ pub(crate) struct Ask<P: Protocol> {
 }
 
 impl<P: Protocol> Message for Ask<P> {
+    fn answer_at_once(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>> {
+        let Some(reply) = Host::at_once::<P>(host, self.caller, &self.request) else {
+            return Some(self);
+        };
+        // Whoever only notifies does not wait.
+        let _ = self.reply.send(reply);
+        None
+    }
+
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()> {
         async move {
             let reply = Host::run::<P>(host, self.caller, self.request).await;

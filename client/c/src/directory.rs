@@ -6,8 +6,7 @@ use std::mem;
 use std::sync::Arc;
 
 use client::{Kind, ReadDir};
-use futures::executor::block_on;
-use runtime::Door;
+use runtime::{Door, wait};
 
 use crate::failure::{Failure, answer};
 use crate::mount::Mount;
@@ -43,7 +42,7 @@ const AFTER_DOTDOT: u64 = 2;
 
 impl Directory {
     fn open(mount: Arc<Mount>, path: &[u8]) -> Result<Self, Failure> {
-        let pages = block_on(mount.volume.file_system().read_dir(path))?;
+        let pages = wait(mount.volume.file_system().read_dir(path))?;
         let inode = |path: &[u8]| mount.volume.metadata(path).map(|attributes| attributes.ino);
         let dots = [inode(path)?, inode(&[path, b"/.."].concat())?];
         Ok(Self {
@@ -68,7 +67,7 @@ impl Directory {
             _ => {}
         }
         if self.waiting.is_empty()
-            && let Some(page) = block_on(self.pages.next_page())?
+            && let Some(page) = wait(self.pages.next_page())?
         {
             self.waiting.extend(page.into_iter().map(|entry| Entry {
                 name: entry.name.as_bytes().to_vec(),
@@ -81,7 +80,7 @@ impl Directory {
     }
 
     fn seek(&mut self, position: u64) -> Result<(), Failure> {
-        let pages = block_on(self.mount.volume.file_system().read_dir(&self.path))?;
+        let pages = wait(self.mount.volume.file_system().read_dir(&self.path))?;
         self.pages = if position > AFTER_DOTDOT { pages.after(position) } else { pages };
         self.waiting.clear();
         self.position = position;

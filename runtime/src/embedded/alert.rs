@@ -10,9 +10,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use super::thread;
+
 /// A thread stays awake so long after its last work: longer than another thread takes for a small
-/// request, short against the time slices of the host.
-pub(super) const ALERT_TIME: Duration = Duration::from_micros(50);
+/// request, or to copy a large transfer; short against the time slices of the host.
+pub(super) const ALERT_TIME: Duration = Duration::from_micros(100);
 
 /// The alertness of one thread.
 #[derive(Debug, Default)]
@@ -36,12 +38,14 @@ impl Alert {
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 async fn look(alert: Rc<Alert>) {
+    thread::wake_inbox();
     let mut until = Instant::now();
     loop {
+        let came = thread::empty_inbox();
         let now = Instant::now();
-        if alert.worked.replace(false) {
+        if alert.worked.replace(false) || came {
             until = now + ALERT_TIME;
-        } else if now >= until {
+        } else if now >= until && thread::leave_inbox() {
             return alert.looking.set(false);
         }
         // The core first goes to any other thread that waits for one, then this thread looks at its

@@ -1,17 +1,17 @@
-//! The machine inside one process: actix hosts the nodes, tokio gives timers, sockets and the
+//! The machine inside one process: actix runs the threads, tokio gives timers, sockets and the
 //! blocking pool. Actix is named nowhere outside this folder (ADR 2).
 //!
 //! Many lightweight nodes share one thread, one thread per core; the nodes of each kind are dealt to
 //! the threads in turn, and stay there for good. Nodes of one thread call each other directly;
-//! between threads a request goes through the mailbox of the node's actor.
+//! between threads a request goes through the [inbox](inbox) of the thread (ADR 42).
 //!
 //! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`]. Requests
 //! to the others leave by the [links](crate::cluster) of the thread on which they were made.
 
 mod alert;
 mod disk;
+mod inbox;
 mod net;
-mod node;
 mod thread;
 mod volume_directory;
 
@@ -22,15 +22,15 @@ use std::sync::{Arc, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use actix::{Actor as _, Addr, Arbiter, ArbiterHandle, System};
+use actix::{Arbiter, ArbiterHandle, System};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub use self::disk::{DISK_ACCESS_VARIABLE, DiskAccess};
+use self::inbox::Inbox;
 pub(crate) use self::net::stream;
-use self::node::{Mail, NodeActor};
 pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
 use crate::Table;
 use crate::buffer::Pool;
@@ -39,10 +39,7 @@ use crate::context::Context;
 use crate::door::{Door, Entrance, Work};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
-use crate::protocol::{Class, Undelivered};
-
-/// Bulk requests from other threads that wait in one node's mailbox, at most.
-const MAILBOX_MAX: usize = 4096;
+use crate::protocol::Undelivered;
 
 /// The shape of an embedded machine.
 #[derive(Clone, Debug)]
@@ -79,8 +76,10 @@ struct Shared {
     pool: Pool,
     /// The threads.
     arbiters: Vec<ArbiterHandle>,
+    /// What waits for each of them.
+    inboxes: Vec<Inbox>,
     /// The nodes of this process, and the thread of each.
-    nodes: RwLock<Table<NodeId, (Addr<NodeActor>, usize)>>,
+    nodes: RwLock<Table<NodeId, usize>>,
     /// Only grows.
     epoch: AtomicU64,
     /// How the nodes of other processes are reached.
@@ -132,6 +131,7 @@ impl Embedded {
             pool: Pool::new(config.pool_bytes),
             epoch: AtomicU64::new(config.epoch.0),
             config,
+            inboxes: arbiters.iter().map(|_| Inbox::default()).collect(),
             arbiters,
             nodes: RwLock::default(),
             routes: RwLock::default(),
@@ -144,9 +144,9 @@ impl Embedded {
             thread: Some(thread),
             applications: AtomicU32::new(first_application(number)),
         };
-        for arbiter in &machine.shared.arbiters {
+        for (number, arbiter) in machine.shared.arbiters.iter().enumerate() {
             let shared = machine.shared.clone();
-            arbiter.spawn_fn(move || thread::enter(shared));
+            arbiter.spawn_fn(move || thread::enter(shared, number));
         }
         Ok(machine)
     }
@@ -158,12 +158,8 @@ impl Embedded {
         let is_disk = |node: NodeId| matches!(node.kind(), NodeKind::Disk(_));
         let alike = nodes.keys().filter(|other| is_disk(**other) == is_disk(node)).count();
         let thread = alike % self.shared.arbiters.len();
-        let arbiter = &self.shared.arbiters[thread];
-        let address = NodeActor::start_in_arbiter(arbiter, move |context| {
-            context.set_mailbox_capacity(MAILBOX_MAX);
-            NodeActor::new(thread::add_host(node, epoch))
-        });
-        nodes.insert(node, (address, thread));
+        nodes.insert(node, thread);
+        self.shared.arbiters[thread].spawn_fn(move || thread::add_host(node, epoch));
     }
 
     /// Ends the life of a node of this process. What it holds is lost like in a crash: let it settle first.
@@ -172,7 +168,7 @@ impl Embedded {
             let mut nodes = self.shared.nodes.write().unwrap_or_else(PoisonError::into_inner);
             nodes.remove(&node)
         };
-        if let Some((_, thread)) = place {
+        if let Some(thread) = place {
             self.shared.arbiters[thread].spawn_fn(move || thread::remove_host(node));
         }
     }
@@ -215,7 +211,7 @@ impl Embedded {
     fn arbiter(&self, node: NodeId) -> &ArbiterHandle {
         let arbiters = &self.shared.arbiters;
         match (self.shared.place(node), node.kind()) {
-            (Some((_, thread)), _) => &arbiters[thread],
+            (Some(thread), _) => &arbiters[thread],
             (None, NodeKind::Application(index)) => &arbiters[index as usize % arbiters.len()],
             (None, kind) => panic!("{kind:?} is not in this process"),
         }
@@ -281,9 +277,9 @@ impl Drop for Embedded {
 }
 
 impl Shared {
-    /// The actor of a node of this process, and its thread.
-    fn place(&self, node: NodeId) -> Option<(Addr<NodeActor>, usize)> {
-        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
+    /// The thread of a node of this process.
+    fn place(&self, node: NodeId) -> Option<usize> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
     }
 
     /// How the nodes of other processes are reached.
@@ -291,21 +287,11 @@ impl Shared {
         self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives the envelope to the node's actor; back if the node is not in this process.
+    /// Gives the envelope to the node's thread; back if the node is not in this process.
     fn send_here(&self, envelope: Envelope) -> Result<(), Envelope> {
-        let Some((address, _)) = self.place(envelope.to) else { return Err(envelope) };
-        match envelope.class {
-            // Bounded by the limits of those who send them.
-            Class::Control => address.do_send(Mail(envelope)),
-            Class::Bulk => match address.try_send(Mail(envelope)) {
-                Ok(()) => {}
-                Err(actix::dev::SendError::Full(Mail(envelope))) => {
-                    envelope.message.refuse(Undelivered::Busy);
-                }
-                Err(actix::dev::SendError::Closed(Mail(envelope))) => {
-                    envelope.message.refuse(Undelivered::Unreachable);
-                }
-            },
+        let Some(thread) = self.place(envelope.to) else { return Err(envelope) };
+        if self.inboxes[thread].push(envelope) {
+            self.arbiters[thread].spawn_fn(thread::note_work);
         }
         Ok(())
     }

@@ -11,8 +11,11 @@ use std::time::{Duration, Instant, SystemTime};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
+use tracing::Instrument as _;
+
 use super::alert::Alert;
 use super::disk::{self, Ring};
+use super::inbox::Inbox;
 use super::{Shared, net};
 use crate::Table;
 use crate::buffer::Pool;
@@ -40,6 +43,10 @@ struct Thread {
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
     rng: RefCell<Rng>,
     alert: Rc<Alert>,
+    /// Which of the machine's threads it is.
+    number: usize,
+    /// Requests that came before their node was brought up here.
+    early: RefCell<Vec<Envelope>>,
     /// To other processes.
     links: RefCell<Links>,
     /// Made when the first disk is opened.
@@ -47,6 +54,29 @@ struct Thread {
 }
 
 impl Thread {
+    fn inbox(&self) -> &Inbox {
+        &self.shared.inboxes[self.number]
+    }
+
+    /// Lets a node of this thread answer: at once, if it can, else in a task.
+    fn deliver(&self, envelope: Envelope) {
+        let Some(host) = self.host(envelope.to) else {
+            if self.shared.place(envelope.to) == Some(self.number) {
+                // It will be brought up in a moment.
+                return self.early.borrow_mut().push(envelope);
+            }
+            return envelope.message.refuse(Undelivered::Unreachable);
+        };
+        let Envelope { message, span, .. } = envelope;
+        if span.is_disabled() {
+            if let Some(message) = message.answer_at_once(&host) {
+                spawn(message.deliver(host));
+            }
+        } else {
+            spawn(message.deliver(host).instrument(span));
+        }
+    }
+
     fn ring(&self) -> io::Result<Rc<Ring>> {
         let mut ring = self.ring.borrow_mut();
         if let Some(ring) = &*ring {
@@ -58,13 +88,15 @@ impl Thread {
 
 /// Makes the current thread part of the machine.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-pub(super) fn enter(shared: Arc<Shared>) {
+pub(super) fn enter(shared: Arc<Shared>, number: usize) {
     let machine = Thread {
         shared,
         start: Instant::now(),
         hosts: RefCell::default(),
         rng: RefCell::new(Rng::new(fresh_seed())),
         alert: Rc::default(),
+        number,
+        early: RefCell::default(),
         links: RefCell::default(),
         ring: RefCell::default(),
     };
@@ -76,6 +108,7 @@ pub(super) fn enter(shared: Arc<Shared>) {
 pub(super) fn leave() {
     let left = MACHINE.with_borrow(|machine| {
         let machine = machine.as_ref()?;
+        machine.inbox().close();
         Some((machine.hosts.take(), machine.links.take(), machine.ring.take()))
     });
     let Some((hosts, links, ring)) = left else { return };
@@ -90,10 +123,12 @@ fn machine() -> Rc<Thread> {
 }
 
 /// Adds a node to the current thread.
-pub(super) fn add_host(node: NodeId, epoch: Epoch) -> Rc<Host> {
-    let host = Host::new(node, epoch);
-    machine().hosts.borrow_mut().insert(node, host.clone());
-    host
+pub(super) fn add_host(node: NodeId, epoch: Epoch) {
+    let machine = machine();
+    machine.hosts.borrow_mut().insert(node, Host::new(node, epoch));
+    for envelope in machine.early.take() {
+        machine.deliver(envelope);
+    }
 }
 
 /// Ends the life of a node of this thread.
@@ -134,6 +169,27 @@ pub(super) fn context(node: NodeId) -> Context {
 /// To be called when something has come from another thread.
 pub(super) fn note_work() {
     machine().alert.note_work();
+}
+
+/// The thread looks into its inbox by itself from now on.
+pub(super) fn wake_inbox() {
+    machine().inbox().wake();
+}
+
+/// Lets the nodes answer what has come; false if nothing has.
+pub(super) fn empty_inbox() -> bool {
+    let machine = machine();
+    let taken = machine.inbox().take();
+    let came = !taken.is_empty();
+    for envelope in taken {
+        machine.deliver(envelope);
+    }
+    came
+}
+
+/// The thread is to be told from now on; false if something has come just now.
+pub(super) fn leave_inbox() -> bool {
+    machine().inbox().sleep()
 }
 
 /// Runs `task` on the current thread. Dropped unfinished when the machine stops.

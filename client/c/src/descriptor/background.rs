@@ -7,9 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::{Error, file};
 use futures::channel::oneshot;
-use futures::executor::block_on;
 use parking_lot::Mutex;
-use runtime::{Door, Spawn as _};
+use runtime::{Door, Spawn as _, wait};
 
 use super::Descriptor;
 use crate::failure::{Failure, answer, number_of};
@@ -76,7 +75,7 @@ impl Background {
     fn outcome(self) -> Result<Vec<Bytes>, Failure> {
         match self.state.into_inner() {
             State::Done(outcome) => outcome,
-            State::UnderWay(outcome) => match block_on(outcome) {
+            State::UnderWay(outcome) => match wait(outcome) {
                 Ok(outcome) => Ok(outcome?),
                 Err(oneshot::Canceled) => Err(lost()),
             },

@@ -11,6 +11,7 @@ use futures::future::{LocalBoxFuture, ready};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::check;
+use super::growth::Growth;
 use super::ring::{Answer, PIECES_MAX, Ring, RingFile};
 use super::writes::{Entered, Writes};
 use crate::buffer::{ALIGNMENT, Buffer, Pool};
@@ -28,6 +29,8 @@ struct Inner {
     length: u64,
     pool: Pool,
     writes: Rc<Writes>,
+    /// None of a block device, which has no holes.
+    growth: Option<Growth>,
 }
 
 impl DirectDisk {
@@ -41,8 +44,9 @@ impl DirectDisk {
     ) -> io::Result<Self> {
         let flags = fcntl_getfl(&file)?;
         fcntl_setfl(&file, flags | OFlags::DIRECT)?;
+        let growth = file.metadata()?.is_file().then(|| Growth::new(length));
         let file = ring.adopt(file);
-        let inner = Rc::new(Inner { file, length, pool, writes: Rc::default() });
+        let inner = Rc::new(Inner { file, length, pool, writes: Rc::default(), growth });
         if let Err(why) = inner.block(0).await {
             fcntl_setfl(inner.file.file(), flags)?;
             return Err(why);
@@ -70,6 +74,11 @@ impl Disk for DirectDisk {
             return ready(Ok(())).boxed_local();
         }
         let (first, end) = (offset - offset % BLOCK, (offset + length).next_multiple_of(BLOCK));
+        if let Some(ahead) =
+            self.inner.growth.as_ref().and_then(|growth| growth.note(&(first..end)))
+        {
+            self.inner.file.allocate(ahead.start, ahead.end - ahead.start);
+        }
         let patches = (first, end) != (offset, offset + length);
         let inner = self.inner.clone();
         match inner.writes.enter(first..end, patches) {

@@ -9,6 +9,7 @@
 
 mod cached;
 mod direct;
+mod growth;
 mod ring;
 mod writes;
 

@@ -84,9 +84,23 @@ type Reply<T> = oneshot::Sender<io::Result<T>>;
 pub(super) type Answer<T> = oneshot::Receiver<io::Result<T>>;
 
 enum Work {
-    Read { buffer: Buffer, reply: Reply<(Buffer, usize)> },
-    Write { data: Vec<Bytes>, vectors: Vec<libc::iovec>, reply: Reply<()>, _entered: Entered },
-    Sync { reply: Reply<()> },
+    Read {
+        buffer: Buffer,
+        reply: Reply<(Buffer, usize)>,
+    },
+    Write {
+        data: Vec<Bytes>,
+        vectors: Vec<libc::iovec>,
+        reply: Reply<()>,
+        _entered: Entered,
+    },
+    Sync {
+        reply: Reply<()>,
+    },
+    /// Nobody waits for it.
+    Allocate {
+        length: u64,
+    },
 }
 
 /// What becomes of an operation when the kernel has answered.
@@ -327,6 +341,12 @@ impl RingFile {
         answer
     }
 
+    /// Has the host find room for `length` bytes from `offset` on. They stay as they are; nobody is told
+    /// whether it could, since writes find room by themselves.
+    pub(super) fn allocate(self: &Rc<Self>, offset: u64, length: u64) {
+        self.begin(offset, Work::Allocate { length });
+    }
+
     /// The file itself, to set its flags.
     pub(super) fn file(&self) -> &File {
         &self.file
@@ -385,6 +405,9 @@ impl Operation {
                 }
             }
             Work::Sync { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Work::Allocate { length } => {
+                opcode::Fallocate::new(fd, *length).offset(offset).mode(0).build()
+            }
         };
         entry.flags(flags)
     }
@@ -403,7 +426,7 @@ impl Operation {
         let wanted = match &self.work {
             Work::Read { buffer, .. } => buffer.len(),
             Work::Write { data, .. } => data.iter().map(Bytes::len).sum(),
-            Work::Sync { .. } => 0,
+            Work::Sync { .. } | Work::Allocate { .. } => 0,
         };
         // A part of a block is all there is: the end of the file.
         let at_end = moved == 0 || !self.done.is_multiple_of(ALIGNMENT);
@@ -422,6 +445,7 @@ impl Operation {
                 drop(reply.send(Err(io::ErrorKind::WriteZero.into())));
             }
             Work::Write { reply, .. } | Work::Sync { reply } => drop(reply.send(Ok(()))),
+            Work::Allocate { .. } => {}
         }
     }
 
@@ -429,6 +453,7 @@ impl Operation {
         match self.work {
             Work::Read { reply, .. } => drop(reply.send(Err(why))),
             Work::Write { reply, .. } | Work::Sync { reply } => drop(reply.send(Err(why))),
+            Work::Allocate { .. } => {}
         }
     }
 }

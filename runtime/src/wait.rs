@@ -1,0 +1,168 @@
+//! How an ordinary thread waits for an answer of the machine: it looks for it for a moment, and only then
+//! lets itself be parked. What is in memory is answered sooner than a parked thread is woken.
+//!
+//! A thread that looks takes a core from those who work, so few look at a time, each look offers the
+//! core to others, and a thread whose answers come late (from disks) looks rarely.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{
+    AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// A thread looks so long for its answer before it is parked.
+const LOOK_TIME: Duration = Duration::from_micros(50);
+
+/// Of so many cores one may be kept by a thread that looks.
+const CORES_PER_LOOKER: usize = 2;
+
+/// After so many answers in a row that came too late a thread looks for one in as many only.
+const MISSES_MAX: u32 = 8;
+
+const RUNNING: u8 = 0;
+const WOKEN: u8 = 1;
+const PARKED: u8 = 2;
+
+/// Threads that look now.
+static LOOKERS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static SEAT: RefCell<Option<Arc<Seat>>> = const { RefCell::new(None) };
+    static MISSES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Where one thread waits.
+struct Seat {
+    thread: Thread,
+    state: AtomicU8,
+}
+
+impl Wake for Seat {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.swap(WOKEN, AcqRel) == PARKED {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// Runs `future` to its end on this thread, which is none of a machine.
+pub fn wait<F: Future>(future: F) -> F::Output {
+    let taken = SEAT.with(RefCell::take);
+    let fresh = || Seat { thread: std::thread::current(), state: AtomicU8::new(RUNNING) };
+    let seat = taken.unwrap_or_else(|| Arc::new(fresh()));
+    let waker = Waker::from(seat.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        seat.state.store(RUNNING, Relaxed);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            SEAT.set(Some(seat));
+            return output;
+        }
+        if !seat.look() {
+            seat.park();
+        }
+    }
+}
+
+impl Seat {
+    fn is_woken(&self) -> bool {
+        self.state.load(Acquire) == WOKEN
+    }
+
+    /// Looks for a moment; true if there was something.
+    #[allow(clippy::disallowed_methods, reason = "the machine's own wait for the machine")]
+    fn look(&self) -> bool {
+        let misses = MISSES.get();
+        if misses >= MISSES_MAX && !misses.is_multiple_of(MISSES_MAX) {
+            MISSES.set(misses + 1);
+            return self.is_woken();
+        }
+        let Some(_looker) = Looker::new() else { return self.is_woken() };
+        let until = Instant::now() + LOOK_TIME;
+        while Instant::now() < until {
+            if self.is_woken() {
+                MISSES.set(0);
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        MISSES.set(misses.wrapping_add(1));
+        self.is_woken()
+    }
+
+    fn park(&self) {
+        if self.state.compare_exchange(RUNNING, PARKED, AcqRel, Acquire).is_err() {
+            return;
+        }
+        while !self.is_woken() {
+            std::thread::park();
+        }
+    }
+}
+
+/// The right to look.
+struct Looker;
+
+impl Looker {
+    fn new() -> Option<Self> {
+        static LOOKERS_MAX: OnceLock<usize> = OnceLock::new();
+        let most = LOOKERS_MAX.get_or_init(|| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            cores / CORES_PER_LOOKER
+        });
+        let another = |lookers: usize| (lookers < *most).then_some(lookers + 1);
+        LOOKERS.fetch_update(Relaxed, Relaxed, another).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Looker {
+    fn drop(&mut self) {
+        LOOKERS.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the test is about threads")]
+    fn an_answer_is_heard_whether_it_comes_at_once_soon_or_late() {
+        for micros in [0, 10, 30, 50, 70, 2_000, 20_000] {
+            for _ in 0..20 {
+                let (tell, told) = oneshot::channel();
+                let teller = std::thread::spawn(move || {
+                    if micros > 0 {
+                        std::thread::sleep(Duration::from_micros(micros));
+                    }
+                    tell.send(micros)
+                });
+                assert_eq!(wait(told), Ok(micros));
+                teller.join().unwrap().unwrap();
+            }
+        }
+        assert_eq!(LOOKERS.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_wait_within_a_wait_has_a_seat_of_its_own() {
+        let inner = wait(async {
+            let (tell, told) = oneshot::channel();
+            tell.send(wait(async { 7 })).unwrap();
+            told.await
+        });
+        assert_eq!(inner, Ok(7));
+    }
+}
