@@ -124,8 +124,9 @@ fn chart(rows: &[Row]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"10\" y=\"20\" font-size=\"14\">Ours against the disk's file system (blue; past \
-         its page cache: green), memory (grey), a peer (orange); right of the line ours is faster</text>\n",
+         <text x=\"10\" y=\"16\" font-size=\"13\">Ours against the disk's file system (blue; past its page \
+         cache: green), memory (grey), a peer (orange);</text>\n\
+         <text x=\"10\" y=\"32\" font-size=\"13\">right of the line ours is faster</text>\n",
         LEFT + WIDTH + 70.0
     );
     for ratio in [1.0 / 16.0, 0.25, 1.0, 4.0, 16.0] {
