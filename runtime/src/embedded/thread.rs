@@ -18,6 +18,7 @@ use crate::Table;
 use crate::buffer::Pool;
 use crate::cluster::{Links, Routes};
 use crate::context::Context;
+use crate::deadline::Deadline;
 use crate::disk::Disk;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
@@ -91,8 +92,9 @@ fn machine() -> Rc<Thread> {
 
 /// Adds a node to the current thread.
 pub(super) fn add_host(node: NodeId, epoch: Epoch) -> Rc<Host> {
-    let host = Host::new(node, epoch);
-    machine().hosts.borrow_mut().insert(node, host.clone());
+    let machine = machine();
+    let host = Host::until(node, epoch, machine.shared.deadline.clone());
+    machine.hosts.borrow_mut().insert(node, host.clone());
     host
 }
 
@@ -226,6 +228,13 @@ impl Machine for Thread {
     /// The nodes of one process end together.
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
+    }
+
+    fn answer_until(&self, _: NodeId, until: Duration) {
+        // In this order: whoever stands still between the two has less time afterwards, not more.
+        let begin = Deadline::now();
+        let rest = until.saturating_sub(self.start.elapsed());
+        self.shared.deadline.set(begin, rest);
     }
 
     fn open_disk(

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fileio::stack::RunOptions;
 use fileio::stack::cluster::{Ended, Member, MemberOptions};
+use runtime::remote::{Guard, Security};
 
 use super::file::MachineFile;
 use crate::commands::serve::{Served, read_settings};
@@ -34,6 +36,10 @@ pub(super) struct Serve {
     /// Where the counts of NFS requests are told over HTTP, as for `mdfs serve`.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
     metrics: Option<SocketAddr>,
+    /// Use no keys: connections between processes are not protected, and whoever can reach the port can
+    /// read and change everything. For a network of the cluster's own; the same for all processes.
+    #[arg(long)]
+    insecure: bool,
 }
 
 impl Serve {
@@ -53,7 +59,8 @@ impl Serve {
         let options = MemberOptions {
             number: self.number,
             address: process.address.clone(),
-            engine: file.engine(),
+            engine: file.engine()?,
+            guard: Arc::new(Guard::new(self.security(&file)?)),
             disk_bytes: file.volume.disk_size.0,
             run,
         };
@@ -83,6 +90,20 @@ impl Serve {
             },
             Ended::Fenced => Err(Failure::Fenced { number: self.number }),
         }
+    }
+}
+
+impl Serve {
+    /// Without keys nothing starts, unless somebody says so.
+    fn security(&self, file: &MachineFile) -> Result<Security, Failure> {
+        if self.insecure {
+            tracing::warn!(
+                "--insecure: whoever can reach {} can read and change the volume",
+                file.process(self.number)?.address
+            );
+            return Ok(Security::None);
+        }
+        Ok(Security::Tls(Box::new(file.keys().keys(self.number)?)))
     }
 }
 
