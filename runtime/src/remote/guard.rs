@@ -1,6 +1,7 @@
 //! Who may connect to a process of the cluster, and what is counted of those who may not.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -106,6 +107,26 @@ impl Guard {
         self.refused[why as usize].load(Relaxed)
     }
 
+    /// All counts as lines that Prometheus reads (its text format 0.0.4).
+    pub fn counts(&self) -> String {
+        let security = self.security.name();
+        let mut text = format!(
+            "# HELP mdfs_links_accepted_total Connections of other processes that were let in.\n\
+             # TYPE mdfs_links_accepted_total counter\n\
+             mdfs_links_accepted_total{{security=\"{security}\"}} {}\n\
+             # HELP mdfs_links_refused_total Connections from or to other processes that were refused \
+             or broke.\n\
+             # TYPE mdfs_links_refused_total counter\n",
+            self.let_in()
+        );
+        for why in Refusal::ALL {
+            let count = self.refused(why);
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "mdfs_links_refused_total{{reason=\"{}\"}} {count}", why.name());
+        }
+        text
+    }
+
     pub(super) fn note_let_in(&self) {
         self.let_in.fetch_add(1, Relaxed);
     }
@@ -172,5 +193,35 @@ impl Proven {
             #[cfg(feature = "tls")]
             Self::Certificate(certificate) => super::tls::is_of(certificate, number),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_is_counted_and_the_first_of_its_kind_from_a_host_is_told() {
+        let guard = Guard::default();
+        let error = || io::Error::from(io::ErrorKind::InvalidData);
+        for port in 0..1_000 {
+            guard.refuse(&format!("10.0.0.1:{port}"), Refusal::Stranger, &error());
+            guard.refuse(&format!("[fe80::1]:{port}"), Refusal::Broken, &error());
+        }
+        guard.note_let_in();
+        assert_eq!(guard.told.lock().unwrap().len(), 2);
+        let counts = guard.counts();
+        for line in [
+            "mdfs_links_accepted_total{security=\"none\"} 1",
+            "mdfs_links_refused_total{reason=\"stranger\"} 1000",
+            "mdfs_links_refused_total{reason=\"broken\"} 1000",
+            "mdfs_links_refused_total{reason=\"crowded\"} 0",
+        ] {
+            assert!(counts.lines().any(|told| told == line), "{line} is not in\n{counts}");
+        }
+        for host in 0..1_000 {
+            guard.refuse(&format!("host-{host}:1"), Refusal::Silent, &error());
+        }
+        assert_eq!(guard.told.lock().unwrap().len(), TOLD_MAX, "a flood takes no more memory");
     }
 }

@@ -33,7 +33,8 @@ pub(super) struct Serve {
     /// Who may mount what over NFS, and limits, as for `mdfs serve`; read once.
     #[arg(long, value_name = "EXPORTS", requires = "nfs")]
     exports: Option<PathBuf>,
-    /// Where the counts of NFS requests are told over HTTP, as for `mdfs serve`.
+    /// Where the counts of NFS requests, and of connections to and from other processes, are told over HTTP, as
+    /// for `mdfs serve`.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
     metrics: Option<SocketAddr>,
     /// Use no keys: connections between processes are not protected, and whoever can reach the port can
@@ -56,11 +57,12 @@ impl Serve {
         if let Some(cache) = process.cache {
             run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
         }
+        let guard = Arc::new(Guard::new(self.security(&file)?));
         let options = MemberOptions {
             number: self.number,
             address: process.address.clone(),
             engine: file.engine()?,
-            guard: Arc::new(Guard::new(self.security(&file)?)),
+            guard: guard.clone(),
             disk_bytes: file.volume.disk_size.0,
             run,
         };
@@ -74,7 +76,10 @@ impl Serve {
             running.answer_socket()?;
             gateway = self
                 .nfs
-                .map(|at| Served::start(running, at, self.metrics, settings.as_ref()))
+                .map(|at| {
+                    let counts = move || guard.counts();
+                    Served::start(running, at, self.metrics, settings.as_ref(), counts)
+                })
                 .transpose()?;
             let nfs = gateway.as_ref().map(|served| format!(", NFS at {}", served.address()));
             let (number, nfs) = (self.number, nfs.unwrap_or_default());
