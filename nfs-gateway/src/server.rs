@@ -91,17 +91,21 @@ impl Gateway {
         self.server.common.programs.export(exports);
     }
 
-    /// Answers HTTP requests at `address` with what is counted, as Prometheus reads it; returns the
-    /// address, with the port that the system has chosen. Whoever can connect is answered, so let it be
+    /// Answers HTTP requests at `address` with what is counted, as Prometheus reads it, and with the lines of
+    /// `more`, what others of this process count; returns the address, with the port that the system has chosen. Whoever can connect is answered, so let it be
     /// an address of this computer or of a network that may know.
-    pub async fn tell_metrics(&self, address: &Address) -> Result<Address, Error> {
+    pub async fn tell_metrics(
+        &self,
+        address: &Address,
+        more: impl Fn() -> String + 'static,
+    ) -> Result<Address, Error> {
         let ctx = &self.server.common.ctx;
         let listener = ctx.listen(address).await;
         let listener =
             listener.map_err(|source| Error::Listen { address: address.clone(), source })?;
         let listens = listener.address();
         let server = self.server.clone();
-        let text = Rc::new(move || server.metrics_text());
+        let text = Rc::new(move || server.metrics_text() + &more());
         ctx.task(metrics::answer(ctx.clone(), listener, self.server.stopping.clone(), text));
         Ok(listens)
     }

@@ -152,6 +152,11 @@ impl Context {
         self.machine.now(self.node)
     }
 
+    /// All nodes of this process answer until then, by [`now`](Self::now), unless they are told anew.
+    pub(crate) fn answer_until(&self, until: Duration) {
+        self.machine.answer_until(self.node, until);
+    }
+
     /// Time since 1970; may jump. For time stamps only.
     pub fn unix_time(&self) -> Duration {
         self.machine.unix_time(self.node)

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use futures::future::LocalBoxFuture;
 use tracing::Instrument as _;
 
 use crate::context::CLASSES;
+use crate::deadline::Deadline;
 use crate::ids::{Epoch, NodeId};
 use crate::protocol::{Caller, Class, Classified as _, PROTOCOLS, Protocol, Undelivered};
 use crate::sync::Limit;
@@ -55,6 +57,7 @@ pub struct Host {
     running: Cell<usize>,
     requests: Cell<u64>,
     life: Life,
+    deadline: Arc<Deadline>,
 }
 
 impl std::fmt::Debug for Host {
@@ -66,7 +69,13 @@ impl std::fmt::Debug for Host {
 impl Host {
     /// A node that serves nothing yet.
     pub fn new(node: NodeId, epoch: Epoch) -> Rc<Self> {
+        Self::until(node, epoch, Arc::default())
+    }
+
+    /// A node that answers nothing once `deadline` is over.
+    pub(crate) fn until(node: NodeId, epoch: Epoch, deadline: Arc<Deadline>) -> Rc<Self> {
         Rc::new(Self {
+            deadline,
             node,
             epoch: Cell::new(epoch),
             ports: RefCell::default(),
@@ -167,6 +176,10 @@ impl Host {
             return None;
         }
         let reply = port.server.clone().at_once(caller, request)?;
+        // After the work: the process may have stood still at any time before.
+        if host.deadline.is_over() {
+            return Some(Undelivered::Lost.into());
+        }
         host.requests.set(host.requests.get() + 1);
         // For those who count requests; there is no time in it to be seen.
         let _noted = host.span::<P>(request);
@@ -186,6 +199,7 @@ impl Host {
         let handler = port.server.clone().handle(caller, request);
         let handler = host.clone().within_life(handler);
         let reply = if span.is_disabled() { handler.await } else { handler.instrument(span).await };
+        let reply = reply.filter(|_| !host.deadline.is_over());
         reply.unwrap_or_else(|| Undelivered::Lost.into())
     }
 

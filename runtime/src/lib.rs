@@ -17,7 +17,7 @@
 //! | `context.rs` | the node context: all that a layer may do |
 //! | `protocol.rs` | the table of a layer and what follows from a row |
 //! | `wire.rs` | bytes on the wire and on disk |
-//! | `host.rs` | one node: its servers and their limits |
+//! | `host.rs` | one node: its servers and their limits; `deadline.rs` until when it may answer |
 //! | `mail.rs` | requests on their way between threads |
 //! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer.rs` its parts |
 //! | `embedded/` | the machine inside one process, on actix and tokio |
@@ -32,6 +32,7 @@ pub mod buffer;
 pub mod cluster;
 pub mod context;
 pub mod coordination;
+mod deadline;
 pub mod disk;
 pub mod door;
 pub mod embedded;

@@ -51,6 +51,9 @@ pub trait Machine: 'static {
     fn dies_with(&self, _node: NodeId, _other: NodeId) -> bool {
         false
     }
+    /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines
+    /// of which nobody takes over a part ignore it.
+    fn answer_until(&self, _node: NodeId, _until: Duration) {}
     /// Opens a disk of `node` by its path (a file or a block device), exclusively.
     fn open_disk(
         &self,

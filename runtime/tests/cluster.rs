@@ -8,98 +8,17 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::executor::block_on;
 use futures::future::join_all;
-use runtime::cluster::{Process, Routes};
-use runtime::embedded::{Config, DiskAccess, Embedded};
+use runtime::cluster::Process;
 use runtime::net::Address;
-use runtime::remote::Me;
-use runtime::{Epoch, NodeId, Undelivered, VolumeId};
+use runtime::{NodeId, Undelivered, VolumeId};
 use support::echo;
-
-const NODES: u32 = 9;
-const VOLUME: VolumeId = VolumeId(77);
-
-/// One process: hosts each node whose number leaves its own as a rest.
-struct Member {
-    machine: Embedded,
-    process: Arc<Process>,
-}
-
-impl Member {
-    fn start(number: u32, of: u32, incarnation: u64, volume: VolumeId) -> Self {
-        let config = Config {
-            threads: 2,
-            fs_nodes: NODES,
-            disk_nodes: 1,
-            epoch: Epoch(1),
-            pool_bytes: 1 << 20,
-            disk_access: DiskAccess::Best,
-        };
-        let machine = Embedded::start_part(config, number).unwrap();
-        for node in (0..NODES).filter(|node| node % of == number).map(NodeId::fs) {
-            machine.start_node(node);
-            block_on(machine.on_node(node, support::serve)).unwrap();
-        }
-        let gate = machine.application();
-        let listening = machine.on_node(gate, move |context| async move {
-            let listener = context.listen(&Address::Tcp("127.0.0.1:0".into())).await.unwrap();
-            let address = listener.address().to_string();
-            let incarnation = AtomicU64::new(incarnation);
-            let me = Arc::new(Me { volume, number, incarnation });
-            let serving = context.clone();
-            context.task(async move {
-                let _ = runtime::remote::serve_processes(serving, listener, me).await;
-            });
-            address
-        });
-        let address = block_on(listening).unwrap();
-        Self { machine, process: Arc::new(Process { number, incarnation, address }) }
-    }
-
-    /// Tells it where all nodes are.
-    fn meet(&self, epoch: u64, others: &[&Arc<Process>]) {
-        let hosts = (0..NODES).filter_map(|node| {
-            let host = others.iter().find(|other| node % 3 == other.number)?;
-            Some((NodeId::fs(node), Arc::clone(host)))
-        });
-        let me = Process::clone(&self.process);
-        self.machine.set_routes(Routes::new(VOLUME, Epoch(epoch), me, hosts));
-    }
-
-    fn say(&self, to: u32, hops: u32) -> Result<u32, Undelivered> {
-        let call = echo::Say { text: Bytes::from_static(b"a word"), hops };
-        let (text, node) = block_on(self.machine.door().spawn(NodeId::fs(to), call))?;
-        assert_eq!(&text[..], b"a word");
-        Ok(node)
-    }
-
-    /// The same, once it has learnt what it was told.
-    fn say_until<T>(&self, to: u32, is_it: impl Fn(Result<u32, Undelivered>) -> Option<T>) -> T {
-        let begin = Instant::now();
-        loop {
-            let answer = self.say(to, 0);
-            if let Some(it) = is_it(answer) {
-                return it;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(20), "still {answer:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-fn three() -> [Member; 3] {
-    let members = [0, 1, 2].map(|number| Member::start(number, 3, 1, VOLUME));
-    let all = [&members[0].process, &members[1].process, &members[2].process];
-    for member in &members {
-        member.meet(1, &all);
-    }
-    members
-}
+use support::member::{Member, NODES, VOLUME, three};
 
 #[test]
 fn a_request_travels_over_processes_and_back() {
@@ -157,11 +76,11 @@ fn a_client_of_one_process_reaches_the_nodes_of_all() {
 
 #[test]
 fn a_process_of_another_volume_or_life_is_not_asked() {
-    let here = Member::start(0, 3, 1, VOLUME);
+    let here = Member::start(0, 1, VOLUME, Arc::default());
     for (incarnation, volume, reached) in
         [(1, VOLUME, true), (2, VOLUME, false), (1, VolumeId(78), false)]
     {
-        let there = Member::start(1, 3, incarnation, volume);
+        let there = Member::start(1, incarnation, volume, Arc::default());
         let wanted = Arc::new(Process { incarnation: 1, ..Process::clone(&there.process) });
         here.meet(1, &[&here.process, &wanted]);
         let answer = here.say_until(1, |answer| (answer.is_ok() == reached).then_some(answer));
@@ -177,7 +96,7 @@ fn a_process_that_is_gone_is_unreachable_until_it_is_back_in_another_life() {
     first.say_until(1, |answer| (answer == Err(Undelivered::Unreachable)).then_some(()));
     assert_eq!(first.say(2, 0), Ok(2));
 
-    let second = Member::start(1, 3, 2, VOLUME);
+    let second = Member::start(1, 2, VOLUME, Arc::default());
     let all = [&first.process, &second.process, &third.process];
     for member in [&first, &second, &third] {
         member.meet(2, &all);

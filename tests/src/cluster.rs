@@ -43,6 +43,11 @@ fn free_ports(count: usize) -> Vec<u16> {
 impl Cluster {
     /// Makes a volume of `nodes` nodes on `members` processes, and starts them.
     pub fn start(members: usize, nodes: u32) -> Self {
+        Self::start_with(members, nodes, None)
+    }
+
+    /// The same, with one process that has no disks.
+    pub fn start_with(members: usize, nodes: u32, without_disks: Option<u32>) -> Self {
         let site = Site::new();
         let ports = free_ports(members + 2);
         let etcd = start_etcd(&site, ports[0], ports[1]);
@@ -52,10 +57,11 @@ impl Cluster {
             ports[0]
         );
         for (number, port) in (1..).zip(&ports[2..]) {
+            let has_disks = without_disks != Some(number);
             let _ = write!(
                 file,
                 "[[process]]\nnumber = {number}\naddress = \"127.0.0.1:{port}\"\n\
-                 directory = \"p{number}\"\ncache = \"32MiB\"\n"
+                 directory = \"p{number}\"\ncache = \"32MiB\"\nhas-disks = {has_disks}\n"
             );
         }
         fs::write(site.path("cluster.toml"), file).unwrap();
@@ -161,7 +167,9 @@ impl Cluster {
         let disks = whole.join("disks");
         fs::create_dir_all(&disks).unwrap();
         for number in self.numbers() {
-            for entry in fs::read_dir(self.site.path(format!("p{number}/disks"))).unwrap() {
+            let own = fs::read_dir(self.site.path(format!("p{number}/disks")));
+            // One without disks has not even a place for them.
+            for entry in own.into_iter().flatten() {
                 let entry = entry.unwrap();
                 let link = disks.join(entry.file_name());
                 std::os::unix::fs::symlink(entry.path(), link).unwrap();

@@ -70,7 +70,7 @@ impl Serve {
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
         let gateway = self
             .nfs
-            .map(|address| Served::start(&running, address, self.metrics, settings.as_ref()));
+            .map(|at| Served::start(&running, at, self.metrics, settings.as_ref(), String::new));
         let gateway = gateway.transpose();
         let gateway = gateway.map_err(|error| failed("serve", error))?;
         self.ready(gateway.as_ref(), session)?;
@@ -163,6 +163,7 @@ impl Served {
         address: SocketAddr,
         metrics: Option<SocketAddr>,
         settings: Option<&Settings>,
+        more_metrics: impl Fn() -> String + Send + 'static,
     ) -> Result<Self, ServeError> {
         let config = Config::new(running.geometry().volume, secret().map_err(ServeError::Secret)?);
         let config = match settings {
@@ -177,7 +178,7 @@ impl Served {
             .on_application(move |context| async move {
                 let gateway = Gateway::start(context, &wanted, config).await?;
                 let metrics = match metrics {
-                    Some(address) => Some(gateway.tell_metrics(&address).await?),
+                    Some(address) => Some(gateway.tell_metrics(&address, more_metrics).await?),
                     None => None,
                 };
                 // Whoever started it waits for exactly this.

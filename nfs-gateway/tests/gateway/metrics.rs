@@ -34,12 +34,14 @@ fn what_is_asked_is_counted_and_told_over_http() {
         });
         stage.world.run(async {
             let address = Address::Tcp("gateway:9100".into());
-            let address = stage.gateway.tell_metrics(&address).await.unwrap();
+            let address =
+                stage.gateway.tell_metrics(&address, || "more 1\n".to_owned()).await.unwrap();
             let told = ask(&stage, &address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
             let (head, text) = told.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with("HTTP/1.0 200 OK"), "{head}");
             assert!(head.contains(&format!("Content-Length: {}", text.len())), "{head}");
             for line in [
+                "more 1",
                 "mdfs_nfs_connections 1",
                 "mdfs_nfs_outstanding_calls 0",
                 "mdfs_nfs_requests_total{operation=\"nfs3.getattr\"} 3",
@@ -63,7 +65,7 @@ fn who_asks_for_counts_without_end_or_says_nothing_is_hung_up_on() {
     with_seed(|rng| {
         let stage = Stage::new(rng);
         let address = Address::Tcp("gateway:9100".into());
-        let address = stage.world.run(stage.gateway.tell_metrics(&address)).unwrap();
+        let address = stage.world.run(stage.gateway.tell_metrics(&address, String::new)).unwrap();
         let silent: Vec<_> = (0..20).map(|_| stage.world.connect(&address).unwrap()).collect();
         stage.world.run(async {
             assert_eq!(ask(&stage, &address, &"G".repeat(20_000)).await, "");

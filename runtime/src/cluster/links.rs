@@ -13,7 +13,7 @@ use super::routes::{Process, Routes};
 use crate::ids::NodeId;
 use crate::mail::Envelope;
 use crate::protocol::Undelivered;
-use crate::remote::{Hello, Watch, dial, talk};
+use crate::remote::{Guard, Hello, Refusal, Watch, dial, talk};
 
 /// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
@@ -60,7 +60,7 @@ impl Links {
             wanted: process.number,
             wanted_incarnation: process.incarnation,
         };
-        let link = Rc::new(Link::open(process.clone(), hello));
+        let link = Rc::new(Link::open(process.clone(), hello, routes.guard().clone()));
         self.open.insert(process.number, link.clone());
         Some(link)
     }
@@ -76,9 +76,10 @@ pub(crate) struct Link {
 
 impl Link {
     #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
-    fn open(process: Arc<Process>, hello: Hello) -> Self {
+    fn open(process: Arc<Process>, hello: Hello, guard: Arc<Guard>) -> Self {
         let (requests, to_send) = mpsc::channel(QUEUE_MAX);
-        let work = tokio::task::spawn_local(keep(process.clone(), hello, to_send)).abort_handle();
+        let keeping = keep(process.clone(), hello, guard, to_send);
+        let work = tokio::task::spawn_local(keeping).abort_handle();
         Self { process, requests, work }
     }
 
@@ -103,14 +104,24 @@ impl Drop for Link {
 
 /// Keeps one link: connects when there is something to send.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn keep(process: Arc<Process>, hello: Hello, mut requests: mpsc::Receiver<Envelope>) {
+async fn keep(
+    process: Arc<Process>,
+    hello: Hello,
+    guard: Arc<Guard>,
+    mut requests: mpsc::Receiver<Envelope>,
+) {
     while let Some(first) = requests.recv().await {
-        let dialled = tokio::time::timeout(DIAL_TIME_MAX, dial(&process.address, &hello)).await;
-        match dialled {
+        let dialling = dial(&process.address, &hello, &guard);
+        match tokio::time::timeout(DIAL_TIME_MAX, dialling).await {
             Ok(Ok((frames, writer))) => {
-                let watch = Watch { silence_max: SILENCE_MAX };
-                talk(Some(first), &mut requests, frames, writer, Some(watch)).await;
-                tracing::debug!(process = process.number, "a link has ended");
+                let watch = Some(Watch { silence_max: SILENCE_MAX });
+                let ended = talk(Some(first), &mut requests, frames, writer, watch).await;
+                tracing::debug!(process = process.number, "a link has ended: {ended:?}");
+                if let Err(error) = ended
+                    && let Some(why) = Refusal::of(&error)
+                {
+                    guard.refuse(&process.address, why, &error);
+                }
             }
             Ok(Err(error)) => {
                 tracing::debug!(process = process.number, %error, "no link");

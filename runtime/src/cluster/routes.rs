@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::Table;
 use crate::ids::{Epoch, NodeId, VolumeId};
+use crate::remote::Guard;
 
 /// Application nodes of one process, at most: so far apart are the numbers of different processes.
 const APPLICATIONS_MAX: u32 = 1 << 16;
@@ -30,18 +31,20 @@ pub struct Routes {
     volume: VolumeId,
     epoch: Epoch,
     me: Option<Process>,
+    guard: Arc<Guard>,
     hosts: Table<NodeId, Arc<Process>>,
 }
 
 impl Routes {
-    /// Nodes without a process are unreachable.
+    /// Nodes without a process are unreachable; to the others the connections are as `guard` says.
     pub fn new(
         volume: VolumeId,
         epoch: Epoch,
         me: Process,
+        guard: Arc<Guard>,
         hosts: impl IntoIterator<Item = (NodeId, Arc<Process>)>,
     ) -> Self {
-        Self { volume, epoch, me: Some(me), hosts: hosts.into_iter().collect() }
+        Self { volume, epoch, me: Some(me), guard, hosts: hosts.into_iter().collect() }
     }
 
     /// The epoch in which it is so.
@@ -52,6 +55,11 @@ impl Routes {
     /// The volume.
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
+    }
+
+    /// How connections are protected.
+    pub(crate) fn guard(&self) -> &Arc<Guard> {
+        &self.guard
     }
 
     /// The process whose routes these are; `None` if there is no other.

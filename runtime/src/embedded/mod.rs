@@ -36,6 +36,7 @@ use crate::Table;
 use crate::buffer::Pool;
 use crate::cluster::{Routes, first_application};
 use crate::context::Context;
+use crate::deadline::Deadline;
 use crate::door::{Door, Entrance, Work};
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
@@ -87,6 +88,8 @@ struct Shared {
     /// Drives the timers of ordinary threads.
     timers: Handle,
     stopping: AtomicBool,
+    /// Until when its nodes may answer.
+    deadline: Arc<Deadline>,
 }
 
 impl Embedded {
@@ -137,6 +140,7 @@ impl Embedded {
             routes: RwLock::default(),
             timers,
             stopping: AtomicBool::new(false),
+            deadline: Arc::default(),
         });
         let machine = Self {
             shared,

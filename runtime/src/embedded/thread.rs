@@ -21,6 +21,7 @@ use crate::Table;
 use crate::buffer::Pool;
 use crate::cluster::{Links, Routes};
 use crate::context::Context;
+use crate::deadline::Deadline;
 use crate::disk::Disk;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
@@ -125,7 +126,8 @@ fn machine() -> Rc<Thread> {
 /// Adds a node to the current thread.
 pub(super) fn add_host(node: NodeId, epoch: Epoch) {
     let machine = machine();
-    machine.hosts.borrow_mut().insert(node, Host::new(node, epoch));
+    let host = Host::until(node, epoch, machine.shared.deadline.clone());
+    machine.hosts.borrow_mut().insert(node, host);
     for envelope in machine.early.take() {
         machine.deliver(envelope);
     }
@@ -282,6 +284,13 @@ impl Machine for Thread {
     /// The nodes of one process end together.
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
+    }
+
+    fn answer_until(&self, _: NodeId, until: Duration) {
+        // In this order: whoever stands still between the two has less time afterwards, not more.
+        let begin = Deadline::now();
+        let rest = until.saturating_sub(self.start.elapsed());
+        self.shared.deadline.set(begin, rest);
     }
 
     fn open_disk(

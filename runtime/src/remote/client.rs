@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::frame::{Frames, Greeting, Header, Hello, garbled, kind, pack};
+use super::guard::{Guard, Refusal};
 use crate::door::{Door, Entrance, Work};
 use crate::embedded::{sleep_on, stream};
 use crate::ids::{Epoch, NodeId};
@@ -54,7 +55,8 @@ pub fn connect(path: &Path) -> io::Result<Door> {
                     // `connect` waits for exactly this message.
                     let _ = told.send(Ok((greeting, Handle::current())));
                     tokio::task::spawn_local(do_all(work_to_do));
-                    talk(None, &mut requests, frames, writer, None).await;
+                    // What ended it the calls tell that are lost by that.
+                    let _ = talk(None, &mut requests, frames, writer, None).await;
                 }
                 Err(error) => {
                     let _ = told.send(Err(error));
@@ -88,17 +90,30 @@ struct Calls {
 
 /// Connects to another process of the cluster and introduces itself.
 #[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
-pub(crate) async fn dial(address: &str, hello: &Hello) -> io::Result<(Frames, Writer)> {
+pub(crate) async fn dial(
+    address: &str,
+    hello: &Hello,
+    guard: &Guard,
+) -> io::Result<(Frames, Writer)> {
     let socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
     let (reader, writer) = socket.into_split();
-    let Stream { reader, mut writer, .. } = stream(reader, writer, address.to_owned());
+    let plain = stream(reader, writer, address.to_owned());
+    let stranger = |error: &io::Error| {
+        // What it sent is no proof, or no TLS at all; or it does not believe us.
+        use io::ErrorKind::{InvalidData, UnexpectedEof};
+        if matches!(error.kind(), InvalidData | UnexpectedEof) {
+            guard.refuse(address, Refusal::Stranger, error);
+        }
+    };
+    let greeted = guard.greet(plain, hello.wanted).await.inspect_err(stranger)?;
+    let Stream { reader, mut writer, .. } = greeted;
     let mut head = Encoder::new();
     hello.put(&mut head);
     writer.write(pack(Header { kind: kind::HELLO, ..Header::default() }, head)).await?;
     let mut frames = Frames::new(reader);
-    // A process that does not want us closes without a word.
-    greeting(&mut frames).await?;
+    // A process that does not want us closes without a word, or says by TLS why.
+    greeting(&mut frames).await.inspect_err(stranger)?;
     Ok((frames, writer))
 }
 
@@ -118,18 +133,19 @@ pub(crate) struct Watch {
 }
 
 /// Sends `next` and what comes in by `requests`, and brings the answers, until the connection ends or
-/// nobody can ask any more. Calls that are open then are lost.
+/// nobody can ask any more. Calls that are open then are lost. An error if the other side, or somebody
+/// between, broke the rules.
 pub(crate) async fn talk(
     mut next: Option<Envelope>,
     requests: &mut mpsc::Receiver<Envelope>,
     mut frames: Frames,
     mut writer: Writer,
     watch: Option<Watch>,
-) {
+) -> io::Result<()> {
     let calls = Calls::default();
     let is_heard = Cell::new(true);
     let receive = async {
-        while let Ok(Some(frame)) = frames.next().await {
+        while let Some(frame) = frames.next().await? {
             is_heard.set(true);
             // A sign of life answers no call, though its number is that of the first one.
             if frame.header.kind != kind::REPLY {
@@ -140,6 +156,7 @@ pub(crate) async fn talk(
                 call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
             }
         }
+        Ok(())
     };
     let listen = async {
         let Some(Watch { silence_max }) = watch else { return pending().await };
@@ -147,7 +164,7 @@ pub(crate) async fn talk(
             is_heard.set(false);
             pause(silence_max).await;
             if !is_heard.get() {
-                return;
+                return Err(io::ErrorKind::TimedOut.into());
             }
         }
     };
@@ -161,8 +178,9 @@ pub(crate) async fn talk(
             if parts.is_empty() && watch.is_some() {
                 parts = pack(Header { kind: kind::PING, ..Header::default() }, Encoder::new());
             }
+            // The other half tells what is wrong with a connection that is broken.
             if writer.write(parts).await.is_err() {
-                return;
+                return Ok(());
             }
             let waited = match watch {
                 Some(Watch { silence_max }) => within(silence_max / 4, requests.recv()).await,
@@ -178,9 +196,10 @@ pub(crate) async fn talk(
         while !calls.open.borrow().is_empty() {
             pause(LAST_ANSWERS_PAUSE).await;
         }
+        Ok(())
     };
     let mut ends = [receive.boxed_local(), listen.boxed_local(), send.boxed_local()];
-    futures::future::select_all(&mut ends).await;
+    futures::future::select_all(&mut ends).await.0
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]

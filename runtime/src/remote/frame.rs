@@ -13,6 +13,9 @@ pub const FRAME_VERSION: u16 = 1;
 /// Bytes of a header.
 pub const FRAME_HEADER_SIZE: usize = 56;
 
+/// Bytes of the head of a first frame, at most; a [`Hello`] has 44.
+const FIRST_LENGTH_MAX: usize = 256;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"MDFS");
 
 /// What a frame is.
@@ -133,11 +136,21 @@ pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
 pub(crate) struct Frames {
     reader: Box<dyn Reader>,
     buffer: BytesMut,
+    /// Bytes of head and bulk, at most.
+    longest: [usize; 2],
 }
 
 impl Frames {
     pub(super) fn new(reader: Box<dyn Reader>) -> Self {
-        Self { reader, buffer: BytesMut::new() }
+        Self { reader, buffer: BytesMut::new(), longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
+    }
+
+    /// The first frame, from somebody who is not known yet: a short one or none.
+    pub(super) async fn first(&mut self) -> io::Result<Option<Frame>> {
+        let usual = std::mem::replace(&mut self.longest, [FIRST_LENGTH_MAX, 0]);
+        let first = self.next().await;
+        self.longest = usual;
+        first
     }
 
     /// The next frame; `None` at the end of the stream. A frame that is not what it claims is an
@@ -151,7 +164,8 @@ impl Frames {
         if header.magic != MAGIC || header.version != FRAME_VERSION {
             return Err(garbled(Malformed("not a frame of this version")));
         }
-        if head > HEAD_LENGTH_MAX || bulk > BULK_LENGTH_MAX {
+        let [head_max, bulk_max] = self.longest;
+        if head > head_max || bulk > bulk_max {
             return Err(garbled(Malformed("frame too long")));
         }
         let length = FRAME_HEADER_SIZE + head + bulk;

@@ -1,6 +1,6 @@
 //! The serving side: other processes ask the nodes of this one.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{Either, select};
+use futures::FutureExt as _;
+use futures::future::{AbortHandle, Abortable, Either, select};
 
-use super::frame::{Frame, Frames, Greeting, Header, Hello, garbled, kind, pack};
+use super::frame::{Frame, Frames, Greeting, Header, Hello, kind, pack};
+use super::guard::{Guard, Refusal};
 use crate::context::Context;
 use crate::host::undelivered_bytes;
 use crate::ids::{Epoch, NodeId, VolumeId};
@@ -31,19 +33,25 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// A connection that does not introduce itself for so long is closed.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Lets clients of this host ask, until the listener fails.
-pub async fn serve(context: Context, listener: Box<dyn Listener>) -> io::Result<()> {
-    accept(context, listener, None).await
-}
+/// Connections that have not introduced themselves yet, at most: the oldest goes when another comes.
+const STRANGERS_MAX: usize = 256;
+/// Connections of other processes, at most: each thread of a process makes one.
+const LINKS_MAX: usize = 4096;
+/// The pause after a connection could not be accepted, as where the process has too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Lets the other processes of the volume ask, until the listener fails. Whoever does not look for
-/// `me` in the present life is refused.
-pub async fn serve_processes(
-    context: Context,
-    listener: Box<dyn Listener>,
-    me: Arc<Me>,
-) -> io::Result<()> {
-    accept(context, listener, Some(me)).await
+/// Lets clients of this host ask, until the listener fails.
+pub async fn serve(context: Context, mut listener: Box<dyn Listener>) -> io::Result<()> {
+    loop {
+        let stream = listener.accept().await?;
+        let served = context.clone();
+        context.task(async move {
+            let frames = Frames::new(stream.reader);
+            if let Err(error) = connection(served, frames, stream.writer, false).await {
+                tracing::debug!(%error, "a connection ended with an error");
+            }
+        });
+    }
 }
 
 /// What other processes have to know of this one to be answered.
@@ -55,37 +63,104 @@ pub struct Me {
     pub number: u32,
     /// Its present life; 0 if it has none.
     pub incarnation: AtomicU64,
+    /// How connections are protected.
+    pub guard: Arc<Guard>,
 }
 
-async fn accept(
-    context: Context,
-    mut listener: Box<dyn Listener>,
-    me: Option<Arc<Me>>,
-) -> io::Result<()> {
+/// Lets the other processes of the volume ask, for as long as the machine lives. Whoever does not prove
+/// what [`Me::guard`] asks for, or does not look for `me` in the present life, is refused.
+pub async fn serve_processes(context: Context, mut listener: Box<dyn Listener>, me: Arc<Me>) {
+    let gate = Rc::new(Gate::default());
     loop {
-        let stream = listener.accept().await?;
-        let (served, me) = (context.clone(), me.clone());
+        match listener.accept().await {
+            Ok(stream) => gate.clone().come(&context, stream, &me),
+            Err(error) => {
+                me.guard.refuse("this host", Refusal::Crowded, &error);
+                context.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Those who have come and not introduced themselves, and the number of those who have.
+#[derive(Default)]
+struct Gate {
+    next: Cell<u64>,
+    strangers: RefCell<VecDeque<(u64, AbortHandle)>>,
+    links: Cell<usize>,
+}
+
+impl Gate {
+    /// Deals with one connection, in a task of its own.
+    fn come(self: Rc<Self>, context: &Context, stream: Stream, me: &Arc<Me>) {
+        let number = self.next.replace(self.next.get() + 1);
+        let (abort, aborted) = AbortHandle::new_pair();
+        let mut strangers = self.strangers.borrow_mut();
+        if strangers.len() >= STRANGERS_MAX
+            && let Some((_, oldest)) = strangers.pop_front()
+        {
+            oldest.abort();
+        }
+        strangers.push_back((number, abort));
+        drop(strangers);
+        let (served, me, gate) = (context.clone(), me.clone(), self);
         context.task(async move {
-            if let Err(error) = connection(served, stream, me).await {
+            let peer = stream.peer.clone();
+            let coming = Abortable::new(introduce(&served, stream, &me), aborted).await;
+            gate.strangers.borrow_mut().retain(|(other, _)| *other != number);
+            let crowded = (Refusal::Crowded, io::ErrorKind::QuotaExceeded.into());
+            let (frames, writer) = match coming.unwrap_or(Err(crowded)) {
+                Ok(_) if gate.links.get() >= LINKS_MAX => {
+                    let error = io::ErrorKind::QuotaExceeded.into();
+                    return me.guard.refuse(&peer, Refusal::Crowded, &error);
+                }
+                Ok(introduced) => introduced,
+                Err((why, error)) => return me.guard.refuse(&peer, why, &error),
+            };
+            me.guard.note_let_in();
+            gate.links.set(gate.links.get() + 1);
+            let ended = connection(served, frames, writer, true).await;
+            gate.links.set(gate.links.get() - 1);
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
+                if let Some(why) = Refusal::of(&error) {
+                    me.guard.refuse(&peer, why, &error);
+                }
             }
         });
     }
 }
 
+type Introduced = (Frames, Box<dyn Writer>);
+
+/// Gives a process so much time to prove who it is and to say whom it wants.
+async fn introduce(
+    context: &Context,
+    stream: Stream,
+    me: &Me,
+) -> Result<Introduced, (Refusal, io::Error)> {
+    let coming = within(context, HELLO_TIME_MAX, hello(stream, me).boxed_local());
+    coming.await.unwrap_or_else(|error| Err((Refusal::Silent, error)))
+}
+
 /// Waits for a process to introduce itself.
-async fn hello(context: &Context, frames: &mut Frames, me: &Me) -> io::Result<()> {
-    let first = within(context, HELLO_TIME_MAX, frames.next()).await??;
-    let first = first.ok_or(io::ErrorKind::ConnectionReset)?;
-    if first.header.kind != kind::HELLO {
-        return Err(io::ErrorKind::InvalidData.into());
+async fn hello(stream: Stream, me: &Me) -> Result<Introduced, (Refusal, io::Error)> {
+    let refused = |why| (why, io::Error::from(io::ErrorKind::ConnectionRefused));
+    let (stream, proven) =
+        me.guard.receive(stream).await.map_err(|error| (Refusal::Stranger, error))?;
+    let mut frames = Frames::new(stream.reader);
+    let first = frames.first().await.map_err(|error| (Refusal::Broken, error))?;
+    let first = first.filter(|first| first.header.kind == kind::HELLO);
+    let hello = first.and_then(|first| from_bytes::<Hello>(&first.head).ok());
+    let hello = hello.ok_or_else(|| refused(Refusal::Broken))?;
+    if !proven.may_be(hello.process) {
+        return Err(refused(Refusal::Name));
     }
-    let hello: Hello = from_bytes(&first.head).map_err(garbled)?;
     let is_for_me = hello.volume == me.volume
         && hello.wanted == me.number
         && hello.wanted_incarnation != 0
         && hello.wanted_incarnation == me.incarnation.load(Relaxed);
-    if is_for_me { Ok(()) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+    if is_for_me { Ok((frames, stream.writer)) } else { Err(refused(Refusal::Life)) }
 }
 
 async fn within<T>(
@@ -99,11 +174,12 @@ async fn within<T>(
     }
 }
 
-async fn connection(context: Context, stream: Stream, me: Option<Arc<Me>>) -> io::Result<()> {
-    let mut frames = Frames::new(stream.reader);
-    if let Some(me) = &me {
-        hello(&context, &mut frames, me).await?;
-    }
+async fn connection(
+    context: Context,
+    mut frames: Frames,
+    writer: Box<dyn Writer>,
+    is_process: bool,
+) -> io::Result<()> {
     let replies = Rc::new(Replies::default());
     let mut greeting = Encoder::new();
     Greeting {
@@ -113,13 +189,14 @@ async fn connection(context: Context, stream: Stream, me: Option<Arc<Me>>) -> io
     }
     .put(&mut greeting);
     replies.push(pack(Header { kind: kind::GREETING, ..Header::default() }, greeting));
-    context.task(replies.clone().send(stream.writer));
+    context.task(replies.clone().send(writer));
 
     let running = Rc::new(Limit::new(OUTSTANDING_MAX, 1));
     let outcome = loop {
-        let next = match &me {
-            Some(_) => within(&context, SILENCE_MAX, frames.next()).await.flatten(),
-            None => frames.next().await,
+        let next = if is_process {
+            within(&context, SILENCE_MAX, frames.next()).await.flatten()
+        } else {
+            frames.next().await
         };
         let frame = match next {
             Ok(Some(frame)) => frame,
@@ -134,7 +211,6 @@ async fn connection(context: Context, stream: Stream, me: Option<Arc<Me>>) -> io
             break Err(io::ErrorKind::OutOfMemory.into());
         }
         let (asked, running, replies) = (context.clone(), running.clone(), replies.clone());
-        let is_process = me.is_some();
         context.task(async move {
             replies.push(answer(&asked, frame, is_process).await);
             running.put_back();
@@ -179,7 +255,7 @@ async fn answer(
 #[derive(Default)]
 struct Replies {
     waiting: RefCell<VecDeque<Vec<Bytes>>>,
-    closed: std::cell::Cell<bool>,
+    closed: Cell<bool>,
     changed: Event,
 }
 

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use fileio::stack::cluster::{ClusterShape, Engine};
+use runtime::coordination::Tls;
 use runtime::membership::{Founder, ProcessId};
 use serde::Deserialize;
 
+use super::keys::KeyFolder;
 use crate::exit::Failure;
 use crate::size::Size;
 
@@ -17,6 +19,14 @@ pub(super) const EXAMPLE: &str = r#"# The machine file of a cluster: the same on
 etcd = ["http://127.0.0.1:2379"]
 # Before the keys in etcd: each volume has its own.
 prefix = "mdfs/scratch/"
+# With https://: who vouches for etcd, and what this host proves to it by. Files in PEM.
+# authority = "/etc/mdfs/etcd-ca.pem"
+# certificate = "/etc/mdfs/etcd-client.pem"
+# key = "/etc/mdfs/etcd-client.key"
+
+# How the processes know each other: `mdfs cluster init` makes the keys.
+[security]
+keys = "keys"       # a folder, on each host; beside this file unless it begins with /
 
 # What the volume is like, for good. Sizes as in 64KiB or 4GiB.
 [volume]
@@ -49,9 +59,14 @@ has-disks = false           # takes part in the work, and stores nothing
 #[serde(deny_unknown_fields)]
 pub(super) struct MachineFile {
     coordination: CoordinationTable,
+    #[serde(default)]
+    security: SecurityTable,
     pub(super) volume: VolumeTable,
     #[serde(rename = "process")]
     pub(super) processes: Vec<ProcessTable>,
+    /// Where the file is: other files are named from there.
+    #[serde(skip)]
+    folder: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,6 +74,21 @@ pub(super) struct MachineFile {
 struct CoordinationTable {
     etcd: Vec<String>,
     prefix: String,
+    authority: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SecurityTable {
+    keys: PathBuf,
+}
+
+impl Default for SecurityTable {
+    fn default() -> Self {
+        Self { keys: "keys".into() }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,9 +131,11 @@ impl MachineFile {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::local("read the machine file", path, error))?;
-        Self::parse(&text).map_err(|cause| {
+        let parsed = Self::parse(&text).map_err(|cause| {
             Failure::Wrong(format!("{}: {cause}; correct the machine file", path.display()))
-        })
+        })?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { folder, ..parsed })
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -116,10 +148,35 @@ impl MachineFile {
         Ok(file)
     }
 
-    /// Where etcd is.
-    pub(super) fn engine(&self) -> Engine {
-        let CoordinationTable { etcd, prefix } = &self.coordination;
-        Engine { endpoints: etcd.clone(), prefix: prefix.clone(), tls: None }
+    /// Where etcd is, and how this host proves to it who it is.
+    pub(super) fn engine(&self) -> Result<Engine, Failure> {
+        let CoordinationTable { etcd, prefix, authority, certificate, key } = &self.coordination;
+        let read = |path: &PathBuf| {
+            let path = self.folder.join(path);
+            std::fs::read(&path).map_err(|error| Failure::local("read", &path, error))
+        };
+        let identity_pem = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            (None, None) => None,
+            _ => {
+                let told = "[coordination] names a certificate without its key, or a key without its \
+                            certificate; name both or none";
+                return Err(Failure::Wrong(told.to_owned()));
+            }
+        };
+        let authorities_pem = authority.as_ref().map(read).transpose()?;
+        let tls = authorities_pem.map(|authorities_pem| Tls { authorities_pem, identity_pem });
+        Ok(Engine { endpoints: etcd.clone(), prefix: prefix.clone(), tls })
+    }
+
+    /// Where the keys of the cluster are.
+    pub(super) fn keys(&self) -> KeyFolder {
+        KeyFolder(self.folder.join(&self.security.keys))
+    }
+
+    /// The numbers of all processes.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.processes.iter().map(|process| process.number).collect()
     }
 
     /// The shape of the cluster to be made. Disk nodes are numbered in the order of the processes.
@@ -164,6 +221,7 @@ mod tests {
         assert_eq!(disks, [vec![0], vec![1], vec![]]);
         assert_eq!((shape.fs_nodes, shape.stripe_size, shape.disk_bytes), (64, 64 << 10, 4 << 30));
         assert_eq!(file.process(1).unwrap().cache, Some(Size(512 << 20)));
+        assert_eq!(file.keys().0, Path::new("keys"));
         assert!(file.process(4).unwrap_err().to_string().contains("no process 4"));
     }
 

@@ -4,14 +4,17 @@ use std::path::PathBuf;
 
 use fileio::stack::cluster;
 
+use super::certify::DAYS;
 use super::file::{EXAMPLE, MachineFile};
 use crate::exit::Failure;
 use crate::session::Session;
 use crate::size::human;
 
-/// Make a cluster: write the shape of its volume and its first node map to etcd.
+/// Make a cluster: keys for its processes, and in etcd the shape of its volume and its first node map.
 ///
-/// Nothing is made on any host: each process makes its disks when it is started for the first time.
+/// Keys that are there are kept. Each host needs authority.pem and the process-N.pem of its processes from
+/// the folder of keys; authority.key stays here. Each process makes its disks when it is started for the first
+/// time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Init {
     /// The machine file.
@@ -20,6 +23,9 @@ pub(super) struct Init {
     /// Print a machine file to begin with, and do nothing else.
     #[arg(long)]
     example: bool,
+    /// Make no keys: the processes are to be served with --insecure.
+    #[arg(long)]
+    insecure: bool,
 }
 
 impl Init {
@@ -29,10 +35,17 @@ impl Init {
         };
         let file = MachineFile::read(path)?;
         let shape = file.shape()?;
-        let made = cluster::found(&file.engine(), &shape);
+        let keys = file.keys();
+        if !self.insecure {
+            keys.certify(&file.numbers(), DAYS, false)?;
+        }
+        let made = cluster::found(&file.engine()?, &shape);
         let geometry =
             made.map_err(|error| Failure::Wrong(format!("no cluster was made: {error}")))?;
         let bytes = geometry.stripes() * u64::from(geometry.stripe_size);
+        if !self.insecure {
+            session.print(format!("keys in {}: to each host its own\n", keys.0.display()))?;
+        }
         session.print(format!(
             "volume {}: {} nodes, {} on {} disks of {} processes\n\
              start each process: mdfs cluster serve {} NUMBER\n",

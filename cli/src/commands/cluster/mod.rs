@@ -1,7 +1,9 @@
 //! `mdfs cluster`: a volume that several processes serve together.
 
+mod certify;
 mod file;
 mod init;
+mod keys;
 mod serve;
 mod status;
 
@@ -17,7 +19,7 @@ use crate::session::Session;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mdfs cluster init --example > cluster.toml      then edit it
-  mdfs cluster init cluster.toml
+  mdfs cluster init cluster.toml                  then copy keys to the hosts
   mdfs cluster serve cluster.toml 1 --nfs 0.0.0.0:2049      on the host of process 1
   mdfs cluster status cluster.toml")]
 pub(crate) struct Cluster {
@@ -28,6 +30,7 @@ pub(crate) struct Cluster {
 #[derive(Debug, Subcommand)]
 enum Command {
     Init(init::Init),
+    Certify(certify::Certify),
     Serve(serve::Serve),
     Status(status::Status),
 }
@@ -36,6 +39,7 @@ impl Cluster {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         match &self.command {
             Command::Init(init) => init.run(session),
+            Command::Certify(certify) => certify.run(session),
             Command::Serve(serve) => serve.run(session),
             Command::Status(status) => status.run(session),
         }

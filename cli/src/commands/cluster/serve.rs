@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fileio::stack::RunOptions;
 use fileio::stack::cluster::{Ended, Member, MemberOptions};
+use runtime::remote::{Guard, Security};
 
 use super::file::MachineFile;
 use crate::commands::serve::{Served, read_settings};
@@ -31,9 +33,14 @@ pub(super) struct Serve {
     /// Who may mount what over NFS, and limits, as for `mdfs serve`; read once.
     #[arg(long, value_name = "EXPORTS", requires = "nfs")]
     exports: Option<PathBuf>,
-    /// Where the counts of NFS requests are told over HTTP, as for `mdfs serve`.
+    /// Where the counts of NFS requests, and of connections to and from other processes, are told over HTTP, as
+    /// for `mdfs serve`.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
     metrics: Option<SocketAddr>,
+    /// Use no keys: connections between processes are not protected, and whoever can reach the port can
+    /// read and change everything. For a network of the cluster's own; the same for all processes.
+    #[arg(long)]
+    insecure: bool,
 }
 
 impl Serve {
@@ -50,10 +57,12 @@ impl Serve {
         if let Some(cache) = process.cache {
             run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
         }
+        let guard = Arc::new(Guard::new(self.security(&file)?));
         let options = MemberOptions {
             number: self.number,
             address: process.address.clone(),
-            engine: file.engine(),
+            engine: file.engine()?,
+            guard: guard.clone(),
             disk_bytes: file.volume.disk_size.0,
             run,
         };
@@ -67,7 +76,10 @@ impl Serve {
             running.answer_socket()?;
             gateway = self
                 .nfs
-                .map(|at| Served::start(running, at, self.metrics, settings.as_ref()))
+                .map(|at| {
+                    let counts = move || guard.counts();
+                    Served::start(running, at, self.metrics, settings.as_ref(), counts)
+                })
                 .transpose()?;
             let nfs = gateway.as_ref().map(|served| format!(", NFS at {}", served.address()));
             let (number, nfs) = (self.number, nfs.unwrap_or_default());
@@ -83,6 +95,20 @@ impl Serve {
             },
             Ended::Fenced => Err(Failure::Fenced { number: self.number }),
         }
+    }
+}
+
+impl Serve {
+    /// Without keys nothing starts, unless somebody says so.
+    fn security(&self, file: &MachineFile) -> Result<Security, Failure> {
+        if self.insecure {
+            tracing::warn!(
+                "--insecure: whoever can reach {} can read and change the volume",
+                file.process(self.number)?.address
+            );
+            return Ok(Security::None);
+        }
+        Ok(Security::Tls(Box::new(file.keys().keys(self.number)?)))
     }
 }
 

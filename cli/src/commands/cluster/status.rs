@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fileio::stack::cluster;
+use fileio::stack::cluster::{self, Known};
 use runtime::membership::{NodeMap, Process, Seat};
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
@@ -35,6 +35,8 @@ struct Row {
     number: u32,
     state: &'static str,
     addresses: Vec<String>,
+    /// How its connections are protected: `tls`, `none`, or `-` if it never said.
+    links: String,
     nodes: usize,
     /// On their way here.
     coming: usize,
@@ -44,14 +46,18 @@ struct Row {
 impl Status {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let file = MachineFile::read(&self.file)?;
-        let (geometry, map) = cluster::status(&file.engine())
+        let Known { geometry, map, security } = cluster::status(&file.engine()?)
             .map_err(|error| Failure::Wrong(format!("nothing is known of the cluster: {error}")))?;
-        let processes = map.processes.iter().map(|process| row(&map, process)).collect();
+        let row = |process: &Process| {
+            let links = security.get(&process.id).map_or("-", String::as_str).to_owned();
+            Row { links, ..row(&map, process) }
+        };
+        let processes = map.processes.iter().map(row).collect();
         let report = Report { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };
         if self.json {
             return session.print_json(&report);
         }
-        let heads = ["process", "state", "address", "nodes", "coming", "disk nodes"];
+        let heads = ["process", "state", "address", "links", "nodes", "coming", "disk nodes"];
         let mut rows = vec![heads.map(|head| head.as_bytes().to_vec()).to_vec()];
         rows.extend(report.processes.iter().map(|row| {
             let disks: Vec<String> = row.disk_nodes.iter().map(u32::to_string).collect();
@@ -59,6 +65,7 @@ impl Status {
                 row.number.to_string(),
                 row.state.to_owned(),
                 row.addresses.join(" "),
+                row.links.clone(),
                 row.nodes.to_string(),
                 row.coming.to_string(),
                 if disks.is_empty() { "-".to_owned() } else { disks.join(" ") },
@@ -67,7 +74,7 @@ impl Status {
         }));
         let head = format!("volume {}, epoch {}\n", report.volume, report.epoch);
         session.print(head)?;
-        session.print(table(&rows, &[true, false, false, true, true, false]))
+        session.print(table(&rows, &[true, false, false, false, true, true, false]))
     }
 }
 
@@ -88,6 +95,7 @@ fn row(map: &NodeMap, process: &Process) -> Row {
             (false, _) => "away",
         },
         addresses: process.addresses.clone(),
+        links: String::new(),
         nodes: map.seats().filter(|seat| has(seat) && is_fs(seat.0)).count(),
         coming: map.seats().filter(|(_, seat)| comes(*seat)).count(),
         disk_nodes: map.seats().filter(has).filter_map(disk).collect(),

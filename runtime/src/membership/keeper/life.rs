@@ -27,7 +27,7 @@ impl Keeper {
                 }
                 Ok(Some(life)) => {
                     tracing::info!(process = self.id.0, incarnation = life.incarnation, "joined");
-                    self.state.life.set(Some(life));
+                    self.set_life(life);
                     self.state.look.tell();
                     self.keep().await;
                     if self.state.ending.get() {
@@ -103,7 +103,7 @@ impl Keeper {
                 // An answer that comes too late is one that others did not wait for.
                 Ok(()) if self.valid_life().is_some() => {
                     let valid_until = valid_until(sent);
-                    self.state.life.set(Some(Life { valid_until, ..life }));
+                    self.set_life(Life { valid_until, ..life });
                     pause = RENEW_EVERY;
                 }
                 Ok(()) | Err(CoordinationError::LeaseOver) => return,
@@ -117,7 +117,7 @@ impl Keeper {
 
     /// The life is over: nothing of it goes on.
     fn fence(&self) {
-        if self.state.life.take().is_none() {
+        if self.end_life().is_none() {
             return;
         }
         tracing::warn!(process = self.id.0, "the lease could not be kept: all nodes stop");

@@ -169,7 +169,8 @@ impl Keeper {
     }
 
     /// The epoch in which this process may answer for `node` now; `None` if it must not. To be asked
-    /// when the answer is about to leave: what was begun before may have taken too long.
+    /// when the answer is about to leave: what was begun before may have taken too long. The nodes of the
+    /// machine itself look at the same instant ([`Machine::answer_until`](crate::Machine::answer_until)).
     pub fn may_answer(&self, node: NodeId) -> Option<Epoch> {
         match self.state.standing.borrow().get(&node) {
             Some(Standing::Serving(epoch)) if self.valid_life().is_some() => Some(*epoch),
@@ -204,10 +205,22 @@ impl Keeper {
             }
             stopped.await;
         }
-        if let Some(life) = self.state.life.take() {
+        if let Some(life) = self.end_life() {
             // If this fails the lease ends by itself.
             let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
         }
+    }
+
+    /// A life goes on: until then the process may answer.
+    fn set_life(&self, life: Life) {
+        self.state.life.set(Some(life));
+        self.context.answer_until(life.valid_until);
+    }
+
+    /// Nothing is answered any more.
+    fn end_life(&self) -> Option<Life> {
+        self.context.answer_until(Duration::ZERO);
+        self.state.life.take()
     }
 
     /// The present life, if its lease holds for sure.

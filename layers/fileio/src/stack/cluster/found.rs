@@ -1,5 +1,6 @@
 //! A new cluster.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -7,10 +8,11 @@ use blockio::Geometry;
 use futures::executor::block_on;
 use runtime::coordination::{Coordination, Etcd, Expect, Written};
 use runtime::embedded::{Config, DiskAccess, Embedded, new_volume_id};
-use runtime::membership::{self, Founder, NodeMap};
+use runtime::membership::{self, Founder, NodeMap, ProcessId};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch};
 
+use super::seat::SECURITY_PREFIX;
 use super::{ClusterError, Engine, VOLUME_KEY};
 use crate::stack::StackError;
 use crate::stack::volume::check_size;
@@ -53,11 +55,28 @@ pub fn found(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, StackErr
     Ok(geometry)
 }
 
-/// The volume and the node map as they are now.
-pub fn status(engine: &Engine) -> Result<(Geometry, NodeMap), StackError> {
+/// What the engine knows of a cluster.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The shape of the volume.
+    pub geometry: Geometry,
+    /// Who is there and serves what.
+    pub map: NodeMap,
+    /// How the connections of each process are protected, as it said when it started.
+    pub security: BTreeMap<ProcessId, String>,
+}
+
+/// The cluster as it is now.
+pub fn status(engine: &Engine) -> Result<Known, StackError> {
     ask(engine, |engine| async move {
         let geometry = geometry(&*engine).await?;
-        Ok((geometry, membership::node_map(&*engine).await?))
+        let map = membership::node_map(&*engine).await?;
+        let said = engine.list(SECURITY_PREFIX).await?.records.into_iter();
+        let security = said.filter_map(|(key, record)| {
+            let number = key.strip_prefix(SECURITY_PREFIX)?.parse().ok()?;
+            Some((ProcessId(number), String::from_utf8(record.value).ok()?))
+        });
+        Ok(Known { geometry, map, security: security.collect() })
     })
 }
 

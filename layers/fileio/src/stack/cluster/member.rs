@@ -15,12 +15,12 @@ use runtime::cluster::{Process, Routes};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
 use runtime::membership::{NodeMap, ProcessId};
 use runtime::net::Address;
-use runtime::remote::Me;
+use runtime::remote::{Guard, Me};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
 use super::Engine;
-use super::found::status;
+use super::found::{Known, status};
 use super::seat::{SETTLE_MAX, Say, Told, sit};
 use crate::protocol::{Error, GetAttributes, ROOT, Settle};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
@@ -40,6 +40,8 @@ pub struct MemberOptions {
     pub address: String,
     /// The coordination engine.
     pub engine: Engine,
+    /// How connections to other processes are protected.
+    pub guard: Arc<Guard>,
     /// Bytes of each of its disk files that does not exist yet.
     pub disk_bytes: u64,
     /// As for a volume of one process; the cache is that of this process.
@@ -99,9 +101,10 @@ impl Member {
     /// Starts a process in `directory`, which is made if it is not there. It serves nothing before
     /// [`run`](Self::run).
     pub fn start(directory: &Path, options: &MemberOptions) -> Result<Self, StackError> {
-        let MemberOptions { number, ref address, ref engine, disk_bytes, ref run } = *options;
+        let MemberOptions { number, ref address, ref engine, ref guard, disk_bytes, ref run } =
+            *options;
         let id = ProcessId(number);
-        let (geometry, map) = status(engine)?;
+        let Known { geometry, map, .. } = status(engine)?;
         let directory = directory_of(directory, &geometry, &map, id, disk_bytes)?;
         let threads = if run.threads == 0 { cores() } else { run.threads };
         let config = Config {
@@ -113,14 +116,15 @@ impl Member {
             disk_access: DiskAccess::from_environment()?,
         };
         let machine = Embedded::start_part(config, number)?;
-        let me = Me { volume: geometry.volume, number, incarnation: AtomicU64::new(0) };
-        let me = Arc::new(me);
+        let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
+        let me = Arc::new(Me { volume, number, incarnation, guard: guard.clone() });
         listen(&machine, address, &me)?;
         let (tell, told) = std_mpsc::channel();
         let (say, said) = mpsc::unbounded();
         let (engine, address, teller) = (engine.clone(), address.clone(), tell.clone());
+        let security = guard.security().name();
         let sitting = machine.on_node(machine.application(), move |context| async move {
-            if let Err(error) = sit(context, engine, (id, address), teller, said).await {
+            if let Err(error) = sit(context, engine, (id, address), security, teller, said).await {
                 tracing::error!(%error, "the coordination engine cannot be used");
             }
         });
@@ -233,7 +237,7 @@ impl Member {
             Some((node, Arc::new(life(host))))
         });
         let volume = self.running.geometry().volume;
-        let routes = Routes::new(volume, map.epoch, life(mine), hosts);
+        let routes = Routes::new(volume, map.epoch, life(mine), self.me.guard.clone(), hosts);
         self.running.machine().set_routes(routes);
         tracing::info!(epoch = map.epoch.0, "a node map");
         self.say(Say::Knows(map.clone()));
@@ -412,9 +416,7 @@ fn listen(machine: &Embedded, address: &str, me: &Arc<Me>) -> Result<(), StackEr
         let listener = context.listen(&address).await?;
         let serving = context.clone();
         context.task(async move {
-            if let Err(error) = runtime::remote::serve_processes(serving, listener, me).await {
-                tracing::error!(%error, "other processes cannot reach this one any more");
-            }
+            runtime::remote::serve_processes(serving, listener, me).await;
         });
         Ok::<_, std::io::Error>(())
     });

@@ -11,7 +11,7 @@ mod found;
 mod member;
 mod seat;
 
-pub use self::found::{ClusterShape, found, status};
+pub use self::found::{ClusterShape, Known, found, status};
 pub use self::member::{Ended, Member, MemberOptions};
 
 use runtime::coordination::{CoordinationError, EtcdConfig};

@@ -24,6 +24,8 @@ use crate::stack::StackError;
 const KNOWN_PREFIX: &str = "known/";
 /// Where each process says whether it is about to end.
 const ENDING_PREFIX: &str = "ending/";
+/// Where each process says how its connections are protected.
+pub(super) const SECURITY_PREFIX: &str = "security/";
 /// It is not.
 const STAYS: u8 = 0;
 /// It is, and its nodes write to the disks of all.
@@ -104,6 +106,7 @@ pub(super) async fn sit(
     context: Context,
     engine: Engine,
     (id, address): (ProcessId, String),
+    security: &str,
     told: std_mpsc::Sender<Told>,
     mut said: mpsc::UnboundedReceiver<Say>,
 ) -> Result<(), CoordinationError> {
@@ -111,6 +114,8 @@ pub(super) async fn sit(
     let herald = Rc::new(Herald(told.clone()));
     let keeper = Keeper::start(&context, engine.clone(), id, &[address], herald);
     say_ending(&context, &*engine, id, STAYS).await;
+    let security_key = format!("{SECURITY_PREFIX}{}", id.0);
+    again(&context, async || engine.put(&security_key, security.as_bytes()).await).await;
     let latest = Rc::new(Cell::new(Epoch(0)));
     while let Some(say) = said.next().await {
         let (context, engine, told) = (context.clone(), engine.clone(), told.clone());

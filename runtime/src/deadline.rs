@@ -1,0 +1,62 @@
+//! Until when a process may answer at all.
+//!
+//! A process of a cluster answers only while its lease holds for sure (ADR 37). One that stood still for longer
+//! finds its memory as it was, while others have taken over and gone on: whatever it answers from there may
+//! be old. No timer and no task can be trusted to stop it in time, so each answer looks at the clock before it
+//! leaves (ADR 48).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// No end: nobody takes over.
+const NEVER: u64 = u64::MAX;
+
+/// An instant that all threads of a process look at.
+#[derive(Debug)]
+pub(crate) struct Deadline(AtomicU64);
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Self(AtomicU64::new(NEVER))
+    }
+}
+
+impl Deadline {
+    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told.
+    pub(crate) fn set(&self, begin: Duration, rest: Duration) {
+        let end = u64::try_from((begin + rest).as_nanos()).unwrap_or(NEVER);
+        self.0.store(end, Relaxed);
+    }
+
+    /// Is it over? A load where it never is; else a clock too, some nanoseconds.
+    pub(crate) fn is_over(&self) -> bool {
+        let end = self.0.load(Relaxed);
+        end != NEVER && Self::now().as_nanos() >= u128::from(end)
+    }
+
+    /// The host's clock that never goes back, as of its last tick: up to 10 ms late, which the margin of
+    /// a lease bears, and a fraction of the cost of the exact one.
+    pub(crate) fn now() -> Duration {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_over_when_its_time_has_come_and_not_before_it_is_set() {
+        let deadline = Deadline::default();
+        assert!(!deadline.is_over());
+        deadline.set(Deadline::now(), Duration::from_mins(1));
+        assert!(!deadline.is_over());
+        deadline.set(Deadline::now(), Duration::ZERO);
+        assert!(deadline.is_over());
+        deadline.set(Deadline::now(), Duration::from_mins(1));
+        assert!(!deadline.is_over());
+    }
+}
