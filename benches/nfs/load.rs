@@ -9,7 +9,7 @@ use benches::sized;
 use runtime::seed::Rng;
 
 use crate::sides::Side;
-use crate::wire::{Args, Connection, MOUNT, NFS, wrong};
+use crate::wire::{Args, Connection, MOUNT, NFS, Results, wrong};
 
 /// Bytes of the file of one connection.
 const FILE_BYTES: u64 = 64 << 20;
@@ -18,6 +18,8 @@ const LISTED: u32 = 1000;
 const LISTING_BYTES: u32 = 64 << 10;
 const BLOCK: usize = 4 << 10;
 const LARGE: usize = 1 << 20;
+/// Data that a COMMIT makes safe.
+const UNSTABLE: u32 = 0;
 
 /// One kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +126,17 @@ impl Row {
     }
 }
 
+/// How stable the answer to a WRITE says that its data is (RFC 1813 section 3.3.7); behind the status.
+fn how_stable(mut results: Results<'_>) -> io::Result<u32> {
+    for attributes_bytes in [24, 84] {
+        if results.word()? == 1 {
+            results.skip(attributes_bytes)?;
+        }
+    }
+    let _count = results.word()?;
+    results.word()
+}
+
 /// One connection with what it works on.
 struct Client<'a> {
     row: &'a Row,
@@ -227,7 +240,7 @@ impl<'a> Client<'a> {
         let wanted = self.wanted();
         let goes_on = |sent: u64| wanted.map_or_else(|| Instant::now() < end, |most| sent < most);
         let mut under_way = BTreeSet::new();
-        let (mut sent, mut done) = (0, 0);
+        let (mut sent, mut done, mut is_unstable) = (0, 0, false);
         loop {
             while under_way.len() < self.row.depth && goes_on(sent) {
                 under_way.insert(self.send(sent)?);
@@ -244,9 +257,13 @@ impl<'a> Client<'a> {
             if status != 0 {
                 return Err(wrong(format!("{}: status {status}", self.row.name())));
             }
+            if matches!(self.row.work, Work::WriteLarge | Work::WriteSmall) {
+                is_unstable |= how_stable(results)? == UNSTABLE;
+            }
             done += 1;
         }
-        if matches!(self.row.work, Work::WriteLarge | Work::WriteSmall) {
+        // As all clients do: what was answered as stable needs none.
+        if is_unstable {
             let args = Args::default().opaque(&self.file).long(0).words(&[0]);
             let (status, _) = self.connection.call(21, &args)?;
             if status != 0 {

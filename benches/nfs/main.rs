@@ -14,6 +14,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark uses the host and its clock")]
 
 mod load;
+mod nfsserve;
 mod ours;
 mod sides;
 mod stream;
@@ -40,9 +41,16 @@ struct Cell {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some(ours::SERVE) {
-        ours::serve(arguments);
-        return ExitCode::SUCCESS;
+    match arguments.next().as_deref() {
+        Some(ours::SERVE) => {
+            ours::serve(arguments);
+            return ExitCode::SUCCESS;
+        }
+        Some(nfsserve::SERVE) => {
+            nfsserve::serve();
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
     }
     if in_earnest() && sides::needs_rpcbind() && std::env::var_os(APART).is_none() {
         return apart();

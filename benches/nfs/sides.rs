@@ -11,7 +11,7 @@ use std::time::Duration;
 use benches::in_earnest;
 use tempfile::TempDir;
 
-use crate::ours;
+use crate::{nfsserve, ours};
 
 /// Ports of the others, in a network of their own.
 const GANESHA: (u16, u16) = (20_800, 20_801);
@@ -80,6 +80,7 @@ pub(crate) fn start() -> Vec<Side> {
     if in_earnest() {
         sides.push(ours("mdfs async, all cores", "as mdfs async", (0, "async")));
     }
+    sides.push(nfsserve());
     if std::env::var_os(crate::APART).is_some() {
         let rpcbind = Command::new("rpcbind")
             .arg("-f")
@@ -102,9 +103,27 @@ fn folder() -> TempDir {
 
 fn ours(name: &'static str, durability: &'static str, (threads, sync): (usize, &str)) -> Side {
     let folder = folder();
+    let directory = folder.path().display().to_string();
+    let arguments = [ours::SERVE, &directory, &threads.to_string(), sync].map(str::to_owned);
+    this_program(name, durability, folder, &arguments)
+}
+
+/// The crate `nfsserve`, before tables in memory.
+fn nfsserve() -> Side {
+    let durability = "nothing; says that data is safe";
+    this_program("nfsserve", durability, folder(), &[nfsserve::SERVE.to_owned()])
+}
+
+/// A server that this program is, if it is told so by `arguments`.
+fn this_program(
+    name: &'static str,
+    durability: &'static str,
+    folder: TempDir,
+    arguments: &[String],
+) -> Side {
     let program = std::env::current_exe().expect("a program knows its file");
     let mut command = Command::new(program);
-    command.arg(ours::SERVE).arg(folder.path()).arg(threads.to_string()).arg(sync);
+    command.args(arguments);
     // Its input stays open as long as its process is held here.
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut process = Process { child: child.expect("this program starts"), _folder: folder };

@@ -98,6 +98,8 @@ pub(crate) enum ServeError {
     Signals(#[from] io::Error),
     #[error("the system gives no random bytes: {0}; try again")]
     Secret(io::Error),
+    #[error(transparent)]
+    Rpcbind(#[from] crate::rpcbind::Error),
 }
 
 /// Why a volume cannot be mounted or unmounted.

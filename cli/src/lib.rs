@@ -13,6 +13,7 @@
 //! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates, the clock |
 //! | `progress.rs` | bars for long work |
 //! | `session.rs` | the open volumes and the output of one run; `signals.rs` waiting for its end |
+//! | `rpcbind.rs` | telling rpcbind of this computer where NFS answers |
 //! | `exit.rs` | what can fail, and with which exit code |
 
 mod commands;
@@ -21,6 +22,7 @@ mod exit;
 mod local;
 mod output;
 mod progress;
+mod rpcbind;
 mod session;
 mod signals;
 mod size;

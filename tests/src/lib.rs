@@ -27,7 +27,8 @@
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
-//! `cluster.rs`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `kernel_nfs.rs`, `emulate.rs`.
+//! `cluster.rs`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `kernel_nfs.rs`,
+//! `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
 
 pub mod cluster;
 pub mod conformance;

@@ -10,8 +10,10 @@
 )]
 
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::served::Served;
 
@@ -24,7 +26,8 @@ const REPLY_MAX: usize = 4 << 20;
 /// Tells that a fragment is the last of its record.
 const LAST: u32 = 1 << 31;
 
-const NFS: (u32, u32) = (100_003, 3);
+/// NFS, version 3.
+pub const NFS: (u32, u32) = (100_003, 3);
 const MOUNT: (u32, u32) = (100_005, 3);
 
 /// Procedures of NFS.
@@ -69,6 +72,8 @@ pub mod status {
     pub const STALE: u32 = 70;
     /// Not a handle.
     pub const BADHANDLE: u32 = 10001;
+    /// Later.
+    pub const JUKEBOX: u32 = 10008;
 }
 
 /// Arguments in the making.
@@ -141,6 +146,12 @@ impl Results {
     }
 }
 
+/// A socket that the servers which tests start do not inherit: they would keep its port in use.
+fn socket() -> TcpStream {
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap().into()
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct RawNfs {
@@ -155,6 +166,30 @@ impl RawNfs {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { stream, call: 0 }
+    }
+
+    /// Its own port.
+    pub fn port(&self) -> u16 {
+        self.stream.local_addr().unwrap().port()
+    }
+
+    /// Ends the connection at once and leaves nothing of it, so that its port can be used again.
+    pub fn hang_up(&mut self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+        self.stream = socket();
+    }
+
+    /// The client that comes back from `port`, after it has hung up.
+    #[must_use]
+    pub fn again(&self, served: &Served, port: u16) -> Self {
+        let local = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let stream = socket();
+        rustix::net::sockopt::set_socket_reuseaddr(&stream, true).unwrap();
+        rustix::net::bind(&stream, &local(port)).unwrap();
+        rustix::net::connect(&stream, &local(served.port())).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, call: self.call }
     }
 
     /// Sends bytes as they are; an error if the gateway has hung up.

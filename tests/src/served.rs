@@ -30,16 +30,17 @@ impl Served {
 
     /// The same at a port, as that of a server that was killed; 0 for any.
     pub fn start_at(site: &Site, volume: &str, port: u16) -> Self {
-        Self::ready(site, &["serve", volume, "--nfs", &format!("127.0.0.1:{port}")])
+        Self::with(site, &["serve", volume, "--nfs", &format!("127.0.0.1:{port}")])
     }
 
     /// Starts an emulated machine with these arguments, which serves its volume, and waits until it is
     /// ready.
     pub fn emulated(site: &Site, arguments: &[&str]) -> Self {
-        Self::ready(site, &[&["emulate", "--nfs", "127.0.0.1:0"], arguments].concat())
+        Self::with(site, &[&["emulate", "--nfs", "127.0.0.1:0"], arguments].concat())
     }
 
-    fn ready(site: &Site, arguments: &[&str]) -> Self {
+    /// Starts the program with these arguments, of which some make it serve NFS, and waits until it is ready.
+    pub fn with(site: &Site, arguments: &[&str]) -> Self {
         let log = site.path("server.log");
         let mut command = site.command(arguments);
         // Not to inherit the input: a test's terminal is not the server's.

@@ -91,6 +91,10 @@ pub(crate) const GUEST_SHELL: Need = Need {
     source: Source::Package("busybox-static"),
 };
 
+/// Where NFS clients ask for ports; `rpcinfo` comes with it.
+pub(crate) const RPCBIND: Need =
+    Need { what: "rpcbind", sign: Sign::OnPath("rpcbind"), source: Source::Package("rpcbind") };
+
 /// Messages and remote memory between processes; `fi_info` comes with the library.
 pub(crate) const LIBFABRIC: Need = Need {
     what: "libfabric (fi_info)",

@@ -14,6 +14,7 @@ const NEEDS: &[needs::Need] = &[
     needs::GUEST_KERNEL,
     needs::GUEST_NETWORK,
     needs::GUEST_SHELL,
+    needs::RPCBIND,
     needs::BROWSER,
     needs::ETCD,
     needs::PJDFSTEST,

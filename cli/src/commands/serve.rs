@@ -15,6 +15,7 @@ use runtime::Undelivered;
 use runtime::net::Address;
 
 use crate::exit::{Failure, ServeError};
+use crate::rpcbind::{self, Registered};
 use crate::session::Session;
 use crate::signals::{EndSignals, secret};
 
@@ -34,7 +35,7 @@ pub(crate) struct Serve {
     /// The volume's directory.
     #[arg(value_name = "VOL")]
     volume: PathBuf,
-    /// Where NFSv3 clients connect; port 0 lets the system choose one.
+    /// Where NFS clients connect; port 0 lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     nfs: Option<SocketAddr>,
     /// Who may mount what over NFS, and limits, as TOML (see the README). Read again on SIGHUP and when
@@ -45,6 +46,11 @@ pub(crate) struct Serve {
     /// system choose one. Whoever can connect there can read them.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
     metrics: Option<SocketAddr>,
+    /// Register NFS and MOUNT at rpcbind of this computer, for clients that ask it for the ports
+    /// instead of being told them; until the end. Locks of version 3 are not among them: mount
+    /// with `nolock`.
+    #[arg(long, requires = "nfs")]
+    rpcbind: bool,
     /// Threads that serve the volume; one per core if this is not given.
     #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     threads: usize,
@@ -73,9 +79,12 @@ impl Serve {
             .map(|at| Served::start(&running, at, self.metrics, settings.as_ref(), String::new));
         let gateway = gateway.transpose();
         let gateway = gateway.map_err(|error| failed("serve", error))?;
+        let registered = gateway.as_ref().filter(|_| self.rpcbind).map(Served::register);
+        let registered = registered.transpose().map_err(|error| failed("serve", error))?;
         self.ready(gateway.as_ref(), session)?;
 
         self.follow(&mut signals, gateway.as_ref(), settings);
+        drop(registered);
         if let Some(served) = gateway {
             served.stop().map_err(|error| failed("stop", error))?;
         }
@@ -197,6 +206,13 @@ impl Served {
                 Ok(()) => Undelivered::Lost.into(),
             }),
         }
+    }
+
+    /// Tells rpcbind of it.
+    fn register(&self) -> Result<Registered, ServeError> {
+        let address = self.address.to_string();
+        let address = address.parse().map_err(|_| rpcbind::Error::Garbled)?;
+        Ok(Registered::new(address)?)
     }
 
     fn export(&self, exports: Exports) {

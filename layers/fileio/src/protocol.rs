@@ -10,8 +10,9 @@ use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
-    Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
-    Verified, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName, access,
+    Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Stamp,
+    Time, Verified, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
+    access,
 };
 pub use meta::protocol::CallId;
 

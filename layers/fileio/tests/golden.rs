@@ -6,8 +6,8 @@ use bytes::Bytes;
 use fileio::protocol::{
     Append, Appended, Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle,
     Held, Hold, LetGo, ListData, Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read,
-    ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek, SeekTarget, SetXattr, Unlock,
-    Verified, Write, WriteList, XattrMode, XattrName,
+    ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek, SeekTarget, SetXattr, Stamp,
+    Time, Unlock, Verified, Write, WriteList, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -141,9 +141,15 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Seek(Ok(Some(0x0102)))).0, "1501010201000000000000");
     assert_eq!(form(&Reply::GetXattr(Err(Error::NoXattr {}))).0, "160012");
     let attributes = Attributes::sample(&mut Rng::new(1));
-    let verified = Verified { attributes, write_verifier: 0x0102 };
-    let expected = format!("{}0201000000000000", form(&attributes).0);
+    let verified = Verified { attributes, write_verifier: 0x0102, before: None };
+    let told_verifier = "0201000000000000";
+    let expected = format!("{}{told_verifier}00", form(&attributes).0);
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
+    let time = |seconds| Time { seconds, nanos: 0x06 };
+    let before = Some(Stamp { size: 3, mtime: time(4), ctime: time(5) });
+    let known = Reply::Write(Ok(Verified { before, ..verified }));
+    let stamp = "0300000000000000040000000000000006000000050000000000000006000000";
+    assert_eq!(form(&known).0, format!("0e01{}{told_verifier}01{stamp}", form(&attributes).0));
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));
     let appended = Appended { offset: 3, written: verified };
     let reply = Reply::Append(Ok(appended));
@@ -154,6 +160,7 @@ fn replies_have_the_agreed_bytes() {
     let expected_head = format!("2301020000000500000005000000{}", form(&attributes).0);
     assert_eq!(form(&list), (expected_head, b"checkpoint".to_vec()));
     let held = Held { attributes, lease: 0x0102 };
+    let expected = format!("{}{told_verifier}", form(&attributes).0);
     assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("1a01{expected}"));
     assert_eq!(form(&Reply::Renew(Ok(false))).0, "1c0100");
     let owner = LockOwner { client: 4, id: 6 };

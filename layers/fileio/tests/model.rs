@@ -125,6 +125,9 @@ macro_rules! both {
 
 fn same_verified(real: &Verified, model: &Verified, told: &str) {
     same_attributes(&real.attributes, &model.attributes, told);
+    if let (Some(real), Some(model)) = (real.before, model.before) {
+        assert_eq!(real.size, model.size, "before: {told}");
+    }
 }
 
 fn same_attributes(real: &Attributes, model: &Attributes, told: &str) {

@@ -10,6 +10,7 @@ use fileio::client::ask;
 use fileio::protocol::*;
 use fileio::stack::{self, FormatOptions, RunOptions, Running, StackError};
 use futures::executor::block_on;
+use futures::future::join_all;
 use runtime::Door;
 
 fn options() -> FormatOptions {
@@ -193,6 +194,39 @@ fn a_full_volume_can_be_cut_and_punched_anywhere() {
     assert_eq!(read(&door, file, cut - 1, 3), [7, 0, 0]);
     let seek = Seek { who: who(), file, offset: cut + 4096, target: SeekTarget::Data {} };
     assert_eq!(block_on(ask(&door, seek)), Ok(None));
+}
+
+#[test]
+fn each_of_many_writes_at_once_tells_what_was_just_before_it() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("volume");
+    stack::format(&directory, &options()).unwrap();
+    let running = run(&directory).unwrap();
+    let door = running.door();
+    let file = create(&door, "shared", 1);
+    let attributes = || block_on(ask(&door, GetAttributes { file })).unwrap();
+    let mut stamps = vec![Stamp::of(&attributes())];
+    let write = |number: u64, durable| {
+        let (offset, data) = (number * 50_000, vec![vec![1; 100_000].into()]);
+        ask(&door, Write { who: Credentials::root(), file, offset, data, durable })
+    };
+    let written = block_on(join_all((0..60).map(|number| write(number, false))));
+    let mut befores = Vec::new();
+    for written in written.into_iter().map(Result::unwrap) {
+        befores.push(written.before.unwrap());
+        stamps.push(Stamp::of(&written.attributes));
+    }
+    // One after the other, from the first to what is now.
+    let last = Stamp::of(&attributes());
+    let at = stamps.iter().position(|stamp| *stamp == last).unwrap();
+    stamps.remove(at);
+    let order = |stamp: &Stamp| (stamp.ctime.seconds, stamp.ctime.nanos, stamp.size);
+    befores.sort_by_key(order);
+    stamps.sort_by_key(order);
+    assert_eq!(befores, stamps);
+    let durable = block_on(write(60, true)).unwrap();
+    assert_eq!(durable.before, Some(last));
+    running.stop().unwrap();
 }
 
 #[test]

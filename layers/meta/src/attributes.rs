@@ -259,6 +259,26 @@ runtime::choice! {
 }
 
 runtime::record! {
+    /// By what a client tells whether a file is still as it knows it (RFC 1813 section 2.6, `wcc_attr`).
+    #[derive(Copy)]
+    pub struct Stamp {
+        /// Bytes of the file.
+        size: u64,
+        /// Last change of the content.
+        mtime: Time,
+        /// Last change of anything.
+        ctime: Time,
+    }
+}
+
+impl Stamp {
+    /// That of a file with these attributes.
+    pub fn of(&Attributes { size, mtime, ctime, .. }: &Attributes) -> Self {
+        Self { size, mtime, ctime }
+    }
+}
+
+runtime::record! {
     /// A file after a write or a commit.
     #[derive(Copy)]
     pub struct Verified {
@@ -267,6 +287,8 @@ runtime::record! {
         /// Changes whenever something that was written to the file and not committed is lost. What
         /// was answered with another one must be written again.
         write_verifier: u64,
+        /// The file just before, if nothing but this has changed it up to `attributes`.
+        before: Option<Stamp>,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use runtime::protocol::Undelivered;
 
-pub use crate::attributes::{Attributes, Kind, Name, Time, Verified, XattrMode, XattrName};
+pub use crate::attributes::{Attributes, Kind, Name, Stamp, Time, Verified, XattrMode, XattrName};
 pub use crate::promises::{Applied, CallId, IntentId, Outcome, Prior, StoredReply};
 pub use blockio::geometry::Run;
 pub use blockio::protocol::Unsynced;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use fileio::client;
 use fileio::protocol::{
-    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Name,
+    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Name, Stamp,
 };
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, fattr3, nfs_fh3, nfsstat3, post_op_attr,
@@ -287,10 +287,24 @@ impl Asker {
     }
 }
 
-/// Weak cache consistency data of what was changed. What was before is not known: others may have
-/// changed the file since it was looked at, and a client that is told otherwise keeps what is stale.
+/// Weak cache consistency data of what was changed. What was before is not known if others may have
+/// changed the file since it was looked at: a client that is told otherwise keeps what is stale.
 pub(super) fn wcc(after: post_op_attr) -> wcc_data {
     wcc_data { before: Nfs3Option::None, after }
+}
+
+//= rfc1813 2.6: wcc_data, "before" only if it is known in the same step as "after"
+/// The same of what was `before` when it was changed, if the node that changed it knows.
+pub(super) fn changed(before: Option<Stamp>, after: post_op_attr) -> wcc_data {
+    let told = |Stamp { size, mtime, ctime }| wcc_attr {
+        size,
+        mtime: translate::time(mtime),
+        ctime: translate::time(ctime),
+    };
+    wcc_data {
+        before: before.map_or(Nfs3Option::None, |before| Nfs3Option::Some(told(before))),
+        after,
+    }
 }
 
 //= rfc1813 2.6: wcc_attr, "before" the operation

@@ -6,7 +6,7 @@ use nfs3_types::nfs3::{
     COMMIT3resfail, COMMIT3resok, WRITE3resfail, WRITE3resok, nfsstat3, stable_how, writeverf3,
 };
 
-use super::asker::{Asker, pack, take_handle, unchanged, wcc};
+use super::asker::{Asker, changed, pack, take_handle, unchanged};
 use crate::config::limits::TRANSFER_BYTES;
 use crate::xdr::{Arguments, Body, Fault, first_bytes};
 
@@ -26,8 +26,8 @@ pub(super) async fn write(asker: &Asker, mut arguments: Arguments) -> Result<Bod
 
     let durable = stable != stable_how::UNSTABLE;
     pack(match write_bytes(asker, &file, offset, data, durable).await {
-        Ok(Verified { attributes, write_verifier }) => Ok(WRITE3resok {
-            file_wcc: wcc(asker.told(&attributes)),
+        Ok(Verified { attributes, write_verifier, before }) => Ok(WRITE3resok {
+            file_wcc: changed(before, asker.told(&attributes)),
             count,
             committed: if durable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },
             verf: verifier(write_verifier),
@@ -63,7 +63,7 @@ pub(super) async fn commit(asker: &Asker, mut arguments: Arguments) -> Result<Bo
         Err(status) => Err(status),
     };
     pack(match committed {
-        Ok(Verified { attributes, write_verifier }) => Ok(COMMIT3resok {
+        Ok(Verified { attributes, write_verifier, .. }) => Ok(COMMIT3resok {
             file_wcc: unchanged(asker.told(&attributes)),
             verf: verifier(write_verifier),
         }),

@@ -185,6 +185,24 @@ fn what_cannot_be_read_or_written_says_why() {
 }
 
 #[test]
+fn a_write_tells_what_was_just_before_it() {
+    with_seed(|rng| {
+        Stage::new(rng).run(async |mut client, root| {
+            let file = client.file(&root, "file").await;
+            let mut known = client.attributes(&file).await;
+            for stable in [UNSTABLE, FILE_SYNC, UNSTABLE] {
+                let wcc = client.write(&file, known.size, b"more", stable).await.unwrap().file_wcc;
+                let (before, after) = (wcc.before.unwrap(), wcc.after.unwrap());
+                let expected = (known.size, known.mtime, known.ctime);
+                assert_eq!((before.size, before.mtime, before.ctime), expected);
+                assert_eq!(after.size, before.size + 4);
+                known = after;
+            }
+        });
+    });
+}
+
+#[test]
 fn a_call_that_changes_nothing_says_that_all_is_as_before() {
     with_seed(|rng| {
         Stage::new(rng).run(async |mut client, root| {

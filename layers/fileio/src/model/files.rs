@@ -9,8 +9,8 @@ use super::state::{Body, State, permit};
 use crate::protocol::{
     Allocate, Append, Appended, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX,
     Error, FILE_SIZE_MAX, GetAttributes, Handle, Kind, ListData, PunchHole, Read, ReadData,
-    ReadDirectory, ReadLink, ReadList, Regions, Seek, SeekTarget, SetAttributes, SyncDirectory,
-    TRANSFER_MAX, Time, Verified, Write, WriteList,
+    ReadDirectory, ReadLink, ReadList, Regions, Seek, SeekTarget, SetAttributes, Stamp,
+    SyncDirectory, TRANSFER_MAX, Time, Verified, Write, WriteList,
 };
 use crate::regions::REGIONS_MAX;
 
@@ -107,8 +107,9 @@ impl State {
         if length > u64::from(TRANSFER_MAX) {
             return Err(Error::Invalid {});
         }
+        let before = Some(Stamp::of(&inode.attributes()));
         if length == 0 {
-            return Ok(verified(inode.attributes()));
+            return Ok(Verified { before, ..verified(inode.attributes()) });
         }
         if r.offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Error::FileTooLarge {});
@@ -120,7 +121,7 @@ impl State {
         content.write(r.offset, &r.data.concat());
         inode.modified(now);
         inode.drop_setid(&r.who);
-        Ok(verified(inode.attributes()))
+        Ok(Verified { before, ..verified(inode.attributes()) })
     }
 
     pub(super) fn append(&mut self, r: &Append, now: Time) -> Result<Appended, Error> {
@@ -169,7 +170,7 @@ impl State {
             let data = r.data.slice(start..start + region.length as usize);
             written = write(self, region.offset, vec![data])?;
         }
-        Ok(written)
+        Ok(Verified { before: None, ..written })
     }
 
     pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<Verified, Error> {
@@ -233,9 +234,9 @@ fn end_of_range(offset: u64, length: u64) -> Result<u64, Error> {
     end.ok_or(Error::FileTooLarge {})
 }
 
-/// The model never loses anything.
+/// The model never loses anything. What was before is told of one write only.
 fn verified(attributes: Attributes) -> Verified {
-    Verified { attributes, write_verifier: WRITE_VERIFIER }
+    Verified { attributes, write_verifier: WRITE_VERIFIER, before: None }
 }
 
 /// The window that a request means, if it may.

@@ -14,7 +14,9 @@ use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Release
 
 use super::FileServer;
 use crate::pieces::Pieces;
-use crate::protocol::{Attributes, Credentials, Error, Handle, TRANSFER_MAX, Verified, Write};
+use crate::protocol::{
+    Attributes, Credentials, Error, Handle, Stamp, TRANSFER_MAX, Verified, Write,
+};
 use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
@@ -80,14 +82,18 @@ impl FileServer {
             return Ok(written);
         }
         let committed = self.commit(&file).await?;
-        let is_there = committed.write_verifier == written.write_verifier;
-        if is_there { Ok(committed) } else { Err(Error::LostWrites {}) }
+        if committed.write_verifier != written.write_verifier {
+            return Err(Error::LostWrites {});
+        }
+        // Others may have written meanwhile.
+        let is_as_written = Stamp::of(&committed.attributes) == Stamp::of(&written.attributes);
+        Ok(Verified { before: written.before.filter(|_| is_as_written), ..committed })
     }
 
     /// A file to which nothing was written.
     pub(super) async fn unchanged(&self, attributes: Attributes) -> Result<Verified, Error> {
         let write_verifier = self.meta_here(GetVerifier { ino: attributes.ino }).await?;
-        Ok(Verified { attributes, write_verifier })
+        Ok(Verified { attributes, write_verifier, before: Some(Stamp::of(&attributes)) })
     }
 
     async fn write_once(&self, request: &Write) -> Result<Verified, Error> {

@@ -11,7 +11,7 @@ use runtime::wire::to_bytes;
 
 use super::{MetaServer, REMEMBERED_MAX, decode};
 use crate::active::{Active, Uncommitted};
-use crate::attributes::{Attributes, Verified};
+use crate::attributes::{Attributes, Stamp, Verified};
 use crate::chunks::Slot;
 use crate::keys;
 use crate::protocol::{
@@ -129,17 +129,19 @@ impl MetaServer {
                 Ok(())
             })?;
         }
-        let attributes = self.with_dirty(ino, |active| {
+        let (before, attributes) = self.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
+            let before = Stamp::of(attributes);
             attributes.size = attributes.size.max(size_min);
             attributes.mtime = time;
             attributes.ctime = time;
             if drop_setid {
                 attributes.mode &= !drop_setid_bits(attributes.mode);
             }
-            active.inode.attributes
+            (before, *attributes)
         })?;
-        let verified = Verified { attributes, write_verifier: self.verifiers.get(ino) };
+        let write_verifier = self.verifiers.get(ino);
+        let verified = Verified { attributes, write_verifier, before: Some(before) };
         self.forget_and_release(released).await?;
         Ok(verified)
     }
@@ -158,7 +160,7 @@ impl MetaServer {
         let write_verifier = self.verifiers.get(ino);
         self.store.durable(position).await?;
         self.with(ino, |active| {
-            Ok(Verified { attributes: active.inode.attributes, write_verifier })
+            Ok(Verified { attributes: active.inode.attributes, write_verifier, before: None })
         })
     }
 

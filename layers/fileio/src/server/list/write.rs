@@ -62,7 +62,9 @@ impl FileServer {
             if first.write_verifier != written.write_verifier {
                 return Err(Error::LostWrites {});
             }
-            last = Some(written);
+            // What was before all steps is not known to be what was before the last one.
+            let before = written.before.filter(|_| last.is_none());
+            last = Some(Verified { before, ..written });
         }
         match last {
             Some(written) => Ok(written),
