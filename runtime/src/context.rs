@@ -20,6 +20,9 @@ use crate::mail::{Ask, Envelope};
 use crate::net::{Address, Listener};
 use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, Undelivered};
 
+/// How often a node that lets nothing more in looks whether all is done.
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+
 /// Anything from which a request can be sent to a node: a node's [`Context`], or a
 /// [`Door`](crate::door::Door) by which ordinary threads enter the machine.
 pub trait Spawn: Clone + 'static {
@@ -129,6 +132,25 @@ impl Context {
     pub fn serve<P: Protocol>(&self, server: Rc<dyn crate::host::Server<P>>) {
         let host = self.machine.host(self.node).expect("a node serves on its own thread");
         host.serve(server);
+    }
+
+    /// Is as if not there for requests of `P` that other nodes send to this one from now on, but for those
+    /// that `passes` lets in: a node that is about to move. Those that were let in before run on: see
+    /// [`drained`](Self::drained).
+    pub fn close<P: Protocol>(&self, passes: fn(&P::Request) -> bool) {
+        self.machine.host(self.node).expect("a node closes on its own thread").close::<P>(passes);
+    }
+
+    /// Resolves when no request of `P` runs or waits at this node.
+    pub async fn drained<P: Protocol>(&self) {
+        while !self.is_drained::<P>() {
+            self.sleep(DRAIN_PAUSE).await;
+        }
+    }
+
+    /// Does no request of `P` run or wait at this node?
+    pub fn is_drained<P: Protocol>(&self) -> bool {
+        self.machine.host(self.node).is_none_or(|host| host.running_of::<P>() == 0)
     }
 
     /// Lends `thing` to the layers above at this node: what they may look at without a message. It is

@@ -94,8 +94,24 @@ impl Host {
     /// Makes `server` answer the requests of `P`.
     pub fn serve<P: Protocol>(&self, server: Rc<dyn Server<P>>) {
         let limits = CLASSES.map(|_| Limit::new(RUNNING_MAX, WAITING_MAX));
-        let port = Rc::new(Port { server, limits });
-        self.ports.borrow_mut()[usize::from(P::ID)] = Some(port);
+        let port = Port { server, limits, passes: Cell::new(None), running: Cell::new(0) };
+        self.ports.borrow_mut()[usize::from(P::ID)] = Some(Rc::new(port));
+    }
+
+    /// Is as if not there for requests of `P` that other nodes send from now on, but for those that
+    /// `passes` lets in. Those that were let in before run on.
+    pub(crate) fn close<P: Protocol>(&self, passes: Passes<P>) {
+        let port = self.ports.borrow()[usize::from(P::ID)].clone();
+        if let Some(port) = downcast::<P>(port.as_ref()) {
+            port.passes.set(Some(passes));
+        }
+    }
+
+    /// Requests of `P` that run or wait at this node.
+    pub(crate) fn running_of<P: Protocol>(&self) -> usize {
+        let ports = self.ports.borrow();
+        let port = downcast::<P>(ports[usize::from(P::ID)].as_ref());
+        port.map_or(0, |port| port.running.get())
     }
 
     /// Requests of earlier epochs are refused from now on.
@@ -172,6 +188,9 @@ impl Host {
         let Some(port) = downcast::<P>(port.as_ref()) else {
             return Some(Undelivered::Unreachable.into());
         };
+        if !port.lets_in(host.node, caller, request) {
+            return Some(Undelivered::Unreachable.into());
+        }
         if !port.limit(request).has_room() {
             return None;
         }
@@ -191,7 +210,10 @@ impl Host {
         let Some(port) = downcast::<P>(port.as_ref()) else {
             return Undelivered::Unreachable.into();
         };
-        let _counted = Counted::new(&host);
+        if !port.lets_in(host.node, caller, &request) {
+            return Undelivered::Unreachable.into();
+        }
+        let _counted = Counted::new(&host, &port.running);
         let Some(_permit) = port.limit(&request).acquire().await else {
             return Undelivered::Busy.into();
         };
@@ -331,28 +353,44 @@ impl<F> Drop for WithinLife<F> {
     }
 }
 
-struct Counted<'a>(&'a Host);
+/// A request that runs or waits: counted for its node, and for the port by which it came.
+struct Counted<'a>([&'a Cell<usize>; 2]);
 
 impl<'a> Counted<'a> {
-    fn new(host: &'a Host) -> Self {
-        host.running.set(host.running.get() + 1);
+    fn new(host: &'a Host, of_port: &'a Cell<usize>) -> Self {
         host.requests.set(host.requests.get() + 1);
-        Self(host)
+        let counts = [&host.running, of_port];
+        for count in counts {
+            count.set(count.get() + 1);
+        }
+        Self(counts)
     }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
+        for count in self.0 {
+            count.set(count.get() - 1);
+        }
     }
 }
+
+/// Is a request let in by a port that is closed?
+type Passes<P> = fn(&<P as Protocol>::Request) -> bool;
 
 struct Port<P: Protocol> {
     server: Rc<dyn Server<P>>,
     limits: [Limit; 2],
+    /// What other nodes may still ask, once this is [closed](Host::close).
+    passes: Cell<Option<Passes<P>>>,
+    running: Cell<usize>,
 }
 
 impl<P: Protocol> Port<P> {
+    fn lets_in(&self, node: NodeId, caller: Caller, request: &P::Request) -> bool {
+        self.passes.get().is_none_or(|passes| caller.node == node || passes(request))
+    }
+
     fn limit(&self, request: &P::Request) -> &Limit {
         match request.class() {
             Class::Control => &self.limits[0],

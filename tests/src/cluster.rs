@@ -150,14 +150,24 @@ impl Cluster {
         restarted
     }
 
+    /// Asks a process to stop, and waits until it has, cleanly.
+    pub fn stop_member(&mut self, number: usize) {
+        self.signal(number, "-TERM");
+        self.wait_for_end(number);
+    }
+
+    fn wait_for_end(&mut self, number: usize) {
+        let status = self.members[number - 1].take().unwrap().wait().unwrap();
+        assert!(status.success(), "process {number} ends with {status}: {}", self.logs());
+    }
+
     /// Asks all processes to stop, and waits until they have, cleanly.
     pub fn stop(&mut self) {
         for number in self.numbers() {
             self.signal(number, "-TERM");
         }
         for number in self.numbers() {
-            let status = self.members[number - 1].take().unwrap().wait().unwrap();
-            assert!(status.success(), "process {number} ends with {status}: {}", self.logs());
+            self.wait_for_end(number);
         }
     }
 

@@ -33,6 +33,7 @@
 //! | `server.rs` | the cache of one node: one `match`, the work in `server/` |
 //! | `server/lines.rs` | the node's lines: look-up, order of use, victims |
 //! | `server/lives.rs` | who has restarted, and what that has cost |
+//! | `server/hand_over.rs` | moving to another process without a loss |
 //! | `server/room.rs` | eviction, the hold on a line in use |
 //! | `server/flusher.rs` | write-back without being asked |
 //! | `server/pace.rs` | how fast lines may become dirty once many are |
@@ -53,4 +54,4 @@ mod server;
 mod sieve;
 
 pub use client::CacheClient;
-pub use server::{Config, Server, WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
+pub use server::{Config, HandedLife, Server, WRITE_BACK_AGE, WRITE_BACK_INTERVAL};

@@ -1,6 +1,7 @@
 //! The cache of one node: its lines, and one `match` over the requests.
 
 mod flusher;
+mod hand_over;
 mod lines;
 mod list;
 mod lives;
@@ -29,6 +30,7 @@ use lives::Lives;
 use pace::Pace;
 
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
+pub use lives::HandedLife;
 
 /// What an operator may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

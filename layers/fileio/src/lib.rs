@@ -45,4 +45,4 @@ mod rules;
 mod server;
 pub mod stack;
 
-pub use server::FileServer;
+pub use server::{FileServer, HandedClient, HandedFiles};

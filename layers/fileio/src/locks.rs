@@ -109,6 +109,12 @@ impl LockTable {
         self.files.get(&file).map_or(&[], Vec::as_slice)
     }
 
+    /// All locks, file by file.
+    pub fn all(&self) -> impl Iterator<Item = (u64, FileLock)> + '_ {
+        let files = self.files.iter();
+        files.flat_map(|(&file, locks)| locks.iter().map(move |&lock| (file, lock)))
+    }
+
     /// Locks in the table.
     pub fn count(&self) -> usize {
         self.count

@@ -7,6 +7,7 @@ mod calls;
 mod create;
 mod directory;
 mod files;
+mod hand_over;
 mod leases;
 mod list;
 mod locks;
@@ -35,6 +36,7 @@ use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 use self::ahead::Ahead;
 use self::append::Appends;
 use self::calls::Calls;
+pub use self::hand_over::{HandedClient, HandedFiles};
 use self::leases::Leases;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
 

@@ -48,4 +48,4 @@ pub mod store;
 
 pub use audit::NodeAudit;
 pub use information::FileInformation;
-pub use server::{MetaServer, REPLIES_MAX, REPLY_AGE_MAX};
+pub use server::{HandedMeta, MetaServer, REPLIES_MAX, REPLY_AGE_MAX};

@@ -5,6 +5,7 @@ mod audit;
 mod directories;
 mod effects;
 mod files;
+mod hand_over;
 mod holds;
 mod inodes;
 mod intents;
@@ -32,6 +33,7 @@ pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
 use self::directories::Directories;
+pub use self::hand_over::HandedMeta;
 use self::holds::Holds;
 use self::intents::Intents;
 use self::replies::Replies;
@@ -303,6 +305,8 @@ fn is_for_recovery(request: &Request) -> bool {
             | Request::Release(_)
             | Request::GiveGroups(_)
             | Request::GroupsArrived(_)
+            // A node that comes back may wait for one whose log leans on its own.
+            | Request::SettleTo(_)
     )
 }
 

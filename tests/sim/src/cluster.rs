@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
-use fileio::stack::{StackError, node};
+use fileio::stack::{self, Handed, StackError, node};
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
 use meta::store::StoreError;
@@ -21,6 +22,9 @@ use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 pub(super) const APPLICATIONS: u32 = 8;
 /// The one that no client works on.
 pub(super) const OBSERVER: u32 = APPLICATIONS - 1;
+
+/// The pause before a node that has moved tries again to come back to the others.
+const REJOIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// The shape of a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -229,6 +233,65 @@ impl Cluster {
         });
         try_join_all(serving).await?;
         self.start_some(nodes, phases).await
+    }
+
+    /// Ends `node` as a process does that the node map takes it from.
+    pub(super) async fn hand_over(
+        &self,
+        node: NodeId,
+        phases: Phases,
+    ) -> Result<Handed, StackError> {
+        let handed: Rc<RefCell<Option<Handed>>> = Rc::default();
+        let told = handed.clone();
+        self.on(node, move |context| async move {
+            let handed = match phases {
+                Phases::All => stack::hand_over(&context).await,
+                Phases::Stripes => stack::hand_over_cache(&context).await,
+            };
+            told.replace(Some(handed.map_err(StackError::Settle)?));
+            Ok(())
+        })
+        .await?;
+        self.mounted.borrow_mut().remove(&node);
+        self.world.kill(node);
+        handed.take().ok_or(StackError::Node(Undelivered::Lost))
+    }
+
+    /// Starts `node` elsewhere after it was [handed over](Self::hand_over).
+    pub(super) async fn take_over(
+        &self,
+        node: NodeId,
+        handed: Handed,
+        phases: Phases,
+    ) -> Result<(), StackError> {
+        self.epoch.set(self.epoch.get() + 1);
+        let epoch = Epoch(self.epoch.get());
+        self.world.set_epoch(epoch);
+        self.world.restart(node);
+        let applications = (0..APPLICATIONS).map(NodeId::application);
+        for other in self.nodes().into_iter().chain(applications) {
+            self.world.tell_epoch(other, epoch);
+        }
+        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
+        let mounted = self.mounted.clone();
+        self.on(node, move |context| async move {
+            node::serve_cache(&context, geometry, cache_bytes);
+            stack::resume_cache(&context, &handed);
+            if phases == Phases::Stripes {
+                return Ok(());
+            }
+            let meta = node::serve_metadata(context.clone(), geometry).await?;
+            stack::resume_metadata(&context, &handed);
+            mounted.borrow_mut().insert(node, meta);
+            while let Err(error) = node::rejoin(context.clone()).await {
+                tracing::debug!(%error, "the others are waited for");
+                context.sleep(REJOIN_PAUSE).await;
+            }
+            node::serve_files(&context, geometry);
+            stack::resume_files(&context, &handed);
+            Ok(())
+        })
+        .await
     }
 
     /// Brings up the file-system nodes among `nodes`, in the phases of the product.

@@ -180,6 +180,16 @@ impl Workload {
             ),
             damage: self == Self::Damage,
             late_relapses: self == Self::Entries,
+            moves: matches!(
+                self,
+                Self::Cache
+                    | Self::Files
+                    | Self::Full
+                    | Self::Names
+                    | Self::Entries
+                    | Self::Rivals
+                    | Self::Holds
+            ),
             restarts: match self {
                 Self::Disks => Restarts::Disks,
                 Self::Cache | Self::Holds => Restarts::All,

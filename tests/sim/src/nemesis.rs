@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use fileio::stack::Handed;
+use futures::future::join_all;
 use machine_emu::{DiskOperation, LinkTiming, NetworkFaults, NetworkTiming, World};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId, NodeKind};
@@ -37,6 +39,8 @@ pub(super) struct Tolerance {
     pub(super) restarts: Restarts,
     /// Faults after which nothing is certain until the power was cut.
     pub(super) heavy: bool,
+    /// Nodes that move by plan.
+    pub(super) moves: bool,
     /// Damage to the bytes of disks.
     pub(super) damage: bool,
     /// The power may go once more when a volume is mounted again and nobody has used it yet.
@@ -97,6 +101,9 @@ pub(super) struct Nemesis {
     /// What it was when the round began.
     read_errors_before: Cell<u64>,
     restarts: Cell<u64>,
+    moves: Cell<u64>,
+    /// Draws what moves by plan, which only some seeds suffer.
+    moving: Option<RefCell<Rng>>,
     heavy: Cell<bool>,
     /// In how many processes the nodes live, if some share one.
     processes: Option<u32>,
@@ -106,6 +113,21 @@ impl std::fmt::Debug for Nemesis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Nemesis").field("tolerance", &self.tolerance).finish_non_exhaustive()
     }
+}
+
+/// Some file-system nodes move, now and then.
+fn draw_moves(rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)> {
+    let nodes: Vec<NodeId> =
+        nodes.iter().copied().filter(|node| matches!(node.kind(), NodeKind::Fs(_))).collect();
+    let pause_max_us = 1_000 + end_us / (1 << rng.below(4));
+    let mut strikes = Vec::new();
+    let mut at_us = 1 + rng.below(pause_max_us);
+    while at_us < end_us {
+        let for_us = 1 + rng.below(AWAY_MAX_US);
+        strikes.push((at_us, Strike::Move { node: pick(rng, &nodes), for_us }));
+        at_us += for_us + rng.below(pause_max_us);
+    }
+    strikes
 }
 
 /// Requests that may come twice: they change nothing, or are done once.
@@ -151,6 +173,10 @@ impl Nemesis {
         let mut rng = Rng::new(seed ^ 0x000F_A017);
         let mut more = Rng::new(seed ^ MORE_SALT);
         let mut processes = Rng::new(seed ^ PROCESSES_SALT);
+        let mut moving = Rng::new(seed ^ MOVES_SALT);
+        // A start that cannot read a disk ends the process.
+        let bears_failed_starts = tolerance.restarts == Restarts::All || !tolerance.read_errors;
+        let may_move = tolerance.moves && bears_failed_starts;
         let pause_max_us = 10_000 << rng.below(6);
         Self {
             source,
@@ -166,6 +192,8 @@ impl Nemesis {
             read_errors: Cell::new(0),
             read_errors_before: Cell::new(0),
             restarts: Cell::new(0),
+            moves: Cell::new(0),
+            moving: (may_move && moving.chance(1, 2)).then(|| RefCell::new(moving)),
             heavy: Cell::new(false),
             processes: (tolerance.restarts == Restarts::All && processes.chance(1, 2))
                 .then(|| 1 + processes.below(3) as u32),
@@ -257,47 +285,112 @@ impl Nemesis {
         }
     }
 
-    /// One node after the other dies and comes back, as `round` says, until the round is over.
+    /// One node after the other dies and comes back, or moves, as `round` says, until the round is over.
     pub(super) async fn restart_nodes(&self, round: &Round, scene: &Scene, context: &Context) {
         let world = scene.cluster.world();
         let begin = world.now();
         for item in &round.strikes {
-            let Strike::Restart { node, for_us, keeps_power } = item.strike else { continue };
+            if !matches!(item.strike, Strike::Restart { .. } | Strike::Move { .. }) {
+                continue;
+            }
             let at = begin + Duration::from_micros(item.at_us);
             context.sleep(at.saturating_sub(world.now())).await;
             if scene.is_over() {
                 return;
             }
-            let nodes = world.process_of(node);
-            for node in &nodes {
-                if keeps_power {
-                    world.kill(*node);
-                } else {
-                    world.crash(*node);
-                }
-            }
-            self.restarts.set(self.restarts.get() + 1);
-            // A disk that was told to fail a read may be met by the start: once more, then.
-            for tries in 1.. {
-                context.sleep(Duration::from_micros(for_us)).await;
-                if scene.is_powerless() {
-                    return;
-                }
-                if tries > 1 {
-                    // What it was given since the last try is lost.
+            match item.strike {
+                Strike::Restart { node, for_us, keeps_power } => {
+                    let nodes = world.process_of(node);
+                    for node in &nodes {
+                        if keeps_power {
+                            world.kill(*node);
+                        } else {
+                            world.crash(*node);
+                        }
+                    }
                     self.restarts.set(self.restarts.get() + 1);
+                    let away = Duration::from_micros(for_us);
+                    self.bring_back(&nodes, away, scene, context).await;
                 }
-                let started = scene.cluster.restart_some(&nodes, scene.phases()).await;
-                match started {
-                    Ok(()) => break,
-                    Err(_) if scene.is_powerless() || scene.is_hopeless() => return,
-                    Err(error) => assert!(tries < STARTS_MAX, "{node} cannot come back: {error}"),
+                Strike::Move { node, for_us } => {
+                    let away = Duration::from_micros(for_us);
+                    self.move_nodes(world.process_of(node), away, scene, context).await;
                 }
+                _ => {}
             }
-            if scene.is_powerless() {
+            if scene.is_powerless() || self.is_heavy() {
                 return;
             }
         }
+    }
+
+    /// Starts nodes again that have died.
+    async fn bring_back(&self, nodes: &[NodeId], away: Duration, scene: &Scene, context: &Context) {
+        // A disk that was told to fail a read may be met by the start: once more, then.
+        for tries in 1.. {
+            context.sleep(away).await;
+            if scene.is_powerless() {
+                return;
+            }
+            if tries > 1 {
+                // What it was given since the last try is lost.
+                self.restarts.set(self.restarts.get() + 1);
+            }
+            match scene.cluster.restart_some(nodes, scene.phases()).await {
+                Ok(()) => return,
+                Err(_) if scene.is_powerless() || scene.is_hopeless() => return,
+                Err(error) => assert!(tries < STARTS_MAX, "{nodes:?} cannot come back: {error}"),
+            }
+        }
+    }
+
+    /// The file-system nodes of a process go elsewhere: all hand over at the same time, and each starts
+    /// anew as soon as it has.
+    async fn move_nodes(
+        &self,
+        nodes: Vec<NodeId>,
+        away: Duration,
+        scene: &Scene,
+        context: &Context,
+    ) {
+        self.moves.set(self.moves.get() + 1);
+        let nodes = nodes.into_iter().filter(|node| matches!(node.kind(), NodeKind::Fs(_)));
+        let moving = nodes.map(async |node| {
+            let Some(handed) = self.hand_over(node, scene, context).await else { return };
+            context.sleep(away).await;
+            if scene.is_powerless() {
+                return;
+            }
+            match scene.cluster.take_over(node, handed, scene.phases()).await {
+                Ok(()) => {}
+                Err(_) if scene.is_powerless() || scene.is_hopeless() => {}
+                Err(_) if self.may_restart_nodes() => {
+                    // A process that cannot begin a node ends, and begins it anew.
+                    self.restarts.set(self.restarts.get() + 1);
+                    self.bring_back(&[node], away, scene, context).await;
+                }
+                Err(error) => panic!("{node} cannot go on elsewhere: {error}"),
+            }
+        });
+        join_all(moving).await;
+    }
+
+    /// Asks a node to hand over until it has; `None` if it never will.
+    async fn hand_over(&self, node: NodeId, scene: &Scene, context: &Context) -> Option<Handed> {
+        for _ in 0..HAND_OVERS_MAX {
+            match scene.cluster.hand_over(node, scene.phases()).await {
+                Ok(handed) => return Some(handed),
+                Err(_) if scene.is_powerless() || scene.is_hopeless() => return None,
+                Err(error) => tracing::debug!(%node, %error, "it does not hand over yet"),
+            }
+            context.sleep(HAND_OVER_PAUSE).await;
+        }
+        panic!("{node} does not hand over");
+    }
+
+    /// Times at which nodes were moved by plan.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.get()
     }
 
     /// Single nodes that have restarted so far while others lived.
@@ -398,6 +491,9 @@ impl Nemesis {
             strikes.extend(harm::draw_in_use(rng, cluster, end_us));
         }
         strikes.extend(self.draw_restarts(rng, &nodes, end_us));
+        if let Some(moving) = &self.moving {
+            strikes.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us));
+        }
         strikes.sort_by_key(|(at_us, _)| *at_us);
         strikes.push((end_us, end));
         strikes
@@ -473,7 +569,11 @@ impl Nemesis {
             Strike::EvenLinks {} => world.even_links(),
             Strike::Kill { node } => world.kill(*node),
             // Whoever runs the round does these.
-            Strike::Restart { .. } | Strike::Power {} | Strike::Die {} | Strike::End {} => {}
+            Strike::Restart { .. }
+            | Strike::Move { .. }
+            | Strike::Power {}
+            | Strike::Die {}
+            | Strike::End {} => {}
             damage => self.harm.strike(cluster, damage),
         }
     }
@@ -483,6 +583,10 @@ impl Nemesis {
 const MORE_SALT: u64 = 0x00E7_7A68;
 /// The same for seeds whose nodes share processes.
 const PROCESSES_SALT: u64 = 0x0009_40CE;
+const MOVES_SALT: u64 = 0x000A_30FE;
+/// A node that cannot hand over yet is asked so often, with a pause between.
+const HAND_OVERS_MAX: u32 = 1_000;
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(20);
 /// Starts of one node until it comes back, at most.
 const STARTS_MAX: u32 = 100;
 /// A node that restarts is away for so long, at most.

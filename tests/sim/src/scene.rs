@@ -271,7 +271,8 @@ impl Scene {
     pub(super) fn excuses(&self, error: Error) -> bool {
         match error {
             Error::Undelivered { why } => {
-                matches!(why, Undelivered::Busy | Undelivered::Lost) || self.restarts() > 0
+                matches!(why, Undelivered::Busy | Undelivered::Lost)
+                    || self.restarts() + self.nemesis.moves() > 0
             }
             // What a node lost that has restarted is found out when it is asked for.
             Error::Damaged {} => self.nemesis.has_failed_reads() || self.restarts() > 0,

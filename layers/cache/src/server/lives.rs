@@ -32,6 +32,35 @@ struct Lived {
     dropped: bool,
 }
 
+runtime::record! {
+    /// A life of a cache that goes on at another process.
+    #[derive(Copy)]
+    pub struct HandedLife {
+        /// Of stripes of this disk node.
+        disk_node: NodeId,
+        /// The cache's own.
+        own: u64,
+        /// The disk node's, once something was written back to it.
+        below: Option<u64>,
+    }
+}
+
+impl Lives {
+    pub(super) fn handed(&self) -> Vec<HandedLife> {
+        let lives = self.by_disk_node.iter();
+        lives
+            .map(|(&disk_node, lived)| HandedLife { disk_node, own: lived.own, below: lived.below })
+            .collect()
+    }
+
+    /// What those lives gave to the disk nodes is not here to be given again.
+    pub(super) fn resume(&mut self, handed: &[HandedLife]) {
+        for &HandedLife { disk_node, own, below } in handed {
+            self.by_disk_node.insert(disk_node, Lived { own, below, dropped: true });
+        }
+    }
+}
+
 impl Server {
     fn with_lived<T>(&self, stripe: u64, look: impl FnOnce(&mut Lived) -> T) -> T {
         let mut lives = self.lives.borrow_mut();

@@ -56,7 +56,7 @@ impl FileServer {
         }
     }
 
-    async fn commit_dirty(&self, age_ms: u64) -> Result<(), Error> {
+    pub(super) async fn commit_dirty(&self, age_ms: u64) -> Result<(), Error> {
         let dirty = self.meta_here(GetDirty { age_ms }).await?;
         let commits = dirty.into_iter().map(|ino| self.commit_ino(ino));
         let mut outcomes = futures::stream::iter(commits).buffer_unordered(COMMITS_MAX);

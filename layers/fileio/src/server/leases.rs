@@ -23,23 +23,23 @@ const HOLDS_MAX: usize = 1 << 16;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One client at this node.
-struct Client {
+pub(super) struct Client {
     /// Drawn when the client became known.
-    lease: u64,
+    pub(super) lease: u64,
     /// When the lease ends, unless it is renewed.
-    until: Duration,
+    pub(super) until: Duration,
     /// The files that it holds, each with the number of the call that held it last.
-    files: BTreeMap<u64, u64>,
+    pub(super) files: BTreeMap<u64, u64>,
 }
 
 /// The clients of one node.
 #[derive(Default)]
 pub(super) struct Leases {
-    clients: RefCell<BTreeMap<u64, Client>>,
+    pub(super) clients: RefCell<BTreeMap<u64, Client>>,
     /// Clients that hold a file.
-    holders: RefCell<BTreeMap<u64, usize>>,
+    pub(super) holders: RefCell<BTreeMap<u64, usize>>,
     /// Files held by each client, in sum.
-    holds: Cell<usize>,
+    pub(super) holds: Cell<usize>,
     /// One at a time begins or ends to hold a file.
     holding: KeyedLock<u64>,
     /// Whoever held files before this node started has had its time to say so again.
@@ -199,7 +199,7 @@ impl FileServer {
     }
 
     /// Ends leases in the background, as long as there are any.
-    fn look_later(self: &Rc<Self>) {
+    pub(super) fn look_later(self: &Rc<Self>) {
         if self.leases.looking.replace(true) {
             return;
         }

@@ -7,6 +7,7 @@ mod boot;
 mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod hand_over;
 pub mod node;
 mod volume;
 
@@ -21,6 +22,9 @@ use runtime::protocol::Undelivered;
 use runtime::{Context, Door, Epoch, NodeId};
 
 pub use self::check::{CheckOptions, CheckStep, Checked, check};
+pub use self::hand_over::{
+    Handed, hand_over, hand_over_cache, resume_cache, resume_files, resume_metadata,
+};
 pub use blockio::Geometry;
 pub use meta::audit::{Flaw, Pending, Summary};
 

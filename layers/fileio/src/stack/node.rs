@@ -142,6 +142,7 @@ pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
     let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let config = cache::Config::share(cache_bytes, geometry.fs_nodes);
     let server = cache::Server::new(context.clone(), geometry, config, below);
+    context.lend(server.clone());
     context.serve::<cache::protocol::Cache>(server);
 }
 
@@ -153,6 +154,7 @@ pub async fn serve_metadata(
 ) -> Result<Rc<MetaServer>, StackError> {
     let mounted = MetaServer::mount(context.clone(), cached(&context, geometry)).await;
     let meta = mounted.map_err(|error| StackError::Metadata { node: context.node(), error })?;
+    context.lend(meta.clone());
     context.serve::<meta::protocol::Meta>(meta.clone());
     Ok(meta)
 }
@@ -179,7 +181,9 @@ pub async fn rejoin(context: Context) -> Result<(), StackError> {
 /// Phase 6, at each file-system node: serves files. No client has seen anything before.
 pub fn serve_files(context: &Context, geometry: Geometry) {
     let stripes = cached(context, geometry);
-    context.serve::<crate::protocol::FileIo>(FileServer::new(context.clone(), stripes));
+    let server = FileServer::new(context.clone(), stripes);
+    context.lend(server.clone());
+    context.serve::<crate::protocol::FileIo>(server);
 }
 
 /// At a clean stop, at each file-system node, after all of them have settled.

@@ -51,6 +51,17 @@ impl Holds {
         self.unlinked.borrow_mut().remove(&ino);
     }
 
+    /// What is held, and whether that may be less than is.
+    pub(super) fn all(&self) -> (Vec<u64>, bool) {
+        (self.held.borrow().iter().copied().collect(), self.in_grace.get())
+    }
+
+    /// This is held. After a start: what may be held is known, unless the one before did not know.
+    pub(super) fn resume(&self, held: &[u64], in_grace: bool) {
+        self.held.replace(held.iter().copied().collect());
+        self.in_grace.set(in_grace);
+    }
+
     /// Is nothing held, as far as can be known?
     fn is_idle(&self) -> bool {
         !self.in_grace.get() && self.held.borrow().is_empty()

@@ -31,6 +31,18 @@ impl Verifiers {
         self.own.borrow().get(&ino).copied().unwrap_or_else(|| self.common.get())
     }
 
+    /// The common one, and those of files that have their own.
+    pub(super) fn all(&self) -> (u64, Vec<(u64, u64)>) {
+        let own = self.own.borrow().iter().map(|(&ino, &verifier)| (ino, verifier)).collect();
+        (self.common.get(), own)
+    }
+
+    /// Goes on with those of a life that has lost nothing.
+    pub(super) fn resume(&self, common: u64, own: &[(u64, u64)]) {
+        self.common.set(common);
+        self.own.replace(own.iter().copied().collect());
+    }
+
     /// A file has lost something.
     pub(super) fn change(&self, ino: u64) {
         let mut own = self.own.borrow_mut();

@@ -216,6 +216,12 @@ impl Store {
         self.state.borrow().log.durable() >= position.0
     }
 
+    /// Does everything survive a crash?
+    pub fn is_settled(&self) -> bool {
+        let state = self.state.borrow();
+        state.log.durable() >= state.log.last()
+    }
+
     /// Everything up to here survives a crash.
     pub fn durable_to(&self) -> Position {
         Position(self.state.borrow().log.durable())

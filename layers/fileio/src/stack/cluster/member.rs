@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc as std_mpsc;
@@ -13,7 +14,7 @@ use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
 use runtime::cluster::{Process, Routes};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
-use runtime::membership::{NodeMap, ProcessId};
+use runtime::membership::{NodeMap, ProcessId, Seat};
 use runtime::net::Address;
 use runtime::remote::{Guard, Me};
 use runtime::wire::{from_bytes, to_bytes};
@@ -24,10 +25,17 @@ use super::found::{Known, status};
 use super::seat::{SETTLE_MAX, Say, Told, sit};
 use crate::protocol::{Error, GetAttributes, ROOT, Settle};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
-use crate::stack::{RunOptions, Running, StackError, node};
+use crate::stack::{
+    Handed, RunOptions, Running, StackError, hand_over, node, resume_cache, resume_files,
+    resume_metadata,
+};
 
 /// How often a process that has just started looks whether the volume answers.
 const READY_PAUSE: Duration = Duration::from_millis(50);
+/// The pause before a node is asked again to hand over.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
+/// A process that ends waits so long for its nodes to go to others.
+const LEAVE_MAX: Duration = Duration::from_secs(20);
 /// The pause before a node that could not come back to the others tries it again.
 const REJOIN_PAUSE: Duration = Duration::from_millis(100);
 
@@ -75,6 +83,8 @@ pub struct Member {
     pending: BTreeSet<NodeId>,
     /// It was asked to end, and begins nothing any more.
     ending: bool,
+    /// Its nodes are on their way to others.
+    leaving: bool,
     /// What came of settling, once the process ends.
     settled: Option<Result<(), Error>>,
 }
@@ -146,6 +156,7 @@ impl Member {
             known: Epoch(0),
             pending: BTreeSet::new(),
             ending: false,
+            leaving: false,
             settled: None,
         })
     }
@@ -184,9 +195,24 @@ impl Member {
                 Told::Stop(node) => self.let_go(node),
                 Told::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
                 Told::Begun(_, Err(error)) => return Err(error.into()),
-                Told::Let(node) => {
+                Told::Let(node, by, handed) => {
                     self.running.machine().stop_node(node);
-                    self.say(Say::Stopped(node));
+                    self.say(Say::Handed(node, by, handed));
+                }
+                Told::Leaving(leaving) => {
+                    self.leaving = leaving;
+                    if leaving {
+                        self.tell_when_time_is_over();
+                        self.look_whether_left();
+                    } else {
+                        self.settle_all();
+                    }
+                }
+                Told::TimeIsOver => {
+                    if std::mem::take(&mut self.leaving) {
+                        tracing::warn!("not all nodes have gone to others: they follow");
+                        self.settle_all();
+                    }
                 }
                 Told::Ready => {
                     if let Some(ready) = ready.take() {
@@ -197,7 +223,6 @@ impl Member {
                 Told::End => {
                     self.ending = true;
                     self.say(Say::Ending);
-                    self.settle_all();
                 }
                 Told::Settled(settled) => {
                     // The others go on without this process, whatever came of it.
@@ -242,6 +267,28 @@ impl Member {
         tracing::info!(epoch = map.epoch.0, "a node map");
         self.say(Say::Knows(map.clone()));
         self.map = Some(map);
+        self.look_whether_left();
+    }
+
+    /// A process that leaves ends when the others have all its file-system nodes.
+    fn look_whether_left(&mut self) {
+        let is_mine = |(node, seat): (NodeId, Seat)| {
+            matches!(node.kind(), NodeKind::Fs(_)) && seat.owner() == self.id
+        };
+        let has_none = self.map.as_ref().is_some_and(|map| !map.seats().any(is_mine));
+        if has_none && std::mem::take(&mut self.leaving) {
+            self.settle_all();
+        }
+    }
+
+    fn tell_when_time_is_over(&self) {
+        let machine = self.running.machine();
+        let tell = self.tell.clone();
+        let waiting = machine.on_node(machine.application(), move |context| async move {
+            context.sleep(LEAVE_MAX).await;
+            let _ = tell.send(Told::TimeIsOver);
+        });
+        drop(waiting);
     }
 
     /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
@@ -273,23 +320,29 @@ impl Member {
         }
     }
 
-    /// Makes durable what a node has promised, and lets it go.
+    /// Has a node hand over, and lets it go.
     fn let_go(&mut self, node: NodeId) {
         // One that waits for all to know the map has done nothing yet.
         let is_pending = self.pending.remove(&node);
-        if is_pending || self.settled.is_some() {
+        let is_file_system = matches!(node.kind(), NodeKind::Fs(_));
+        if is_pending || self.settled.is_some() || !is_file_system {
             self.running.machine().stop_node(node);
             return self.say(Say::Stopped(node));
         }
         let tell = self.tell.clone();
-        let settled = self.running.machine().on_node(node, move |context| async move {
-            if let NodeKind::Fs(_) = node.kind() {
-                // What cannot be settled is as after a crash.
-                let _ = select(context.spawn(node, Settle {}), context.sleep(SETTLE_MAX)).await;
-            }
-            let _ = tell.send(Told::Let(node));
+        let going = self.running.machine().on_node(node, move |context| async move {
+            // One that still comes up does that first; one whose disks are away waits for them.
+            let handed = loop {
+                match hand_over(&context).await {
+                    Ok(handed) => break handed,
+                    Err(error) => tracing::info!(%node, %error, "does not go elsewhere yet"),
+                }
+                context.sleep(HAND_OVER_PAUSE).await;
+            };
+            let by = context.lent::<Name>().map_or(0, |name| name.0);
+            let _ = tell.send(Told::Let(node, by, Box::new(handed)));
         });
-        drop(settled);
+        drop(going);
     }
 
     fn tell_when_ready(&self) {
@@ -330,6 +383,9 @@ impl Member {
     }
 }
 
+/// By which a node has begun here: in the coordination engine it says who serves it.
+struct Name(u64);
+
 /// A node on its way up, while others live.
 struct Coming {
     geometry: Geometry,
@@ -364,18 +420,37 @@ impl Coming {
     /// The first time, writes the first metadata of the node.
     async fn bring_files(self, context: Context, index: u32) -> Result<(), StackError> {
         let (key, geometry) = (format!("formatted/{index}"), self.geometry);
+        let handed = self.take(&context).await;
         node::serve_cache(&context, geometry, self.cache_bytes);
+        if let Some(handed) = &handed {
+            resume_cache(&context, handed);
+        }
         if self.get(&key).await.is_none() {
             node::format_node(context.clone(), geometry).await?;
             self.put(&key, vec![1]).await;
         }
         node::serve_metadata(context.clone(), geometry).await?;
+        if let Some(handed) = &handed {
+            resume_metadata(&context, handed);
+        }
         while let Err(error) = node::rejoin(context.clone()).await {
             tracing::info!(node = %context.node(), %error, "the others are waited for");
             context.sleep(REJOIN_PAUSE).await;
         }
         node::serve_files(&context, geometry);
+        if let Some(handed) = &handed {
+            resume_files(&context, handed);
+        }
         Ok(())
+    }
+
+    /// What the process has handed over that served the node before, if it did.
+    async fn take(&self, context: &Context) -> Option<Handed> {
+        let by = context.random();
+        context.lend(Rc::new(Name(by)));
+        let (answer, found) = oneshot::channel();
+        let _ = self.say.unbounded_send(Say::Take(context.node(), by, answer));
+        found.await.ok().flatten()
     }
 
     async fn get(&self, key: &str) -> Option<Vec<u8>> {

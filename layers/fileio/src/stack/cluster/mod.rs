@@ -8,6 +8,7 @@
 //! | `member.rs` | a process: what it does when the map changes |
 
 mod found;
+mod handed;
 mod member;
 mod seat;
 

@@ -12,13 +12,15 @@ use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
 use futures::future::select;
 use runtime::coordination::{Coordination, CoordinationError, Etcd, Expect, Written};
-use runtime::membership::{Duties, Event, Keeper, NodeMap, ProcessId};
+use runtime::membership::{
+    CommandError, Duties, Event, Keeper, NodeMap, ProcessId, leave, node_map,
+};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
-use super::Engine;
+use super::{Engine, handed};
 use crate::protocol::Error;
-use crate::stack::StackError;
+use crate::stack::{Handed, StackError};
 
 /// Where each process says which epoch all its nodes know.
 const KNOWN_PREFIX: &str = "known/";
@@ -54,8 +56,12 @@ pub(super) enum Told {
     AllKnow(Epoch),
     /// A node serves here now, or cannot.
     Begun(NodeId, Result<(), StackError>),
-    /// What a node has promised is durable: it may be let go.
-    Let(NodeId),
+    /// A node that began by this name has handed over, and may be let go.
+    Let(NodeId, u64, Box<Handed>),
+    /// The process is about to end: its nodes go to others first, if some stay.
+    Leaving(bool),
+    /// They had enough time for that.
+    TimeIsOver,
     /// The volume answers.
     Ready,
     /// Somebody asks the process to end.
@@ -74,11 +80,15 @@ pub(super) enum Say {
     Knows(NodeMap),
     /// A node was stopped as told.
     Stopped(NodeId),
+    /// A node begins here, by this name: what the one before handed over is wanted.
+    Take(NodeId, u64, oneshot::Sender<Option<Handed>>),
+    /// A node that began by this name was stopped as told, and has handed this over.
+    Handed(NodeId, u64, Box<Handed>),
     /// A record of the engine is wanted.
     Get(String, oneshot::Sender<Option<Vec<u8>>>),
     /// A record shall be there.
     Put(String, Vec<u8>, oneshot::Sender<()>),
-    /// The process is about to end, and settles its nodes.
+    /// The process is about to end.
     Ending,
     /// It has settled them; tell when no other process that ends still needs its disks.
     HasSettled(NodeMap),
@@ -116,6 +126,8 @@ pub(super) async fn sit(
     say_ending(&context, &*engine, id, STAYS).await;
     let security_key = format!("{SECURITY_PREFIX}{}", id.0);
     again(&context, async || engine.put(&security_key, security.as_bytes()).await).await;
+    // As an earlier life may have, when it ended.
+    stay(&context, &*engine, id).await;
     let latest = Rc::new(Cell::new(Epoch(0)));
     while let Some(say) = said.next().await {
         let (context, engine, told) = (context.clone(), engine.clone(), told.clone());
@@ -123,7 +135,23 @@ pub(super) async fn sit(
             Say::Stopped(node) => keeper.stopped(node),
             Say::Ending => context.clone().task(async move {
                 say_ending(&context, &*engine, id, ENDING).await;
+                let _ = told.send(Told::Leaving(others_stay(&context, &*engine, id).await));
             }),
+            Say::Take(node, by, answer) => context.clone().task(async move {
+                let mut found = None;
+                while let Err(error) = handed::take(&*engine, node, by, &mut found).await {
+                    tracing::warn!(%error, "the coordination engine is waited for");
+                    context.sleep(RETRY_PAUSE).await;
+                }
+                let _ = answer.send(found);
+            }),
+            Say::Handed(node, by, state) => {
+                let keeper = keeper.clone();
+                context.clone().task(async move {
+                    again(&context, async || handed::give(&*engine, node, by, &state).await).await;
+                    keeper.stopped(node);
+                });
+            }
             Say::HasSettled(map) => context.clone().task(async move {
                 say_ending(&context, &*engine, id, SETTLED).await;
                 let others = none_settles(&context, &*engine, &map);
@@ -200,6 +228,39 @@ fn ending_key(id: ProcessId) -> String {
 async fn say_ending(context: &Context, engine: &dyn Coordination, id: ProcessId, word: u8) {
     let key = ending_key(id);
     again(context, async || engine.put(&key, &[word]).await).await;
+}
+
+/// Has the nodes of process `id` go to others before it ends. False if no other stays.
+async fn others_stay(context: &Context, engine: &dyn Coordination, id: ProcessId) -> bool {
+    let listing = again(context, async || engine.list(ENDING_PREFIX).await).await;
+    let ends = |other: ProcessId| {
+        let key = ending_key(other);
+        listing.records.iter().any(|(at, record)| *at == key && record.value != [STAYS])
+    };
+    let Ok(map) = node_map(engine).await else { return false };
+    let mut others = map.processes.iter().filter(|process| process.id != id);
+    if !others.any(|process| process.is_living() && !ends(process.id)) {
+        return false;
+    }
+    match leave(engine, id, true).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "the nodes of this process stay until it is gone");
+            false
+        }
+    }
+}
+
+/// The process takes nodes again.
+async fn stay(context: &Context, engine: &dyn Coordination, id: ProcessId) {
+    loop {
+        match leave(engine, id, false).await {
+            // Who is new in the map has never left.
+            Ok(()) | Err(CommandError::Plan(_)) => return,
+            Err(error) => tracing::warn!(%error, "the coordination engine is waited for"),
+        }
+        context.sleep(RETRY_PAUSE).await;
+    }
 }
 
 /// Waits until no process that lives by `map` ends and has not settled yet.

@@ -1,0 +1,55 @@
+//! A node that moves to another process by plan: all that it has answered is made durable, and what only
+//! its memory tells goes along.
+
+use runtime::Context;
+
+use super::{MetaServer, is_for_recovery};
+use crate::protocol::{Error, Meta, Request};
+
+runtime::record! {
+    /// What the metadata server of a node tells the one that takes its place.
+    #[derive(Default)]
+    pub struct HandedMeta {
+        /// The write verifier of most files.
+        verifier: u64,
+        /// Of files that have lost something: inode and verifier.
+        verifiers: Vec<(u64, u64)>,
+        /// Inodes that somebody has open.
+        held: Vec<u64>,
+        /// Those who held files before an earlier start are still waited for.
+        in_grace: bool,
+    }
+}
+
+impl MetaServer {
+    /// Lets nothing in any more but what others need to end what they have begun, and makes durable all
+    /// that was answered. The file layer above has handed over before. After an error it may be called
+    /// again.
+    pub async fn hand_over(&self) -> Result<HandedMeta, Error> {
+        let context: &Context = &self.context;
+        context.close::<Meta>(is_needed_to_end);
+        loop {
+            context.drained::<Meta>().await;
+            self.settle().await?;
+            if self.store.is_settled() && context.is_drained::<Meta>() {
+                break;
+            }
+        }
+        // No await since: what is handed over is what was told last.
+        context.close::<Meta>(|_| false);
+        let (verifier, verifiers) = self.verifiers.all();
+        let (held, in_grace) = self.holds.all();
+        Ok(HandedMeta { verifier, verifiers, held, in_grace })
+    }
+
+    /// Goes on where the server before this one stopped. To be called before the layer above is served.
+    pub fn resume(&self, handed: &HandedMeta) {
+        self.verifiers.resume(handed.verifier, &handed.verifiers);
+        self.holds.resume(&handed.held, handed.in_grace);
+    }
+}
+
+/// Nodes that settle may need each other for it.
+fn is_needed_to_end(request: &Request) -> bool {
+    is_for_recovery(request) || matches!(request, Request::SettleNames(_))
+}
