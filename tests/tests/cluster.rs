@@ -233,7 +233,8 @@ fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
         }
         let volume = cluster.open(1).unwrap();
         let growing = |number| {
-            let file = volume.create(&format!("/growing-{number}")).unwrap();
+            let options = client::OpenOptions::new().read(true).write(true).create(true);
+            let file = volume.open(format!("/growing-{number}"), options).unwrap();
             Growing { file, content: Vec::new() }
         };
         let mut files: Vec<Growing> = (0..16).map(growing).collect();
@@ -264,7 +265,6 @@ fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
     });
 }
 
-/// By hand, until it has been seen to pass over some hundreds of rounds.
 /// The third process has no disks, so the others go on without it.
 #[test]
 fn a_process_that_stood_still_answers_nothing_old_to_its_own_clients() {
