@@ -42,6 +42,9 @@ pub(crate) struct Active {
     /// Some of the uncommitted content is lost: nothing is committed until a
     /// [`roll_back`](Self::roll_back).
     pub(crate) lost: bool,
+    /// A commit that has not ended has recorded chunks past the end that the store knows, and the intent
+    /// to free them.
+    pub(crate) is_past_end: bool,
     recent: BTreeMap<u64, Chunk>,
 }
 
@@ -57,13 +60,15 @@ impl Active {
             committing: BTreeMap::new(),
             dirty_since: None,
             lost: false,
+            is_past_end: false,
             recent: BTreeMap::new(),
         }
     }
 
     /// The store has all of it.
     pub(crate) fn is_clean(&self) -> bool {
-        self.dirty_since.is_none() && !self.is_being_committed && self.uncommitted() == 0
+        let is_recorded = !self.is_being_committed && !self.is_past_end;
+        self.dirty_since.is_none() && is_recorded && self.uncommitted() == 0
     }
 
     /// Chunks with changes that no record names.
@@ -150,6 +155,7 @@ impl Active {
         }
         self.inode = self.stored.clone();
         self.dirty_since = None;
+        self.is_past_end = false;
         Some(self.forget_chunks(0))
     }
 

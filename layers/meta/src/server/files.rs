@@ -167,6 +167,13 @@ impl MetaServer {
     pub(super) async fn roll_back(&self, ino: u64) -> Result<(), Error> {
         let _alone = self.commits.exclusive(ino).await;
         self.load(ino, 0).await?;
+        let (is_past_end, end) = self.with(ino, |active| {
+            Ok((active.lost && active.is_past_end, active.stored.attributes.size))
+        })?;
+        if is_past_end {
+            // A commit that failed had recorded chunks past the end to which the file goes back.
+            self.trim_chunks(ino, first_gone(end, self)).await?;
+        }
         let Some(unnamed) = self.with(ino, |active| Ok(active.roll_back()))? else {
             return Ok(());
         };
@@ -222,28 +229,15 @@ impl MetaServer {
         // Holes too must find their way into the log of a full volume.
         let relief = relief || count_freed(&changes) > count_taken(&changes);
         let most = if relief { RELIEF_CHUNKS_MAX } else { usize::MAX };
-        for part in changes.chunks(self.chunks_per_record().min(most)) {
-            self.record(|| {
-                let mut batch = Batch::new();
-                if relief {
-                    batch.relieve();
-                }
-                for (index, change) in part {
-                    put_chunk(&mut batch, ino, *index, &change.chunk);
-                    add_runs(&mut batch, &change.taken, &change.freed);
-                }
-                Ok((batch, ()))
-            })
-            .await?;
-            self.note_remembered(part.len());
-            self.with(ino, |active| {
-                for (index, _) in part {
-                    active.committed(*index);
-                }
-                Ok(())
-            })?;
+        let most = self.chunks_per_record().min(most);
+        let end = self.with(ino, |active| Ok(active.stored.attributes.size))?;
+        let changes = end_last(changes, end / u64::from(self.stripes.geometry().stripe_size));
+        // The inode goes with the last part: its size must not promise content that no record names.
+        let early = changes.len().saturating_sub(1) / most * most;
+        let (early, last) = changes.split_at(early);
+        for part in early.chunks(most) {
+            self.record_early(ino, part, first_gone(end, self), relief).await?;
         }
-        // The inode last: its size must not promise content that no record names.
         let (position, stored) = self
             .record(|| {
                 self.with(ino, |active| {
@@ -252,22 +246,56 @@ impl MetaServer {
                     let mut stored = active.inode.clone();
                     stored.attributes.size = snapshot.attributes.size;
                     stored.attributes.used_bytes = snapshot.attributes.used_bytes;
-                    let mut batch = Batch::new();
-                    if relief {
-                        batch.relieve();
-                    }
+                    let mut batch = batch_of(ino, last, relief);
                     batch.put(keys::inode(ino), to_bytes(&stored));
+                    if active.is_past_end {
+                        batch.delete(keys::trim_intent(ino));
+                    }
                     Ok((batch, stored))
                 })
             })
             .await?;
+        self.note_remembered(last.len());
         self.with(ino, |active| {
+            for (index, _) in last {
+                active.committed(*index);
+            }
+            active.is_past_end = false;
             active.stored = stored;
             active.is_being_committed = false;
             if active.dirty_since.is_none() {
                 self.dirty.borrow_mut().remove(&ino);
             }
             Ok(position)
+        })
+    }
+
+    /// Records changed chunks before the inode that goes with them. What is past the end of the file as
+    /// the store knows it, from chunk `first_gone` on, must not be found there after a crash: the file would show
+    /// it when it grows. So an intent frees that, unless the inode is recorded.
+    async fn record_early(
+        &self,
+        ino: u64,
+        part: &[(u64, Uncommitted)],
+        first_gone: u64,
+        relief: bool,
+    ) -> Result<(), Error> {
+        let is_past_end = part.iter().any(|(index, _)| *index >= first_gone);
+        self.record(|| {
+            let mut batch = batch_of(ino, part, relief);
+            if is_past_end {
+                batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
+            }
+            Ok((batch, ()))
+        })
+        .await?;
+        self.note_remembered(part.len());
+        self.with(ino, |active| {
+            for (index, _) in part {
+                active.committed(*index);
+            }
+            active.is_past_end |= is_past_end;
+            Ok(())
         })
     }
 
@@ -517,6 +545,25 @@ impl Boundary {
         }
         CutChunk { chunk, taken, freed }
     }
+}
+
+/// The changes in another order: that of chunk `end`, in which the file ends, last.
+fn end_last(mut changes: Vec<(u64, Uncommitted)>, end: u64) -> Vec<(u64, Uncommitted)> {
+    changes.sort_by_key(|(index, _)| *index == end);
+    changes
+}
+
+/// A record of changed chunks, or a part of one.
+fn batch_of(ino: u64, changes: &[(u64, Uncommitted)], relief: bool) -> Batch {
+    let mut batch = Batch::new();
+    if relief {
+        batch.relieve();
+    }
+    for (index, change) in changes {
+        put_chunk(&mut batch, ino, *index, &change.chunk);
+        add_runs(&mut batch, &change.taken, &change.freed);
+    }
+    batch
 }
 
 fn count_taken(changes: &[(u64, Uncommitted)]) -> u64 {

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use client::OpenOptions;
+use client::{OpenOptions, Regions};
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
@@ -112,9 +112,52 @@ impl Shared {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(index).await;
+        if rng.chance(1, 4) {
+            return self.write_own_list(asker, index, file, rng).await;
+        }
         let range = self.habits.own_range(asker.client, self.group, false, rng);
         let Some(range) = range else { return Ok(()) };
         self.write(asker, index, file, range, rng).await
+    }
+
+    /// Writes a vector in a group of blocks of the program's own, and reads it.
+    async fn write_own_list(
+        &self,
+        asker: &Asker<'_, Reach>,
+        index: usize,
+        file: &File,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let range = self.habits.own_range(asker.client, self.group, false, rng);
+        let Some((offset, length)) = range else { return Ok(()) };
+        let block = rng.below(length.min(3 * BLOCK)) + 1;
+        let stride = block + rng.below(2 * block);
+        let count = ((length - block) / stride + 1).min(64);
+        let regions = Regions::strided(offset, block, count, stride).expect("in a small file");
+        let data = any_bytes(regions.bytes(), rng);
+        let name = path(index);
+        asker.tell(|| format!("{name}: write {count} times {block} from {offset}, each {stride}"));
+        let content = &self.contents[index];
+        let issued = content.borrow_mut().issue_list(&regions, &data);
+        asker.ask(|| file.write_list(&regions, data.clone())).await.or_else(end)?;
+        content.borrow_mut().acknowledge(&issued);
+
+        let moment = content.borrow().moment();
+        let read = || async {
+            let mut out = vec![0; data.len()];
+            let count = file.read_list(&regions, &mut out).await?;
+            out.truncate(count);
+            Ok(out)
+        };
+        let read = asker.ask(read).await.or_else(end)?;
+        for region in regions.walk(0..u64::MAX) {
+            let from = (region.position as usize).min(read.len());
+            let to = ((region.position + region.length) as usize).min(read.len());
+            let found = &read[from..to];
+            let checked = content.borrow().check_read(&moment, region.offset, region.length, found);
+            checked.unwrap_or_else(|wrong| panic!("{name}, in a list: {wrong}"));
+        }
+        Ok(())
     }
 
     /// Writes anywhere, while nobody else writes.

@@ -81,8 +81,6 @@ pub struct Member {
     known: Epoch,
     /// To be served when all processes know the present map.
     pending: BTreeSet<NodeId>,
-    /// It was asked to end, and begins nothing any more.
-    ending: bool,
     /// Its nodes are on their way to others.
     leaving: bool,
     /// What came of settling, once the process ends.
@@ -155,7 +153,6 @@ impl Member {
             map: None,
             known: Epoch(0),
             pending: BTreeSet::new(),
-            ending: false,
             leaving: false,
             settled: None,
         })
@@ -208,9 +205,9 @@ impl Member {
                         self.settle_all();
                     }
                 }
-                Told::TimeIsOver => {
+                told @ (Told::NobodyStays | Told::TimeIsOver) => {
                     if std::mem::take(&mut self.leaving) {
-                        tracing::warn!("not all nodes have gone to others: they follow");
+                        tracing::info!(why = ?told, "not all nodes have gone to others");
                         self.settle_all();
                     }
                 }
@@ -221,7 +218,6 @@ impl Member {
                 }
                 Told::Fenced => return Ok(Ended::Fenced),
                 Told::End => {
-                    self.ending = true;
                     self.say(Say::Ending);
                 }
                 Told::Settled(settled) => {
@@ -294,7 +290,7 @@ impl Member {
     /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
     /// answered anywhere.
     fn take_up(&mut self) {
-        if self.ending || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
+        if self.settled.is_some() || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
             return;
         }
         let nodes = std::mem::take(&mut self.pending);

@@ -36,6 +36,8 @@ const ENDING: u8 = 1;
 const SETTLED: u8 = 2;
 /// A process that ends waits so long for its nodes to settle, and so long for those of others.
 pub(super) const SETTLE_MAX: Duration = Duration::from_secs(10);
+/// Processes that are asked to end within so long of each other end together, and none leaves first.
+const TOGETHER: Duration = Duration::from_millis(300);
 /// How often a process that waits for the others to know an epoch looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// The pause after a call of the engine that failed.
@@ -60,7 +62,9 @@ pub(super) enum Told {
     Let(NodeId, u64, Box<Handed>),
     /// The process is about to end: its nodes go to others first, if some stay.
     Leaving(bool),
-    /// They had enough time for that.
+    /// All other processes end too.
+    NobodyStays,
+    /// There was time enough to leave.
     TimeIsOver,
     /// The volume answers.
     Ready,
@@ -135,7 +139,14 @@ pub(super) async fn sit(
             Say::Stopped(node) => keeper.stopped(node),
             Say::Ending => context.clone().task(async move {
                 say_ending(&context, &*engine, id, ENDING).await;
-                let _ = told.send(Told::Leaving(others_stay(&context, &*engine, id).await));
+                context.sleep(TOGETHER).await;
+                let leaves = others_stay(&context, &*engine, id).await
+                    && has_begun_to_leave(&*engine, id).await;
+                let _ = told.send(Told::Leaving(leaves));
+                while leaves && others_stay(&context, &*engine, id).await {
+                    context.sleep(RETRY_PAUSE).await;
+                }
+                let _ = told.send(Told::NobodyStays);
             }),
             Say::Take(node, by, answer) => context.clone().task(async move {
                 let mut found = None;
@@ -230,7 +241,7 @@ async fn say_ending(context: &Context, engine: &dyn Coordination, id: ProcessId,
     again(context, async || engine.put(&key, &[word]).await).await;
 }
 
-/// Has the nodes of process `id` go to others before it ends. False if no other stays.
+/// Is there another process than `id` that lives and does not end?
 async fn others_stay(context: &Context, engine: &dyn Coordination, id: ProcessId) -> bool {
     let listing = again(context, async || engine.list(ENDING_PREFIX).await).await;
     let ends = |other: ProcessId| {
@@ -239,16 +250,16 @@ async fn others_stay(context: &Context, engine: &dyn Coordination, id: ProcessId
     };
     let Ok(map) = node_map(engine).await else { return false };
     let mut others = map.processes.iter().filter(|process| process.id != id);
-    if !others.any(|process| process.is_living() && !ends(process.id)) {
-        return false;
+    others.any(|process| process.is_living() && !ends(process.id))
+}
+
+/// Has the nodes of a process go to others.
+async fn has_begun_to_leave(engine: &dyn Coordination, id: ProcessId) -> bool {
+    let begun = leave(engine, id, true).await;
+    if let Err(error) = &begun {
+        tracing::warn!(%error, "the nodes of this process stay until it is gone");
     }
-    match leave(engine, id, true).await {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::warn!(%error, "the nodes of this process stay until it is gone");
-            false
-        }
-    }
+    begun.is_ok()
 }
 
 /// The process takes nodes again.
