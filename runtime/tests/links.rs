@@ -331,15 +331,21 @@ fn recording_proxy(to: String) -> (String, Arc<Mutex<Vec<u8>>>) {
     (address, record)
 }
 
-#[test]
-fn a_recorded_connection_played_again_is_refused() {
-    let ours = Vouching::new();
-    let [first, second, third] = ours.three();
+/// Three processes, and what the first has sent to the second until it had an answer.
+fn recorded() -> ([Member; 3], Vec<u8>) {
+    let members = Vouching::new().three();
+    let [first, second, third] = &members;
     let (address, record) = recording_proxy(second.process.address.clone());
     let behind = Process { address, ..Process::clone(&second.process) };
     first.meet(1, &[&first.process, &Arc::new(behind), &third.process]);
     assert_eq!(first.say(1, 0), Ok(1));
     let record = record.lock().unwrap().clone();
+    (members, record)
+}
+
+#[test]
+fn a_recorded_connection_played_again_is_refused() {
+    let ([_first, second, _third], record) = recorded();
     let (before, let_in) = (second.guard.refused(Refusal::Stranger), second.guard.let_in());
 
     let mut stranger = TcpStream::connect(&second.process.address).unwrap();
@@ -358,13 +364,7 @@ fn a_recorded_connection_played_again_is_refused() {
 
 #[test]
 fn strangers_with_garbage_half_handshakes_and_open_connections_disturb_nobody() {
-    let ours = Vouching::new();
-    let [first, second, third] = ours.three();
-    let (address, record) = recording_proxy(second.process.address.clone());
-    let behind = Process { address, ..Process::clone(&second.process) };
-    first.meet(1, &[&first.process, &Arc::new(behind), &third.process]);
-    assert_eq!(first.say(1, 0), Ok(1));
-    let handshake = record.lock().unwrap().clone();
+    let ([first, second, third], handshake) = recorded();
     first.meet(2, &[&first.process, &second.process, &third.process]);
     for member in [&second, &third] {
         member.meet(2, &[&first.process, &second.process, &third.process]);

@@ -1,15 +1,12 @@
 //! A node that moves to another process by plan: what was written is committed, and who has which files
 //! open, with which locks, goes along.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use meta::protocol::GetDirty;
 
 use super::FileServer;
-use super::leases::{Client, Leases};
-use crate::locks::LockTable;
-use crate::protocol::{Error, FileIo, FileLock, LEASE};
+use crate::protocol::{Error, FileIo, FileLock};
 
 runtime::record! {
     /// A client that holds files of a node.
@@ -53,37 +50,5 @@ impl FileServer {
     pub fn resume(self: &Rc<Self>, handed: HandedFiles) {
         self.leases.resume(handed, self.context.now());
         self.look_later();
-    }
-}
-
-impl Leases {
-    fn handed(&self) -> HandedFiles {
-        let clients = self.clients.borrow();
-        let clients = clients.iter().map(|(&client, known)| HandedClient {
-            client,
-            lease: known.lease,
-            files: known.files.iter().map(|(&ino, &number)| (ino, number)).collect(),
-        });
-        HandedFiles { clients: clients.collect(), locks: self.locks.borrow().all().collect() }
-    }
-
-    /// Each lease begins anew: whoever moved the node must not cost a client what it holds.
-    fn resume(&self, handed: HandedFiles, now: std::time::Duration) {
-        let mut clients = BTreeMap::new();
-        for HandedClient { client, lease, files } in handed.clients {
-            for (ino, _) in &files {
-                self.holds.set(self.holds.get() + 1);
-                *self.holders.borrow_mut().entry(*ino).or_default() += 1;
-            }
-            let files = files.into_iter().collect();
-            clients.insert(client, Client { lease, until: now + LEASE, files });
-        }
-        self.clients.replace(clients);
-        let mut locks = LockTable::default();
-        for (file, FileLock { owner, range, kind }) in handed.locks {
-            // They fitted into the table they come from.
-            let _ = locks.lock(file, owner, range, kind);
-        }
-        self.locks.replace(locks);
     }
 }

@@ -11,9 +11,9 @@ use meta::protocol::{self as metadata, EndGrace, IsInGrace};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
-use super::FileServer;
+use super::{FileServer, HandedClient, HandedFiles};
 use crate::locks::LockTable;
-use crate::protocol::{CallId, Error, Handle, Held, Hold, Kind, LEASE, LetGo, Renew};
+use crate::protocol::{CallId, Error, FileLock, Handle, Held, Hold, Kind, LEASE, LetGo, Renew};
 
 /// Clients with a lease at one node, at most; past it the answer is `Busy`.
 const CLIENTS_MAX: usize = 4096;
@@ -23,23 +23,23 @@ const HOLDS_MAX: usize = 1 << 16;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One client at this node.
-pub(super) struct Client {
+struct Client {
     /// Drawn when the client became known.
-    pub(super) lease: u64,
+    lease: u64,
     /// When the lease ends, unless it is renewed.
-    pub(super) until: Duration,
+    until: Duration,
     /// The files that it holds, each with the number of the call that held it last.
-    pub(super) files: BTreeMap<u64, u64>,
+    files: BTreeMap<u64, u64>,
 }
 
 /// The clients of one node.
 #[derive(Default)]
 pub(super) struct Leases {
-    pub(super) clients: RefCell<BTreeMap<u64, Client>>,
+    clients: RefCell<BTreeMap<u64, Client>>,
     /// Clients that hold a file.
-    pub(super) holders: RefCell<BTreeMap<u64, usize>>,
+    holders: RefCell<BTreeMap<u64, usize>>,
     /// Files held by each client, in sum.
-    pub(super) holds: Cell<usize>,
+    holds: Cell<usize>,
     /// One at a time begins or ends to hold a file.
     holding: KeyedLock<u64>,
     /// Whoever held files before this node started has had its time to say so again.
@@ -127,6 +127,33 @@ impl Leases {
         let mut clients = self.clients.borrow_mut();
         let is_over = clients.get(&client).is_some_and(|known| known.until <= now);
         is_over.then(|| clients.remove(&client)).flatten()
+    }
+
+    /// Who holds which files, with which locks.
+    pub(super) fn handed(&self) -> HandedFiles {
+        let clients = self.clients.borrow();
+        let clients = clients.iter().map(|(&client, known)| HandedClient {
+            client,
+            lease: known.lease,
+            files: known.files.iter().map(|(&ino, &number)| (ino, number)).collect(),
+        });
+        HandedFiles { clients: clients.collect(), locks: self.locks.borrow().all().collect() }
+    }
+
+    /// Goes on with these. Each lease begins anew: whoever moved the node must not cost a client what it
+    /// holds.
+    pub(super) fn resume(&self, handed: HandedFiles, now: Duration) {
+        for HandedClient { client, lease, files } in handed.clients {
+            let known = Client { lease, until: now + LEASE, files: BTreeMap::new() };
+            self.clients.borrow_mut().insert(client, known);
+            for (ino, number) in files {
+                self.note(CallId { client, number }, lease, ino);
+            }
+        }
+        for (file, FileLock { owner, range, kind }) in handed.locks {
+            // They fitted into the table they come from.
+            let _ = self.locks.borrow_mut().lock(file, owner, range, kind);
+        }
     }
 }
 

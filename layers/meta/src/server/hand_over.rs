@@ -1,8 +1,6 @@
 //! A node that moves to another process by plan: all that it has answered is made durable, and what only
 //! its memory tells goes along.
 
-use runtime::Context;
-
 use super::{MetaServer, is_for_recovery};
 use crate::protocol::{Error, Meta, Request};
 
@@ -26,7 +24,7 @@ impl MetaServer {
     /// that was answered. The file layer above has handed over before. After an error it may be called
     /// again.
     pub async fn hand_over(&self) -> Result<HandedMeta, Error> {
-        let context: &Context = &self.context;
+        let context = &self.context;
         context.close::<Meta>(is_needed_to_end);
         loop {
             context.drained::<Meta>().await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
 use futures::future::select;
-use runtime::coordination::{Coordination, CoordinationError, Etcd, Expect, Written};
+use runtime::coordination::{Coordination, CoordinationError, Etcd, Expect, Listing, Written};
 use runtime::membership::{
     CommandError, Duties, Event, Keeper, NodeMap, ProcessId, leave, node_map,
 };
@@ -150,10 +150,7 @@ pub(super) async fn sit(
             }),
             Say::Take(node, by, answer) => context.clone().task(async move {
                 let mut found = None;
-                while let Err(error) = handed::take(&*engine, node, by, &mut found).await {
-                    tracing::warn!(%error, "the coordination engine is waited for");
-                    context.sleep(RETRY_PAUSE).await;
-                }
+                again(&context, async || handed::take(&*engine, node, by, &mut found).await).await;
                 let _ = answer.send(found);
             }),
             Say::Handed(node, by, state) => {
@@ -200,7 +197,10 @@ pub(super) async fn sit(
 }
 
 /// Asks until there is an answer: whoever waits has nothing better to do than to wait for the engine.
-async fn again<T>(context: &Context, call: impl AsyncFn() -> Result<T, CoordinationError>) -> T {
+async fn again<T, E: std::fmt::Display>(
+    context: &Context,
+    mut call: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
     loop {
         match call().await {
             Ok(done) => return done,
@@ -241,13 +241,17 @@ async fn say_ending(context: &Context, engine: &dyn Coordination, id: ProcessId,
     again(context, async || engine.put(&key, &[word]).await).await;
 }
 
+/// What a process has said last, if it has.
+fn said_of_end(listing: &Listing, id: ProcessId) -> Option<&[u8]> {
+    let key = ending_key(id);
+    let said = listing.records.iter().find(|(at, _)| *at == key);
+    said.map(|(_, record)| record.value.as_slice())
+}
+
 /// Is there another process than `id` that lives and does not end?
 async fn others_stay(context: &Context, engine: &dyn Coordination, id: ProcessId) -> bool {
     let listing = again(context, async || engine.list(ENDING_PREFIX).await).await;
-    let ends = |other: ProcessId| {
-        let key = ending_key(other);
-        listing.records.iter().any(|(at, record)| *at == key && record.value != [STAYS])
-    };
+    let ends = |other| said_of_end(&listing, other).is_some_and(|word| word != [STAYS]);
     let Ok(map) = node_map(engine).await else { return false };
     let mut others = map.processes.iter().filter(|process| process.id != id);
     others.any(|process| process.is_living() && !ends(process.id))
@@ -264,24 +268,19 @@ async fn has_begun_to_leave(engine: &dyn Coordination, id: ProcessId) -> bool {
 
 /// The process takes nodes again.
 async fn stay(context: &Context, engine: &dyn Coordination, id: ProcessId) {
-    loop {
-        match leave(engine, id, false).await {
-            // Who is new in the map has never left.
-            Ok(()) | Err(CommandError::Plan(_)) => return,
-            Err(error) => tracing::warn!(%error, "the coordination engine is waited for"),
-        }
-        context.sleep(RETRY_PAUSE).await;
-    }
+    again(context, async || match leave(engine, id, false).await {
+        // Who is new in the map has never left.
+        Err(CommandError::Plan(_)) => Ok(()),
+        stayed => stayed,
+    })
+    .await;
 }
 
 /// Waits until no process that lives by `map` ends and has not settled yet.
 async fn none_settles(context: &Context, engine: &dyn Coordination, map: &NodeMap) {
     loop {
         let listing = again(context, async || engine.list(ENDING_PREFIX).await).await;
-        let settles = |id: ProcessId| {
-            let key = ending_key(id);
-            listing.records.iter().any(|(at, record)| *at == key && record.value == [ENDING])
-        };
+        let settles = |id| said_of_end(&listing, id).is_some_and(|word| word == [ENDING]);
         if !map.processes.iter().any(|process| process.is_living() && settles(process.id)) {
             return;
         }
