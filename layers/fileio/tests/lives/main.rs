@@ -3,6 +3,7 @@
 
 mod ahead;
 mod cluster;
+mod groups;
 mod replies;
 
 use std::cell::{Cell, RefCell};

@@ -1,8 +1,8 @@
 //! Space: blocks for this node's files, and groups for nodes that ran dry (design D6: no global
 //! free list, which was the bottleneck of the thesis' Fig. 4.5).
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::store::{Batch, StoreError};
 
 /// Groups asked of another node at a time.
 const GROUPS_ASKED: u32 = 8;
+/// Groups on their way that others are told of at a time.
+const GROUPS_TOLD_MAX: usize = 1024;
 /// An allocation that finds the store cleaning up, or others taking what it has fetched, is tried
 /// again so often.
 const BUSY_TRIES_MAX: u32 = 200;
@@ -36,6 +38,8 @@ pub(super) struct Space {
     refill: KeyedLock<()>,
     /// Nobody had groups to give, at this time.
     dry_at: Cell<Option<Duration>>,
+    /// Groups that have come since the start, and that their donors may offer once more.
+    unconfirmed: RefCell<BTreeSet<u64>>,
 }
 
 impl MetaServer {
@@ -119,6 +123,7 @@ impl MetaServer {
                 // An offer may be repeated after a crash of the donor.
                 let owned = self.store.groups();
                 for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
+                    self.space.unconfirmed.borrow_mut().insert(*group);
                     batch.take_group(*group);
                     batch.put(keys::arrival(*group), to_bytes(&donor.0));
                 }
@@ -137,17 +142,17 @@ impl MetaServer {
     /// Sees to it that no donor offers again what has come from it. Only then may it be given on:
     /// else an old offer could bring back a group that somebody else has by now.
     async fn confirm_arrivals(&self) -> Result<(), Error> {
-        let (from, end) = keys::intents(keys::ARRIVALS);
         let mut arrived: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for (key, value) in self.store.scan(Bound::Included(&from), &end, 1024).await? {
-            let group = keys::intent_number(&key).ok_or(Error::Damaged {})?;
-            arrived.entry(decode(&value)?).or_default().push(group);
+        for (group, donor) in self.durable_groups(keys::ARRIVALS).await? {
+            arrived.entry(donor).or_default().push(group);
         }
         for (donor, groups) in arrived {
             let call = GroupsArrived { to: self.node, groups: groups.clone() };
             ask(&self.context, NodeId::fs(donor), call).await?;
-            let arrivals: Vec<_> = groups.into_iter().map(keys::arrival).collect();
+            let arrivals: Vec<_> = groups.iter().copied().map(keys::arrival).collect();
             self.delete_all(&arrivals).await?;
+            let mut unconfirmed = self.space.unconfirmed.borrow_mut();
+            unconfirmed.retain(|group| !groups.contains(group));
         }
         Ok(())
     }
@@ -163,7 +168,7 @@ impl MetaServer {
                 break;
             }
             // Both in one moment: what has come back in between must not be overlooked.
-            if self.store.spare_groups(1).is_empty() {
+            if self.spare_groups(1).is_empty() {
                 if self.reclaim().await? {
                     continue;
                 }
@@ -171,7 +176,7 @@ impl MetaServer {
             }
             let (position, spare) = self
                 .record(|| {
-                    let spare = self.store.spare_groups(count as usize);
+                    let spare = self.spare_groups(count as usize);
                     let mut batch = Batch::new();
                     for &group in &spare {
                         batch.give_group(group);
@@ -187,16 +192,36 @@ impl MetaServer {
         Ok(groups)
     }
 
+    /// Groups that may be given away. Not one that has come while this request was on its way: should it be
+    /// given on before its donor has forgotten the offer, and all crash, the donor would offer it again, and it
+    /// would have two owners.
+    fn spare_groups(&self, count: usize) -> Vec<u64> {
+        let unconfirmed = self.space.unconfirmed.borrow();
+        let mut spare = self.store.spare_groups(count + unconfirmed.len());
+        spare.retain(|group| !unconfirmed.contains(group));
+        spare.truncate(count);
+        spare
+    }
+
     /// Groups given to `to` in an offer whose answer may have been lost.
     async fn unconfirmed_grants(&self, to: u32) -> Result<Vec<u64>, Error> {
-        let (from, end) = keys::intents(keys::GRANTS);
-        let mut groups = Vec::new();
-        for (key, value) in self.store.scan(Bound::Included(&from), &end, 1024).await? {
-            if decode::<u32>(&value)? == to {
-                groups.push(keys::intent_number(&key).ok_or(Error::Damaged {})?);
-            }
-        }
-        Ok(groups)
+        let mut groups = self.durable_groups(keys::GRANTS).await?;
+        groups.retain(|(_, receiver)| *receiver == to);
+        Ok(groups.into_iter().map(|(group, _)| group).collect())
+    }
+
+    /// The groups with a note of this kind, and the node that each note names. Other nodes are told of them, so
+    /// they are durable: else a crash here could undo what the others go by, and a group would have two owners,
+    /// or none.
+    async fn durable_groups(&self, kind: u64) -> Result<Vec<(u64, u32)>, Error> {
+        let (from, end) = keys::intents(kind);
+        let found = self.store.scan(Bound::Included(&from), &end, GROUPS_TOLD_MAX).await?;
+        self.store.settled(&from, &end).await?;
+        let noted = found.iter().map(|(key, node)| {
+            let group = keys::intent_number(key).ok_or(Error::Damaged {})?;
+            Ok((group, decode(node)?))
+        });
+        noted.collect()
     }
 
     pub(super) async fn groups_arrived(&self, request: GroupsArrived) -> Result<(), Error> {
