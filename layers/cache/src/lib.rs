@@ -13,7 +13,8 @@
 //!   ([`Error::LostWrites`](protocol::Error::LostWrites)).
 //! - Bytes from a disk are compared with the checksum that the reader expects, once; damage that
 //!   does not heal at a second read is [`Error::Corrupt`](protocol::Error::Corrupt), never data.
-//! - Memory is bounded by a budget per node; past it a request waits for half a second and is then
+//! - Memory is bounded by a budget per node. Once half of it is dirty, writes of further lines are slowed
+//!   down, at last to the pace of the disks; past it a request waits for half a second and is then
 //!   answered `Busy`.
 //!
 //! # Asks below
@@ -35,6 +36,7 @@
 //! | `server/hand_over.rs` | moving to another process without a loss |
 //! | `server/room.rs` | eviction, the hold on a line in use |
 //! | `server/flusher.rs` | write-back without being asked |
+//! | `server/pace.rs` | how fast lines may become dirty once many are |
 //! | `line.rs` | one stripe: bytes, and which are valid, dirty, unchecked |
 //! | `server/list.rs` | several parts of a stripe in one request |
 //! | `sieve.rs` | which parts of a stripe are read from a disk together: pure |

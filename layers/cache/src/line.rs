@@ -41,6 +41,10 @@ pub(crate) struct Line {
     dirty_since: Option<Duration>,
     /// Operations that rely on the line across an await: it must not be dropped.
     pins: u32,
+    /// Counts the writes.
+    writes: u64,
+    /// Was dirty as a whole, now or earlier.
+    pub(crate) was_whole: bool,
 }
 
 impl Line {
@@ -55,7 +59,15 @@ impl Line {
             unchecked: Extents::default(),
             dirty_since: None,
             pins: 0,
+            writes: 0,
+            was_whole: false,
         }
+    }
+
+    /// If all of it is dirty: how often it was written.
+    pub(crate) fn whole_state(&self) -> Option<u64> {
+        let all = 0..self.content.bytes().len() as u32;
+        self.dirty.covers(&all).then_some(self.writes)
     }
 
     /// Some byte is on no disk yet, or nobody has heard yet that it is.
@@ -178,6 +190,7 @@ impl Line {
 
     fn note_written(&mut self, range: Range<u32>, now: Duration) {
         self.dirty_since.get_or_insert(now);
+        self.writes += 1;
         self.unchecked.remove(&range);
         self.valid.insert(range.clone());
         self.given.remove(&range);

@@ -5,6 +5,7 @@ mod hand_over;
 mod lines;
 mod list;
 mod lives;
+mod pace;
 mod read;
 mod room;
 mod write;
@@ -23,8 +24,10 @@ use runtime::{Caller, Context};
 use crate::hash;
 use crate::protocol::{Cache, CacheStatus, Error, Reply, Request};
 use crate::sieve::Costs;
+use flusher::Behind;
 use lines::Lines;
 use lives::Lives;
+use pace::Pace;
 
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
 pub use lives::HandedLife;
@@ -64,6 +67,8 @@ pub struct Server {
     ticking: Cell<bool>,
     /// A write-back for want of clean lines is under way.
     draining: Cell<bool>,
+    behind: RefCell<Behind>,
+    pace: Pace,
     counters: Counters,
     /// Of reads of the disks.
     costs: RefCell<Costs>,
@@ -108,6 +113,8 @@ impl Server {
             writing_back: KeyedLock::default(),
             ticking: Cell::default(),
             draining: Cell::default(),
+            behind: RefCell::default(),
+            pace: Pace::default(),
             counters: Counters::default(),
             costs: RefCell::default(),
         })

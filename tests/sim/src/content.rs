@@ -24,6 +24,26 @@ struct Sizes {
     after_crash: Vec<(u64, bool)>,
     /// Where writes ended since the file was settled: it may end there if earlier ones were lost.
     ends: Vec<u64>,
+    /// Writes that may be done in part, for which the file may end anywhere in these: by their places among those
+    /// above.
+    steps: Vec<(usize, Range<u64>)>,
+}
+
+impl Sizes {
+    fn settled(size: u64) -> Self {
+        Self {
+            acknowledged: size,
+            issued: size,
+            after_crash: vec![(size, true)],
+            ends: Vec::new(),
+            steps: Vec::new(),
+        }
+    }
+
+    fn is_possible(&self, size: u64) -> bool {
+        self.after_crash.iter().any(|&(possible, _)| possible == size)
+            || self.steps.iter().any(|(_, sizes)| sizes.contains(&size))
+    }
 }
 
 /// What one file may hold.
@@ -57,9 +77,7 @@ impl Content {
     /// An empty file that never has more than `blocks` blocks.
     pub(super) fn new(blocks: usize) -> Self {
         let empty: Block = Rc::from(vec![0; BLOCK as usize]);
-        let sizes =
-            Sizes { acknowledged: 0, issued: 0, after_crash: vec![(0, true)], ends: Vec::new() };
-        Self { blocks: vec![Versions::new(empty); blocks], sizes }
+        Self { blocks: vec![Versions::new(empty); blocks], sizes: Sizes::settled(0) }
     }
 
     /// Bytes that a look which began at `moment` may have found, at least and at most.
@@ -98,6 +116,11 @@ impl Content {
         let size = regions.end().max(self.sizes.acknowledged);
         self.sizes.ends.push(regions.end());
         self.issue(blocks, size, false)
+    }
+
+    /// The write that has just begun is perhaps done in part, and then the file ends with that part.
+    pub(super) fn in_steps(&mut self, issued: &Issued) {
+        self.sizes.steps.push((issued.size_entry, self.sizes.acknowledged..issued.size));
     }
 
     /// A cut, or lengthening, begins; nobody else writes.
@@ -196,11 +219,13 @@ impl Content {
         }
         // Entries keep their places: those who wait for an answer know them by these.
         let keep = moment.size;
+        let is_taken = |index| index < moment.size_entries && !moment.unanswered.contains(&index);
         for (index, entry) in self.sizes.after_crash.iter_mut().enumerate() {
-            if index < moment.size_entries && !moment.unanswered.contains(&index) {
+            if is_taken(index) {
                 *entry = (keep, true);
             }
         }
+        self.sizes.steps.retain(|&(index, _)| !is_taken(index));
     }
 
     /// A read that began at `moment` brought `data` from `offset`, where `wanted` bytes were asked
@@ -265,9 +290,11 @@ impl Content {
     /// The whole file was read after a crash: it is `data`, durably.
     pub(super) fn settle(&mut self, data: &[u8]) -> Result<(), String> {
         let size = data.len() as u64;
-        let sizes = &self.sizes.after_crash;
-        if !sizes.iter().any(|&(possible, _)| possible == size) {
-            return Err(format!("the file has {size} bytes; possible were {sizes:?}"));
+        if !self.sizes.is_possible(size) {
+            let Sizes { after_crash, steps, .. } = &self.sizes;
+            return Err(format!(
+                "the file has {size} bytes; possible were {after_crash:?}, and in steps {steps:?}"
+            ));
         }
         for index in blocks_of(0..size) {
             let block = &self.blocks[index];
@@ -276,8 +303,7 @@ impl Content {
         for (index, block) in whole_blocks(data, self.blocks.len()) {
             self.blocks[index].settle(block);
         }
-        let after_crash = vec![(size, true)];
-        self.sizes = Sizes { acknowledged: size, issued: size, after_crash, ends: Vec::new() };
+        self.sizes = Sizes::settled(size);
         Ok(())
     }
 }

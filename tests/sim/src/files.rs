@@ -352,6 +352,10 @@ impl Files<'_> {
         }
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_list(&regions, &data);
+        // A list of many chunks is written in steps; without space for all some is written perhaps.
+        if regions.count() > 1 || self.habits.fills {
+            content.borrow_mut().in_steps(&issued);
+        }
         let who = Credentials::root();
         let answer = if let [(offset, _)] = ranges[..] {
             let cut = rng.index(data.len() + 1);

@@ -168,6 +168,17 @@ impl Lines {
         Some(result)
     }
 
+    /// If the line of `stripe` is dirty as a whole for the first time: its [state](Line::whole_state).
+    pub(super) fn note_whole(&mut self, stripe: u64) -> Option<u64> {
+        let line = &mut self.by_stripe.get_mut(&stripe)?.line;
+        if line.was_whole {
+            return None;
+        }
+        let state = line.whole_state()?;
+        line.was_whole = true;
+        Some(state)
+    }
+
     /// The line to drop next: the first in turn that is clean, else the first that is dirty; `None` if all
     /// are in use.
     pub(super) fn victim(&mut self) -> Option<Victim> {

@@ -78,14 +78,14 @@ impl Server {
     ) -> Option<Result<Life, Error>> {
         let WriteList { stripe, parts } = request;
         self.check_parts(request).ok()?;
-        if self.is_fragmented(*stripe) {
+        if self.is_fragmented(*stripe) || self.is_paced(*stripe) {
             return None;
         }
         let (pool, now) = (self.context.pool(), self.context.now());
         if !self.try_change(*stripe, |line| line.write_list(parts, pool, now)) {
             return None;
         }
-        self.note_dirty();
+        self.note_written(*stripe);
         Some(Ok(self.life(*stripe)))
     }
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::Server;
+use super::pace::Pace;
 use super::room::Patience;
 use blockio::Life;
 
@@ -14,14 +15,17 @@ impl Server {
     pub(super) fn write_at_once(self: &Rc<Self>, request: &Write) -> Option<Result<Life, Error>> {
         let &Write { stripe, offset, ref data } = request;
         let length = data.iter().map(|piece| piece.len() as u64).sum();
-        if self.range(stripe, offset, length).ok()?.is_empty() || self.is_fragmented(stripe) {
+        if self.range(stripe, offset, length).ok()?.is_empty() {
+            return None;
+        }
+        if self.is_fragmented(stripe) || self.is_paced(stripe) {
             return None;
         }
         let (pool, now) = (self.context.pool(), self.context.now());
         if !self.try_change(stripe, |line| line.write(offset, data, pool, now)) {
             return None;
         }
-        self.note_dirty();
+        self.note_written(stripe);
         Some(Ok(self.life(stripe)))
     }
 
@@ -67,13 +71,35 @@ impl Server {
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
             self.note_dropped(stripe);
         }
+        if self.is_paced(stripe) {
+            self.pause().await;
+        }
         let mut patience = Patience::new();
         while !self.try_change(stripe, &change) {
             self.make_room(&mut patience).await?;
         }
-        self.note_dirty();
+        self.note_written(stripe);
         // No await since: it is the life of this very change.
         Ok(self.life(stripe))
+    }
+
+    /// A write of `stripe` makes one more line dirty, and there are many.
+    pub(super) fn is_paced(&self, stripe: u64) -> bool {
+        let lines = self.lines.borrow();
+        lines.dirty_count() > Pace::share(lines.count_max())
+            && !lines.get(stripe).is_some_and(Line::is_dirty)
+    }
+
+    /// Waits until one more line may become dirty.
+    async fn pause(&self) {
+        let (dirty, most) = {
+            let lines = self.lines.borrow();
+            (lines.dirty_count(), lines.count_max())
+        };
+        let pause = self.pace.pause(self.context.now(), dirty, most);
+        if !pause.is_zero() {
+            self.context.sleep(pause).await;
+        }
     }
 
     pub(super) fn is_fragmented(&self, stripe: u64) -> bool {

@@ -142,7 +142,9 @@ pub(crate) struct MemoryDisk {
     pub(crate) read_bytes: Cell<u64>,
     /// If set: what each read takes of the disk's time, and for each block.
     pub(crate) costs: Cell<Option<(Duration, Duration)>>,
-    /// When the disk has done all reads so far.
+    /// If set: what each write takes of the disk's time.
+    pub(crate) write_cost: Cell<Option<Duration>>,
+    /// When the disk has done all that it was asked for so far.
     free_at: Cell<Duration>,
     pub(crate) writes: Cell<u64>,
     pub(crate) written_bytes: Cell<u64>,
@@ -172,6 +174,7 @@ impl MemoryDisk {
             reads: Cell::default(),
             read_bytes: Cell::default(),
             costs: Cell::default(),
+            write_cost: Cell::default(),
             free_at: Cell::default(),
             writes: Cell::default(),
             written_bytes: Cell::default(),
@@ -205,18 +208,21 @@ impl MemoryDisk {
         self.context.sleep(delay / 2 + Duration::from_micros(part)).await;
     }
 
+    /// One after the other, as one head or one queue does them.
+    async fn take_turn(&self, cost: Duration) {
+        let start = self.free_at.get().max(self.context.now());
+        self.free_at.set(start + cost);
+        self.context.sleep(self.free_at.get().saturating_sub(self.context.now())).await;
+    }
+
     async fn do_read(self: Rc<Self>, stripe: u64, range: Range<usize>) -> Result<Bytes, Error> {
         self.reads.set(self.reads.get() + 1);
         self.read_bytes.set(self.read_bytes.get() + range.len() as u64);
         match self.costs.get() {
             None => self.pass_time().await,
             Some((fixed, per_block)) => {
-                // One after the other, as one head or one queue does them.
                 let blocks = (range.len() / 4096) as u32;
-                let start = self.free_at.get().max(self.context.now());
-                self.free_at.set(start + fixed + per_block * blocks);
-                let left = self.free_at.get().saturating_sub(self.context.now());
-                self.context.sleep(left).await;
+                self.take_turn(fixed + per_block * blocks).await;
             }
         }
         if self.happens(&self.failing_percent) {
@@ -242,7 +248,10 @@ impl MemoryDisk {
             assert!(*other != stripe || !overlaps, "two writes of the same bytes at once");
         }
         self.writing.borrow_mut().push((stripe, range.clone()));
-        self.pass_time().await;
+        match self.write_cost.get() {
+            None => self.pass_time().await,
+            Some(cost) => self.take_turn(cost).await,
+        }
         self.writing.borrow_mut().retain(|busy| *busy != (stripe, range.clone()));
         let fails = self.happens(&self.failing_percent);
         // A failed write may have been done nevertheless.
