@@ -98,6 +98,8 @@ pub(crate) enum ServeError {
     Signals(#[from] io::Error),
     #[error("the system gives no random bytes: {0}; try again")]
     Secret(io::Error),
+    #[error("{address}: {error}; choose another address for --metrics")]
+    Watch { address: runtime::net::Address, error: io::Error },
     #[error(transparent)]
     Rpcbind(#[from] crate::rpcbind::Error),
 }

@@ -13,6 +13,7 @@
 //! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates, the clock |
 //! | `progress.rs` | bars for long work |
 //! | `session.rs` | the open volumes and the output of one run; `signals.rs` waiting for its end |
+//! | `watch/` | the volume for those who watch it, over HTTP |
 //! | `rpcbind.rs` | telling rpcbind of this computer where NFS answers |
 //! | `exit.rs` | what can fail, and with which exit code |
 
@@ -32,6 +33,7 @@ mod tests;
 mod time;
 mod tree;
 mod volume_path;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};

@@ -200,22 +200,23 @@ impl<S: Spawn> File<S> {
         let (who, file, call, data) =
             (self.system.who(), self.handle, self.leases().call(), vec![piece]);
         let mut append = Append { who, call, sent_under: None, file, data };
-        let mut pause = APPEND_PAUSE;
+        let (mut pause, mut failure) = (APPEND_PAUSE, lost);
         for _ in 1..APPEND_TRIES_MAX {
-            match self.system.ask(append.clone()).await {
+            match fileio::client::ask(self.machine(), append.clone()).await {
                 Ok(appended) => {
                     self.note_unsynced(appended.written.write_verifier);
                     return Ok(appended.offset);
                 }
-                Err(Cause::FileIo(error)) if error == lost => append.sent_under = Some(lease),
-                // Not this time, but perhaps before.
-                Err(Cause::FileIo(error)) if error.is_undone() && append.sent_under.is_some() => {}
-                Err(cause) => return Err(cause),
+                Err(error) if error == lost => (append.sent_under, failure) = (Some(lease), lost),
+                // If not this time, then perhaps before.
+                Err(error) if error.is_undone() && append.sent_under.is_some() => {}
+                Err(error) if error.is_undone() => failure = error,
+                Err(error) => return Err(error.into()),
             }
             self.machine().sleep(pause).await;
             pause *= 2;
         }
-        Err(lost.into())
+        Err(failure.into())
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), Cause> {

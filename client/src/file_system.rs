@@ -492,12 +492,12 @@ impl<S: Spawn> FileSystem<S> {
         self.ask(SetAttributes { who, file, change, only_if_ctime: None, durable: false }).await
     }
 
-    /// Asks the node that owns `call`, again while it is busy.
+    /// Asks the node that owns `call`, with patience: a program cannot be expected to ask again.
     pub(crate) async fn ask<C>(&self, call: C) -> Result<C::Reply, Cause>
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        Ok(fileio::client::ask(&self.machine, call).await?)
+        Ok(fileio::client::ask_patiently(&self.machine, call).await?)
     }
 
     pub(crate) fn leases(&self) -> &Arc<Leases> {

@@ -26,10 +26,6 @@ use crate::caller::Caller;
 use crate::known::Known;
 use crate::translate::Failure;
 
-/// A node that is busy or away is asked again for so many rounds of [`client::ask`], each of almost a
-/// second: a program cannot be expected to ask again.
-const BUSY_ROUNDS_MAX: u32 = 20;
-
 /// The operations at one seat.
 #[derive(Debug)]
 pub(crate) struct Operations<S> {
@@ -54,13 +50,7 @@ impl<S: Spawn> Operations<S> {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        for _ in 1..BUSY_ROUNDS_MAX {
-            match client::ask(&self.machine, call.clone()).await {
-                Err(error) if error.is_undone() => {}
-                answer => return answer,
-            }
-        }
-        client::ask(&self.machine, call).await
+        client::ask_patiently(&self.machine, call).await
     }
 
     /// Asks what a process may ask that has opened `file` for writing, also if the mode has changed

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::connection::{Common, Connection};
 use crate::dispatch::{Peer, Programs};
 use crate::exports::Exports;
-use crate::metrics::{self, Gauge, Metrics, SlowLog};
+use crate::metrics::{Gauge, Metrics, SlowLog};
 use crate::signal::Signal;
 
 /// The pause after a stream could not be accepted, so that a lack of file descriptors does not
@@ -91,26 +91,7 @@ impl Gateway {
         self.server.common.programs.export(exports);
     }
 
-    /// Answers HTTP requests at `address` with what is counted, as Prometheus reads it, and with the lines of
-    /// `more`, what others of this process count; returns the address, with the port that the system has chosen. Whoever can connect is answered, so let it be
-    /// an address of this computer or of a network that may know.
-    pub async fn tell_metrics(
-        &self,
-        address: &Address,
-        more: impl Fn() -> String + 'static,
-    ) -> Result<Address, Error> {
-        let ctx = &self.server.common.ctx;
-        let listener = ctx.listen(address).await;
-        let listener =
-            listener.map_err(|source| Error::Listen { address: address.clone(), source })?;
-        let listens = listener.address();
-        let server = self.server.clone();
-        let text = Rc::new(move || server.metrics_text() + &more());
-        ctx.task(metrics::answer(ctx.clone(), listener, self.server.stopping.clone(), text));
-        Ok(listens)
-    }
-
-    /// What [`tell_metrics`](Self::tell_metrics) tells.
+    /// What is counted, as Prometheus reads it.
     pub fn metrics(&self) -> String {
         self.server.metrics_text()
     }

@@ -38,6 +38,7 @@ pub mod door;
 pub mod embedded;
 pub mod hash;
 pub mod host;
+pub mod http;
 pub mod ids;
 pub mod machine;
 pub mod mail;

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -198,6 +198,11 @@ impl Cluster {
     /// The directory of a process.
     pub fn directory(&self, number: usize) -> PathBuf {
         self.site.path(format!("p{number}"))
+    }
+
+    /// Runs `mdfs` beside the machine file, `cluster.toml`.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.site.run(arguments)
     }
 
     /// `mdfs cluster status`.

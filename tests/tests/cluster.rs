@@ -8,6 +8,7 @@
 )]
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -183,23 +184,6 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
     });
 }
 
-fn is_away(error: &client::Error) -> bool {
-    matches!(error.cause, client::Cause::FileIo(fileio::protocol::Error::Undelivered { .. }))
-}
-
-/// Calls that the client gave up, of which nothing is lost: asked again.
-fn patiently<T>(mut call: impl FnMut() -> Result<T, client::Error>) -> T {
-    let begin = Instant::now();
-    loop {
-        match call() {
-            Ok(done) => return done,
-            Err(error) if is_away(&error) && begin.elapsed() < BACK_WITHIN => {}
-            Err(error) => panic!("after {:?}: {error}", begin.elapsed()),
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A file that grows, and is never synced.
 struct Growing {
     file: client::blocking::File,
@@ -210,14 +194,14 @@ impl Growing {
     fn grow(&mut self, rng: &mut Rng) {
         let piece = Content { seed: rng.bits(), length: 1 + rng.below(20_000) }.bytes();
         let at = self.content.len() as u64;
-        patiently(|| self.file.write_at(at, piece.clone()));
+        self.file.write_at(at, piece.clone()).expect("a planned move fails no request");
         self.content.extend_from_slice(&piece);
     }
 
     /// Whoever has lost something is told at the sync.
     fn check(&self) {
-        patiently(|| self.file.sync());
-        let read = patiently(|| self.file.read_bytes_at(0, self.content.len() + 1)).concat();
+        self.file.sync().expect("nor is anything lost");
+        let read = self.file.read_bytes_at(0, self.content.len() + 1).unwrap().concat();
         assert!(read == self.content, "a file has other bytes");
     }
 }
@@ -263,6 +247,63 @@ fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
         drop((files, volume));
         cluster.stop();
     });
+}
+
+#[test]
+fn a_process_that_is_removed_gives_its_nodes_away_and_stays_out_until_it_is_added() {
+    const VICTIM: usize = 3;
+    let mut cluster = Cluster::start_with(MEMBERS, NODES, Some(VICTIM as u32));
+    for member in cluster.numbers() {
+        cluster.wait_until_ready(member);
+    }
+    let state = |cluster: &Cluster| {
+        let status = cluster.status();
+        let rows = status["processes"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["number"] == VICTIM);
+        row.map(|row| (row["state"].as_str().unwrap().to_owned(), row["nodes"].as_u64().unwrap()))
+    };
+    let command = |cluster: &Cluster, verb: &str, number: usize| {
+        let done = cluster.run(&["cluster", verb, "cluster.toml", &number.to_string()]);
+        (done.status.success(), String::from_utf8([done.stdout, done.stderr].concat()).unwrap())
+    };
+    let (done, told) = command(&cluster, "remove", 1);
+    assert!(!done && told.contains("disk node 0"), "one with disks stays: {told}");
+    let (done, told) = command(&cluster, "remove", 9);
+    assert!(!done && told.contains("no process 9"), "{told}");
+
+    let volume = cluster.open(1).unwrap();
+    let options = client::OpenOptions::new().read(true).write(true).create(true);
+    let growing = Growing { file: volume.open("/growing", options).unwrap(), content: Vec::new() };
+    let (growing, over) = (Mutex::new(growing), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = Rng::new(1);
+            while !over.load(Relaxed) {
+                growing.lock().unwrap().grow(&mut rng);
+            }
+        });
+        let (done, told) = command(&cluster, "remove", VICTIM);
+        over.store(true, Relaxed);
+        assert!(done, "{told}");
+    });
+    assert_eq!(state(&cluster), Some(("removed".to_owned(), 0)));
+    growing.lock().unwrap().check();
+
+    cluster.stop_member(VICTIM);
+    let (done, told) = command(&cluster, "serve", VICTIM);
+    assert!(!done && told.contains("mdfs cluster add"), "{told}");
+    let (done, told) = command(&cluster, "add", VICTIM);
+    assert!(done, "{told}");
+    cluster.start_member(VICTIM);
+    cluster.wait_until_ready(VICTIM);
+    let begin = Instant::now();
+    while state(&cluster).is_none_or(|(state, nodes)| state != "there" || nodes == 0) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", cluster.status());
+        thread::sleep(Duration::from_millis(50));
+    }
+    growing.lock().unwrap().check();
+    drop((growing, volume));
+    cluster.stop();
 }
 
 /// The third process has no disks, so the others go on without it.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use client::volume::{OpenCause, OpenError};
@@ -18,6 +19,7 @@ use crate::exit::{Failure, ServeError};
 use crate::rpcbind::{self, Registered};
 use crate::session::Session;
 use crate::signals::{EndSignals, secret};
+use crate::watch::Watch;
 
 /// Serve a volume to the other commands and, with --nfs, to NFS clients, until SIGTERM or SIGINT.
 ///
@@ -29,8 +31,8 @@ use crate::signals::{EndSignals, secret};
   mdfs serve scratch --nfs 0.0.0.0:2049 --exports exports.toml
   mdfs serve scratch --nfs 127.0.0.1:2049       then, as root:
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
-  mdfs serve scratch --nfs 127.0.0.1:2049 --metrics 127.0.0.1:9100     then:
-  curl http://127.0.0.1:9100/")]
+  mdfs serve scratch --metrics 127.0.0.1:9100     then look at http://127.0.0.1:9100/, or
+  curl http://127.0.0.1:9100/metrics")]
 pub(crate) struct Serve {
     /// The volume's directory.
     #[arg(value_name = "VOL")]
@@ -42,9 +44,10 @@ pub(crate) struct Serve {
     /// the file changes.
     #[arg(long, value_name = "FILE", requires = "nfs")]
     exports: Option<PathBuf>,
-    /// Where the counts of NFS requests are told over HTTP, as Prometheus reads them; port 0 lets the
-    /// system choose one. Whoever can connect there can read them.
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
+    /// Where the volume is told of over HTTP: a page for people at `/`, the same and the counts of NFS
+    /// requests for Prometheus at `/metrics`; port 0 lets the system choose one. Whoever can connect there
+    /// can read them.
+    #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Register NFS and MOUNT at rpcbind of this computer, for clients that ask it for the ports
     /// instead of being told them; until the end. Locks of version 3 are not among them: mount
@@ -74,14 +77,15 @@ impl Serve {
             cause: OpenCause::Stack(error),
         })?;
         running.answer_socket().map_err(|error| failed("serve", error.into()))?;
-        let gateway = self
-            .nfs
-            .map(|at| Served::start(&running, at, self.metrics, settings.as_ref(), String::new));
-        let gateway = gateway.transpose();
-        let gateway = gateway.map_err(|error| failed("serve", error))?;
+        let watch = self.metrics.map(|address| {
+            let title = format!("MDFS volume {}", volume.display());
+            Watch { address, title, counts: Box::new(String::new) }
+        });
+        let served = Served::start(&running, self.nfs, watch, settings.as_ref());
+        let (gateway, watched) = served.map_err(|error| failed("serve", error))?;
         let registered = gateway.as_ref().filter(|_| self.rpcbind).map(Served::register);
         let registered = registered.transpose().map_err(|error| failed("serve", error))?;
-        self.ready(gateway.as_ref(), session)?;
+        self.ready(gateway.as_ref(), watched.as_ref(), session)?;
 
         self.follow(&mut signals, gateway.as_ref(), settings);
         drop(registered);
@@ -123,14 +127,16 @@ impl Serve {
     }
 
     /// The one line that says that it is ready, at once even into a pipe.
-    fn ready(&self, nfs: Option<&Served>, session: &mut Session) -> Result<(), Failure> {
-        let volume = self.volume.display();
-        let told = |served: &Served| {
-            let Served { address, metrics, .. } = served;
-            let metrics = metrics.as_ref().map(|at| format!("metrics at http://{at}/, "));
-            format!("ready: {volume}, {}NFS at {address}\n", metrics.unwrap_or_default())
-        };
-        session.print(nfs.map_or_else(|| format!("ready: {volume}\n"), told))?;
+    fn ready(
+        &self,
+        nfs: Option<&Served>,
+        watched: Option<&Address>,
+        session: &mut Session,
+    ) -> Result<(), Failure> {
+        let watched = watched.map(|at| format!(", metrics at http://{at}/"));
+        let nfs = nfs.map(|served| format!(", NFS at {}", served.address));
+        let (watched, nfs) = (watched.unwrap_or_default(), nfs.unwrap_or_default());
+        session.print(format!("ready: {}{watched}{nfs}\n", self.volume.display()))?;
         session.flush()
     }
 }
@@ -154,11 +160,9 @@ pub(super) fn read_settings(file: &Path) -> Result<Settings, Failure> {
 /// A gateway at its node.
 pub(super) struct Served {
     address: Address,
-    /// Where the counts are told.
-    metrics: Option<Address>,
     /// What it shall export from now on. Told to stop by this being dropped.
     exports: mpsc::UnboundedSender<Exports>,
-    stopped: BoxFuture<'static, Result<Result<(), nfs_gateway::Error>, Undelivered>>,
+    stopped: BoxFuture<'static, Result<Result<(), ServeError>, Undelivered>>,
 }
 
 impl Served {
@@ -167,31 +171,34 @@ impl Served {
         &self.address
     }
 
+    /// Starts what of the two is wanted; returns also where the volume is told of.
     pub(super) fn start(
         running: &Running,
-        address: SocketAddr,
-        metrics: Option<SocketAddr>,
+        nfs: Option<SocketAddr>,
+        watch: Option<Watch>,
         settings: Option<&Settings>,
-        more_metrics: impl Fn() -> String + Send + 'static,
-    ) -> Result<Self, ServeError> {
+    ) -> Result<(Option<Self>, Option<Address>), ServeError> {
+        let Some(address) = nfs else {
+            return Ok((None, watch.map(|watch| watch.start_in(running)).transpose()?));
+        };
         let config = Config::new(running.geometry().volume, secret().map_err(ServeError::Secret)?);
         let config = match settings {
             Some(settings) => settings.apply(&config),
             None => config,
         };
         let wanted = Address::Tcp(address.to_string());
-        let metrics = metrics.map(|address| Address::Tcp(address.to_string()));
         let (exports, mut told) = mpsc::unbounded();
         let (started, listening) = oneshot::channel();
         let stopped = running
             .on_application(move |context| async move {
-                let gateway = Gateway::start(context, &wanted, config).await?;
-                let metrics = match metrics {
-                    Some(address) => Some(gateway.tell_metrics(&address, more_metrics).await?),
+                let gateway = Rc::new(Gateway::start(context.clone(), &wanted, config).await?);
+                let counted = gateway.clone();
+                let watched = match watch {
+                    Some(watch) => Some(watch.start(&context, move || counted.metrics()).await?),
                     None => None,
                 };
                 // Whoever started it waits for exactly this.
-                let _ = started.send((gateway.address().clone(), metrics));
+                let _ = started.send((gateway.address().clone(), watched));
                 while let Some(exports) = told.next().await {
                     gateway.export(exports);
                 }
@@ -200,9 +207,9 @@ impl Served {
             })
             .boxed();
         match block_on(listening) {
-            Ok((address, metrics)) => Ok(Self { address, metrics, exports, stopped }),
+            Ok((address, watched)) => Ok((Some(Self { address, exports, stopped }), watched)),
             Err(_) => Err(match block_on(stopped)? {
-                Err(error) => error.into(),
+                Err(error) => error,
                 Ok(()) => Undelivered::Lost.into(),
             }),
         }
@@ -222,6 +229,6 @@ impl Served {
 
     pub(super) fn stop(self) -> Result<(), ServeError> {
         drop(self.exports);
-        Ok(block_on(self.stopped)??)
+        block_on(self.stopped)?
     }
 }

@@ -5,10 +5,10 @@
 
 use client::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, Tried};
 use client::protocol::TestLock;
-use client::{ByteRange, FileLock, LockKind};
+use client::{ByteRange, FileLock, LockKind, PATIENT_ROUNDS_MAX};
 use runtime::Spawn;
 
-use super::{BUSY_ROUNDS_MAX, Operations};
+use super::Operations;
 use crate::caller::Caller;
 use crate::known::OpenFile;
 use crate::translate::Failure;
@@ -56,7 +56,7 @@ impl<S: Spawn> Operations<S> {
                 Ok(Tried::Conflict(_) | Tried::Later) => {}
                 // The answer to who had the lock before; the kernel never says so.
                 Ok(Tried::Late) => return Err(Failure(libc::EIO)),
-                Err(error) if error.is_undone() && (waits || busy < BUSY_ROUNDS_MAX) => {
+                Err(error) if error.is_undone() && (waits || busy < PATIENT_ROUNDS_MAX) => {
                     busy = busy.saturating_add(1);
                 }
                 Err(error) if error.is_busy() => return Err(Failure(libc::ENOLCK)),

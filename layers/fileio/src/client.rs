@@ -15,6 +15,57 @@ pub const BUSY_TRIES_MAX: u32 = 12;
 /// The first pause before asking it again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
 
+/// [`ask_patiently`] asks in so many rounds, each of almost a second where a node is away: longer than others take
+/// to take over from a process that has died, and than a server takes to start again.
+pub const PATIENT_ROUNDS_MAX: u32 = 20;
+
+/// The pause after a round whose reply was lost; each later one is twice as long, up to the last.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
+const LOST_PAUSE_MAX: Duration = Duration::from_millis(640);
+
+/// As [`ask`], for programs that cannot be expected to ask again: with patience while a node is away, and, for
+/// what may be asked twice, while replies are lost. A write whose reply was lost is not sent again: it could
+/// be done twice, and the second time undo what others wrote in between.
+pub async fn ask_patiently<S, C>(from: &S, call: C) -> Result<C::Reply, Error>
+where
+    S: Spawn,
+    C: Call<Protocol = FileIo> + Clone,
+{
+    match ask(from, call.clone()).await {
+        Err(Error::Undelivered { why }) if why.is_passing() => {
+            Box::pin(ask_for_long(from, call, why)).await
+        }
+        answer => answer,
+    }
+}
+
+/// The rounds after the first, which came to `why`.
+async fn ask_for_long<S, C>(from: &S, call: C, mut why: Undelivered) -> Result<C::Reply, Error>
+where
+    S: Spawn,
+    C: Call<Protocol = FileIo> + Clone,
+{
+    let request: Request = call.clone().into();
+    let is_done_once = request.call().is_some();
+    let (mut was_lost, mut pause) = (false, LOST_PAUSE);
+    for _ in 1..PATIENT_ROUNDS_MAX {
+        if why == Undelivered::Lost {
+            if !is_done_once && !request.is_harmless() {
+                break;
+            }
+            was_lost = is_done_once;
+            from.sleep(pause).await;
+            pause = LOST_PAUSE_MAX.min(2 * pause);
+        }
+        why = match ask(from, call.clone()).await {
+            Err(Error::Undelivered { why }) if why.is_passing() => why,
+            answer => return answer,
+        };
+    }
+    // Not in the last round, but perhaps before.
+    Err(if was_lost { Undelivered::Lost } else { why }.into())
+}
+
 /// Asks the node that owns `call`, in turn as often as [`BUSY_TRIES_MAX`] while it is busy or away; a
 /// request with a call id also if its reply was lost. After [`Undelivered::Lost`] a request with a call
 /// id can be sent once more, as it is: it was done, or will be then.

@@ -688,24 +688,6 @@ runtime::protocol! {
     } -> Appended;
 }
 
-impl Request {
-    /// Which call this is, if it is one that is not idempotent.
-    pub fn call(&self) -> Option<CallId> {
-        match self {
-            Self::Create(r) => Some(r.call),
-            Self::MakeNode(r) => Some(r.call),
-            Self::Remove(r) => Some(r.call),
-            Self::RemoveDirectory(r) => Some(r.call),
-            Self::Rename(r) => Some(r.call),
-            Self::Link(r) => Some(r.call),
-            Self::OpenNew(r) => Some(r.call),
-            Self::SetXattr(r) => Some(r.call),
-            Self::RemoveXattr(r) => Some(r.call),
-            _ => None,
-        }
-    }
-}
-
 runtime::choice! {
     /// Why file I/O could not do as asked. Each says what the caller can do about it; the names
     /// follow the POSIX errors that clients turn them into.

@@ -5,6 +5,7 @@
 mod determinism;
 mod disks;
 mod gate;
+mod http;
 mod jmachine;
 mod kit;
 mod mesh;

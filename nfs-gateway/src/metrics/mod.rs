@@ -7,10 +7,8 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `text.rs` | the counts as text, in the form that Prometheus reads |
-//! | `endpoint.rs` | that text over HTTP |
 //! | `slow.rs` | the lines about slow calls |
 
-mod endpoint;
 mod slow;
 mod text;
 
@@ -20,7 +18,6 @@ use std::time::Duration;
 use nfs3_types::mount;
 use nfs3_types::nfs3 as nfs;
 
-pub(crate) use endpoint::answer;
 pub(crate) use slow::{Slow, SlowLog};
 pub(crate) use text::Gauge;
 

@@ -4,6 +4,7 @@ mod certify;
 mod file;
 mod init;
 mod keys;
+mod members;
 mod serve;
 mod status;
 
@@ -21,7 +22,8 @@ use crate::session::Session;
   mdfs cluster init --example > cluster.toml      then edit it
   mdfs cluster init cluster.toml                  then copy keys to the hosts
   mdfs cluster serve cluster.toml 1 --nfs 0.0.0.0:2049      on the host of process 1
-  mdfs cluster status cluster.toml")]
+  mdfs cluster status cluster.toml
+  mdfs cluster remove cluster.toml 3              its nodes go to the others")]
 pub(crate) struct Cluster {
     #[command(subcommand)]
     command: Command,
@@ -31,6 +33,8 @@ pub(crate) struct Cluster {
 enum Command {
     Init(init::Init),
     Certify(certify::Certify),
+    Add(members::Add),
+    Remove(members::Remove),
     Serve(serve::Serve),
     Status(status::Status),
 }
@@ -40,6 +44,8 @@ impl Cluster {
         match &self.command {
             Command::Init(init) => init.run(session),
             Command::Certify(certify) => certify.run(session),
+            Command::Add(add) => add.run(session),
+            Command::Remove(remove) => remove.run(session),
             Command::Serve(serve) => serve.run(session),
             Command::Status(status) => status.run(session),
         }

@@ -13,6 +13,7 @@ use crate::commands::serve::{Served, read_settings};
 use crate::exit::{Failure, ServeError};
 use crate::session::Session;
 use crate::signals::EndSignals;
+use crate::watch::Watch;
 
 /// Serve the nodes that the node map gives to one process, until SIGTERM or SIGINT.
 ///
@@ -33,9 +34,9 @@ pub(super) struct Serve {
     /// Who may mount what over NFS, and limits, as for `mdfs serve`; read once.
     #[arg(long, value_name = "EXPORTS", requires = "nfs")]
     exports: Option<PathBuf>,
-    /// Where the counts of NFS requests, and of connections to and from other processes, are told over HTTP, as
-    /// for `mdfs serve`.
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "nfs")]
+    /// Where the volume, and connections to and from other processes, are told of over HTTP, as for `mdfs
+    /// serve`. Each process tells of all nodes.
+    #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Use no keys: connections between processes are not protected, and whoever can reach the port can
     /// read and change everything. For a network of the cluster's own; the same for all processes.
@@ -74,16 +75,17 @@ impl Serve {
         let mut gateway = None;
         let ended = member.run(|running| {
             running.answer_socket()?;
-            gateway = self
-                .nfs
-                .map(|at| {
-                    let counts = move || guard.counts();
-                    Served::start(running, at, self.metrics, settings.as_ref(), counts)
-                })
-                .transpose()?;
+            let watch = self.metrics.map(|address| {
+                let title = format!("MDFS cluster, by process {}", self.number);
+                Watch { address, title, counts: Box::new(move || guard.counts()) }
+            });
+            let watched;
+            (gateway, watched) = Served::start(running, self.nfs, watch, settings.as_ref())?;
+            let watched = watched.map(|at| format!(", metrics at http://{at}/"));
             let nfs = gateway.as_ref().map(|served| format!(", NFS at {}", served.address()));
             let (number, nfs) = (self.number, nfs.unwrap_or_default());
-            let printed = session.print(format!("ready: process {number}{nfs}\n"));
+            let watched = watched.unwrap_or_default();
+            let printed = session.print(format!("ready: process {number}{watched}{nfs}\n"));
             // Whoever waits for the line is gone.
             let _ = printed.and_then(|()| session.flush());
             Ok::<_, ServeError>(())

@@ -46,11 +46,15 @@ struct Row {
 impl Status {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let file = MachineFile::read(&self.file)?;
-        let Known { geometry, map, security } = cluster::status(&file.engine()?)
+        let Known { geometry, map, removed, security } = cluster::status(&file.engine()?)
             .map_err(|error| Failure::Wrong(format!("nothing is known of the cluster: {error}")))?;
         let row = |process: &Process| {
             let links = security.get(&process.id).map_or("-", String::as_str).to_owned();
-            Row { links, ..row(&map, process) }
+            let mut row = Row { links, ..row(&map, process) };
+            if removed.contains(&process.id) {
+                row.state = "removed";
+            }
+            row
         };
         let processes = map.processes.iter().map(row).collect();
         let report = Report { volume: geometry.volume.to_string(), epoch: map.epoch.0, processes };

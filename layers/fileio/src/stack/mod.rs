@@ -7,6 +7,7 @@ mod boot;
 mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod figures;
 mod hand_over;
 pub mod node;
 mod volume;
@@ -22,10 +23,13 @@ use runtime::protocol::Undelivered;
 use runtime::{Context, Door, Epoch, NodeId};
 
 pub use self::check::{CheckOptions, CheckStep, Checked, check};
+pub use self::figures::{Figures, figures};
 pub use self::hand_over::{
     Handed, hand_over, hand_over_cache, resume_cache, resume_files, resume_metadata,
 };
 pub use blockio::Geometry;
+pub use blockio::protocol::DiskStatus;
+pub use cache::protocol::CacheStatus;
 pub use meta::audit::{Flaw, Pending, Summary};
 
 use crate::protocol::{Error, Settle};

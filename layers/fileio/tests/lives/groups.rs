@@ -29,7 +29,9 @@ fn an_offer_that_could_not_be_made_durable_is_not_repeated() {
             let offered = offer(&cluster, 1).await;
             assert!(offered.is_err(), "time {time}: {offered:?} could be undone by a crash");
         }
-        disks.iter().for_each(|disk| disk.repair());
+        for disk in &disks {
+            disk.repair();
+        }
         cluster.power_cut().await;
 
         let first = offer(&cluster, 1).await.expect("the disks are well again");

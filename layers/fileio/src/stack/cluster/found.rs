@@ -1,6 +1,6 @@
 //! A new cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 
@@ -12,6 +12,7 @@ use runtime::membership::{self, Founder, NodeMap, ProcessId};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch};
 
+use super::removed::removed;
 use super::seat::SECURITY_PREFIX;
 use super::{ClusterError, Engine, VOLUME_KEY};
 use crate::stack::StackError;
@@ -43,7 +44,7 @@ pub fn found(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, StackErr
     check_size(&geometry)?;
     let first = NodeMap::first(fs_nodes, &shape.founders);
     let first = first.map_err(|error| ClusterError::Map(error.into()))?;
-    ask(engine, move |engine| async move {
+    ask(engine, move |_, engine| async move {
         let shape = to_bytes(&geometry);
         match engine.write(VOLUME_KEY, &shape, Expect::Absent {}, None).await? {
             Written::Done { .. } => {}
@@ -62,13 +63,15 @@ pub struct Known {
     pub geometry: Geometry,
     /// Who is there and serves what.
     pub map: NodeMap,
+    /// Processes that were removed.
+    pub removed: BTreeSet<ProcessId>,
     /// How the connections of each process are protected, as it said when it started.
     pub security: BTreeMap<ProcessId, String>,
 }
 
 /// The cluster as it is now.
 pub fn status(engine: &Engine) -> Result<Known, StackError> {
-    ask(engine, |engine| async move {
+    ask(engine, |_, engine| async move {
         let geometry = geometry(&*engine).await?;
         let map = membership::node_map(&*engine).await?;
         let said = engine.list(SECURITY_PREFIX).await?.records.into_iter();
@@ -76,7 +79,8 @@ pub fn status(engine: &Engine) -> Result<Known, StackError> {
             let number = key.strip_prefix(SECURITY_PREFIX)?.parse().ok()?;
             Some((ProcessId(number), String::from_utf8(record.value).ok()?))
         });
-        Ok(Known { geometry, map, security: security.collect() })
+        let removed = removed(&*engine).await?;
+        Ok(Known { geometry, map, removed, security: security.collect() })
     })
 }
 
@@ -87,9 +91,9 @@ async fn geometry(engine: &dyn Coordination) -> Result<Geometry, ClusterError> {
 }
 
 /// Asks the engine from a machine of its own, which ends with the answer.
-fn ask<T: Send + 'static, F: Future<Output = Result<T, ClusterError>> + 'static>(
+pub(super) fn ask<T: Send + 'static, F: Future<Output = Result<T, ClusterError>> + 'static>(
     engine: &Engine,
-    work: impl FnOnce(Rc<dyn Coordination>) -> F + Send + 'static,
+    work: impl FnOnce(Context, Rc<dyn Coordination>) -> F + Send + 'static,
 ) -> Result<T, StackError> {
     let machine = Embedded::start_part(
         Config {
@@ -103,9 +107,9 @@ fn ask<T: Send + 'static, F: Future<Output = Result<T, ClusterError>> + 'static>
         0,
     )?;
     let engine = engine.clone();
-    let asked = machine.on_node(machine.application(), move |_: Context| async move {
+    let asked = machine.on_node(machine.application(), move |context: Context| async move {
         let engine: Rc<dyn Coordination> = Rc::new(Etcd::new(&engine)?);
-        work(engine).await
+        work(context, engine).await
     });
     Ok(block_on(asked)??)
 }

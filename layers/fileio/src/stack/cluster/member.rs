@@ -20,9 +20,9 @@ use runtime::remote::{Guard, Me};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
-use super::Engine;
 use super::found::{Known, status};
 use super::seat::{SETTLE_MAX, Say, Told, sit};
+use super::{ClusterError, Engine};
 use crate::protocol::{Error, GetAttributes, ROOT, Settle};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
 use crate::stack::{
@@ -112,7 +112,10 @@ impl Member {
         let MemberOptions { number, ref address, ref engine, ref guard, disk_bytes, ref run } =
             *options;
         let id = ProcessId(number);
-        let Known { geometry, map, .. } = status(engine)?;
+        let Known { geometry, map, removed, .. } = status(engine)?;
+        if removed.contains(&id) {
+            return Err(ClusterError::Removed(id).into());
+        }
         let directory = directory_of(directory, &geometry, &map, id, disk_bytes)?;
         let threads = if run.threads == 0 { cores() } else { run.threads };
         let config = Config {

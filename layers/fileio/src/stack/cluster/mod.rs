@@ -5,18 +5,22 @@
 //! | --- | --- |
 //! | `found.rs` | a new cluster: the shape of its volume, and the first node map |
 //! | `seat.rs` | the keeper of a process and its coordination engine, at a node of their own |
+//! | `removed.rs` | processes that are taken out for good, and in again |
 //! | `member.rs` | a process: what it does when the map changes |
 
 mod found;
 mod handed;
 mod member;
+mod removed;
 mod seat;
 
 pub use self::found::{ClusterShape, Known, found, status};
 pub use self::member::{Ended, Member, MemberOptions};
+pub use self::removed::{add, remove};
 
+use runtime::NodeId;
 use runtime::coordination::{CoordinationError, EtcdConfig};
-use runtime::membership::CommandError;
+use runtime::membership::{CommandError, ProcessId};
 
 /// The key of the shape of the volume.
 const VOLUME_KEY: &str = "volume";
@@ -43,6 +47,22 @@ pub enum ClusterError {
     /// What the engine holds is not ours, or of another version.
     #[error("the shape of the volume in the coordination engine cannot be read")]
     Unreadable,
+    /// It was taken out of the cluster.
+    #[error("{0} was removed; `mdfs cluster add` takes it in again")]
+    Removed(ProcessId),
+    /// It cannot be removed.
+    #[error(
+        "{0} has {1}, and its data would be away with it; only processes without disks can be removed"
+    )]
+    HasDisks(ProcessId, NodeId),
+    /// It cannot be removed now.
+    #[error("no other process runs that could have the nodes of {0}; start one first")]
+    Last(ProcessId),
+    /// It takes its time.
+    #[error(
+        "{0} still has {1} nodes, which go on moving; look at `mdfs cluster status`, and remove it again to wait for them"
+    )]
+    StillLeaving(ProcessId, usize),
 }
 
 /// The engine of a cluster.

@@ -18,6 +18,7 @@ use runtime::membership::{
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 
+use super::removed::removed;
 use super::{Engine, handed};
 use crate::protocol::Error;
 use crate::stack::{Handed, StackError};
@@ -266,12 +267,17 @@ async fn has_begun_to_leave(engine: &dyn Coordination, id: ProcessId) -> bool {
     begun.is_ok()
 }
 
-/// The process takes nodes again.
+/// The process takes nodes again, unless it was removed just now.
 async fn stay(context: &Context, engine: &dyn Coordination, id: ProcessId) {
-    again(context, async || match leave(engine, id, false).await {
-        // Who is new in the map has never left.
-        Err(CommandError::Plan(_)) => Ok(()),
-        stayed => stayed,
+    again(context, async || {
+        if removed(engine).await?.contains(&id) {
+            return Ok(());
+        }
+        match leave(engine, id, false).await {
+            // Who is new in the map has never left.
+            Err(CommandError::Plan(_)) => Ok(()),
+            stayed => stayed,
+        }
     })
     .await;
 }

@@ -1,0 +1,147 @@
+//! The volume for those who watch it, over HTTP: a page for people, text for Prometheus, and JSON.
+//!
+//! | path | what |
+//! | --- | --- |
+//! | `/` | the page (`page.html`), which asks for `/figures.json` every second |
+//! | `/figures.json` | all nodes as they are now |
+//! | `/metrics` | the same as Prometheus reads it, and what the other parts of the process count |
+
+mod text;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use fileio::stack::{Figures, Running, figures};
+use futures::FutureExt as _;
+use futures::executor::block_on;
+use futures::future::LocalBoxFuture;
+use runtime::Context;
+use runtime::http::{Page, answer};
+use runtime::net::Address;
+use serde::Serialize;
+
+use crate::exit::ServeError;
+
+const PAGE: &str = include_str!("page.html");
+
+/// Makes text of what a part of the process counts.
+pub(crate) type Counts = Box<dyn Fn() -> String + Send>;
+
+/// What to tell, and where.
+pub(crate) struct Watch {
+    /// Port 0 lets the system choose one.
+    pub(crate) address: SocketAddr,
+    /// What the page says at its top.
+    pub(crate) title: String,
+    /// What others of this process count.
+    pub(crate) counts: Counts,
+}
+
+impl Watch {
+    /// Tells it from the node of `context`, and what `more` counts there; returns where.
+    pub(crate) async fn start(
+        self,
+        context: &Context,
+        more: impl Fn() -> String + 'static,
+    ) -> Result<Address, ServeError> {
+        let address = Address::Tcp(self.address.to_string());
+        let listener = context.listen(&address).await;
+        let listener = listener.map_err(|error| ServeError::Watch { address, error })?;
+        let (address, asking) = (listener.address(), context.clone());
+        let page = Bytes::from(PAGE.replace("{{title}}", &escaped(&self.title)));
+        let counts = Rc::new(move || more() + &(self.counts)());
+        let pages = move |path: &str| -> LocalBoxFuture<'static, Option<Page>> {
+            let (context, counts) = (asking.clone(), counts.clone());
+            match path {
+                "/" => {
+                    let page = Page { kind: "text/html; charset=utf-8", body: page.clone() };
+                    async move { Some(page) }.boxed_local()
+                }
+                "/figures.json" => {
+                    async move { Some(json(&figures(&context).await)) }.boxed_local()
+                }
+                "/metrics" => async move {
+                    let text = text::of(&figures(&context).await) + &counts();
+                    Some(Page { kind: "text/plain; version=0.0.4", body: text.into() })
+                }
+                .boxed_local(),
+                _ => async { None }.boxed_local(),
+            }
+        };
+        context.task(answer(context.clone(), listener, Rc::new(pages)));
+        Ok(address)
+    }
+
+    /// The same from a node of its own.
+    pub(crate) fn start_in(self, running: &Running) -> Result<Address, ServeError> {
+        block_on(
+            running
+                .on_application(|context| async move { self.start(&context, String::new).await }),
+        )?
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// A file-system node; counters since it started.
+#[derive(Debug, Serialize)]
+struct Node {
+    lines: u64,
+    dirty_lines: u64,
+    hits: u64,
+    misses: u64,
+    write_backs: u64,
+}
+
+/// A disk; counters since its node started.
+#[derive(Debug, Serialize)]
+struct Disk {
+    healthy: bool,
+    queued: u32,
+    reads: u64,
+    writes: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    read_p99_ns: u64,
+    write_p99_ns: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// By their numbers; null for those that do not answer.
+    nodes: Vec<Option<Node>>,
+    /// By disk node, then by disk.
+    disks: Vec<Option<Vec<Disk>>>,
+}
+
+fn json(figures: &Figures) -> Page {
+    let nodes = figures.caches.iter().map(|cache| {
+        cache.map(|cache| Node {
+            lines: cache.lines,
+            dirty_lines: cache.dirty_lines,
+            hits: cache.hits,
+            misses: cache.misses,
+            write_backs: cache.write_backs,
+        })
+    });
+    let disks = figures.disks.iter().map(|disks| {
+        let disks = disks.as_ref()?.iter().map(|disk| Disk {
+            healthy: disk.healthy,
+            queued: disk.queued,
+            reads: disk.reads,
+            writes: disk.writes,
+            read_bytes: disk.read_bytes,
+            written_bytes: disk.written_bytes,
+            read_p99_ns: disk.read_latency.p99_ns,
+            write_p99_ns: disk.write_latency.p99_ns,
+        });
+        Some(disks.collect())
+    });
+    let report = Report { nodes: nodes.collect(), disks: disks.collect() };
+    // Numbers and lists are always JSON.
+    let body = serde_json::to_vec(&report).unwrap_or_default();
+    Page { kind: "application/json", body: body.into() }
+}

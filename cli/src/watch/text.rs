@@ -1,0 +1,120 @@
+//! The volume as text (the text format 0.0.4 of Prometheus).
+
+use std::fmt::Write as _;
+
+use fileio::stack::{CacheStatus, DiskStatus, Figures};
+
+/// The sums over all caches, and each disk.
+pub(super) fn of(figures: &Figures) -> String {
+    let mut text = String::new();
+    let away = |gone: usize, all: usize| [("answer", all - gone), ("away", gone)];
+    let gone = figures.caches.iter().filter(|cache| cache.is_none()).count();
+    head(
+        &mut text,
+        "nodes",
+        "gauge",
+        "File-system nodes of the volume, as this process reaches them.",
+    );
+    for (state, count) in away(gone, figures.caches.len()) {
+        line(&mut text, format_args!("mdfs_nodes{{state=\"{state}\"}} {count}"));
+    }
+    let gone = figures.disks.iter().filter(|disks| disks.is_none()).count();
+    head(
+        &mut text,
+        "disk_nodes",
+        "gauge",
+        "Disk nodes of the volume, as this process reaches them.",
+    );
+    for (state, count) in away(gone, figures.disks.len()) {
+        line(&mut text, format_args!("mdfs_disk_nodes{{state=\"{state}\"}} {count}"));
+    }
+    caches(figures, &mut text);
+    disks(figures, &mut text);
+    text
+}
+
+fn caches(figures: &Figures, text: &mut String) {
+    let all =
+        figures.caches.iter().flatten().fold(CacheStatus::default(), |sum, cache| sum + *cache);
+    let CacheStatus { lines, dirty_lines, hits, misses, evictions, write_backs } = all;
+    for (name, kind, help, value) in [
+        ("cache_lines", "gauge", "Stripes held by all caches.", lines),
+        ("cache_dirty_lines", "gauge", "Of these, with bytes that no disk has yet.", dirty_lines),
+        ("cache_hits_total", "counter", "Reads answered from memory.", hits),
+        ("cache_misses_total", "counter", "Reads sent to disks.", misses),
+        ("cache_evictions_total", "counter", "Stripes dropped to make room.", evictions),
+        ("cache_write_backs_total", "counter", "Writes sent to disks.", write_backs),
+    ] {
+        head(text, name, kind, help);
+        line(text, format_args!("mdfs_{name} {value}"));
+    }
+}
+
+/// A column that is one number per disk.
+type Column = (&'static str, &'static str, &'static str, fn(&DiskStatus) -> u64);
+
+const COLUMNS: [Column; 9] = [
+    ("disk_healthy", "gauge", "0 once the disk has failed for good.", |disk| disk.healthy.into()),
+    ("disk_queued", "gauge", "Requests that wait.", |disk| disk.queued.into()),
+    ("disk_reads_total", "counter", "Reads done.", |disk| disk.reads),
+    ("disk_writes_total", "counter", "Writes done.", |disk| disk.writes),
+    ("disk_syncs_total", "counter", "Flushes of the disk's own cache done.", |disk| disk.syncs),
+    ("disk_read_bytes_total", "counter", "Bytes read.", |disk| disk.read_bytes),
+    ("disk_written_bytes_total", "counter", "Bytes written.", |disk| disk.written_bytes),
+    ("disk_merged_total", "counter", "Requests that went with a neighbour.", |disk| disk.merged),
+    ("disk_busy_total", "counter", "Requests refused since too many waited.", |disk| disk.busy),
+];
+
+fn disks(figures: &Figures, text: &mut String) {
+    for (name, kind, help, column) in COLUMNS {
+        head(text, name, kind, help);
+        for (node, disks) in figures.disks.iter().enumerate() {
+            for (index, disk) in disks.iter().flatten().enumerate() {
+                let value = column(disk);
+                line(text, format_args!("mdfs_{name}{{node=\"{node}\",disk=\"{index}\"}} {value}"));
+            }
+        }
+    }
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    line(text, format_args!("# HELP mdfs_{name} {help}"));
+    line(text, format_args!("# TYPE mdfs_{name} {kind}"));
+}
+
+fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
+    // Writing into a string cannot fail.
+    let _ = writeln!(text, "{content}");
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::wire::Wire as _;
+
+    use super::*;
+
+    #[test]
+    fn the_text_sums_the_caches_and_tells_each_disk() {
+        let cache = CacheStatus { lines: 3, dirty_lines: 1, hits: 7, ..CacheStatus::default() };
+        let disk = DiskStatus::sample(&mut runtime::seed::Rng::new(1));
+        let disk = DiskStatus { healthy: true, queued: 5, ..disk };
+        let figures = Figures {
+            caches: vec![Some(cache), None, Some(cache)],
+            disks: vec![None, Some(vec![disk.clone(), DiskStatus { healthy: false, ..disk }])],
+        };
+        let text = of(&figures);
+        for line in [
+            "# TYPE mdfs_cache_lines gauge",
+            "mdfs_nodes{state=\"answer\"} 2",
+            "mdfs_nodes{state=\"away\"} 1",
+            "mdfs_disk_nodes{state=\"away\"} 1",
+            "mdfs_cache_lines 6",
+            "mdfs_cache_hits_total 14",
+            "mdfs_disk_healthy{node=\"1\",disk=\"0\"} 1",
+            "mdfs_disk_healthy{node=\"1\",disk=\"1\"} 0",
+            "mdfs_disk_queued{node=\"1\",disk=\"1\"} 5",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What the nodes of a volume hold and have done, for those who watch it.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use blockio::protocol::{Describe, DiskStatus};
+use cache::protocol::{CacheStatus, Status};
+use futures::future::{Either, select};
+use futures::{StreamExt as _, stream};
+use runtime::{Call, Context, NodeId};
+
+/// Nodes that are asked at a time.
+const ASKED_AT_ONCE_MAX: usize = 64;
+/// A node that has not answered by then is shown as away.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// All nodes of a volume, as they answered one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    /// The cache of each file-system node; `None` for one that does not answer.
+    pub caches: Vec<Option<CacheStatus>>,
+    /// The disks of each disk node; `None` for one that does not answer.
+    pub disks: Vec<Option<Vec<DiskStatus>>>,
+}
+
+/// Asks all nodes of the volume, from the node of `context`.
+pub async fn figures(context: &Context) -> Figures {
+    let caches = (0..context.fs_nodes()).map(|node| ask(context, NodeId::fs(node), Status {}));
+    let disks = (0..context.disk_nodes()).map(|node| ask(context, NodeId::disk(node), Describe {}));
+    Figures {
+        caches: stream::iter(caches).buffered(ASKED_AT_ONCE_MAX).collect().await,
+        disks: stream::iter(disks).buffered(ASKED_AT_ONCE_MAX).collect().await,
+    }
+}
+
+async fn ask<C: Call>(context: &Context, node: NodeId, call: C) -> Option<C::Reply> {
+    let asked = pin!(context.spawn(node, call));
+    match select(asked, pin!(context.sleep(PATIENCE))).await {
+        Either::Left((answer, _)) => answer.ok(),
+        Either::Right(_) => None,
+    }
+}

@@ -1,0 +1,76 @@
+//! A volume as those see it who watch it over HTTP.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::Value;
+use tests::{Served, Site};
+
+const NODES: usize = 16;
+
+fn get(address: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
+    let site = Site::formatted(256, NODES as u32);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free.to_string();
+    let arguments = ["serve", "VOL", "--nfs", "127.0.0.1:0", "--metrics", &address];
+    let served = Served::with(&site, &arguments);
+    fs::write(site.path("in"), vec![7; 3 << 20]).unwrap();
+    site.ok(&["put", "in", "VOL:/file"]);
+    site.ok(&["get", "VOL:/file", "out"]);
+
+    let (head, page) = get(&address, "/");
+    assert!(head.starts_with("HTTP/1.0 200") && head.contains("text/html"), "{head}");
+    assert!(page.contains("<title>MDFS volume VOL</title>"), "{page}");
+
+    let (head, figures) = get(&address, "/figures.json");
+    assert!(head.contains("application/json"), "{head}");
+    let figures: Value = serde_json::from_str(&figures).unwrap();
+    let nodes = figures["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), NODES);
+    let hits: u64 = nodes.iter().map(|node| node["hits"].as_u64().unwrap()).sum();
+    assert!(hits > 0, "{figures}");
+    let disks = figures["disks"].as_array().unwrap().iter().flat_map(|it| it.as_array().unwrap());
+    let written: u64 = disks.map(|disk| disk["written_bytes"].as_u64().unwrap()).sum();
+    assert!(written >= 3 << 20, "{figures}");
+
+    let (head, text) = get(&address, "/metrics");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    for line in [
+        &format!("mdfs_nodes{{state=\"answer\"}} {NODES}"),
+        "mdfs_disk_healthy{node=\"0\",disk=\"0\"} 1",
+        "mdfs_nfs_connections 0",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line} is not in {text}");
+    }
+    assert!(get(&address, "/elsewhere").0.starts_with("HTTP/1.0 404"));
+
+    served.stop();
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let site = Site::formatted(256, NODES as u32);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = site.run(&["serve", "VOL", "--metrics", &address]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success(), "{told}");
+    assert!(told.contains(&address) && told.contains("--metrics"), "{told}");
+}
