@@ -29,6 +29,10 @@ use benches::{in_earnest, sized};
 use load::{Outcome, ROWS, Row};
 use sides::Side;
 
+/// As the program has it (ADR 44). For `nfsserve` too, which is this program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Set in the process that has a network of its own.
 const APART: &str = "MDFS_BENCH_APART";
 

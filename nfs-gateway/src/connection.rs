@@ -30,6 +30,7 @@ use crate::metrics::{Counted, Metrics, Outcome, Slow, SlowLog};
 use crate::record::{Assembler, Record, Violation};
 use crate::rpc::{self, Call, Refusal};
 use crate::signal::Signal;
+use crate::spares::Spares;
 use crate::xdr::Body;
 
 /// Replies that are sent by one write, at most.
@@ -50,6 +51,8 @@ pub(crate) struct Common {
     pub(crate) metrics: Rc<Metrics>,
     /// The lines about slow calls.
     pub(crate) slow: SlowLog,
+    /// What streams are received into.
+    pub(crate) spares: Rc<Spares>,
     /// The number of the next call; the first is drawn, so that those of two gateways differ.
     pub(crate) next_trace: Cell<u64>,
 }
@@ -233,7 +236,8 @@ impl Connection {
 
     async fn read(self: &Rc<Self>, mut reader: Box<dyn Reader>) -> Result<(), End> {
         let config = &self.common.config;
-        let mut assembler = Assembler::new(config.record_bytes_max, config.fragments_max);
+        let (bytes_max, fragments_max) = (config.record_bytes_max, config.fragments_max);
+        let mut assembler = Assembler::new(bytes_max, fragments_max, self.common.spares.clone());
         let mut stopped = pin!(self.draining.wait());
         // The place of a future that has ended is that of the next one: they are large.
         let mut spare = None;

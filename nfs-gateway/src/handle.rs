@@ -43,16 +43,26 @@ pub(crate) struct Named {
 
 /// The handle of something in `volume`.
 pub(crate) fn encode(keys: &Keys, volume: VolumeId, named: Named) -> nfs_fh3 {
-    let mut bytes = Vec::with_capacity(HANDLE_BYTES);
-    bytes.push(VERSION);
-    bytes.extend_from_slice(&keys.newest_id().to_le_bytes());
-    bytes.extend_from_slice(&volume.0.to_le_bytes());
-    bytes.extend_from_slice(&named.export.to_le_bytes());
-    bytes.extend_from_slice(&named.file.ino.to_le_bytes());
-    bytes.extend_from_slice(&named.file.generation.to_le_bytes());
-    let seal = keys.seal(&bytes);
-    bytes.extend_from_slice(&seal);
-    nfs_fh3 { data: Opaque::owned(bytes) }
+    nfs_fh3 { data: Opaque::owned(bytes(keys, volume, named).to_vec()) }
+}
+
+/// The bytes of the handle of something in `volume`.
+pub(crate) fn bytes(keys: &Keys, volume: VolumeId, named: Named) -> [u8; HANDLE_BYTES] {
+    let mut bytes = [0; HANDLE_BYTES];
+    let mut at = 0;
+    let mut put = |part: &[u8]| {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    };
+    put(&[VERSION]);
+    put(&keys.newest_id().to_le_bytes());
+    put(&volume.0.to_le_bytes());
+    put(&named.export.to_le_bytes());
+    put(&named.file.ino.to_le_bytes());
+    put(&named.file.generation.to_le_bytes());
+    let seal = keys.seal(&bytes[..SEALED_BYTES]);
+    bytes[SEALED_BYTES..].copy_from_slice(&seal);
+    bytes
 }
 
 /// What a handle of `volume` names.
@@ -99,7 +109,7 @@ mod tests {
     const VOLUME: VolumeId = VolumeId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
     const NAMED: Named = Named { export: 0x33, file: Handle { ino: 0x1122, generation: 3 } };
 
-    fn bytes(keys: &Keys) -> Vec<u8> {
+    fn handle(keys: &Keys) -> Vec<u8> {
         encode(keys, VOLUME, NAMED).data.into_owned()
     }
 
@@ -114,8 +124,8 @@ mod tests {
         let (ino, generation) = (vec![0x22, 0x11, 0, 0, 0, 0, 0, 0], vec![3, 0, 0, 0, 0, 0, 0, 0]);
         let head = [vec![2], vec![2, 0, 0, 0], volume, vec![0x33, 0, 0, 0], ino, generation];
         let seal = GOLDEN_SEAL.to_vec();
-        assert_eq!(bytes(&keys), [head.concat(), seal].concat());
-        assert_eq!(decode(&keys, VOLUME, &bytes(&keys)), Ok(NAMED));
+        assert_eq!(handle(&keys), [head.concat(), seal].concat());
+        assert_eq!(decode(&keys, VOLUME, &handle(&keys)), Ok(NAMED));
     }
 
     /// For the key `[2; 32]`; compared with a second implementation, written from BLAKE3's paper.
@@ -126,7 +136,7 @@ mod tests {
     fn a_handle_of_any_other_length_is_bad() {
         let keys = Keys::of_test(1);
         for length in (0..80).filter(|length| *length != HANDLE_BYTES) {
-            let mut other = bytes(&keys);
+            let mut other = handle(&keys);
             other.resize(length, 0);
             let refused = Err(nfsstat3::NFS3ERR_BADHANDLE);
             assert_eq!(decode(&keys, VOLUME, &other), refused, "length {length}");
@@ -137,7 +147,7 @@ mod tests {
     fn a_handle_with_any_flipped_bit_is_refused() {
         let keys = Keys::of_test(2);
         for bit in 0..8 * HANDLE_BYTES {
-            let mut flipped = bytes(&keys);
+            let mut flipped = handle(&keys);
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(is_refused(decode(&keys, VOLUME, &flipped)), "bit {bit}");
         }
@@ -146,7 +156,7 @@ mod tests {
     #[test]
     fn a_million_forged_handles_are_refused() {
         let keys = Keys::of_test(2);
-        let real = bytes(&keys);
+        let real = handle(&keys);
         // One that is known already must not make it easier.
         assert_eq!(decode(&keys, VOLUME, &real), Ok(NAMED));
         runtime::seed::with_seed(|rng| {
@@ -165,18 +175,36 @@ mod tests {
     }
 
     #[test]
+    fn handles_are_the_same_whether_their_seals_are_known_or_not() {
+        let keys = Keys::of_test(2);
+        // More than are known at a time.
+        let made = |ino| Named { export: 0x33, file: Handle { ino, generation: 3 } };
+        for round in 0..2 {
+            for ino in 0..5_000 {
+                let told = super::bytes(&keys, VOLUME, made(ino));
+                assert_eq!(told, super::bytes(&keys, VOLUME, made(ino)), "known");
+                assert_eq!(decode(&keys, VOLUME, &told), Ok(made(ino)));
+                if ino % 100 == round {
+                    let fresh = super::bytes(&Keys::of_test(2), VOLUME, made(ino));
+                    assert_eq!(told, fresh, "made anew");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_handle_of_another_volume_is_stale() {
         let keys = Keys::of_test(1);
-        let other = decode(&keys, VolumeId(5), &bytes(&keys));
+        let other = decode(&keys, VolumeId(5), &handle(&keys));
         assert_eq!(other, Err(nfsstat3::NFS3ERR_STALE));
     }
 
     #[test]
     fn a_handle_outlives_one_rotation_and_not_two() {
-        let old = bytes(&Keys::of_test(1));
+        let old = handle(&Keys::of_test(1));
         assert_eq!(decode(&Keys::of_test(2), VOLUME, &old), Ok(NAMED));
         assert_eq!(decode(&Keys::of_test(3), VOLUME, &old), Err(nfsstat3::NFS3ERR_STALE));
-        let future = bytes(&Keys::of_test(4));
+        let future = handle(&Keys::of_test(4));
         assert_eq!(decode(&Keys::of_test(3), VOLUME, &future), Err(nfsstat3::NFS3ERR_BADHANDLE));
     }
 }

@@ -41,9 +41,10 @@ struct Key {
     bytes: [u8; KEY_BYTES],
 }
 
-/// Messages that were found to be made here, and are known again without the key: as many handles as
-/// clients use at a time. In a table of this size, by a hash; a new one takes the place of an old one.
-const PROVEN_MAX: usize = 512;
+/// Messages that were made here, or found to be, and are known again without the key: as many handles as
+/// clients use at a time, or are told in a listing. In a table of this size, by a hash; a new one takes
+/// the place of an old one.
+const PROVEN_MAX: usize = 4096;
 /// Bytes of such a message with its proof, at most: a file handle.
 const PROVEN_BYTES: usize = 64;
 
@@ -77,17 +78,17 @@ fn mac(key: &[u8; KEY_BYTES], message: &[u8]) -> [u8; MAC_BYTES] {
     std::array::from_fn(|index| hash.as_bytes()[index])
 }
 
-/// Where a proven message is kept, and as what: itself, its proof, and in the last byte how long it is.
-/// (0 if it is too long to be kept.)
-fn place_of(message: &[u8], proof: &[u8; MAC_BYTES]) -> (usize, [u8; PROVEN_BYTES]) {
-    let mut whole = [0; PROVEN_BYTES];
+/// A message as it is kept, without its proof: itself, and in the last byte how long it is with one; `None` if
+/// it is too long to be kept. And where.
+fn place_of(message: &[u8]) -> Option<(usize, [u8; PROVEN_BYTES])> {
+    let mut kept = [0; PROVEN_BYTES];
     let end = message.len() + MAC_BYTES;
-    if end < PROVEN_BYTES {
-        whole[..message.len()].copy_from_slice(message);
-        whole[message.len()..end].copy_from_slice(proof);
-        whole[PROVEN_BYTES - 1] = end as u8;
+    if end >= PROVEN_BYTES {
+        return None;
     }
-    (runtime::hash::xxh3(&whole) as usize % PROVEN_MAX, whole)
+    kept[..message.len()].copy_from_slice(message);
+    kept[PROVEN_BYTES - 1] = end as u8;
+    Some((runtime::hash::xxh3(message) as usize % PROVEN_MAX, kept))
 }
 
 impl Keys {
@@ -106,9 +107,24 @@ impl Keys {
         self.newest.id
     }
 
-    /// What proves that `message` was made here.
+    /// What proves that `message` was made here; `message` names the key.
     pub(crate) fn seal(&self, message: &[u8]) -> [u8; MAC_BYTES] {
-        mac(&self.newest.bytes, message)
+        let Some((at, mut kept)) = place_of(message) else {
+            return mac(&self.newest.bytes, message);
+        };
+        let proof = message.len()..message.len() + MAC_BYTES;
+        let known = self.proven.borrow().get(at).and_then(|known| {
+            let is_same = known[..proof.start] == kept[..proof.start]
+                && known[proof.end..] == kept[proof.end..];
+            let proof = known[proof.clone()].first_chunk().copied();
+            proof.filter(|_| is_same)
+        });
+        known.unwrap_or_else(|| {
+            let made = mac(&self.newest.bytes, message);
+            kept[proof].copy_from_slice(&made);
+            self.note_proven(at, kept);
+            made
+        })
     }
 
     /// Was `told` made of `message` by key `id`? Takes the same time wherever they differ.
@@ -119,14 +135,17 @@ impl Keys {
             _ if id < self.newest.id => return Proof::Retired,
             _ => return Proof::Forged,
         };
-        let (at, whole) = place_of(message, told);
-        if self.is_proven(at, &whole) {
+        let place = place_of(message).map(|(at, mut whole)| {
+            whole[message.len()..message.len() + MAC_BYTES].copy_from_slice(told);
+            (at, whole)
+        });
+        if place.as_ref().is_some_and(|(at, whole)| self.is_proven(*at, whole)) {
             return Proof::Good;
         }
         if !constant_time_eq_16(&mac(&key.bytes, message), told) {
             return Proof::Forged;
         }
-        if whole[PROVEN_BYTES - 1] != 0 {
+        if let Some((at, whole)) = place {
             self.note_proven(at, whole);
         }
         Proof::Good
@@ -135,8 +154,7 @@ impl Keys {
     /// Compared in constant time: who guesses a seal learns nothing of one that is kept.
     fn is_proven(&self, at: usize, whole: &[u8; PROVEN_BYTES]) -> bool {
         let proven = self.proven.borrow();
-        let is_kept = |kept: &[u8; PROVEN_BYTES]| constant_time_eq_64(kept, whole);
-        whole[PROVEN_BYTES - 1] != 0 && proven.get(at).is_some_and(is_kept)
+        proven.get(at).is_some_and(|kept| constant_time_eq_64(kept, whole))
     }
 
     fn note_proven(&self, at: usize, whole: [u8; PROVEN_BYTES]) {

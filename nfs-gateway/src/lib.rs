@@ -31,6 +31,7 @@
 //! | `server.rs` | accepts streams, counts them, stops |
 //! | `connection.rs` | one stream: records in, replies out in any order |
 //! | `record.rs` | record marking (RFC 5531 section 11) |
+//! | `spares.rs` | receive buffers that are used again |
 //! | `rpc.rs` | the head of a call, the head of a reply (RFC 5531 section 9) |
 //! | `xdr.rs` | arguments, each length checked against the bytes that are there |
 //! | `dispatch.rs` | which program answers a call |
@@ -56,6 +57,7 @@ mod record;
 mod rpc;
 mod server;
 mod signal;
+mod spares;
 mod translate;
 mod v4;
 mod xdr;

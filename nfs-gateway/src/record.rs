@@ -4,10 +4,14 @@
 //! A mark is a claim: memory is taken in proportion to the bytes that came, not to the claim. The
 //! pieces of a record stay where they were received, so a payload is never moved.
 
+use std::rc::Rc;
+
 use bytes::{Bytes, BytesMut};
 use nom::IResult;
 use nom::number::complete::be_u32;
 use nom::{Parser as _, combinator::map};
+
+use crate::spares::Spares;
 
 /// Bytes of the first receive buffer of a record. Each further one is as large as all that came
 /// before, so what is allocated stays below twice the bytes received plus this.
@@ -94,6 +98,7 @@ pub(crate) fn sole_mark(length: usize) -> [u8; MARK_BYTES] {
 pub(crate) struct Assembler {
     record_bytes_max: usize,
     fragments_max: usize,
+    spares: Rc<Spares>,
     /// Received and not yet taken; never holds a complete fragment between calls.
     buffer: BytesMut,
     /// Pieces of the record, and their length.
@@ -106,11 +111,12 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    /// For records of at most so many bytes in at most so many fragments.
-    pub(crate) fn new(record_bytes_max: usize, fragments_max: usize) -> Self {
+    /// For records of at most so many bytes in at most so many fragments, in buffers out of `spares`.
+    pub(crate) fn new(record_bytes_max: usize, fragments_max: usize, spares: Rc<Spares>) -> Self {
         Self {
             record_bytes_max,
             fragments_max,
+            spares,
             buffer: BytesMut::new(),
             pieces: Vec::new(),
             gathered_bytes: 0,
@@ -125,16 +131,15 @@ impl Assembler {
             if self.fragment.is_some() {
                 self.set_aside(self.buffer.len());
             }
-            let mut fresh = BytesMut::with_capacity(self.chunk_bytes());
+            let missing = self.fragment.map_or(0, |fragment| fragment.length);
+            let whole = missing + MARK_BYTES + ROOM_BYTES_MIN;
+            let bytes_min = self.gathered_bytes.min(whole).max(CHUNK_BYTES);
+            // A buffer that is there already may be as large as the claim.
+            let mut fresh = self.spares.take(bytes_min, whole.max(CHUNK_BYTES));
             fresh.extend_from_slice(&self.buffer);
             self.buffer = fresh;
         }
         &mut self.buffer
-    }
-
-    fn chunk_bytes(&self) -> usize {
-        let missing = self.fragment.map_or(0, |fragment| fragment.length);
-        self.gathered_bytes.min(missing + MARK_BYTES + ROOM_BYTES_MIN).max(CHUNK_BYTES)
     }
 
     /// The next complete record among what was received.
@@ -203,7 +208,7 @@ mod tests {
 
     /// Feeds `stream` in random pieces and returns the records.
     fn assemble(stream: &[u8], rng: &mut Rng, most: usize) -> Result<Vec<Record>, Violation> {
-        let mut assembler = Assembler::new(1 << 20, 64);
+        let mut assembler = Assembler::new(1 << 20, 64, Rc::default());
         let (mut at, mut records) = (0, Vec::new());
         while at < stream.len() {
             let room = assembler.room();
@@ -247,7 +252,7 @@ mod tests {
 
     #[test]
     fn memory_follows_the_bytes_received_not_the_mark() {
-        let mut assembler = Assembler::new(1 << 20, 64);
+        let mut assembler = Assembler::new(1 << 20, 64, Rc::default());
         assembler.room().extend_from_slice(&sole_mark(1 << 20));
         assert!(assembler.next().unwrap().is_none());
         assert!(assembler.room().capacity() <= CHUNK_BYTES);
@@ -276,11 +281,11 @@ mod tests {
     #[test]
     fn a_mark_beyond_the_limit_is_refused_before_its_bytes_come() {
         for length in [1025, 1 << 20, (1 << 31) - 1] {
-            let mut assembler = Assembler::new(1024, 64);
+            let mut assembler = Assembler::new(1024, 64, Rc::default());
             assembler.room().extend_from_slice(&sole_mark(length));
             assert_eq!(assembler.next().unwrap_err(), Violation::TooLarge);
         }
-        let mut assembler = Assembler::new(1024, 64);
+        let mut assembler = Assembler::new(1024, 64, Rc::default());
         assembler.room().extend_from_slice(&fragment(&[0; 1000], false));
         assembler.room().extend_from_slice(&fragment(&[0; 25], true));
         assert_eq!(assembler.next().unwrap_err(), Violation::TooLarge, "fragments add up");
@@ -288,7 +293,7 @@ mod tests {
 
     #[test]
     fn endless_empty_fragments_are_refused() {
-        let mut assembler = Assembler::new(1024, 64);
+        let mut assembler = Assembler::new(1024, 64, Rc::default());
         for _ in 0..65 {
             assembler.room().extend_from_slice(&fragment(&[], false));
         }

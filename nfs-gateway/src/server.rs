@@ -63,7 +63,9 @@ impl Gateway {
         let programs = Programs::new(ctx.clone(), &config, metrics.clone());
         let slow = SlowLog::new(config.slow);
         let next_trace = Cell::new(ctx.random());
-        let common = Common { ctx: ctx.clone(), config, programs, metrics, slow, next_trace };
+        let (ctx_of_all, spares) = (ctx.clone(), Rc::default());
+        let common =
+            Common { ctx: ctx_of_all, config, programs, metrics, slow, spares, next_trace };
         let server = Rc::new(Server {
             common: Rc::new(common),
             stopping: Rc::default(),

@@ -210,8 +210,12 @@ impl Body {
 
     /// Encodes `value` behind what is there.
     pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), Fault> {
-        value.pack(&mut self.head).map(|_| ()).map_err(|_| Fault::System)
+        pack(value, &mut self.head)
     }
+}
+
+fn pack(value: &impl Pack, out: &mut Vec<u8>) -> Result<(), Fault> {
+    value.pack(out).map(|_| ()).map_err(|_| Fault::System)
 }
 
 /// A result that is made piece by piece, with data among the words.
@@ -231,6 +235,16 @@ pub(crate) struct Mark {
 }
 
 impl Out {
+    /// With room for so many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { done: Vec::new(), words: Vec::with_capacity(bytes) }
+    }
+
+    /// Encodes `value`.
+    pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), Fault> {
+        pack(value, &mut self.words)
+    }
+
     /// One word.
     pub(crate) fn u32(&mut self, value: u32) {
         self.words.extend_from_slice(&value.to_be_bytes());
@@ -298,6 +312,12 @@ impl Out {
     /// Bytes so far.
     pub(crate) fn length(&self) -> usize {
         self.words.len() + self.done.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// All of it behind `head`, which is not copied together with it.
+    pub(crate) fn behind(self, head: Vec<u8>) -> Body {
+        let tail = self.done.into_iter().chain([self.words.into()]).collect();
+        Body { head, tail }
     }
 
     /// All of it behind `head`.

@@ -118,6 +118,9 @@ impl Server<FileIo> for FileServer {
                 async move { Reply::WriteList(self.write_list(r).await) }.boxed_local()
             }
             Request::Append(r) => async move { Reply::Append(self.append(r).await) }.boxed_local(),
+            Request::ReadDirectory(r) => {
+                async move { Reply::ReadDirectory(self.read_directory(r).await) }.boxed_local()
+            }
             request => async move {
                 match request.call() {
                     Some(call) => self.once(call, &request).await,

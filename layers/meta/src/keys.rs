@@ -3,8 +3,6 @@
 //! A key is a table number (one byte) and big-endian numbers, so that the order of the bytes is the
 //! order of the numbers; values are in the form of [`runtime::wire`].
 
-use std::ops::Bound;
-
 use crate::attributes::{Name, XattrName};
 use crate::hash::name_hash;
 use crate::protocol::IntentId;
@@ -104,10 +102,10 @@ pub(crate) fn name_parts(key: &[u8]) -> Option<(u64, &[u8])> {
     Some((number(key, 9)?, key.get(17..)?))
 }
 
-/// The names of `directory` after `after`.
-pub(crate) fn names_after(directory: u64, after: Option<u64>) -> Bound<Vec<u8>> {
+/// Before the first name of `directory` after `after`.
+pub(crate) fn names_after(directory: u64, after: Option<u64>) -> Vec<u8> {
     let from = after.map_or(0, |after| after.saturating_add(1));
-    Bound::Included(key(table::NAME, &[directory, from]))
+    key(table::NAME, &[directory, from])
 }
 
 /// Before the first name of `directory`.

@@ -102,6 +102,7 @@ impl Server<Meta> for MetaServer {
         match request {
             Request::GetInode(r) => self.inode_at_once(r).map(|inode| Reply::GetInode(Ok(inode))),
             Request::FindName(r) => self.find_name_at_once(r).map(Reply::FindName),
+            Request::ScanNames(r) => self.scan_names_at_once(r).map(Reply::ScanNames),
             Request::Allocate(r) => self.allocate_at_once(r).map(|runs| Reply::Allocate(Ok(runs))),
             Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
             _ => None,

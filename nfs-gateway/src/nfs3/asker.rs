@@ -179,6 +179,15 @@ impl Asker {
         self.handle_in(export, file)
     }
 
+    /// The bytes of the handle of each of many files of the export that was entered.
+    pub(super) fn handles(
+        &self,
+    ) -> Result<impl Fn(Handle) -> [u8; handle::HANDLE_BYTES] + '_, nfsstat3> {
+        let keys = self.keys.as_ref().map_err(|status| *status)?;
+        let export = self.export().ok_or(nfsstat3::NFS3ERR_STALE)?.id();
+        Ok(move |file| handle::bytes(keys, self.volume.id, Named { export, file }))
+    }
+
     /// The handle of `file` in the export of this number.
     pub(crate) fn handle_in(&self, export: u32, file: Handle) -> Result<nfs_fh3, nfsstat3> {
         let keys = self.keys.as_ref().map_err(|status| *status)?;

@@ -5,29 +5,33 @@
 //! of cookies never changes.
 
 use bytes::Bytes;
-use fileio::protocol::{Attributes, DirectoryEntry, ENTRIES_MAX, Handle, ReadDirectory};
-use nfs3_types::nfs3::{
-    Nfs3Option, READDIR3resfail, READDIR3resok, READDIRPLUS3resfail, READDIRPLUS3resok,
-    cookieverf3, dirlist3, dirlistplus3, entry3, entryplus3, filename3, nfsstat3, post_op_attr,
-};
-use nfs3_types::xdr_codec::{List, Pack};
+use fileio::protocol::{Attributes, DirectoryPage, ENTRIES_MAX, Handle, ReadDirectory};
+use nfs3_types::nfs3::{READDIR3resfail, READDIRPLUS3resfail, cookieverf3, nfsstat3, post_op_attr};
 
 use super::asker::{Asker, pack, take_handle};
 use super::lookup::above;
 use crate::config::limits::TRANSFER_BYTES;
 use crate::handle::HANDLE_BYTES;
-use crate::xdr::{Arguments, Body, Fault};
+use crate::xdr::{Arguments, Body, Fault, Out};
 
 /// The cookies of `.` and `..`.
 const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 
-/// Bytes of the shortest entry in a list: follows, fileid, name of one byte, cookie.
-const ENTRY_BYTES_MIN: u32 = 4 + 8 + (4 + 4) + 8;
-/// Bytes of attributes and handle of such an entry.
-const PLUS_BYTES: u32 = (4 + 84) + (4 + 4 + HANDLE_BYTES.next_multiple_of(4) as u32);
-/// Bytes before the list: attributes, verifier; and behind it: no more follows, end.
-const AROUND_BYTES: usize = (4 + 84) + 8 + 4 + 4;
+/// Bytes of an entry in a list without its name: follows, fileid, length, cookie.
+const NAMELESS_BYTES: usize = 4 + 8 + 4 + 8;
+/// Bytes of the shortest entry.
+const ENTRY_BYTES_MIN: u32 = NAMELESS_BYTES as u32 + 4;
+/// Bytes of the attributes of an entry behind the word that says that there are any.
+const ATTRIBUTES_BYTES: usize = 84;
+/// Bytes of that word, and of the handle of an entry.
+const HANDLED_BYTES: usize = 4 + (4 + 4 + HANDLE_BYTES.next_multiple_of(4));
+/// Bytes of attributes and handle of an entry that has both.
+const PLUS_BYTES: u32 = (ATTRIBUTES_BYTES + HANDLED_BYTES) as u32;
+/// Bytes behind the list: no more follows, end.
+const AFTER_BYTES: usize = 4 + 4;
+/// The same, and bytes before the list: attributes, verifier.
+const AROUND_BYTES: usize = (4 + ATTRIBUTES_BYTES) + 8 + AFTER_BYTES;
 
 /// Where a client wants to go on.
 struct Cursor {
@@ -46,18 +50,19 @@ impl Cursor {
 }
 
 /// One entry as both procedures tell it.
-struct Listed {
-    name: Bytes,
+struct Listed<'a> {
+    name: &'a [u8],
     cookie: u64,
     file: Handle,
-    attributes: Option<Attributes>,
+    attributes: Option<&'a Attributes>,
 }
 
 /// Entries from a cursor on.
 struct Page {
-    entries: Vec<Listed>,
-    end: bool,
-    directory: Attributes,
+    /// `.` and `..`, as far as they come after the cursor.
+    dots: Vec<(&'static str, u64, Attributes)>,
+    /// What follows them.
+    found: DirectoryPage,
 }
 
 //= rfc1813 3.3.16
@@ -66,16 +71,16 @@ pub(super) async fn readdir(asker: &Asker, mut arguments: Arguments) -> Result<B
     let count = arguments.take::<u32>()?.min(TRANSFER_BYTES);
     arguments.finish()?;
     let result = match page(asker, &cursor, count / ENTRY_BYTES_MIN, false).await {
-        Ok(page) => list(asker, &page, count),
+        Ok(page) => page.fitting(&mut plain_room(count)).map(|fitting| (page, fitting)),
         Err(status) => Err(status),
     };
-    pack(match result {
-        Ok(listed) => Ok(listed),
+    match result {
+        Ok((page, fitting)) => reply(asker, &page, fitting, |_, _| Ok(())),
         Err(status) => {
             let dir_attributes = asker.after(&cursor.directory).await;
-            Err((status, READDIR3resfail { dir_attributes }))
+            pack::<u32, _>(Err((status, READDIR3resfail { dir_attributes })))
         }
-    })
+    }
 }
 
 //= rfc1813 3.3.17
@@ -86,16 +91,24 @@ pub(super) async fn readdirplus(asker: &Asker, mut arguments: Arguments) -> Resu
     arguments.finish()?;
     let most = (dircount / ENTRY_BYTES_MIN).min(maxcount / (ENTRY_BYTES_MIN + PLUS_BYTES));
     let result = match page(asker, &cursor, most, true).await {
-        Ok(page) => list_plus(asker, &page, dircount, maxcount),
+        Ok(page) => match (page.fitting(&mut plus_room(dircount, maxcount)), asker.handles()) {
+            (Ok(fitting), Ok(handle)) => Ok((page, fitting, handle)),
+            (Err(status), _) | (_, Err(status)) => Err(status),
+        },
         Err(status) => Err(status),
     };
-    pack(match result {
-        Ok(listed) => Ok(listed),
+    match result {
+        Ok((page, fitting, handle)) => reply(asker, &page, fitting, |listed, out| {
+            out.push(&listed.attributes.map_or(post_op_attr::None, |known| asker.told(known)))?;
+            out.bool(true);
+            out.opaque(&handle(listed.file));
+            Ok(())
+        }),
         Err(status) => {
             let dir_attributes = asker.after(&cursor.directory).await;
-            Err((status, READDIRPLUS3resfail { dir_attributes }))
+            pack::<u32, _>(Err((status, READDIRPLUS3resfail { dir_attributes })))
         }
-    })
+    }
 }
 
 /// At least one entry from `cursor` on, if there is any, and about `count_max`.
@@ -119,132 +132,100 @@ async fn page(
         // The client could not go on from here.
         return Err(nfsstat3::NFS3ERR_SERVERFAULT);
     }
-    let mut entries = dots(asker, cursor.cookie, directory, &found.directory).await?;
-    entries.extend(found.entries.into_iter().map(listed));
-    Ok(Page { entries, end: found.end, directory: found.directory })
+    let mut dots = Vec::new();
+    if cursor.cookie < DOT {
+        dots.push((".", DOT, found.directory));
+    }
+    if cursor.cookie < DOTDOT {
+        dots.push(("..", DOTDOT, above(asker, directory).await?));
+    }
+    Ok(Page { dots, found })
 }
 
-fn listed(entry: DirectoryEntry) -> Listed {
-    Listed {
-        name: Bytes::copy_from_slice(entry.name.as_bytes()),
-        cookie: entry.cookie,
-        file: entry.handle,
-        attributes: entry.attributes.map(|attributes| *attributes),
+impl Page {
+    fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+        let dots = self.dots.iter().map(|(name, cookie, attributes)| Listed {
+            name: name.as_bytes(),
+            cookie: *cookie,
+            file: Handle { ino: attributes.ino, generation: attributes.generation },
+            attributes: Some(attributes),
+        });
+        dots.chain(self.found.entries.iter().map(|entry| Listed {
+            name: entry.name.as_bytes(),
+            cookie: entry.cookie,
+            file: entry.handle,
+            attributes: entry.attributes.as_deref(),
+        }))
     }
-}
 
-/// `.` and `..`, as far as they come after `cookie`.
-async fn dots(
-    asker: &Asker,
-    cookie: u64,
-    directory: Handle,
-    attributes: &Attributes,
-) -> Result<Vec<Listed>, nfsstat3> {
-    let entry = |name: &'static str, cookie, attributes: Attributes| Listed {
-        name: name.into(),
-        cookie,
-        file: Handle { ino: attributes.ino, generation: attributes.generation },
-        attributes: Some(attributes),
-    };
-    let mut entries = Vec::new();
-    if cookie < DOT {
-        entries.push(entry(".", DOT, *attributes));
-    }
-    if cookie < DOTDOT {
-        entries.push(entry("..", DOTDOT, above(asker, directory).await?));
-    }
-    Ok(entries)
-}
-
-/// Room for entries, in bytes.
-struct Room(usize);
-
-impl Room {
-    /// Takes `bytes`, if there are so many.
-    fn take(&mut self, bytes: usize) -> bool {
-        let left = self.0.checked_sub(bytes);
-        self.0 = left.unwrap_or(self.0);
-        left.is_some()
+    /// How many entries there is room for, and their bytes together; `take` takes the room of one, if
+    /// there is any, and says how much.
+    fn fitting(
+        &self,
+        take: &mut impl FnMut(&Listed<'_>) -> Option<usize>,
+    ) -> Result<(usize, usize), nfsstat3> {
+        let bytes = self.listed().map_while(|listed| take(&listed));
+        let (count, bytes) = bytes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+        //= rfc1813 3.3.16: not even one entry fits: NFS3ERR_TOOSMALL
+        if count == 0 && self.listed().next().is_some() {
+            return Err(nfsstat3::NFS3ERR_TOOSMALL);
+        }
+        Ok((count, bytes))
     }
 }
 
 //= rfc1813 3.3.16: count is "the maximum size of the READDIR3resok structure", XDR included
-fn list(asker: &Asker, page: &Page, count: u32) -> Result<READDIR3resok<'static>, nfsstat3> {
-    let mut room = Room((count as usize).saturating_sub(AROUND_BYTES));
-    let fits = |listed: &Listed| {
-        let entry = entry(listed);
-        room.take(entry_bytes(&entry)).then_some(entry)
-    };
-    let (entries, eof) = fill(page, fits)?;
-    Ok(READDIR3resok {
-        dir_attributes: asker.told(&page.directory),
-        cookieverf: asker.volume().cookie_verifier(),
-        reply: dirlist3 { entries: List(entries), eof },
-    })
+fn plain_room(count: u32) -> impl FnMut(&Listed<'_>) -> Option<usize> {
+    let mut left = (count as usize).saturating_sub(AROUND_BYTES);
+    move |listed| {
+        let bytes = listed.plain_bytes();
+        left = left.checked_sub(bytes)?;
+        Some(bytes)
+    }
 }
 
 //= rfc1813 3.3.17: maxcount is "the maximum size of the READDIRPLUS3resok structure"; dircount
 //= does "not include the size of the attributes and file handle portions"
-fn list_plus(
+fn plus_room(dircount: u32, maxcount: u32) -> impl FnMut(&Listed<'_>) -> Option<usize> {
+    let mut left = (maxcount as usize).saturating_sub(AROUND_BYTES);
+    let mut left_plain = dircount as usize;
+    move |listed| {
+        let plain_bytes = listed.plain_bytes();
+        let attributes_bytes = if listed.attributes.is_some() { ATTRIBUTES_BYTES } else { 0 };
+        let bytes = plain_bytes + attributes_bytes + HANDLED_BYTES;
+        left = left.checked_sub(bytes)?;
+        left_plain = left_plain.checked_sub(plain_bytes)?;
+        Some(bytes)
+    }
+}
+
+impl Listed<'_> {
+    /// Bytes of the entry without attributes and handle.
+    fn plain_bytes(&self) -> usize {
+        NAMELESS_BYTES + self.name.len().next_multiple_of(4)
+    }
+}
+
+/// `READDIR3resok`, or with `plus`, which tells what else there is of an entry, `READDIRPLUS3resok`: of the
+/// first entries of `page`, so many and of so many bytes as `fitting` says. Told where they are sent from.
+fn reply(
     asker: &Asker,
     page: &Page,
-    dircount: u32,
-    maxcount: u32,
-) -> Result<READDIRPLUS3resok<'static>, nfsstat3> {
-    let mut room = Room((maxcount as usize).saturating_sub(AROUND_BYTES));
-    let mut directory_room = Room(dircount as usize);
-    let fits = |listed: &Listed| {
-        let plain_bytes = entry_bytes(&entry(listed));
-        let entry = entry_plus(asker, listed);
-        let fits = room.take(entry.packed_size() + 4) && directory_room.take(plain_bytes);
-        fits.then_some(entry)
-    };
-    let (entries, eof) = fill(page, fits)?;
-    Ok(READDIRPLUS3resok {
-        dir_attributes: asker.told(&page.directory),
-        cookieverf: asker.volume().cookie_verifier(),
-        reply: dirlistplus3 { entries: List(entries), eof },
-    })
-}
-
-/// The entries of `page` as long as they fit, and whether these are the last of the directory.
-fn fill<T>(
-    page: &Page,
-    fits: impl FnMut(&Listed) -> Option<T>,
-) -> Result<(Vec<T>, bool), nfsstat3> {
-    let entries: Vec<T> = page.entries.iter().map_while(fits).collect();
-    let all = entries.len() == page.entries.len();
-    //= rfc1813 3.3.16: not even one entry fits: NFS3ERR_TOOSMALL
-    if entries.is_empty() && !all {
-        return Err(nfsstat3::NFS3ERR_TOOSMALL);
+    (count, bytes): (usize, usize),
+    plus: impl Fn(&Listed<'_>, &mut Out) -> Result<(), Fault>,
+) -> Result<Body, Fault> {
+    let mut head = Body::pack(&nfsstat3::NFS3_OK)?;
+    head.push(&asker.told(&page.found.directory))?;
+    head.push(&asker.volume().cookie_verifier())?;
+    let mut out = Out::with_capacity(bytes + AFTER_BYTES);
+    for listed in page.listed().take(count) {
+        out.bool(true);
+        out.u64(listed.file.ino);
+        out.opaque(listed.name);
+        out.u64(listed.cookie);
+        plus(&listed, &mut out)?;
     }
-    Ok((entries, all && page.end))
-}
-
-fn entry(listed: &Listed) -> entry3<'static> {
-    let Listed { name, cookie, file, .. } = listed;
-    entry3 { fileid: file.ino, name: filename3::from(name.to_vec()), cookie: *cookie }
-}
-
-fn entry_plus(asker: &Asker, listed: &Listed) -> entryplus3<'static> {
-    let Listed { name, cookie, file, attributes } = listed;
-    let name_attributes: post_op_attr = match attributes {
-        Some(attributes) => asker.told(attributes),
-        None => Nfs3Option::None,
-    };
-    entryplus3 {
-        fileid: file.ino,
-        name: filename3::from(name.to_vec()),
-        cookie: *cookie,
-        name_attributes,
-        name_handle: match asker.handle(*file) {
-            Ok(handle) => Nfs3Option::Some(handle),
-            Err(_) => Nfs3Option::None,
-        },
-    }
-}
-
-/// Bytes of an entry in a list.
-fn entry_bytes(entry: &entry3) -> usize {
-    entry.packed_size() + 4
+    out.bool(false);
+    out.bool(page.found.end && page.listed().nth(count).is_none());
+    Ok(out.behind(head.head))
 }

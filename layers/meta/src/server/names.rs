@@ -1,7 +1,9 @@
 //! Names of directories, at the nodes of their hashes.
 
+use std::ops::Bound;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use runtime::NodeId;
 
 use super::intents::{Addition, Way};
@@ -19,6 +21,9 @@ pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
 
 /// Names of one position that are looked for beyond a full page.
 const SAME_POSITION_MAX: usize = 64;
+
+/// Names that are told at once, at most: others are not to wait for more.
+const AT_ONCE_MAX: usize = 1024;
 
 impl MetaServer {
     pub(super) async fn find_name(&self, request: FindName) -> Result<Option<Dentry>, Error> {
@@ -44,21 +49,10 @@ impl MetaServer {
     pub(super) async fn scan_names(&self, request: ScanNames) -> Result<Vec<NameEntry>, Error> {
         let ScanNames { directory, after, count_max, attributes } = request;
         let wanted = count_max.clamp(1, SCAN_MAX) as usize;
-        let from = keys::names_after(directory, after);
-        let end = keys::names_end(directory);
-        let from = from.as_ref().map(Vec::as_slice);
+        let (from, end) = (keys::names_after(directory, after), keys::names_end(directory));
+        let from = Bound::Included(&from[..]);
         let found = self.store.scan(from, &end, wanted + SAME_POSITION_MAX).await?;
-        let mut entries: Vec<NameEntry> = Vec::with_capacity(found.len().min(wanted));
-        for (key, value) in found {
-            let (position, name) = keys::name_parts(&key).ok_or(Error::Damaged {})?;
-            if entries.len() >= wanted && entries.last().is_some_and(|e| e.position != position) {
-                break;
-            }
-            let name = Name::new(bytes::Bytes::copy_from_slice(name));
-            let name = name.map_err(|_| Error::Damaged {})?;
-            let dentry = decode(&value)?;
-            entries.push(NameEntry { position, name, dentry, attributes: None });
-        }
+        let mut entries = name_entries(found, wanted)?;
         if attributes {
             for entry in &mut entries {
                 entry.attributes = self.attributes_here(entry.dentry).await?.map(Box::new);
@@ -67,19 +61,50 @@ impl MetaServer {
         Ok(entries)
     }
 
+    /// Answers [`ScanNames`], if nothing has to be read.
+    pub(super) fn scan_names_at_once(
+        &self,
+        request: &ScanNames,
+    ) -> Option<Result<Vec<NameEntry>, Error>> {
+        let &ScanNames { directory, after, count_max, attributes } = request;
+        let wanted = count_max.clamp(1, SCAN_MAX) as usize;
+        if wanted > AT_ONCE_MAX {
+            return None;
+        }
+        let (from, end) = (keys::names_after(directory, after), keys::names_end(directory));
+        let found = self.store.scan_at_once(&from, &end, wanted + SAME_POSITION_MAX)?.ok()?;
+        let mut entries = match name_entries(found, wanted) {
+            Ok(entries) => entries,
+            Err(error) => return Some(Err(error)),
+        };
+        if attributes {
+            for entry in &mut entries {
+                let known = self.attributes_at_once(entry.dentry)?.ok()?;
+                entry.attributes = known.map(Box::new);
+            }
+        }
+        Some(Ok(entries))
+    }
+
     /// The attributes of an inode of this node; `None` if it is elsewhere or gone.
     async fn attributes_here(&self, dentry: Dentry) -> Result<Option<Attributes>, Error> {
+        match self.attributes_at_once(dentry) {
+            Some(known) => known,
+            // A scan of a large directory must not push the inodes in use out of memory.
+            None => inode_of(self.store.get(&keys::inode(dentry.ino)).await?),
+        }
+    }
+
+    /// The same, if nothing has to be read.
+    fn attributes_at_once(&self, dentry: Dentry) -> Option<Result<Option<Attributes>, Error>> {
         if ino_node(dentry.ino, self.context.fs_nodes()) != self.context.node() {
-            return Ok(None);
+            return Some(Ok(None));
         }
-        let known = self.inodes.borrow().get(&dentry.ino).map(|active| active.inode.attributes);
-        if known.is_some() {
-            return Ok(known);
+        let active = self.inodes.borrow().get(&dentry.ino).map(|active| active.inode.attributes);
+        if active.is_some() {
+            return Some(Ok(active));
         }
-        // A scan of a large directory must not push the inodes in use out of memory.
-        let value = self.store.get(&keys::inode(dentry.ino)).await?;
-        let inode = value.map(|value| decode::<Inode>(&value)).transpose()?;
-        Ok(inode.map(|inode| inode.attributes))
+        Some(inode_of(self.store.get_at_once(&keys::inode(dentry.ino))?.ok()?))
     }
 
     pub(super) async fn has_names(
@@ -89,7 +114,7 @@ impl MetaServer {
     ) -> Result<(bool, Prior), Error> {
         let from = keys::names_after(request.directory, None);
         let end = keys::names_end(request.directory);
-        let found = self.store.scan(from.as_ref().map(Vec::as_slice), &end, 1).await?;
+        let found = self.store.scan(Bound::Included(&from), &end, 1).await?;
         let mut changed = Prior::default();
         if found.is_empty() {
             // The directory may be removed now: what a crash brought back would be in no directory.
@@ -131,6 +156,26 @@ impl MetaServer {
     pub(super) fn unclaim_name(&self, request: &UnclaimName) {
         self.directories.unclaim(&keys::name(request.directory, &request.name), request.by);
     }
+}
+
+/// What a scan has `found`: `wanted` names, and further ones of the same position.
+fn name_entries(found: Vec<(Bytes, Bytes)>, wanted: usize) -> Result<Vec<NameEntry>, Error> {
+    let mut entries: Vec<NameEntry> = Vec::with_capacity(found.len().min(wanted));
+    for (key, value) in found {
+        let (position, name) = keys::name_parts(&key).ok_or(Error::Damaged {})?;
+        if entries.len() >= wanted && entries.last().is_some_and(|e| e.position != position) {
+            break;
+        }
+        let name = Name::new(key.slice_ref(name)).map_err(|_| Error::Damaged {})?;
+        entries.push(NameEntry { position, name, dentry: decode(&value)?, attributes: None });
+    }
+    Ok(entries)
+}
+
+/// The attributes in the `value` of an inode.
+fn inode_of(value: Option<Bytes>) -> Result<Option<Attributes>, Error> {
+    let inode = value.map(|value| decode::<Inode>(&value)).transpose()?;
+    Ok(inode.map(|inode| inode.attributes))
 }
 
 fn new_inode(ino: u64, generation: u64, directory: u64, new: &NewInode) -> Inode {

@@ -12,9 +12,8 @@ use runtime::Context;
 use super::error::StoreError;
 use super::groups::Run;
 use super::open::{Past, outdated, pages, recover};
-use super::overlay::Merged;
+use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
-use super::rewrite::Change;
 use super::root::{self, RootCopies};
 use super::tree::Pages;
 
@@ -224,8 +223,7 @@ impl Walk<'_> {
     /// The keys from where the walk is to `to`, of a leaf and of the log.
     fn entries(&mut self, leaf: Option<&TreePage>, to: &Bytes) -> Part {
         let from = Bound::Included(&self.next_key[..]);
-        let mut lists: Vec<Box<dyn Iterator<Item = Change> + '_>> =
-            vec![Box::new(self.image.past.overlay.range(from, to))];
+        let mut lists: Vec<Changes<'_>> = vec![Box::new(self.image.past.overlay.range(from, to))];
         if let Some(leaf) = leaf {
             lists.push(Box::new(leaf.range(from, to)));
         }

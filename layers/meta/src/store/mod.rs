@@ -69,6 +69,7 @@ mod state;
 mod tree;
 mod writer;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Bound;
 use std::rc::{Rc, Weak};
@@ -88,9 +89,8 @@ pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stri
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;
 
-use self::overlay::Merged;
+use self::overlay::{Changes, Merged};
 use self::page::TreePage;
-use self::rewrite::Change;
 use self::state::{NUMBERS_AHEAD, Refusal, State};
 use self::tree::Pages;
 
@@ -268,6 +268,30 @@ impl Store {
         Ok(found)
     }
 
+    /// As [`scan`](Self::scan), if nothing has to be read from the disk; else `None`.
+    pub fn scan_at_once(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Option<Result<Vec<(Bytes, Bytes)>, StoreError>> {
+        let tree = self.state.borrow().root.tree;
+        let mut found = Vec::new();
+        let mut from = Cow::Borrowed(from);
+        while found.len() < limit {
+            let (leaf, end) = match self.pages.leaf_at_once(tree, &from)? {
+                Ok(leaf) => leaf.unzip(),
+                Err(error) => return Some(Err(error)),
+            };
+            let end = end.flatten().filter(|end| &end[..] < to);
+            let part_to = end.as_ref().map_or(to, |end| &end[..]);
+            self.merge(leaf.as_deref(), Bound::Included(&from), part_to, limit, &mut found);
+            let Some(end) = end else { break };
+            from = Cow::Owned(end.into());
+        }
+        Some(Ok(found))
+    }
+
     /// Merges the overlays and one leaf of the tree.
     fn merge(
         &self,
@@ -278,8 +302,7 @@ impl Store {
         found: &mut Vec<(Bytes, Bytes)>,
     ) {
         let state = self.state.borrow();
-        let mut lists: Vec<Box<dyn Iterator<Item = Change> + '_>> =
-            vec![Box::new(state.active.range(from, to))];
+        let mut lists: Vec<Changes<'_>> = vec![Box::new(state.active.range(from, to))];
         if let Some(frozen) = &state.frozen {
             lists.push(Box::new(frozen.range(from, to)));
         }

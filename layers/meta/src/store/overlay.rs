@@ -85,26 +85,34 @@ fn change((key, entry): (&Bytes, &Entry)) -> Change {
     (key.clone(), entry.value.clone())
 }
 
+/// An ordered list of changes.
+pub(crate) type Changes<'a> = Box<dyn Iterator<Item = Change> + 'a>;
+
 /// Merges ordered lists of changes; where two have a key, the one of the earlier list counts.
 pub(crate) struct Merged<'a> {
-    lists: Vec<std::iter::Peekable<Box<dyn Iterator<Item = Change> + 'a>>>,
+    /// Each behind its next change.
+    lists: Vec<(Option<Change>, Changes<'a>)>,
 }
 
 impl<'a> Merged<'a> {
     /// The lists, the one that counts most first.
-    pub(crate) fn new(lists: Vec<Box<dyn Iterator<Item = Change> + 'a>>) -> Self {
-        Self { lists: lists.into_iter().map(Iterator::peekable).collect() }
+    pub(crate) fn new(lists: Vec<Changes<'a>>) -> Self {
+        Self { lists: lists.into_iter().map(|mut list| (list.next(), list)).collect() }
     }
 
     fn next_change(&mut self) -> Option<Change> {
-        let heads = self.lists.iter_mut().filter_map(|list| list.peek());
-        let key = heads.map(|(key, _)| key).min()?.clone();
-        let mut change = None;
-        for list in &mut self.lists {
-            let same = list.next_if(|(other, _)| *other == key);
-            change = change.or(same);
+        let heads = self.lists.iter().enumerate();
+        let keys = heads.filter_map(|(at, (head, _))| Some((&head.as_ref()?.0, at)));
+        let (_, least) = keys.min()?;
+        let (head, list) = &mut self.lists[least];
+        let change = std::mem::replace(head, list.next())?;
+        // Earlier lists do not have the key, or theirs would be the least.
+        for (head, list) in &mut self.lists[least + 1..] {
+            if head.as_ref().is_some_and(|(key, _)| *key == change.0) {
+                *head = list.next();
+            }
         }
-        change
+        Some(change)
     }
 }
 
@@ -138,7 +146,7 @@ mod tests {
         let active = overlay(&[("b", None), ("d", Some("new"))]);
         let frozen = overlay(&[("a", Some("1")), ("b", Some("2")), ("d", Some("old"))]);
         let (from, to) = (Bound::Included(b"a".as_slice()), b"z".as_slice());
-        let lists: Vec<Box<dyn Iterator<Item = Change> + '_>> =
+        let lists: Vec<Changes<'_>> =
             vec![Box::new(active.range(from, to)), Box::new(frozen.range(from, to))];
         let merged: Vec<(Bytes, Bytes)> = Merged::new(lists).collect();
         assert_eq!(merged, [("a".into(), "1".into()), ("d".into(), "new".into())]);

@@ -135,22 +135,47 @@ impl Pages {
         Some(Ok(cache.get(&place)?.find(key)))
     }
 
+    /// As [`leaf`](Self::leaf), if all pages on the way are in memory.
+    pub(crate) fn leaf_at_once(&self, tree: Tree, key: &[u8]) -> Option<Result<Leaf, StoreError>> {
+        let Some(mut place) = tree.top else { return Some(Ok(None)) };
+        let mut cache = self.cache.borrow_mut();
+        let mut end = None;
+        for _ in 1..tree.height {
+            let page = cache.get(&place)?;
+            match step(&page, place, key, &mut end) {
+                Ok(child) => place = child,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(Some((cache.get(&place)?, end))))
+    }
+
     /// The leaf that `key` belongs to, and the first key that belongs to a later leaf.
-    pub(crate) async fn leaf(
-        &self,
-        tree: Tree,
-        key: &[u8],
-    ) -> Result<Option<(Rc<TreePage>, Option<Bytes>)>, StoreError> {
+    pub(crate) async fn leaf(&self, tree: Tree, key: &[u8]) -> Result<Leaf, StoreError> {
         let Some(mut place) = tree.top else { return Ok(None) };
         let mut end = None;
         for level in (1..tree.height).rev() {
             let page = self.load(place, level).await?;
-            let index = page.child_index(key);
-            if index + 1 < page.len() {
-                end = Some(page.entry(index + 1).0);
-            }
-            place = page.child(index).map_err(|_| place.damaged("a tree page"))?;
+            place = step(&page, place, key, &mut end)?;
         }
         Ok(Some((self.load(place, 0).await?, end)))
     }
+}
+
+/// A leaf, and the first key that belongs to a later one; `None` if the tree is empty.
+pub(crate) type Leaf = Option<(Rc<TreePage>, Option<Bytes>)>;
+
+/// The child of `page`, which is at `place`, that `key` belongs to; `end` becomes the first key that belongs
+/// to a later child, if there is one.
+fn step(
+    page: &TreePage,
+    place: PageRef,
+    key: &[u8],
+    end: &mut Option<Bytes>,
+) -> Result<PageRef, StoreError> {
+    let index = page.child_index(key);
+    if index + 1 < page.len() {
+        *end = Some(page.entry(index + 1).0);
+    }
+    page.child(index).map_err(|_| place.damaged("a tree page"))
 }

@@ -575,6 +575,7 @@ fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
         let store = bench.mount();
         bench.run(async move {
             let mut model = Map::new();
+            let mut told_at_once = 0;
             // Long keys make a tree of several levels out of few of them.
             let key = |number: u64| {
                 Bytes::from(format!("{:0250}", number.wrapping_mul(0x9E37_79B9) % 20_000))
@@ -599,8 +600,13 @@ fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
                 audit(&store, &model).await;
                 assert_eq!(store.keys(), model.len() as u64);
                 let all = store.scan(Bound::Unbounded, b"~", usize::MAX).await.unwrap();
+                // Of a tree that is larger than the cache the first part is not there any more.
+                let at_once = store.scan_at_once(b"", b"~", usize::MAX);
+                told_at_once += u32::from(at_once.is_some());
+                assert!(at_once.is_none_or(|found| found.unwrap() == all));
                 assert!(all.into_iter().eq(model.clone()));
             }
+            assert!(told_at_once > 0, "a tree with few keys is in memory");
         });
     });
 }

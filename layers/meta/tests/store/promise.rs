@@ -274,6 +274,11 @@ impl Workload {
         let expected: Vec<_> =
             expected.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect();
         assert_eq!(found, expected);
+        if let Bound::Included(low) = from
+            && let Some(at_once) = self.store.scan_at_once(low, &high, limit)
+        {
+            assert_eq!(at_once.unwrap(), expected);
+        }
     }
 
     async fn run(mut self, steps: u64) {

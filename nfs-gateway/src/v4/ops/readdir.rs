@@ -11,8 +11,8 @@ use crate::v4::pseudo;
 use crate::v4::status::{Failed, Status};
 use crate::xdr::{Arguments, Out};
 
-/// Bytes of the shortest entry: follows, cookie, name of one byte, no attributes.
-const ENTRY_BYTES_MIN: u32 = 4 + 8 + (4 + 4) + (4 + 4);
+/// Bytes of the shortest name and its cookie: follows, cookie, name of one byte.
+const NAME_BYTES_MIN: u32 = 4 + 8 + (4 + 4);
 /// Bytes behind the entries: no more follows, end.
 const AFTER_BYTES: usize = 4 + 4;
 /// Bytes before them: the verifier.
@@ -60,12 +60,15 @@ pub(super) async fn serve(
     }
     let bytes = bytes.min(compound.room(out) as u32);
     let asked = Asked { cookie, directory_bytes, bytes, wanted };
+    let space = space(here, &asked.wanted).await?;
     let (entries, end) = if here.pseudo {
         pseudo_entries(here, &asked).await?
     } else {
-        entries(here, &asked).await?
+        // No attributes take less room than those of what has none.
+        let mut shortest = Out::default();
+        tell_entry(here, &blank(here), &asked.wanted, space, &mut shortest)?;
+        entries(here, &asked, NAME_BYTES_MIN + shortest.length() as u32).await?
     };
-    let space = space(here, &asked.wanted).await?;
     out.fixed(&own_verifier);
     let all = fill(&asked, &entries, space, out)?;
     out.bool(false);
@@ -73,12 +76,12 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Entries of a directory of the volume, and whether these are the last.
-async fn entries(here: &Here, asked: &Asked) -> Result<(Vec<Entry>, bool), Status> {
-    let by_name = asked.directory_bytes / ENTRY_BYTES_MIN;
+/// Entries of a directory of the volume, each of at least `bytes_min`, and whether these are the last.
+async fn entries(here: &Here, asked: &Asked, bytes_min: u32) -> Result<(Vec<Entry>, bool), Status> {
+    let by_name = asked.directory_bytes / NAME_BYTES_MIN;
     // Some clients say nothing by a directory count of zero.
     let by_name = if by_name == 0 { u32::MAX } else { by_name };
-    let count_max = by_name.min(asked.bytes / ENTRY_BYTES_MIN).clamp(1, ENTRIES_MAX);
+    let count_max = by_name.min(asked.bytes / bytes_min).clamp(1, ENTRIES_MAX);
     let (who, directory, after) = (here.asker.who(), here.file, asked.cookie);
     let attributes = !asked.wanted.is_empty();
     let page =
