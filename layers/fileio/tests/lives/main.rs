@@ -3,6 +3,7 @@
 
 mod ahead;
 mod cluster;
+mod ranks;
 mod replies;
 
 use std::cell::{Cell, RefCell};
