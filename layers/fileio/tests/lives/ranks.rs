@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use fileio::protocol::{Credentials, ReadList, Regions, WriteList};
 use futures::future::join_all;
 use runtime::NodeId;
 use runtime::seed::Rng;
 
-use crate::cluster::Cluster;
+use crate::cluster::{BLOCK, Cluster};
 
 const RANKS: u64 = 8;
 /// Blocks of the file: 3 MiB.
@@ -93,4 +94,30 @@ fn ranks_that_share_a_file_are_nearly_as_fast_as_one_program_and_need_not_say_wh
             assert!(10 * to_read <= 12 * best[1], "{to_read:?} and {:?} to read", best[1]);
         }
     }
+}
+
+#[test]
+fn a_rank_with_a_part_of_each_chunk_asks_each_stripe_once() {
+    const CHUNK: u64 = 4 * BLOCK;
+    const CHUNKS: u64 = 64;
+    let cluster = Cluster::new(91);
+    let world = cluster.world.clone();
+    world.run(async {
+        let file = cluster.create(NodeId::fs(1)).await;
+        // A block of each chunk: what is written of four chunks fits one stripe.
+        let regions = Regions::strided(2 * BLOCK, BLOCK, CHUNKS, CHUNK).expect("a vector");
+        let content: Vec<u8> = (0..CHUNKS * BLOCK).map(|i| (i / 7) as u8).collect();
+        let (who, skip, data) = (Credentials::root(), 0, content.clone().into());
+        let write = WriteList { who, file, regions: regions.clone(), skip, data, durable: false };
+        let before = cluster.world.counters().messages;
+        cluster.ask(write).await;
+        let written = cluster.world.counters().messages;
+        let (who, length) = (Credentials::root(), content.len() as u32);
+        let read = cluster.ask(ReadList { who, file, regions, skip, length }).await;
+        let messages = [written - before, cluster.world.counters().messages - written];
+        assert_eq!(read.data.concat(), content);
+        println!("{CHUNKS} chunks: {messages:?} messages to write and to read");
+        // One of the list itself, one for each stripe at another node; some is for the log and the flushers.
+        assert!(messages.iter().all(|&count| count <= CHUNKS / 2), "{messages:?}");
+    });
 }
