@@ -60,6 +60,15 @@ impl Call {
         let cargo = std::env::var_os("CARGO").filter(|_| self.program == "cargo");
         let mut command = Command::new(cargo.unwrap_or_else(|| self.program.clone().into()));
         command.args(&self.arguments);
+        // What cargo tells this program of itself. Build scripts that look at it (ring's does) would run anew,
+        // and everything above them with them, each time after somebody has built without xtask.
+        let of_xtask = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+            let name = name.to_string_lossy();
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        for name in of_xtask {
+            command.env_remove(name);
+        }
         command
     }
 }

@@ -21,12 +21,15 @@ const JOBS_MAX: i64 = 256;
 /// size or time, or in its bytes with --checksum, and takes up large files where they were left.
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "independent switches of the command line")]
-#[command(after_help = "Examples:
+#[command(
+    override_usage = "mdfs cp [OPTIONS] <FROM>... <TO>",
+    after_help = "Examples:
   mdfs cp -r run1 scratch:/                     a tree into a volume, as scratch:/run1
   mdfs cp -rT run1 scratch:/runs/today          as scratch:/runs/today, also a second time
   mdfs cp -r --verify scratch:/run1 /archive    out again, and every byte compared
   mdfs cp -r scratch:/run1 other:/              from one volume to another
-  mdfs cp -r -j 32 thousands scratch:/          more files at once")]
+  mdfs cp -r -j 32 thousands scratch:/          more files at once"
+)]
 pub(crate) struct Cp {
     /// Copy directories with all that is in them.
     #[arg(short, long)]
@@ -52,7 +55,7 @@ pub(crate) struct Cp {
     #[arg(long)]
     no_sync: bool,
     /// What to copy, and last where to.
-    #[arg(value_name = "FROM... TO", num_args = 2.., required = true,
+    #[arg(value_names = ["FROM", "TO"], num_args = 2.., required = true,
           value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
 }

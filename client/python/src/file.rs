@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use client::{Error, blocking};
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 
 use crate::failure::failed;
 use crate::ours::Ours;
+use crate::regions::Regions;
 
 /// An open file. It is closed when the last reference goes.
 #[pyclass(frozen, module = "mdfs._mdfs")]
@@ -22,6 +24,19 @@ fn copy_of(py: Python<'_>, data: &PyBuffer<u8>) -> PyResult<Bytes> {
 
 fn length_of(parts: &[Bytes]) -> usize {
     parts.iter().map(Bytes::len).sum()
+}
+
+/// Copies `data` into `out`, a memory view of bytes, from `start` on. All of it fits.
+fn fill(out: &Bound<'_, PyAny>, start: usize, data: &[u8]) -> PyResult<()> {
+    // No longer than the buffer, which is no longer than memory.
+    let end = (start + data.len()).cast_signed();
+    let place = PySlice::new(out.py(), start.cast_signed(), end, 1);
+    PyBuffer::<u8>::get(&out.get_item(place)?)?.copy_from_slice(out.py(), data)
+}
+
+fn length_in_memory(list: &client::Regions) -> PyResult<usize> {
+    usize::try_from(list.bytes())
+        .map_err(|_| PyValueError::new_err("the list is longer than memory"))
 }
 
 impl File {
@@ -67,10 +82,7 @@ impl File {
         let parts = self.with(py, |file| file.read_bytes_at(offset, length))?;
         let mut filled: usize = 0;
         for part in &parts {
-            // No longer than the buffer, which is no longer than memory.
-            let place =
-                PySlice::new(py, filled.cast_signed(), (filled + part.len()).cast_signed(), 1);
-            PyBuffer::<u8>::get(&out.get_item(place)?)?.copy_from_slice(py, part)?;
+            fill(out, filled, part)?;
             filled += part.len();
         }
         Ok(filled)
@@ -88,6 +100,59 @@ impl File {
     fn append(&self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<u64> {
         let data = copy_of(py, &data)?;
         self.with(py, |file| file.append(data))
+    }
+
+    /// The packed bytes of `regions`; fewer if the file ends before their end. What lies past its end
+    /// before a byte that is in it is zeros.
+    fn read_list<'py>(
+        &self,
+        py: Python<'py>,
+        regions: PyRef<'_, Regions>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let list = &regions.0;
+        let (file, length, mut count) = (self.0.get()?, length_in_memory(list)?, 0);
+        let packed = PyBytes::new_with(py, length, |out| {
+            count = py.detach(|| file.read_list(list, out)).map_err(failed)?;
+            Ok(())
+        })?;
+        let is_whole = count == length;
+        Ok(if is_whole { packed } else { PyBytes::new(py, &packed.as_bytes()[..count]) })
+    }
+
+    /// The same into `out`, a memory view of bytes that has at least as many. Returns how many were read.
+    fn read_list_into(
+        &self,
+        regions: PyRef<'_, Regions>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let (py, list, room) = (out.py(), &regions.0, out.len()?);
+        let length = length_in_memory(list)?;
+        if room < length {
+            let told = format!("the buffer has {room} bytes, the list {length}");
+            return Err(PyValueError::new_err(told));
+        }
+        // Python may use the buffer meanwhile: so it gets a copy.
+        let mut packed = vec![0; length];
+        let count = self.with(py, |file| file.read_list(list, &mut packed))?;
+        fill(out, 0, &packed[..count])?;
+        Ok(count)
+    }
+
+    /// Writes the packed bytes `data` to `regions`. Returns how many bytes that is.
+    fn write_list(
+        &self,
+        py: Python<'_>,
+        regions: PyRef<'_, Regions>,
+        data: PyBuffer<u8>,
+    ) -> PyResult<usize> {
+        let (list, data) = (&regions.0, copy_of(py, &data)?);
+        let length = data.len();
+        if length as u64 != list.bytes() {
+            let told = format!("there are {length} bytes for a list of {}", list.bytes());
+            return Err(PyValueError::new_err(told));
+        }
+        self.with(py, |file| file.write_list(list, data))?;
+        Ok(length)
     }
 
     /// Bytes in the file.

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `volume.rs` | volumes and operations on paths |
 //! | `file.rs` | open files |
+//! | `regions.rs` | lists of regions |
 //! | `failure.rs`, `ours.rs` | errors; what a forked child must not touch |
 
 #![allow(clippy::needless_pass_by_value, reason = "Python hands over values")]
@@ -14,6 +15,7 @@
 mod failure;
 mod file;
 mod ours;
+mod regions;
 mod volume;
 
 /// The native part of the package `mdfs`.
@@ -21,6 +23,8 @@ mod volume;
 mod _mdfs {
     #[pymodule_export]
     use crate::file::File;
+    #[pymodule_export]
+    use crate::regions::Regions;
     #[pymodule_export]
     use crate::volume::Volume;
 }

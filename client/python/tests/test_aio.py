@@ -21,6 +21,11 @@ def test_many_transfers_run_together(served):
                 assert await file.seek(-1, 2) == 40 * 50_000 - 1
                 assert await file.read() == pieces[-1][:1]
                 assert await file.write(b"x") == 1 and file.tell() == 40 * 50_000 + 1
+                assert await file.write_list([(1, 1), (3, 2)], b"abc") == 3
+                assert await file.read_list([(1, 1), (3, 2)]) == b"abc"
+                assert await file.read_ranges([(4, 1), (1, 1)]) == [b"c", b"a"]
+                out = bytearray(4)
+                assert await file.read_list_into([(3, 2), (1, 1)], out) == 3 and out == b"bca\0"
                 await file.truncate(3)
             assert (await volume.stat("/aio/f")).st_size == 3
             with pytest.raises(FileNotFoundError):

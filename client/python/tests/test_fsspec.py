@@ -14,6 +14,7 @@ from fsspec.tests.abstract import (
     AbstractPutTests,
 )
 
+import mdfs
 from mdfs.fsspec import MdfsFileSystem
 
 
@@ -87,6 +88,26 @@ def test_the_rest_of_the_interface(served, volume, home):
     filesystem.rm([f"{home}/d", f"{home}/l"], recursive=True)
     assert filesystem.ls(home, detail=False) == [f"{home}/a"]
     assert filesystem.modified(f"{home}/a") >= filesystem.created(f"{home}/a")
+
+
+def test_ranges_of_one_file_are_one_list(served, volume, home, monkeypatch):
+    filesystem = MdfsFileSystem(served)
+    filesystem.pipe({f"{home}/a": bytes(range(200)), f"{home}/b": b"b" * 50})
+    lists = []
+    read_ranges = mdfs.RawFile.read_ranges
+    monkeypatch.setattr(
+        mdfs.RawFile, "read_ranges", lambda file, ranges: lists.append(ranges) or read_ranges(file, ranges)
+    )
+    paths = [f"{home}/a", f"mdfs://{served}:{home}/b", f"{home}/a", f"{home}/a", f"{home}/none"]
+    told = filesystem.cat_ranges(paths, [0, 40, -5, 190, 0], [10, None, None, 300, 1])
+    data = bytes(range(200))
+    assert told[:4] == [data[:10], b"b" * 10, data[-5:], data[190:]]
+    assert isinstance(told[4], FileNotFoundError) and [len(ranges) for ranges in lists] == [3, 1]
+    assert filesystem.cat_ranges([f"{home}/b"] * 2, 1, 3) == [b"bb", b"bb"]
+    with pytest.raises(FileNotFoundError):
+        filesystem.cat_ranges([f"{home}/none"], [0], [1], on_error="raise")
+    with pytest.raises(ValueError):
+        filesystem.cat_ranges([f"{home}/a"], [0, 1], [1])
 
 
 def test_zarr_keeps_arrays(served, volume, home):

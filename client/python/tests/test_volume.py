@@ -215,3 +215,65 @@ def test_raw_files_are_raw_files(volume, home):
         assert isinstance(file, io.RawIOBase) and isinstance(file, mdfs.RawFile)
         assert file.name == f"{home}/f" and file.mode == "rb+"
         assert "RawFile" in repr(file)
+
+
+def test_a_part_of_an_array_is_written_and_read_as_a_list(volume, home):
+    whole = numpy.arange(60 * 50, dtype="f8").reshape(60, 50)
+    tile = mdfs.Regions.subarray(16, 8, whole.shape, (20, 10), (30, 25))
+    assert (len(tile), tile.nbytes) == (20, 20 * 10 * 8)
+    with volume.open(f"{home}/f", "wb+", 0) as file:
+        file.pwrite(whole, 16)
+        part = numpy.empty((20, 10))
+        assert file.read_list_into(tile, part) == part.nbytes
+        assert (part == whole[30:50, 25:35]).all()
+        assert file.write_list(tile, -part) == part.nbytes
+        whole[30:50, 25:35] *= -1
+        assert file.pread(whole.nbytes, 16) == whole.tobytes()
+        assert numpy.frombuffer(file.read_list(tile)).reshape(20, 10).tolist() == (-part).tolist()
+
+
+def test_lists_are_vectors_or_pairs_in_any_order(volume, home):
+    data = bytes(range(256)) * 40
+    with volume.open(f"{home}/f", "wb+", 0) as file:
+        file.write(data)
+        assert file.read_list(mdfs.Regions.strided(5, 2, 4, 100)) == b"".join(
+            data[at : at + 2] for at in range(5, 405, 100)
+        )
+        pairs = [(9000, 10), (3, 4), (5, 5), (0, 0)]
+        expected = [data[at : at + length] for at, length in pairs]
+        assert file.read_ranges(pairs) == expected
+        assert file.read_list(pairs) == b"".join(expected) == file.read_list(numpy.array(pairs))
+        both = mdfs.Regions.join([mdfs.Regions([(1, 2)]), mdfs.Regions.strided(7, 1, 2, 3)])
+        assert file.read_list(both) == data[1:3] + data[7:8] + data[10:11]
+
+
+def test_a_list_past_the_end_is_short_and_wrong_ones_are_refused(volume, home):
+    with volume.open(f"{home}/f", "wb+", 0) as file:
+        file.write(b"0123456789")
+        assert file.read_ranges([(8, 5), (20, 3), (0, 2)]) == [b"89", b"", b"01"]
+        assert file.read_list([(0, 2), (8, 5), (20, 3)]) == b"0189"
+        with pytest.raises(ValueError, match="4 bytes for a list of 3"):
+            file.write_list([(0, 3)], b"four")
+        with pytest.raises(ValueError, match="the buffer has 2 bytes"):
+            file.read_list_into([(0, 3)], bytearray(2))
+        with pytest.raises((ValueError, BufferError)):
+            file.read_list_into([(0, 3)], b"abc")
+        with pytest.raises(ValueError, match="not within"):
+            mdfs.Regions.subarray(0, 1, [4], [3], [2])
+    with volume.open(f"{home}/f", "rb", 0) as file, pytest.raises(io.UnsupportedOperation):
+        file.write_list([(0, 1)], b"x")
+
+
+def test_buffered_files_have_lists_past_their_buffer(volume, home):
+    with volume.open(f"{home}/f", "wb+") as file:
+        file.write(b"0123456789")
+        assert file.read_list([(8, 2), (0, 1)]) == b"890", "what is in the buffer is written first"
+        file.seek(0)
+        assert file.read(2) == b"01"
+        assert file.write_list([(2, 1), (9, 1)], b"xy") == 2
+        assert file.read() == b"x345678y", "and what was read before is forgotten"
+    with volume.open(f"{home}/f") as text, volume.open(f"{home}/f", "rb") as file:
+        out = numpy.zeros(3, "u1")
+        assert file.read(1) == b"0" and file.read_list_into([(9, 1), (2, 1)], out) == 2
+        assert out.tobytes() == b"yx\0" and file.read(2) == b"1x"
+        assert text.buffer.read_ranges([(1, 2), (9, 9)]) == [b"1x", b"y"]

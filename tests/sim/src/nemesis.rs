@@ -115,18 +115,33 @@ impl std::fmt::Debug for Nemesis {
     }
 }
 
-/// Some file-system nodes move, now and then.
-fn draw_moves(rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)> {
-    let nodes: Vec<NodeId> =
-        nodes.iter().copied().filter(|node| matches!(node.kind(), NodeKind::Fs(_))).collect();
+/// Some file-system nodes move, now and then. If disk nodes may restart, one does after some of the moves:
+/// what it was given by a cache that moved is nowhere else.
+fn draw_moves(
+    rng: &mut Rng,
+    nodes: &[NodeId],
+    end_us: u64,
+    may_restart: bool,
+) -> Vec<(u64, Strike)> {
+    let (nodes, disk_nodes): (Vec<NodeId>, Vec<NodeId>) =
+        nodes.iter().partition(|node| matches!(node.kind(), NodeKind::Fs(_)));
     let pause_max_us = 1_000 + end_us / (1 << rng.below(4));
     let mut strikes = Vec::new();
     let mut at_us = 1 + rng.below(pause_max_us);
     while at_us < end_us {
         let for_us = 1 + rng.below(AWAY_MAX_US);
         strikes.push((at_us, Strike::Move { node: pick(rng, &nodes), for_us }));
-        at_us += for_us + rng.below(pause_max_us);
+        at_us += for_us;
+        if may_restart && rng.chance(1, 3) {
+            let node = pick(rng, &disk_nodes);
+            let for_us = 1 + rng.below(AWAY_MAX_US);
+            let after_us = 1 + rng.below(AFTER_MOVE_MAX_US);
+            let restart = Strike::Restart { node, for_us, keeps_power: false };
+            strikes.push((at_us + after_us, restart));
+        }
+        at_us += rng.below(pause_max_us);
     }
+    strikes.retain(|(at_us, _)| *at_us < end_us);
     strikes
 }
 
@@ -492,7 +507,8 @@ impl Nemesis {
         }
         strikes.extend(self.draw_restarts(rng, &nodes, end_us));
         if let Some(moving) = &self.moving {
-            strikes.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us));
+            let may_restart = self.may_restart_nodes();
+            strikes.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us, may_restart));
         }
         strikes.sort_by_key(|(at_us, _)| *at_us);
         strikes.push((end_us, end));
@@ -591,6 +607,8 @@ const HAND_OVER_PAUSE: Duration = Duration::from_millis(20);
 const STARTS_MAX: u32 = 100;
 /// A node that restarts is away for so long, at most.
 const AWAY_MAX_US: u64 = 200_000;
+/// After a move a disk node restarts within this time, at most.
+const AFTER_MOVE_MAX_US: u64 = 50_000;
 /// A heavy fault comes so long before the power goes, at most.
 const HEAVY_MAX_US: u64 = 200_000;
 /// Most volumes are mounted after so long.

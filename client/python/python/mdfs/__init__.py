@@ -8,6 +8,7 @@ kinds, as the standard library would, with a message that names the thing, the c
 """
 
 from ._io import RawFile
+from ._mdfs import Regions
 from ._volume import DirectoryEntry, Stat, Volume
 
-__all__ = ["DirectoryEntry", "RawFile", "Stat", "Volume"]
+__all__ = ["DirectoryEntry", "RawFile", "Regions", "Stat", "Volume"]

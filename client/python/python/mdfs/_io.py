@@ -7,10 +7,18 @@ import io
 import os
 from typing import TYPE_CHECKING, Any
 
+from ._mdfs import Regions
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
+
     from typing_extensions import Buffer
 
     from . import _mdfs
+
+    #: `Regions`, or pairs (offset, length), also as an array of two columns.
+    RegionsLike: TypeAlias = Regions | Iterable[Sequence[int]]
 
 #: Bytes of the buffer of a file object, unless said otherwise: one stripe.
 BUFFER_SIZE = 64 << 10
@@ -22,11 +30,20 @@ def as_bytes(data: Buffer) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
+def as_regions(regions: RegionsLike) -> Regions:
+    """A list of regions."""
+    if isinstance(regions, Regions):
+        return regions
+    to_list = getattr(regions, "tolist", None)
+    return Regions(to_list() if to_list else list(regions))
+
+
 class RawFile(io.RawIOBase):
     """An open file with a position and without a buffer.
 
     All of a write is written, or an error is raised and the position stays. Besides the methods of
-    ``io.RawIOBase``: ``pread``, ``pwrite`` and ``sync``.
+    ``io.RawIOBase``: ``pread``, ``pwrite``, ``sync``, and for many regions at once ``read_list``,
+    ``read_list_into``, ``read_ranges`` and ``write_list``.
     """
 
     def __init__(self, file: _mdfs.File, name: str, access: str) -> None:
@@ -73,6 +90,35 @@ class RawFile(io.RawIOBase):
     def pwrite(self, data: Buffer, offset: int) -> int:
         """Writes all of `data` at `offset`."""
         return self._open("w").pwrite(offset, as_bytes(data))
+
+    def read_list(self, regions: RegionsLike) -> bytes:
+        """The bytes of all regions, one region after the other, by as few requests as that takes.
+
+        Regions are a `Regions`, or pairs of offset and length. What lies past the end of the file is left
+        out at the end of the answer, and zeros before.
+        """
+        return self._open("r").read_list(as_regions(regions))
+
+    def read_list_into(self, regions: RegionsLike, buffer: Buffer) -> int:
+        """The same into a buffer, as of a numpy array, with room for all of them. Returns how many bytes."""
+        return self._open("r").read_list_into(as_regions(regions), as_bytes(buffer))
+
+    def read_ranges(self, ranges: Iterable[Sequence[int]]) -> list[bytes]:
+        """The bytes of each range (offset, length), by one list; fewer at the end of the file only."""
+        file = self._open("r")
+        size = file.size()
+        within = [(offset, max(0, min(length, size - offset))) for offset, length in ranges]
+        # Others may cut the file meanwhile: then less comes.
+        packed = memoryview(file.read_list(as_regions(within)))
+        pieces, position = [], 0
+        for _, length in within:
+            pieces.append(bytes(packed[position : position + length]))
+            position += length
+        return pieces
+
+    def write_list(self, regions: RegionsLike, data: Buffer) -> int:
+        """Writes `data` to the regions, one after the other; it has as many bytes as they have."""
+        return self._open("w").write_list(as_regions(regions), as_bytes(data))
 
     def readinto(self, buffer: Any) -> int:
         count = self._open("r").pread_into(self._position, as_bytes(buffer))
@@ -143,24 +189,45 @@ class RawFile(io.RawIOBase):
         return f"<mdfs.RawFile name={self.name!r} {state}>"
 
 
-class _Synced:
+class _Besides:
     """What the buffered kinds have besides their methods in the standard library."""
+
+    def _flushed(self) -> RawFile:
+        """The file below, with nothing left in the buffer: neither unwritten nor read before."""
+        self.flush()  # type: ignore[attr-defined]
+        raw: RawFile = self.raw  # type: ignore[attr-defined]
+        return raw
 
     def sync(self) -> None:
         """Writes the buffer out and makes all that was written durable."""
-        self.flush()  # type: ignore[attr-defined]
-        self.raw.sync()  # type: ignore[attr-defined]
+        self._flushed().sync()
+
+    def read_list(self, regions: RegionsLike) -> bytes:
+        """The bytes of all regions, one region after the other; `RawFile.read_list` says more."""
+        return self._flushed().read_list(regions)
+
+    def read_list_into(self, regions: RegionsLike, buffer: Buffer) -> int:
+        """The same into a buffer. Returns how many bytes."""
+        return self._flushed().read_list_into(regions, buffer)
+
+    def read_ranges(self, ranges: Iterable[Sequence[int]]) -> list[bytes]:
+        """The bytes of each range (offset, length), by one list; fewer at the end of the file only."""
+        return self._flushed().read_ranges(ranges)
+
+    def write_list(self, regions: RegionsLike, data: Buffer) -> int:
+        """Writes `data` to the regions, one after the other, past the buffer."""
+        return self._flushed().write_list(regions, data)
 
 
-class BufferedReader(_Synced, io.BufferedReader):
+class BufferedReader(_Besides, io.BufferedReader):
     """``io.BufferedReader`` of a volume."""
 
 
-class BufferedWriter(_Synced, io.BufferedWriter):
+class BufferedWriter(_Besides, io.BufferedWriter):
     """``io.BufferedWriter`` of a volume."""
 
 
-class BufferedRandom(_Synced, io.BufferedRandom):
+class BufferedRandom(_Besides, io.BufferedRandom):
     """``io.BufferedRandom`` of a volume."""
 
 

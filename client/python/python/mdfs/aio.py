@@ -16,9 +16,12 @@ from . import _volume
 from ._io import RawFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Buffer
+
+    from ._io import RegionsLike
 
 
 class File:
@@ -47,6 +50,22 @@ class File:
     async def pwrite(self, data: Buffer, offset: int) -> int:
         """Writes all of `data` at `offset`."""
         return await asyncio.to_thread(self._raw.pwrite, data, offset)
+
+    async def read_list(self, regions: RegionsLike) -> bytes:
+        """The bytes of all regions; `mdfs.RawFile.read_list` says more."""
+        return await asyncio.to_thread(self._raw.read_list, regions)
+
+    async def read_list_into(self, regions: RegionsLike, buffer: Buffer) -> int:
+        """The same into a buffer, with room for all of them. Returns how many bytes."""
+        return await asyncio.to_thread(self._raw.read_list_into, regions, buffer)
+
+    async def read_ranges(self, ranges: Iterable[Sequence[int]]) -> list[bytes]:
+        """The bytes of each range (offset, length), by one list; fewer at the end of the file only."""
+        return await asyncio.to_thread(self._raw.read_ranges, ranges)
+
+    async def write_list(self, regions: RegionsLike, data: Buffer) -> int:
+        """Writes `data` to the regions, one after the other."""
+        return await asyncio.to_thread(self._raw.write_list, regions, data)
 
     async def read(self, size: int = -1) -> bytes:
         """`size` bytes from the position on, or all that follow."""

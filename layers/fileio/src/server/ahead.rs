@@ -1,5 +1,8 @@
 //! Reading ahead: what a sequential reader of a file will ask for next is brought into the cache while
 //! it works on what it has. Files that are cached, and reads here and there, cost nothing.
+//!
+//! Several ranks of a program may read parts of one file at the same time: readers are told apart by where
+//! they go on, whoever they are (ADR 39).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,6 +20,9 @@ use crate::protocol::{Error, Handle};
 /// Files of one node that are watched, at most; the one that was read longest ago goes first.
 const WATCHED_MAX: usize = 64;
 
+/// Readers of one file that are told apart, at most; the one that read longest ago goes first.
+const READERS_MAX: usize = 16;
+
 /// Bytes read ahead once a reader is seen to be sequential; twice as many each time it comes near
 /// their end.
 const WINDOW_FIRST_BYTES: u64 = 512 << 10;
@@ -28,7 +34,7 @@ const WINDOW_MAX_BYTES: u64 = 4 << 20;
 /// lines of a small cache from those who wait for theirs.
 const FETCHES_MAX: usize = 16;
 
-/// Files of one node that are read ahead at the same time, at most; for others it is left out.
+/// Readers of one node that are read ahead at the same time, at most; for others it is left out.
 const RUNNING_MAX: usize = 4;
 
 /// A read that took no longer was answered from memory, perhaps by another thread: a disk takes longer,
@@ -41,17 +47,27 @@ const WAIT_MIN_PER_STRIPE: Duration = Duration::from_micros(2);
 /// The sequential readers of one node, as far as they have to wait for disks.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    watched: RefCell<BTreeMap<u64, Reader>>,
+    watched: RefCell<BTreeMap<u64, Watched>>,
     /// Counts the reads that were noted.
     reads: Cell<u64>,
     running: Cell<usize>,
 }
 
-/// Where the last reader of a file is.
+/// The readers of one file.
+#[derive(Debug, Default)]
+struct Watched {
+    generation: u64,
+    /// The last read of any, counted over the node.
+    last_read: u64,
+    readers: Vec<Reader>,
+}
+
+/// Where one reader is.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Reader {
-    generation: u64,
-    /// Its last read, counted over the node.
+    /// Its first read, counted over the node: nobody else's.
+    id: u64,
+    /// Its last one.
     last_read: u64,
     /// Where it goes on if it is sequential.
     next: u64,
@@ -94,6 +110,36 @@ impl Reader {
     }
 }
 
+impl Watched {
+    /// The reader that goes on at `start`. If there is none, a new one, unless it finds everything at hand.
+    fn reader(&mut self, start: u64, read: u64, waited: bool) -> Option<&mut Reader> {
+        self.last_read = read;
+        let known = self.readers.iter().position(|reader| reader.next == start);
+        if known.is_none() && !waited {
+            return None;
+        }
+        let place = known.unwrap_or_else(|| {
+            if self.readers.len() >= READERS_MAX {
+                let ages = self.readers.iter().enumerate();
+                let oldest = ages.min_by_key(|(_, reader)| reader.last_read);
+                self.readers.swap_remove(oldest.map_or(0, |(place, _)| place));
+            }
+            self.readers.push(Reader { id: read, ..Reader::default() });
+            self.readers.len() - 1
+        });
+        let reader = self.readers.get_mut(place)?;
+        reader.last_read = read;
+        Some(reader)
+    }
+}
+
+/// What is to be read ahead, and for which reader of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    range: Range<u64>,
+    reader: u64,
+}
+
 impl Ahead {
     /// Some file is watched: reads that did not wait have to be noted too.
     fn watches(&self) -> bool {
@@ -102,47 +148,43 @@ impl Ahead {
 
     /// Notes a read; returns what to read ahead. The caller says when that has
     /// [ended](Self::end).
-    fn begin(
-        &self,
-        file: Handle,
-        range: &Range<u64>,
-        size: u64,
-        waited: bool,
-    ) -> Option<Range<u64>> {
+    fn begin(&self, file: Handle, range: &Range<u64>, size: u64, waited: bool) -> Option<Asked> {
         let mut watched = self.watched.borrow_mut();
-        if !watched.contains_key(&file.ino) {
+        let is_watched = |known: &Watched| known.generation == file.generation;
+        if !watched.get(&file.ino).is_some_and(is_watched) {
             if !waited {
                 return None;
             }
+            watched.remove(&file.ino);
             if watched.len() >= WATCHED_MAX {
-                let oldest = watched.iter().min_by_key(|(_, reader)| reader.last_read);
+                let oldest = watched.iter().min_by_key(|(_, file)| file.last_read);
                 let oldest = oldest.map(|(&ino, _)| ino)?;
                 watched.remove(&oldest);
             }
         }
-        let reader = watched.entry(file.ino).or_default();
-        if reader.generation != file.generation {
-            *reader = Reader { generation: file.generation, ..Reader::default() };
-        }
+        let new = || Watched { generation: file.generation, ..Watched::default() };
+        let known = watched.entry(file.ino).or_insert_with(new);
         self.reads.set(self.reads.get() + 1);
-        reader.last_read = self.reads.get();
+        let reader = known.reader(range.start, self.reads.get(), waited)?;
         let asked = reader.note(range, size, waited, self.running.get() < RUNNING_MAX)?;
         reader.is_running = true;
         self.running.set(self.running.get() + 1);
-        Some(asked)
+        Some(Asked { range: asked, reader: reader.id })
     }
 
-    /// What [`begin`](Self::begin) returned is there. If it was there before, the file is cached,
-    /// and its reader is left alone until it has to wait again.
-    fn end(&self, file: Handle, waited: bool) {
+    /// What [`begin`](Self::begin) returned is there. If it was there before, the file is cached, and
+    /// that reader of it is left alone until it has to wait again.
+    fn end(&self, file: Handle, reader: u64, waited: bool) {
         self.running.set(self.running.get() - 1);
         let mut watched = self.watched.borrow_mut();
-        let reader = watched.get_mut(&file.ino);
-        if let Some(reader) = reader.filter(|reader| reader.generation == file.generation) {
-            reader.is_running = false;
-            if !waited {
-                watched.remove(&file.ino);
-            }
+        let Some(known) = watched.get_mut(&file.ino) else { return };
+        let Some(place) = known.readers.iter().position(|one| one.id == reader) else { return };
+        known.readers[place].is_running = false;
+        if !waited {
+            known.readers.swap_remove(place);
+        }
+        if known.readers.is_empty() {
+            watched.remove(&file.ino);
         }
     }
 }
@@ -165,8 +207,8 @@ impl FileServer {
         let server = self.clone();
         self.context.task(async move {
             // Should it fail, the reader itself will be told.
-            let waited = server.read_ahead(file, &asked).await.unwrap_or(false);
-            server.ahead.end(file, waited);
+            let waited = server.read_ahead(file, &asked.range).await.unwrap_or(false);
+            server.ahead.end(file, asked.reader, waited);
         });
     }
 
@@ -205,7 +247,55 @@ mod tests {
     const FILE: Handle = Handle { ino: 5, generation: 1 };
 
     fn read(ahead: &Ahead, file: Handle, from: u64, to: u64, waited: bool) -> Option<Range<u64>> {
-        ahead.begin(file, &(from..to), 64 * MIB, waited)
+        ahead.begin(file, &(from..to), 64 * MIB, waited).map(|asked| asked.range)
+    }
+
+    /// All that is being read ahead is there; `waited` for or not.
+    fn end(ahead: &Ahead, file: Handle, waited: bool) {
+        let running = |known: &Watched| {
+            let running = known.readers.iter().filter(|reader| reader.is_running);
+            running.map(|reader| reader.id).collect::<Vec<u64>>()
+        };
+        let ids = ahead.watched.borrow().get(&file.ino).map(running).unwrap_or_default();
+        for id in ids {
+            ahead.end(file, id, waited);
+        }
+    }
+
+    #[test]
+    fn ranks_that_read_parts_of_one_file_at_once_are_each_read_ahead() {
+        let ahead = Ahead::default();
+        let (part, piece) = (16 * MIB, MIB / 4);
+        let mut read_ahead = [0, 1, 2, 3].map(|rank| rank * part);
+        let mut waits = 0;
+        for step in 0..part / piece {
+            for (rank, known) in (0_u64..).zip(&mut read_ahead) {
+                let from = rank * part + step * piece;
+                let waited = from + piece > *known;
+                waits += u64::from(waited);
+                *known = (*known).max(from + piece);
+                if let Some(asked) = read(&ahead, FILE, from, from + piece, waited) {
+                    assert_eq!(asked.start, *known, "no byte twice, no gap");
+                    *known = asked.end;
+                }
+                end(&ahead, FILE, true);
+            }
+        }
+        assert!(waits <= 8, "{waits} of 256 reads waited");
+    }
+
+    #[test]
+    fn readers_of_a_file_are_bounded_and_those_who_read_here_and_there_displace_the_oldest() {
+        let ahead = Ahead::default();
+        for i in 0..1000 {
+            assert_eq!(read(&ahead, FILE, 2 * i + 1, 2 * i + 2, true), None);
+        }
+        assert_eq!(ahead.watched.borrow()[&FILE.ino].readers.len(), READERS_MAX);
+        assert!(read(&ahead, FILE, 2000, 2001, true).is_some(), "the latest goes on");
+        assert_eq!(read(&ahead, FILE, 2, 3, true), None, "the first is forgotten");
+        let again = Handle { generation: 2, ..FILE };
+        assert_eq!(read(&ahead, again, 7, 8, true), None);
+        assert_eq!(ahead.watched.borrow()[&FILE.ino].readers.len(), 1);
     }
 
     #[test]
@@ -219,7 +309,7 @@ mod tests {
                 assert_eq!(asked.start, read_ahead.max(at + MIB / 4), "no byte twice, no gap");
                 read_ahead = asked.end;
                 windows.push(asked.end - (at + MIB / 4));
-                ahead.end(FILE, true);
+                end(&ahead, FILE, true);
             }
             at += MIB / 4;
         }
@@ -246,7 +336,7 @@ mod tests {
         let ahead = Ahead::default();
         assert!(read(&ahead, FILE, 0, MIB, true).is_some());
         assert_eq!(read(&ahead, FILE, MIB, 2 * MIB, true), None, "one at a time");
-        ahead.end(FILE, false);
+        end(&ahead, FILE, false);
         assert!(ahead.watched.borrow().is_empty());
         assert_eq!(ahead.running.get(), 0);
     }
@@ -260,8 +350,9 @@ mod tests {
         });
         assert_eq!(begun.count(), RUNNING_MAX);
         assert_eq!(ahead.watched.borrow().len(), WATCHED_MAX);
+        // They are watched no more, and end all the same.
         for ino in 0..RUNNING_MAX as u64 {
-            ahead.end(Handle { ino, generation: 1 }, true);
+            ahead.end(Handle { ino, generation: 1 }, ino + 1, true);
         }
         assert_eq!(ahead.running.get(), 0);
         assert!(read(&ahead, Handle { ino: 999, generation: 1 }, MIB, 2 * MIB, true).is_some());

@@ -1,6 +1,7 @@
 //! Writing: whole blocks with known checksums go to the cache (ADR 5), then the map is changed.
 //! Blocks that a record names are never rewritten; those that none names yet are.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -43,6 +44,24 @@ pub(super) struct Written {
     /// Blocks that a map names already have new content: their checksums there are out of date.
     in_place: bool,
 }
+
+/// New content of some blocks of a chunk, and where it goes, before the cache has it.
+pub(super) struct Draft {
+    index: u64,
+    old: Chunk,
+    /// The blocks of the chunk, as they will be.
+    slots: Vec<Option<Slot>>,
+    /// The same for the map.
+    chunk: Chunk,
+    reserved: Vec<Run>,
+    in_place: bool,
+    spans: Vec<Span>,
+    /// Bytes that the file has at least, with this.
+    end: u64,
+}
+
+/// What goes into stripes: parts, each with where it begins there.
+type ByStripe = Vec<(u64, Vec<(u32, Pieces)>)>;
 
 /// What is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +238,7 @@ impl FileServer {
 
     /// Puts blocks of the chunk `old` into the cache, which are in order; the file has the bytes of the
     /// chunk before `to` then. The caller holds the chunk.
-    pub(super) async fn write_spans(
+    async fn write_spans(
         &self,
         (file, index): (Handle, u64),
         old: Chunk,
@@ -227,6 +246,21 @@ impl FileServer {
         to: usize,
         purpose: Purpose,
     ) -> Result<Written, Error> {
+        let draft = self.draft(index, old, spans, to, purpose).await?;
+        let filled = self.fill(self.parts(&draft)).await;
+        self.conclude(file, draft, filled).await
+    }
+
+    /// Reserves blocks for `spans` of the chunk `old`, as [`write_spans`](Self::write_spans) does, and
+    /// says where everything goes.
+    pub(super) async fn draft(
+        &self,
+        index: u64,
+        old: Chunk,
+        spans: Vec<Span>,
+        to: usize,
+        purpose: Purpose,
+    ) -> Result<Draft, Error> {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.sealed);
@@ -251,17 +285,65 @@ impl FileServer {
             }
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
-        let written = match self.fill(&chunk, &spans).await {
-            Ok(written) => written,
+        let end = index * u64::from(self.geometry.stripe_size) + to as u64;
+        Ok(Draft { index, old, slots, chunk, reserved, in_place, spans, end })
+    }
+
+    /// What came of a draft, once the cache has it or does not.
+    async fn conclude(
+        &self,
+        file: Handle,
+        draft: Draft,
+        filled: Result<Vec<Unsynced>, Error>,
+    ) -> Result<Written, Error> {
+        let Draft { index, old, slots, chunk, reserved, in_place, spans, end } = draft;
+        match filled {
+            Ok(written) => {
+                let update = ChunkUpdate { index, chunk, written };
+                Ok(Written { update, reserved, end, in_place })
+            }
             Err(error) => {
                 self.give_back(reserved).await;
                 self.learn_content(file, index, (&old, &slots), &spans).await;
-                return Err(error);
+                Err(error)
             }
-        };
-        let end = index * u64::from(self.geometry.stripe_size) + to as u64;
-        let update = ChunkUpdate { index, chunk, written };
-        Ok(Written { update, reserved, end, in_place })
+        }
+    }
+
+    /// Puts drafts of several chunks into the cache together: chunks may share a stripe, which is asked
+    /// once. The caller holds the chunks.
+    pub(super) async fn write_together(
+        &self,
+        file: Handle,
+        drafts: Vec<Result<Draft, Error>>,
+    ) -> Vec<Result<Written, Error>> {
+        let mut together: BTreeMap<u64, Vec<(u32, Pieces)>> = BTreeMap::new();
+        let mut touched: Vec<Vec<u64>> = Vec::with_capacity(drafts.len());
+        for draft in &drafts {
+            let parts = draft.as_ref().map_or_else(|_| Vec::new(), |draft| self.parts(draft));
+            touched.push(parts.iter().map(|&(stripe, _)| stripe).collect());
+            for (stripe, parts) in parts {
+                together.entry(stripe).or_default().extend(parts);
+            }
+        }
+        let writes = together.into_iter().map(|(stripe, parts)| {
+            let writing = self.put(stripe, parts);
+            async move { (stripe, writing.await) }
+        });
+        // All of them run to their ends: after a failure nothing may be on its way any more.
+        let lives: BTreeMap<_, _> = join_all(writes).await.into_iter().collect();
+        let unsynced = |stripe: u64| Ok(Unsynced { stripe, life: lives[&stripe]? });
+        let mut written = Vec::with_capacity(drafts.len());
+        for (draft, stripes) in drafts.into_iter().zip(touched) {
+            written.push(match draft {
+                Ok(draft) => {
+                    let filled = stripes.into_iter().map(unsynced).collect();
+                    self.conclude(file, draft, filled).await
+                }
+                Err(error) => Err(error),
+            });
+        }
+        written
     }
 
     /// After a write that failed half-way: blocks that it rewrote in place may be old or new. The map
@@ -321,13 +403,12 @@ impl FileServer {
         Ok(Pieces::join([Pieces::new(before), data, Pieces::new(after)]))
     }
 
-    /// Puts `spans` of a chunk into the cache, by one request for each stripe. Returns what has to be
-    /// synced.
-    async fn fill(&self, chunk: &Chunk, spans: &[Span]) -> Result<Vec<Unsynced>, Error> {
-        let mut by_stripe: Vec<(u64, Vec<(u32, Pieces)>)> = Vec::with_capacity(1);
-        for span in spans {
+    /// What a draft puts into each stripe.
+    fn parts(&self, draft: &Draft) -> ByStripe {
+        let mut by_stripe: ByStripe = Vec::with_capacity(1);
+        for span in &draft.spans {
             let blocks = span.blocks();
-            for run in &chunk.runs {
+            for run in &draft.chunk.runs {
                 let start = usize::from(run.at);
                 let (lo, hi) = (blocks.start.max(start), blocks.end.min(run.end() as usize));
                 if lo >= hi {
@@ -341,6 +422,11 @@ impl FileServer {
                 }
             }
         }
+        by_stripe
+    }
+
+    /// Puts parts into the cache, by one request for each stripe. Returns what has to be synced.
+    async fn fill(&self, by_stripe: ByStripe) -> Result<Vec<Unsynced>, Error> {
         let mut writes = by_stripe.into_iter().map(|(stripe, parts)| {
             let writing = self.put(stripe, parts);
             async move { Ok(Unsynced { stripe, life: writing.await? }) }

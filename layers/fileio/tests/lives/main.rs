@@ -4,6 +4,7 @@
 mod ahead;
 mod cluster;
 mod groups;
+mod ranks;
 mod replies;
 
 use std::cell::{Cell, RefCell};

@@ -20,7 +20,8 @@ use crate::protocol::{
 };
 use crate::store::{Batch, Position, StoreError};
 
-/// Bytes that the chunks of one record may take, at most: well below the store's limit.
+/// Bytes that the chunks of one record may take, at most, and half of what the store takes: small stripes
+/// have short records.
 const RECORD_BYTES: usize = 20 << 10;
 /// Bytes that one block of a chunk takes in a record, at most: a run of its own, taken and freed.
 const RECORD_BYTES_PER_BLOCK: usize = 48;
@@ -458,7 +459,8 @@ impl MetaServer {
 
     fn chunks_per_record(&self) -> usize {
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
-        (RECORD_BYTES / (RECORD_BYTES_PER_BLOCK * blocks)).max(1)
+        let room = RECORD_BYTES.min(self.store.batch_bytes_max() / 2);
+        (room / (RECORD_BYTES_PER_BLOCK * blocks)).max(1)
     }
 
     /// Inodes that are gone and not trimmed yet.

@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use meta::protocol::{BlockRun, Chunk};
 use runtime::protocol::Undelivered;
 
-use super::{FileServer, Group, Piece};
+use super::{FileServer, Group, Piece, TOGETHER_MAX};
 use crate::protocol::Error;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
@@ -91,13 +91,20 @@ impl<'a> Wanted<'a> {
         checksums
     }
 
-    /// All blocks from the first to the last, if they are of one run.
+    /// All blocks from the first to the last, if runs have all of them.
     fn hull(&self) -> Option<Range<u32>> {
         let (first, last) = (self.extents.first()?, self.extents.last()?);
         let block = BLOCK as u32;
         let hull =
             first.offset / block * block..(last.offset + last.length).next_multiple_of(block);
-        (self.runs.len() == 1).then_some(hull)
+        let mut known = hull.start;
+        for &(start, run) in &self.runs {
+            if start > known {
+                return None;
+            }
+            known = known.max(start + run.count() * block);
+        }
+        (known >= hull.end).then_some(hull)
     }
 }
 
@@ -110,8 +117,14 @@ impl FileServer {
         mut each: impl FnMut(Part<'_>),
     ) -> Result<(), Error> {
         let mut coming = Vec::new();
-        for (group, chunk) in groups.iter().zip(chunks) {
-            for wanted in self.wanted(&group.sorted(), chunk, &mut each) {
+        for (lot, chunks) in groups.chunks(TOGETHER_MAX).zip(chunks.chunks(TOGETHER_MAX)) {
+            let mut stripes = Vec::with_capacity(lot.len());
+            for (group, chunk) in lot.iter().zip(chunks) {
+                let runs = self.wanted(&group.sorted(), chunk, &mut each);
+                sort_by_stripe(chunk, runs, &mut stripes);
+            }
+            for (stripe, runs, raw) in stripes {
+                let wanted = Wanted::new(stripe, runs, raw);
                 match self.begin(&wanted) {
                     Source::Here(start, bytes) => {
                         let base = |extent: &Extent| (extent.offset - start) as usize;
@@ -131,16 +144,16 @@ impl FileServer {
         Ok(())
     }
 
-    /// What `pieces` want of each stripe; holes are handed on.
-    fn wanted<'a>(
+    /// What `pieces` want of each run of `chunk`: its stripe, where it begins there, and what of it. Holes
+    /// are handed on.
+    fn wanted(
         &self,
         pieces: &[Piece],
-        chunk: &'a Chunk,
+        chunk: &Chunk,
         each: &mut impl FnMut(Part<'_>),
-    ) -> Vec<Wanted<'a>> {
+    ) -> Vec<(u64, u32, Vec<Raw>)> {
         let first_byte = |run: &BlockRun| usize::from(run.at) * BLOCK;
         let last_byte = |run: &BlockRun| run.end() as usize * BLOCK;
-        // Of each run: its stripe, where it begins there, and what is wanted of it.
         let places = chunk.runs.iter().map(|run| self.geometry.block(run.start));
         let mut runs: Vec<(u64, u32, Vec<Raw>)> =
             places.map(|(stripe, start)| (stripe, start, Vec::new())).collect();
@@ -169,7 +182,7 @@ impl FileServer {
             }
             hole(at, piece.end());
         }
-        by_stripe(chunk, runs)
+        runs
     }
 
     /// Takes what is on this thread, with all that lies between; asks for the parts otherwise.
@@ -192,14 +205,17 @@ impl FileServer {
 /// A stripe, runs in it with where they begin there, and what is wanted of them.
 type OfStripe<'a> = (u64, Vec<(u32, &'a BlockRun)>, Vec<Raw>);
 
-/// What is wanted of the runs of `chunk`, stripe by stripe.
-fn by_stripe(chunk: &Chunk, runs: Vec<(u64, u32, Vec<Raw>)>) -> Vec<Wanted<'_>> {
-    let mut stripes: Vec<OfStripe<'_>> = Vec::with_capacity(1);
-    for (run, (stripe, start, raw)) in chunk.runs.iter().zip(runs) {
+/// Adds what is `wanted` of the runs of `chunk` to what is wanted of each stripe.
+fn sort_by_stripe<'a>(
+    chunk: &'a Chunk,
+    wanted: Vec<(u64, u32, Vec<Raw>)>,
+    stripes: &mut Vec<OfStripe<'a>>,
+) {
+    for (run, (stripe, start, raw)) in chunk.runs.iter().zip(wanted) {
         if raw.is_empty() {
             continue;
         }
-        match stripes.iter_mut().find(|(known, ..)| *known == stripe) {
+        match stripes.iter_mut().rfind(|(known, ..)| *known == stripe) {
             Some((_, runs, all)) => {
                 runs.push((start, run));
                 all.extend(raw);
@@ -207,7 +223,6 @@ fn by_stripe(chunk: &Chunk, runs: Vec<(u64, u32, Vec<Raw>)>) -> Vec<Wanted<'_>> 
             None => stripes.push((stripe, vec![(start, run)], raw)),
         }
     }
-    stripes.into_iter().map(|(stripe, runs, raw)| Wanted::new(stripe, runs, raw)).collect()
 }
 
 /// Hands on each place of `wanted`; `find` tells in which bytes, and where in them, an extent begins.

@@ -1,6 +1,6 @@
 //! Lists of regions: split here, where it is known which chunks and blocks they lie in. All that a
-//! request has of one chunk is done at once: one look at the map, one request to the cache for each
-//! stripe, one checksum for each block.
+//! request has of one chunk is done at once: one look at the map, one checksum for each block. Of a stripe the
+//! cache is asked once for some chunks together.
 
 mod gather;
 mod read;
@@ -16,6 +16,10 @@ use crate::regions::{REGIONS_MAX, Walk};
 
 /// Chunks that one request holds at a time: it goes on to the next ones when it is done with these.
 const CHUNKS_MAX: usize = 256;
+
+/// Chunks whose parts of one stripe are asked for, or go to the cache, together: ranks that each have a
+/// part of each chunk fill stripes with parts of several.
+const TOGETHER_MAX: usize = 16;
 
 /// A part of a region that lies in one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

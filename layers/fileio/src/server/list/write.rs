@@ -9,9 +9,9 @@ use meta::protocol::Chunk;
 use runtime::protocol::Undelivered;
 
 use super::super::FileServer;
-use super::super::write::{Purpose, Span, Written};
+use super::super::write::{Draft, Purpose, Span, Written};
 use super::gather::Part;
-use super::{CHUNKS_MAX, Group, Piece, split, window};
+use super::{CHUNKS_MAX, Group, Piece, TOGETHER_MAX, split, window};
 use crate::pieces::Pieces;
 use crate::protocol::{Attributes, Error, Handle, Verified, WriteList};
 use crate::rules;
@@ -86,24 +86,32 @@ impl FileServer {
             held.push(self.chunks.exclusive((file.ino, group.index)).await);
         }
         let chunks = self.maps(file, groups).await?;
-        let parts = groups
-            .iter()
-            .zip(chunks)
-            .map(|(group, old)| self.write_group(file, group, old, &request.data));
-        let parts = join_all(parts).await;
+        let mut chunks = chunks.into_iter();
+        let lots = groups.chunks(TOGETHER_MAX).map(|lot| {
+            let old = chunks.by_ref().take(lot.len()).collect();
+            self.write_lot(file, lot, old, &request.data)
+        });
+        let parts = join_all(lots).await.into_iter().flatten().collect();
         self.install(&request.who, before, parts).await
     }
 
-    async fn write_group(
+    /// Writes what `lot` has of the chunks `old`.
+    async fn write_lot(
         &self,
         file: Handle,
-        group: &Group,
-        old: Chunk,
+        lot: &[Group],
+        old: Vec<Chunk>,
         data: &Bytes,
-    ) -> Result<Written, Error> {
+    ) -> Vec<Result<Written, Error>> {
+        let drafts = lot.iter().zip(old).map(|(group, old)| self.draft_group(group, old, data));
+        let drafts = join_all(drafts).await;
+        self.write_together(file, drafts).await
+    }
+
+    async fn draft_group(&self, group: &Group, old: Chunk, data: &Bytes) -> Result<Draft, Error> {
         let spans = self.spans(group, &old, data).await?;
         let to = group.pieces.iter().map(Piece::end).max().unwrap_or(0);
-        self.write_spans((file, group.index), old, spans, to, Purpose::Data).await
+        self.draft(group.index, old, spans, to, Purpose::Data).await
     }
 
     /// The blocks that `group` touches, with all of their new content. What lies in one piece is not copied.

@@ -1,0 +1,123 @@
+//! What a program could tell of its ranks when it opens a file (which one this is, and of how many), and
+//! what that would be worth: the file as it is written and read without, beside the best that any hint
+//! could bring, in virtual time (ADR 39).
+
+use std::time::Duration;
+
+use fileio::protocol::{Credentials, ReadList, Regions, WriteList};
+use futures::future::join_all;
+use runtime::NodeId;
+use runtime::seed::Rng;
+
+use crate::cluster::{BLOCK, Cluster};
+
+const RANKS: u64 = 8;
+/// Blocks of the file: 3 MiB.
+const BLOCKS: u64 = 768;
+
+/// Which pieces are under way at the same time: one of each rank.
+type Turns = Vec<Vec<u64>>;
+
+/// Each rank has every eighth piece. Who is first is another one in each turn.
+fn strided(pieces: u64) -> Turns {
+    let mut rng = Rng::new(39);
+    let turn = |turn: u64| {
+        let mut pieces: Vec<u64> = (0..RANKS).map(|rank| turn * RANKS + rank).collect();
+        (1..pieces.len()).for_each(|last| pieces.swap(last, rng.index(last + 1)));
+        pieces
+    };
+    (0..pieces / RANKS).map(turn).collect()
+}
+
+/// Each rank has a part of its own.
+fn parts(pieces: u64) -> Turns {
+    let turns = pieces / RANKS;
+    (0..turns).map(|turn| (0..RANKS).map(|rank| rank * turns + turn).collect()).collect()
+}
+
+/// One program has all, with as many pieces under way.
+fn in_sequence(pieces: u64) -> Turns {
+    (0..pieces / RANKS).map(|turn| (turn * RANKS..(turn + 1) * RANKS).collect()).collect()
+}
+
+/// How long it takes to write a file by pieces of so many blocks and to make it durable, and to read it
+/// again when nothing is cached.
+fn times(piece: u64, written: &Turns, read: &Turns) -> [Duration; 2] {
+    let cluster = Cluster::new(90);
+    let world = cluster.world.clone();
+    let content = |number: u64| (number * piece + 1..=(number + 1) * piece).collect::<Vec<u64>>();
+    world.run(async {
+        let file = cluster.create(NodeId::fs(1)).await;
+        let start = cluster.world.now();
+        for turn in written {
+            let write =
+                async |&number: &u64| cluster.write(file, number * piece, &content(number)).await;
+            join_all(turn.iter().map(write)).await;
+        }
+        cluster.commit(file).await;
+        let took_to_write = cluster.world.now().saturating_sub(start);
+        cluster.power_cut().await;
+        let start = cluster.world.now();
+        for turn in read {
+            let read = async |&number: &u64| {
+                assert_eq!(cluster.read(file, number * piece, piece).await, content(number));
+            };
+            join_all(turn.iter().map(read)).await;
+        }
+        [took_to_write, cluster.world.now().saturating_sub(start)]
+    })
+}
+
+#[test]
+fn ranks_that_share_a_file_are_nearly_as_fast_as_one_program_and_need_not_say_who_they_are() {
+    println!("blocks | written, read | to write | to read");
+    for piece in [1, 3, 4, 16] {
+        let pieces = BLOCKS / piece;
+        let (strided, parts, whole) = (strided(pieces), parts(pieces), in_sequence(pieces));
+        let row = |name: &str, written: &Turns, read: &Turns| {
+            let took = times(piece, written, read);
+            println!("{piece} | {name} | {:?} | {:?}", took[0], took[1]);
+            took
+        };
+        let best = row("in sequence, in sequence", &whole, &whole);
+        let shared = [
+            // What a hint could mend: how they read,
+            row("in sequence, strided", &whole, &strided),
+            // where it was placed,
+            row("strided, in sequence", &strided, &whole),
+            // and both.
+            row("strided, strided", &strided, &strided),
+            row("parts, parts", &parts, &parts),
+        ];
+        for [to_write, to_read] in shared {
+            assert!(10 * to_write <= 11 * best[0], "{to_write:?} and {:?} to write", best[0]);
+            assert!(10 * to_read <= 12 * best[1], "{to_read:?} and {:?} to read", best[1]);
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_a_part_of_each_chunk_asks_each_stripe_once() {
+    const CHUNK: u64 = 4 * BLOCK;
+    const CHUNKS: u64 = 64;
+    let cluster = Cluster::new(91);
+    let world = cluster.world.clone();
+    world.run(async {
+        let file = cluster.create(NodeId::fs(1)).await;
+        // A block of each chunk: what is written of four chunks fits one stripe.
+        let regions = Regions::strided(2 * BLOCK, BLOCK, CHUNKS, CHUNK).expect("a vector");
+        let content: Vec<u8> = (0..CHUNKS * BLOCK).map(|i| (i / 7) as u8).collect();
+        let (who, skip, data) = (Credentials::root(), 0, content.clone().into());
+        let write = WriteList { who, file, regions: regions.clone(), skip, data, durable: false };
+        let before = cluster.world.counters().messages;
+        cluster.ask(write).await;
+        let written = cluster.world.counters().messages;
+        let (who, length) = (Credentials::root(), content.len() as u32);
+        let read = cluster.ask(ReadList { who, file, regions, skip, length }).await;
+        let messages = [written - before, cluster.world.counters().messages - written];
+        assert_eq!(read.data.concat(), content);
+        println!("{CHUNKS} chunks: {messages:?} messages to write and to read");
+        // One of the list itself, one for each stripe at another node; some is for the log and the flushers.
+        assert!(messages.iter().all(|&count| count <= CHUNKS / 2), "{messages:?}");
+    });
+}
