@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
 use fileio::stack::{StackError, node};
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
+use meta::memory::Memory;
 use meta::store::StoreError;
 use meta::{MetaServer, NodeAudit};
 use runtime::protocol::Undelivered;
@@ -75,6 +77,8 @@ pub(super) struct Cluster {
     world: World,
     geometry: Geometry,
     cache_bytes: usize,
+    /// Of the metadata of all nodes: little, so that what can leave memory does.
+    memory: Arc<Memory>,
     epoch: Cell<u64>,
     /// The metadata of the nodes that are mounted, to check it.
     mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
@@ -107,6 +111,7 @@ impl Cluster {
             world,
             geometry,
             cache_bytes,
+            memory: Memory::beside_cache(cache_bytes),
             epoch: Cell::new(1),
             served: Cell::new(0),
             mounted: Rc::default(),
@@ -246,9 +251,9 @@ impl Cluster {
             return Ok(());
         }
         let mounting = nodes().map(|node| {
-            let mounted = self.mounted.clone();
+            let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
             self.on(node, move |context| async move {
-                let meta = node::serve_metadata(context, geometry).await?;
+                let meta = node::serve_metadata(context, geometry, memory).await?;
                 mounted.borrow_mut().insert(node, meta);
                 Ok(())
             })
@@ -278,12 +283,12 @@ impl Cluster {
         })
         .await?;
         if phases == Phases::All {
-            let mounted = self.mounted.clone();
+            let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
             self.on_fs_nodes(move |context| {
-                let mounted = mounted.clone();
+                let (mounted, memory) = (mounted.clone(), memory.clone());
                 async move {
                     let node = context.node();
-                    let meta = node::serve_metadata(context, geometry).await?;
+                    let meta = node::serve_metadata(context, geometry, memory).await?;
                     mounted.borrow_mut().insert(node, meta);
                     Ok(())
                 }
