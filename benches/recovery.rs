@@ -32,7 +32,7 @@ const PARTS: u64 = 10;
 /// Directories of the second volume.
 const DIRECTORIES: u64 = 1000;
 const DISK_BYTES: u64 = 4 << 30;
-/// Stripes in memory; metadata pages have 2 MiB per node besides.
+/// Stripes in memory; metadata may take half as much again.
 const CACHE_BYTES: usize = 128 << 20;
 
 /// Bytes of memory: resident now, and the most since [`Memory::reset`].

@@ -1,6 +1,7 @@
 //! The file information cache of one node (thesis section 2.5.2): the inodes in use, with what of
 //! them is not in the store yet, and the chunks round the last accesses.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -45,13 +46,30 @@ pub(crate) struct Active {
     /// A commit that has not ended has recorded chunks past the end that the store knows, and the intent
     /// to free them.
     pub(crate) is_past_end: bool,
+    /// Somebody wanted it since it was last looked at whether it is in use.
+    pub(crate) used: Cell<bool>,
     recent: BTreeMap<u64, Chunk>,
+    /// Bytes of these.
+    recent_bytes: usize,
+}
+
+/// Bytes of an inode in use, with its slot in the table and its allocation.
+const ACTIVE_BYTES: usize = size_of::<Active>() + 48;
+/// Bytes of a chunk besides its runs and checksums, with its slot in its table.
+const CHUNK_BYTES: usize = 96;
+/// Bytes of a change of a chunk that no record names yet: the chunk, and lists of a few runs.
+const UNCOMMITTED_BYTES: usize = 640;
+
+/// Bytes that a chunk takes in memory.
+fn chunk_bytes(chunk: &Chunk) -> usize {
+    let runs = chunk.runs.iter().map(|run| size_of_val(run) + size_of_val(&run.checksums[..]) + 16);
+    CHUNK_BYTES + runs.sum::<usize>()
 }
 
 impl Active {
     /// An inode as the store has it.
-    pub(crate) fn new(stored: Inode) -> Self {
-        Self {
+    pub(crate) fn new(stored: Inode) -> Box<Self> {
+        Box::new(Self {
             inode: stored.clone(),
             stored,
             is_being_committed: false,
@@ -61,8 +79,16 @@ impl Active {
             dirty_since: None,
             lost: false,
             is_past_end: false,
+            used: Cell::new(false),
             recent: BTreeMap::new(),
-        }
+            recent_bytes: 0,
+        })
+    }
+
+    /// Bytes that it takes in memory, with all that is known of its chunks.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let targets = self.inode.target.capacity() + self.stored.target.capacity();
+        ACTIVE_BYTES + targets + self.recent_bytes + self.uncommitted() * UNCOMMITTED_BYTES
     }
 
     /// The store has all of it.
@@ -99,12 +125,16 @@ impl Active {
 
     /// Remembers a chunk of the store, until [`forget_recent`](Self::forget_recent).
     pub(crate) fn remember(&mut self, index: u64, chunk: Chunk) {
-        self.recent.insert(index, chunk);
+        self.recent_bytes += chunk_bytes(&chunk);
+        if let Some(before) = self.recent.insert(index, chunk) {
+            self.recent_bytes -= chunk_bytes(&before);
+        }
     }
 
     /// Forgets the chunks that the store has too.
     pub(crate) fn forget_recent(&mut self) {
         self.recent.clear();
+        self.recent_bytes = 0;
     }
 
     /// Replaces a chunk whose present state is `old`; returns blocks that can be given back at
@@ -166,7 +196,8 @@ impl Active {
             let gone = changes.split_off(&first);
             taken.extend(gone.into_values().flat_map(|change| change.taken));
         }
-        self.recent.split_off(&first);
+        let gone = self.recent.split_off(&first);
+        self.recent_bytes -= gone.values().map(chunk_bytes).sum::<usize>();
         taken
     }
 }

@@ -14,7 +14,7 @@ use crate::attributes::Attributes;
 use crate::protocol::Chunk;
 
 /// The inodes in use of one node, by their numbers.
-pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Active>>>;
+pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<Active>>>>;
 
 /// What the metadata server of this node has at hand. Lent by it
 /// ([`Context::lent`](runtime::Context::lent)).
@@ -42,7 +42,11 @@ impl FileInformation {
     ) -> Option<T> {
         let inodes = self.inodes.borrow();
         let active = inodes.get(&ino)?;
-        if active.inode.attributes.generation == generation { look(Known(active)) } else { None }
+        if active.inode.attributes.generation != generation {
+            return None;
+        }
+        active.used.set(true);
+        look(Known(active))
     }
 
     /// The attributes of an inode that is at hand.

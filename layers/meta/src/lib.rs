@@ -10,6 +10,7 @@
 //!   at all of them, once each ([`Execute`](protocol::Execute), ADR 7). The volume may be shown to
 //!   clients when all nodes have answered [`FinishIntents`](protocol::FinishIntents). A node that
 //!   comes back while others lived on is told what it forgot before it answers (ADR 13).
+//! - What a process keeps in memory of its nodes is bounded by one budget ([`memory`], ADR 41).
 //! - Nodes do not wait for one another, except for that, and for space when one has run dry.
 //!
 //! # Asks below
@@ -29,6 +30,7 @@
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `active.rs` | inodes in use, with what of them is not in the store yet |
 //! | `information.rs` | what the file layer of the same node may look at without a message |
+//! | `memory.rs` | the memory that the nodes of a process share |
 //! | `chunks.rs` | arithmetic on the blocks of a chunk |
 //! | `keys.rs` | keys of the store |
 //! | `store/` | one node's store: redo log, copy-on-write tree, space, roots |
@@ -41,6 +43,7 @@ pub mod client;
 pub mod hash;
 mod information;
 pub mod keys;
+pub mod memory;
 pub mod promises;
 pub mod protocol;
 mod server;

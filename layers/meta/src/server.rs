@@ -7,6 +7,7 @@ mod effects;
 mod files;
 mod hand_over;
 mod holds;
+mod in_use;
 mod inodes;
 mod intents;
 mod leaning;
@@ -18,6 +19,7 @@ mod xattrs;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::Stripes;
@@ -35,15 +37,14 @@ use self::allocate::Space;
 use self::directories::Directories;
 pub use self::hand_over::HandedMeta;
 use self::holds::Holds;
+use self::in_use::Pins;
 use self::intents::Intents;
 use self::replies::Replies;
 use self::verifiers::Verifiers;
 use crate::information::{FileInformation, Inodes};
+use crate::memory::{Memory, Share};
 use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
 use crate::store::{Batch, Position, Store, StoreError};
-
-/// Inodes kept in memory though the store has them too, at most.
-const CLEAN_INODES_MAX: usize = 16_384;
 
 /// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of
 /// content in chunks of 64 KiB, in about 1 MB.
@@ -62,6 +63,12 @@ pub struct MetaServer {
     stripes: Rc<dyn Stripes>,
     store: Rc<Store>,
     inodes: Inodes,
+    /// Those that somebody works on.
+    pins: Pins,
+    /// The inode with which the search for one to let go goes on.
+    hand: Cell<u64>,
+    /// The part of the memory that this node has.
+    share: Rc<Share>,
     /// Chunks remembered since all were forgotten.
     remembered: Cell<usize>,
     /// Those of them with changes that no record names.
@@ -144,9 +151,17 @@ impl MetaServer {
     /// ([`FinishIntents`](crate::protocol::FinishIntents), then
     /// [`EndRecovery`](crate::protocol::EndRecovery)), or when it comes back to them
     /// ([`Rejoin`](crate::protocol::Rejoin)); until then it answers what is needed for that.
-    pub async fn mount(context: Context, stripes: Rc<dyn Stripes>) -> Result<Rc<Self>, StoreError> {
+    ///
+    /// It shares `memory` with the other nodes of its process.
+    pub async fn mount(
+        context: Context,
+        stripes: Rc<dyn Stripes>,
+        memory: Arc<Memory>,
+    ) -> Result<Rc<Self>, StoreError> {
         let node = index(&context);
-        let store = Store::mount(context.clone(), stripes.clone(), node).await?;
+        let share = Share::new(memory);
+        let store =
+            Store::mount_within(context.clone(), stripes.clone(), node, share.clone()).await?;
         let count = store.get(&crate::keys::inode_count()).await?;
         let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
         let verifiers = Verifiers::new(context.clone());
@@ -157,6 +172,9 @@ impl MetaServer {
             stripes,
             store,
             inodes: Inodes::default(),
+            pins: Pins::default(),
+            hand: Cell::default(),
+            share,
             remembered: Cell::default(),
             dirty: RefCell::default(),
             dead: RefCell::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
-use fileio::stack::{StackError, node};
+use fileio::stack::{Memory, StackError, node};
 use futures::future::try_join_all;
 use machine_emu::jmachine::{Machine, Profile, Topology, TopologyError};
 use machine_emu::mesh::Policy;
@@ -14,6 +14,9 @@ use machine_emu::{LinkError, MeshSetup, Shape, World};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
 
 use crate::Rig;
+
+/// Memory of the metadata of each node: the figures are not about it, so it is never short.
+const METADATA_BYTES: usize = 8 << 20;
 
 /// Bytes of a stripe, the thesis'.
 pub(crate) const STRIPE: u32 = 64 << 10;
@@ -152,7 +155,8 @@ impl Bench {
         self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
         self.serve_caches();
         self.on_fs_nodes(move |context| async move {
-            node::serve_metadata(context, geometry).await.map(|_| ())
+            let memory = Memory::new(METADATA_BYTES);
+            node::serve_metadata(context, geometry, memory).await.map(|_| ())
         })
         .await?;
         self.on_fs_nodes(node::finish_intents).await?;

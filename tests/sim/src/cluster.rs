@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::{BlockClient, Geometry, Stripes};
@@ -12,6 +13,7 @@ use cache::CacheClient;
 use fileio::stack::{self, Handed, StackError, node};
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
+use meta::memory::Memory;
 use meta::store::StoreError;
 use meta::{MetaServer, NodeAudit};
 use runtime::protocol::Undelivered;
@@ -79,6 +81,8 @@ pub(super) struct Cluster {
     world: World,
     geometry: Geometry,
     cache_bytes: usize,
+    /// Of the metadata of all nodes: little, so that what can leave memory does.
+    memory: Arc<Memory>,
     epoch: Cell<u64>,
     /// The metadata of the nodes that are mounted, to check it.
     mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
@@ -111,6 +115,7 @@ impl Cluster {
             world,
             geometry,
             cache_bytes,
+            memory: Memory::beside_cache(cache_bytes),
             epoch: Cell::new(1),
             served: Cell::new(0),
             mounted: Rc::default(),
@@ -273,14 +278,14 @@ impl Cluster {
             self.world.tell_epoch(other, epoch);
         }
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
-        let mounted = self.mounted.clone();
+        let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
         self.on(node, move |context| async move {
             node::serve_cache(&context, geometry, cache_bytes);
             stack::resume_cache(&context, &handed);
             if phases == Phases::Stripes {
                 return Ok(());
             }
-            let meta = node::serve_metadata(context.clone(), geometry).await?;
+            let meta = node::serve_metadata(context.clone(), geometry, memory).await?;
             stack::resume_metadata(&context, &handed);
             mounted.borrow_mut().insert(node, meta);
             while let Err(error) = node::rejoin(context.clone()).await {
@@ -309,9 +314,9 @@ impl Cluster {
             return Ok(());
         }
         let mounting = nodes().map(|node| {
-            let mounted = self.mounted.clone();
+            let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
             self.on(node, move |context| async move {
-                let meta = node::serve_metadata(context, geometry).await?;
+                let meta = node::serve_metadata(context, geometry, memory).await?;
                 mounted.borrow_mut().insert(node, meta);
                 Ok(())
             })
@@ -341,12 +346,12 @@ impl Cluster {
         })
         .await?;
         if phases == Phases::All {
-            let mounted = self.mounted.clone();
+            let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
             self.on_fs_nodes(move |context| {
-                let mounted = mounted.clone();
+                let (mounted, memory) = (mounted.clone(), memory.clone());
                 async move {
                     let node = context.node();
-                    let meta = node::serve_metadata(context, geometry).await?;
+                    let meta = node::serve_metadata(context, geometry, memory).await?;
                     mounted.borrow_mut().insert(node, meta);
                     Ok(())
                 }

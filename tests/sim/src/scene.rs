@@ -229,6 +229,10 @@ impl Scene {
     where
         C: Call<Protocol = FileIo> + Clone + fmt::Debug,
     {
+        // What was under way when it went may have been done or not: what builds on it would be in doubt twice.
+        if self.powerless.get() {
+            return Err(Failure::PowerCut);
+        }
         tracing::debug!(now = ?self.cluster.world().now(), client, call = %Short(&call));
         let context = self.cluster.application(client);
         for _ in 0..TRIES_MAX {

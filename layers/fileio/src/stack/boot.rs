@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use blockio::Geometry;
 use futures::executor::block_on;
 use futures::future::join_all;
+use meta::memory::Memory;
 use runtime::embedded::{Embedded, VolumeDirectory};
 use runtime::{Context, Epoch, NodeId};
 
@@ -76,7 +77,8 @@ pub(super) fn conclude(machine: &Embedded, geometry: &Geometry) -> Result<(), St
     on_each(machine, fs_nodes(geometry), node::conclude)
 }
 
-/// Brings up cache, metadata and files of each node.
+/// Brings up cache, metadata and files of each node. `cache_bytes` is for the stripes of all nodes
+/// together; metadata take half as much again.
 pub(super) fn boot_nodes(
     machine: &Embedded,
     geometry: &Geometry,
@@ -87,8 +89,10 @@ pub(super) fn boot_nodes(
         node::serve_cache(&context, shape, cache_bytes);
         Ok(())
     })?;
-    on_each(machine, fs_nodes(geometry), move |context| async move {
-        node::serve_metadata(context, shape).await.map(drop)
+    let memory = Memory::beside_cache(cache_bytes);
+    on_each(machine, fs_nodes(geometry), move |context| {
+        let mounted = node::serve_metadata(context, shape, memory.clone());
+        async move { mounted.await.map(drop) }
     })?;
     on_each(machine, fs_nodes(geometry), node::finish_intents)?;
     on_each(machine, fs_nodes(geometry), node::end_recovery)?;

@@ -31,6 +31,7 @@ pub use blockio::Geometry;
 pub use blockio::protocol::DiskStatus;
 pub use cache::protocol::CacheStatus;
 pub use meta::audit::{Flaw, Pending, Summary};
+pub use meta::memory::Memory;
 
 use crate::protocol::{Error, Settle};
 
@@ -63,7 +64,7 @@ pub struct FormatOptions {
 pub struct RunOptions {
     /// Threads that host nodes; 0 for one per core.
     pub threads: usize,
-    /// Bytes of cached stripes.
+    /// Bytes of cached stripes; metadata take half as much again, at most.
     pub cache_bytes: usize,
 }
 

@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use blockio::{BlockClient, Geometry, OpenError, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
+use meta::memory::Memory;
 use meta::protocol::{Conclude, EndRecovery, FinishIntents, Rejoin};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeKind};
@@ -146,13 +148,14 @@ pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
     context.serve::<cache::protocol::Cache>(server);
 }
 
-/// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes. Returns
-/// the server, for checks.
+/// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes. It shares
+/// `memory` with the other nodes of its process. Returns the server, for checks.
 pub async fn serve_metadata(
     context: Context,
     geometry: Geometry,
+    memory: Arc<Memory>,
 ) -> Result<Rc<MetaServer>, StackError> {
-    let mounted = MetaServer::mount(context.clone(), cached(&context, geometry)).await;
+    let mounted = MetaServer::mount(context.clone(), cached(&context, geometry), memory).await;
     let meta = mounted.map_err(|error| StackError::Metadata { node: context.node(), error })?;
     context.lend(meta.clone());
     context.serve::<meta::protocol::Meta>(meta.clone());

@@ -9,6 +9,7 @@ use fileio::protocol::{CallId, Error, FileIo};
 use fileio::stack::{Geometry, StackError, node};
 use futures::future::join_all;
 use machine_emu::World;
+use meta::memory::Memory;
 use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
 
@@ -74,7 +75,7 @@ impl Volume {
         self.on_all(move |context| {
             let mounted = self.mounted.clone();
             async move {
-                let meta = node::serve_metadata(context, geometry).await?;
+                let meta = node::serve_metadata(context, geometry, Memory::new(1 << 20)).await?;
                 mounted.borrow_mut().push(meta);
                 Ok(())
             }

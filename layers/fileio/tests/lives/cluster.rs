@@ -9,6 +9,7 @@ use bytes::Bytes;
 use fileio::protocol::*;
 use fileio::stack::{StackError, node};
 use machine_emu::{Shape, World};
+use meta::memory::Memory;
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 
@@ -96,7 +97,7 @@ impl Cluster {
     async fn serve_metadata(&self, node: NodeId) -> Result<(), StackError> {
         let geometry = self.geometry;
         self.on(node, move |context| async move {
-            node::serve_metadata(context, geometry).await.map(drop)
+            node::serve_metadata(context, geometry, Memory::new(1 << 20)).await.map(drop)
         })
         .await
     }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use blockio::protocol::{Error, Unsynced};
 use blockio::{Answer, Geometry, Life, Stripes};
@@ -11,6 +12,7 @@ use fileio::FileServer;
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use meta::MetaServer;
+use meta::memory::Memory;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -94,8 +96,17 @@ impl Stripes for MemoryStripes {
     }
 }
 
+/// Memory for the metadata of a small volume, never short.
+const METADATA_BYTES: usize = 16 << 20;
+
 /// A machine of `fs_nodes` nodes on one thread, with an empty volume.
+#[allow(dead_code, reason = "not every test takes what there is usually")]
 pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
+    machine_within(fs_nodes, stripes, Memory::new(METADATA_BYTES))
+}
+
+/// As [`machine`], with so much memory for metadata.
+pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<Memory>) -> Embedded {
     let machine = Embedded::start(Config {
         threads: 1,
         fs_nodes,
@@ -118,7 +129,8 @@ pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
         for node in 0..fs_nodes {
             let context: Context = context.beside(NodeId::fs(node));
             MetaServer::format(&context, &disk).await.expect("an empty volume");
-            let meta = MetaServer::mount(context.clone(), disk.clone()).await.expect("a volume");
+            let meta = MetaServer::mount(context.clone(), disk.clone(), memory.clone());
+            let meta = meta.await.expect("a volume");
             context.serve::<meta::protocol::Meta>(meta);
             fileio::stack::node::end_recovery(context.clone()).await.expect("nothing to recover");
             let files = FileServer::new(context.clone(), disk.clone());

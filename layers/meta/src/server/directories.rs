@@ -12,10 +12,11 @@ use runtime::{Context, NodeId};
 
 use super::MetaServer;
 use crate::attributes::{Kind, Time};
+use crate::memory::{Kind as Memory, Share};
 use crate::protocol::{
     Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Prior, Thaw,
 };
-use crate::store::Position;
+use crate::store::{Position, Store};
 
 /// Directories whose occupancy is kept, at most; for others all nodes are asked.
 const KNOWN_MAX: usize = 65_536;
@@ -69,7 +70,13 @@ struct State {
     is_tracked: bool,
     /// How many changes had ended when this was noted first.
     since: u64,
+    /// Somebody asked for it since it was last looked at whether it may be forgotten.
+    used: bool,
 }
+
+/// Bytes of what is known of one directory, with its slot in the table; and for each node in its lists.
+const STATE_BYTES: usize = size_of::<State>() * 3 / 2;
+const STATE_BYTES_PER_NODE: usize = 24;
 
 /// Changes of a directory's names that may not be durable.
 pub(super) struct Unsettled {
@@ -96,6 +103,15 @@ impl Default for Directories {
 }
 
 impl State {
+    fn memory_bytes(&self) -> usize {
+        STATE_BYTES + STATE_BYTES_PER_NODE * (self.nodes.len() + self.unsettled.len())
+    }
+
+    /// What nobody else knows: who is at work here, or what its names lean on.
+    fn is_needed(&self) -> bool {
+        self.is_changing() || self.frozen_by.is_some() || self.made != Position::default()
+    }
+
     fn is_changing(&self) -> bool {
         self.changing.iter().any(|(_, count)| *count > 0)
     }
@@ -207,10 +223,27 @@ impl Directories {
     fn with<T>(&self, ino: u64, look: impl FnOnce(&mut State) -> T) -> T {
         let mut states = self.states.borrow_mut();
         if states.len() >= KNOWN_MAX && !states.contains_key(&ino) {
-            states.retain(|_, state| state.is_changing() || state.frozen_by.is_some());
+            states.retain(|_, state| state.is_needed());
         }
         let since = self.ended.get();
-        look(states.entry(ino).or_insert_with(|| State { since, ..State::default() }))
+        let state = states.entry(ino).or_insert_with(|| State { since, ..State::default() });
+        state.used = true;
+        look(state)
+    }
+
+    /// Forgets, if memory is short, directories that nobody asked for of late: for these all nodes are
+    /// asked. Called now and then.
+    pub(super) fn let_go(&self, store: &Store, share: &Share) {
+        let mut states = self.states.borrow_mut();
+        let is_short = share.is_short();
+        states.retain(|_, state| {
+            if store.is_durable(state.made) {
+                state.made = Position::default();
+            }
+            let was_used = std::mem::replace(&mut state.used, false);
+            !is_short || was_used || state.is_needed()
+        });
+        share.set(Memory::Directories, states.values().map(State::memory_bytes).sum());
     }
 
     /// Where names of a directory have changed that may not be durable.

@@ -7,6 +7,7 @@ use runtime::protocol::Undelivered;
 use runtime::sync::KeyGuard;
 use runtime::wire::to_bytes;
 
+use super::in_use::Pinned;
 use super::inodes::apply;
 use super::{MetaServer, decode};
 use crate::attributes::{Attributes, Kind, Time};
@@ -41,7 +42,7 @@ pub(super) struct Held {
     /// What the names name now.
     found: BTreeMap<Vec<u8>, Option<Dentry>>,
     /// The inodes that are there.
-    present: BTreeSet<u64>,
+    present: BTreeMap<u64, Pinned>,
 }
 
 /// One inode after the effects: as clients see it, and as it is stored.
@@ -110,13 +111,14 @@ impl MetaServer {
             let value = self.store.get(&key).await?;
             found.insert(key, value.map(|value| decode(&value)).transpose()?);
         }
-        let mut present = BTreeSet::new();
+        let mut present = BTreeMap::new();
         for (ino, generation) in wanted {
+            let kept = self.keep(ino);
             match self.load(ino, generation).await {
                 Err(Error::Stale {}) => {}
                 loaded => {
                     loaded?;
-                    present.insert(ino);
+                    present.insert(ino, kept);
                 }
             }
         }
@@ -180,14 +182,14 @@ impl MetaServer {
         held: &Held,
         change: impl FnOnce(&mut After) -> Result<bool, Error>,
     ) -> Result<(), Error> {
-        if !held.present.contains(&ino) {
+        if !held.present.contains_key(&ino) {
             return Err(Error::Stale {});
         }
         let mut after = if let Some(after) = staged.inodes.get(&ino) {
             after.clone().ok_or(Error::Stale {})?
         } else {
             let inodes = self.inodes.borrow();
-            // Pushed out of memory, or removed, while this waited: look again.
+            // Removed while this waited: look again.
             let active = inodes.get(&ino).ok_or(Undelivered::Busy)?;
             After { seen: active.inode.clone(), stored: active.stored.clone() }
         };
@@ -229,17 +231,19 @@ impl MetaServer {
             if after.is_unlinked() {
                 self.holds.marked(ino);
             }
-            if let Some(active) = self.inodes.borrow_mut().get_mut(&ino) {
+            // If it is in use.
+            let _ = self.with(ino, |active| {
                 active.inode = after.seen;
                 active.stored = after.stored;
-            }
+                Ok(())
+            });
         }
     }
 
     fn inode_is_gone(&self, ino: u64) {
         self.inode_count.set(self.inode_count.get().saturating_sub(1));
         self.dirty.borrow_mut().remove(&ino);
-        let gone = self.inodes.borrow_mut().remove(&ino);
+        let gone = self.take_from_use(ino);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
         self.dead.borrow_mut().insert(ino, unnamed);
         self.directories.removed(ino);

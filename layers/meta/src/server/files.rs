@@ -10,10 +10,11 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use runtime::wire::to_bytes;
 
 use super::{MetaServer, REMEMBERED_MAX, decode};
-use crate::active::{Active, Uncommitted};
+use crate::active::Uncommitted;
 use crate::attributes::{Attributes, Stamp, Verified};
 use crate::chunks::Slot;
 use crate::keys;
+use crate::memory::Kind as Memory;
 use crate::protocol::{
     Chunk, Error, FOUND_MAX, FindChunks, FoundChunk, FoundChunks, FreshBlock, Inode, Install, Map,
     Run, Seal, Truncate,
@@ -39,6 +40,7 @@ const UNCOMMITTED_MAX: usize = 1024;
 impl MetaServer {
     pub(super) async fn map(&self, request: Map) -> Result<Vec<Chunk>, Error> {
         let Map { ino, generation, first, count } = request;
+        let _kept = self.keep(ino);
         self.load(ino, generation).await?;
         let mut chunks = Vec::with_capacity(count.min(1024) as usize);
         for index in first..first.saturating_add(u64::from(count)) {
@@ -57,21 +59,32 @@ impl MetaServer {
         let chunk = self.stored_chunk(ino, index).await?;
         self.note_remembered(1);
         // The caller holds the chunk: nobody has changed it meanwhile.
-        if let Some(active) = self.inodes.borrow_mut().get_mut(&ino) {
+        self.with(ino, |active| {
             active.remember(index, chunk.clone());
-        }
-        Ok(chunk)
+            Ok(chunk)
+        })
     }
 
     /// So many chunks are about to be remembered. At the limit all are forgotten: that costs each of
     /// them a constant time, and those in use come back.
     fn note_remembered(&self, count: usize) {
         let remembered = self.remembered.get() + count;
-        if remembered <= REMEMBERED_MAX {
-            return self.remembered.set(remembered);
+        self.remembered.set(remembered);
+        if remembered > REMEMBERED_MAX {
+            self.forget_chunks();
+            self.remembered.set(count);
         }
-        self.inodes.borrow_mut().values_mut().for_each(Active::forget_recent);
-        self.remembered.set(count);
+    }
+
+    /// Forgets the chunks that the store has too.
+    pub(super) fn forget_chunks(&self) {
+        for active in self.inodes.borrow_mut().values_mut() {
+            let before = active.memory_bytes();
+            active.forget_recent();
+            let less = active.memory_bytes().wrapping_sub(before).cast_signed();
+            self.share.add(Memory::Inodes, less);
+        }
+        self.remembered.set(0);
     }
 
     async fn stored_chunk(&self, ino: u64, index: u64) -> Result<Chunk, Error> {
@@ -120,6 +133,7 @@ impl MetaServer {
 
     pub(super) async fn install(&self, request: Install) -> Result<Verified, Error> {
         let Install { ino, updates, size_min, time, drop_setid } = request;
+        let _kept = self.keep(ino);
         self.load(ino, 0).await?;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let mut released = Vec::new();
@@ -149,24 +163,43 @@ impl MetaServer {
 
     pub(super) async fn seal(&self, request: &Seal) -> Result<(), Error> {
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        // One that is clean may have left memory since.
+        self.load(request.ino, 0).await?;
         let dropped = self.with(request.ino, |active| Ok(active.seal(blocks)))?;
         self.forget_and_release(dropped).await
     }
 
     pub(super) async fn commit(&self, ino: u64) -> Result<Verified, Error> {
-        let _alone = self.commits.exclusive(ino).await;
-        self.load(ino, 0).await?;
-        let position = self.commit_locked(ino, false).await?;
-        // A later loss is of what was written later.
-        let write_verifier = self.verifiers.get(ino);
+        let (position, verified) = {
+            let _alone = self.commits.exclusive(ino).await;
+            let _kept = self.keep(ino);
+            self.load(ino, 0).await?;
+            let position = if self.with(ino, |active| Ok(active.is_clean() && !active.lost))? {
+                // The log has it: only its own records are waited for, not what came after them.
+                self.recorded_at(ino)
+            } else {
+                self.commit_locked(ino, false).await?
+            };
+            // A later loss is of what was written later.
+            let write_verifier = self.verifiers.get(ino);
+            let attributes = self.with(ino, |active| Ok(active.inode.attributes))?;
+            (position, Verified { attributes, write_verifier, before: None })
+        };
+        // Whoever commits the same next rides in the same flush.
         self.store.durable(position).await?;
-        self.with(ino, |active| {
-            Ok(Verified { attributes: active.inode.attributes, write_verifier, before: None })
-        })
+        Ok(verified)
+    }
+
+    /// The place of the last record of an inode: what it has beside it (its chunks, its extended attributes)
+    /// was recorded before that or with it. The start if that is durable.
+    fn recorded_at(&self, ino: u64) -> Position {
+        let (from, to) = keys::only(&keys::inode(ino));
+        self.store.last_change(&from, &to)
     }
 
     pub(super) async fn roll_back(&self, ino: u64) -> Result<(), Error> {
         let _alone = self.commits.exclusive(ino).await;
+        let _kept = self.keep(ino);
         self.load(ino, 0).await?;
         let (is_past_end, end) = self.with(ino, |active| {
             Ok((active.lost && active.is_past_end, active.stored.attributes.size))
@@ -303,6 +336,7 @@ impl MetaServer {
     pub(super) async fn truncate(&self, request: Truncate) -> Result<Attributes, Error> {
         let Truncate { ino, generation, size, time, durable, last } = request;
         let _alone = self.commits.exclusive(ino).await;
+        let _kept = self.keep(ino);
         self.load(ino, generation).await?;
         let chunk_size = u64::from(self.stripes.geometry().stripe_size);
         let block_size = blockio::BLOCK_SIZE as u64;
@@ -483,9 +517,13 @@ impl MetaServer {
     }
 
     /// Files with changes that wait for a commit for `age_ms`, or with very many; of any age, those
-    /// too whose commit is under way: they are not in the log yet.
+    /// too whose commit is under way: they are not in the log yet. Asked for now and then, so this is also
+    /// when the node gives memory back.
     pub(super) fn dirty(&self, age_ms: u64) -> Vec<u64> {
         let now = self.context.now();
+        self.give_back();
+        // What is not committed cannot be given back.
+        let age_ms = if self.share.is_short() { 0 } else { age_ms };
         let age = Duration::from_millis(age_ms);
         let inodes = self.inodes.borrow();
         let waits = |ino: &u64| {

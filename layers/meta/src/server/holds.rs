@@ -36,6 +36,11 @@ impl Holds {
         self.in_grace.get() || self.held.borrow().contains(&ino)
     }
 
+    /// Has somebody the file open, as far as is known?
+    pub(super) fn has(&self, ino: u64) -> bool {
+        self.held.borrow().contains(&ino)
+    }
+
     /// Has the file lost its last name?
     pub(super) fn is_unlinked(&self, ino: u64) -> bool {
         self.unlinked.borrow().contains(&ino)
@@ -168,6 +173,7 @@ impl MetaServer {
     async fn remove_unlinked(&self, ino: u64) -> Result<bool, Error> {
         // A commit under way would name blocks of a file that is gone.
         let _alone = self.commits.exclusive(ino).await;
+        let _kept = self.keep(ino);
         // Whoever is reading the inode from the store must not bring it back.
         match self.load(ino, 0).await {
             Err(Error::Stale {}) => return Ok(false),

@@ -3,11 +3,12 @@
 use runtime::Context;
 use runtime::wire::to_bytes;
 
-use super::{CLEAN_INODES_MAX, MetaServer, decode};
+use super::{MetaServer, decode};
 use crate::active::Active;
 use crate::attributes::{Attributes, Kind, Time};
 use crate::hash::ino_node;
 use crate::keys;
+use crate::memory::Kind as Memory;
 use crate::protocol::{ChangeInode, Error, GetInode, Inode, InodeChange};
 use crate::store::Batch;
 
@@ -30,43 +31,40 @@ pub(super) fn root_inode(context: &Context) -> Option<Inode> {
 }
 
 impl MetaServer {
-    /// Brings an inode into memory; checks its incarnation unless `generation` is 0.
+    /// Brings an inode into memory; checks its incarnation unless `generation` is 0. It may leave at the
+    /// next await, unless it is [kept](Self::keep).
     pub(super) async fn load(&self, ino: u64, generation: u64) -> Result<(), Error> {
+        self.share.note_use();
         if !self.inodes.borrow().contains_key(&ino) {
             // One at a time: a late answer of the store must not replace a newer state.
             let _alone = self.loading.exclusive(ino).await;
             if !self.inodes.borrow().contains_key(&ino) {
                 let value = self.store.get(&keys::inode(ino)).await?.ok_or(Error::Stale {})?;
                 let inode: Inode = decode(&value)?;
-                self.make_room();
-                self.inodes.borrow_mut().insert(ino, Active::new(inode));
+                self.put_in_use(ino, Active::new(inode));
             }
         }
         let inodes = self.inodes.borrow();
-        let found = inodes.get(&ino).map(|active| active.inode.attributes.generation);
+        let found = inodes.get(&ino).map(|active| {
+            active.used.set(true);
+            active.inode.attributes.generation
+        });
         if generation == 0 || found == Some(generation) { Ok(()) } else { Err(Error::Stale {}) }
     }
 
-    /// Drops clean inodes once there are too many.
-    pub(super) fn make_room(&self) {
-        let mut inodes = self.inodes.borrow_mut();
-        if inodes.len() >= CLEAN_INODES_MAX {
-            let mut left = CLEAN_INODES_MAX / 2;
-            inodes.retain(|_, active| {
-                left = left.saturating_sub(usize::from(active.is_clean()));
-                left > 0 || !active.is_clean()
-            });
-        }
-    }
-
     /// Looks at or changes an inode that was [loaded](Self::load) just before, without an await
-    /// in between.
+    /// in between, or that is [kept](Self::keep).
     pub(super) fn with<T>(
         &self,
         ino: u64,
         look: impl FnOnce(&mut Active) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.inodes.borrow_mut().get_mut(&ino).ok_or(Error::Stale {}).and_then(look)
+        let mut inodes = self.inodes.borrow_mut();
+        let active = inodes.get_mut(&ino).ok_or(Error::Stale {})?;
+        let before = active.memory_bytes();
+        let looked = look(active);
+        self.share.add(Memory::Inodes, active.memory_bytes().wrapping_sub(before).cast_signed());
+        looked
     }
 
     /// As [`with`](Self::with), for a change that waits for a commit.
@@ -88,7 +86,8 @@ impl MetaServer {
     pub(super) fn inode_at_once(&self, request: &GetInode) -> Option<Inode> {
         let &GetInode { ino, generation } = request;
         let inodes = self.inodes.borrow();
-        let inode = &inodes.get(&ino)?.inode;
+        let Active { inode, used, .. } = &**inodes.get(&ino)?;
+        used.set(true);
         let is_meant = generation == 0 || inode.attributes.generation == generation;
         is_meant.then(|| inode.clone())
     }
@@ -100,6 +99,7 @@ impl MetaServer {
 
     pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {
         let ChangeInode { ino, generation, change, only_if_ctime, durable } = request;
+        let _kept = self.keep(ino);
         self.load(ino, generation).await?;
         let (position, attributes) = self
             .record(|| {

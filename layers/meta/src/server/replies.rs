@@ -23,6 +23,10 @@ pub const REPLIES_MAX: usize = 4096;
 /// client whose server was away asks again when it is back.
 pub const REPLY_AGE_MAX: Duration = Duration::from_hours(1);
 
+/// Bytes of one reply in memory, with its slots in both tables.
+pub(super) const REPLY_BYTES: usize =
+    size_of::<Slot>() + (size_of::<CallId>() + size_of::<Kept>()) * 3 / 2;
+
 /// One reply that is kept.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
@@ -89,6 +93,11 @@ impl Replies {
         let is_full = slots.len() >= REPLIES_MAX;
         let oldest = slots.front().filter(|oldest| is_full || is_too_old(oldest.since, now));
         oldest.map_or(slots.len() as u64, |oldest| oldest.number)
+    }
+
+    /// Bytes that they take in memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.slots.borrow().len() * REPLY_BYTES
     }
 
     fn find(&self, call: CallId, now: Duration) -> Option<Kept> {

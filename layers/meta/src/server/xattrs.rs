@@ -62,6 +62,7 @@ impl MetaServer {
             return Err(Error::TooLarge {});
         }
         let _alone = self.xattrs.exclusive(ino).await;
+        let _kept = self.keep(ino);
         self.load(ino, generation).await?;
         let (old, others): (Vec<Piece>, Vec<Piece>) =
             self.pieces(keys::xattrs(ino)).await?.into_iter().partition(|piece| piece.name == name);
@@ -77,7 +78,7 @@ impl MetaServer {
         }
         let keys = old.iter().map(|piece| keys::xattr(ino, &piece.name, piece.number));
         let old: Vec<Vec<u8>> = keys.collect();
-        // Pushed out of memory meanwhile, perhaps.
+        // Removed meanwhile, perhaps.
         self.load(ino, generation).await?;
         let (reply, now) = ((call, Outcome::Done {}), self.context.now());
         let (position, (after, stored)) = self

@@ -234,6 +234,7 @@ impl State {
     fn finish(&mut self, root: Root, written: &Written) {
         self.frozen = None;
         self.frozen_position = None;
+        self.note_changes();
         self.root = root;
         self.lacking = written.lacking;
         written.tree_pages.iter().for_each(|run| self.space.set_kept(*run, true));
@@ -261,6 +262,7 @@ impl State {
             let newer = std::mem::replace(&mut self.active, Rc::unwrap_or_clone(frozen));
             self.active.cover(newer);
         }
+        self.note_changes();
         self.frozen_position = None;
         self.settle();
     }

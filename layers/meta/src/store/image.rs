@@ -11,7 +11,7 @@ use runtime::Context;
 
 use super::error::StoreError;
 use super::groups::Run;
-use super::open::{Past, outdated, pages, recover};
+use super::open::{Past, alone, outdated, pages, recover};
 use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
 use super::root::{self, RootCopies};
@@ -52,7 +52,7 @@ impl Image {
         stripes: Rc<dyn Stripes>,
         node: u32,
     ) -> Result<Self, StoreError> {
-        let pages = pages(context, stripes, node);
+        let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(pages.device(), pages.owner()).await?;
         let past = recover(&pages, root).await?;
         Ok(Self { pages, past, root_copies })
@@ -65,7 +65,7 @@ impl Image {
         stripes: Rc<dyn Stripes>,
         node: u32,
     ) -> Result<(), StoreError> {
-        let pages = pages(context, stripes, node);
+        let pages = pages(context, stripes, node, alone());
         let (root, root_copies) = root::newest(pages.device(), pages.owner()).await?;
         if let Some(disk) = root_copies.outdated {
             return Err(outdated(pages.device(), disk, "root records"));

@@ -45,9 +45,13 @@ pub(crate) fn log_pairs_max(geometry: &Geometry, owned_stripes: u64) -> u64 {
 /// do not keep in memory what is to be written, all at the same time.
 pub(crate) fn log_pairs_checkpoint(geometry: &Geometry, owned_stripes: u64, node: u32) -> u64 {
     let most = LOG_BYTES_CHECKPOINT / u64::from(geometry.stripe_size);
-    let share = u64::from(node.wrapping_mul(SPREAD) >> 24);
-    let wanted = most - most * share / 512;
+    let wanted = most - most * spread(node) / 512;
     wanted.min(log_pairs_max(geometry, owned_stripes) / 2).max(3)
+}
+
+/// A number below 256 that differs between neighbouring nodes.
+pub(crate) fn spread(node: u32) -> u64 {
+    u64::from(node.wrapping_mul(SPREAD) >> 24)
 }
 
 /// Blocks kept back from data, besides what the log may take.

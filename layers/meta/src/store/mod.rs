@@ -86,6 +86,7 @@ pub use self::groups::{GroupLayout, Run};
 pub use self::held::SettlePrior;
 pub use self::image::{Image, ImageSpace, Part, Walk};
 pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
+pub use self::open::ALONE_BYTES;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use self::state::PENDING_BYTES_MAX;
 
@@ -99,9 +100,6 @@ pub const LOG_DELAY: Duration = Duration::from_secs(1);
 
 /// What was written and lost before it was durable is written again so often.
 const LOSSES_MAX: u32 = 16;
-
-/// Tree pages that one store keeps in memory, in bytes.
-pub const PAGE_CACHE_BYTES: usize = 2 << 20;
 
 /// The place of a batch in the order of commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -311,6 +309,13 @@ impl Store {
         }
         let missing = limit - found.len();
         found.extend(Merged::new(lists).take(missing));
+    }
+
+    /// Gives back what the node has beyond its part of the memory, and starts a checkpoint if changes take
+    /// too much. Called now and then.
+    pub(crate) fn give_back(&self) {
+        self.pages.shed();
+        self.checkpoint_if_due();
     }
 
     fn generation(&self) -> u64 {

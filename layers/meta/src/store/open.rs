@@ -8,6 +8,7 @@ use blockio::Stripes;
 use runtime::Context;
 use runtime::wire::Malformed;
 
+use super::Store;
 use super::batch::{Op, RecordHead};
 use super::bits::Bits;
 use super::device::Device;
@@ -25,7 +26,10 @@ use super::root::{self, Root};
 use super::space::{Kept, Space};
 use super::state::{NUMBERS_AHEAD, State};
 use super::tree::{Pages, Tree};
-use super::{PAGE_CACHE_BYTES, Store};
+use crate::memory::{Memory, Share};
+
+/// Bytes in memory of a store that is opened alone: to make it, or to look at it.
+pub const ALONE_BYTES: usize = 4 << 20;
 
 /// The first inode number; those below are for the system.
 const NUMBER_FIRST: u64 = 16;
@@ -50,7 +54,7 @@ impl Store {
         stripes: &Rc<dyn Stripes>,
         node: u32,
     ) -> Result<(), StoreError> {
-        let pages = pages(&ctx, stripes.clone(), node);
+        let pages = pages(&ctx, stripes.clone(), node, alone());
         let geometry = *pages.device().geometry();
         let layout = GroupLayout::of(&geometry);
         let mut space = Space::new(layout);
@@ -81,7 +85,8 @@ impl Store {
         Ok(())
     }
 
-    /// Opens the store of `node`: the newest root, and what the log says since.
+    /// Opens the store of `node`: the newest root, and what the log says since. It has a budget of its
+    /// own of [`ALONE_BYTES`].
     ///
     /// Nobody else may have it open; a host that was overtaken is kept away by the epoch of its
     /// writes (design D8). Errors leave the volume as it was.
@@ -90,7 +95,17 @@ impl Store {
         stripes: Rc<dyn Stripes>,
         node: u32,
     ) -> Result<Rc<Self>, StoreError> {
-        let pages = pages(&ctx, stripes, node);
+        Self::mount_within(ctx, stripes, node, alone()).await
+    }
+
+    /// As [`mount`](Self::mount), with a part of the memory of its process.
+    pub(crate) async fn mount_within(
+        ctx: Context,
+        stripes: Rc<dyn Stripes>,
+        node: u32,
+        share: Rc<Share>,
+    ) -> Result<Rc<Self>, StoreError> {
+        let pages = pages(&ctx, stripes, node, share);
         let (root, copies) = root::newest(pages.device(), pages.owner()).await?;
         if root.log.epoch > ctx.epoch().0 {
             return Err(StoreError::Fenced { epoch: root.log.epoch });
@@ -124,7 +139,8 @@ impl Store {
         let mut log = Log::new(id, &geometry, position, past.segments, (last + 1, here, next));
         let header = log.first_round();
         let content = (space, past.overlay);
-        let mut state = State::new(geometry, content, log, past.root, past.map_pages);
+        let share = pages.share().clone();
+        let mut state = State::new(geometry, content, log, (past.root, past.map_pages), share);
         state.lacking = lacking;
         let store = Self::new(ctx, pages, state);
         store.write_round(&header).await?;
@@ -139,10 +155,15 @@ pub(super) fn outdated(device: &Device, disk: u32, what: &'static str) -> StoreE
     StoreError::Outdated { disk_node: disk % nodes, disk: disk / nodes, what }
 }
 
-pub(super) fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32) -> Pages {
+/// The memory of a store that shares with nobody.
+pub(super) fn alone() -> Rc<Share> {
+    Share::new(Memory::new(ALONE_BYTES))
+}
+
+pub(super) fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32, share: Rc<Share>) -> Pages {
     let device = Device::new(ctx.clone(), stripes);
     let owner = Owner { volume: device.geometry().volume, node };
-    Pages::new(device, owner, PAGE_CACHE_BYTES)
+    Pages::new(device, owner, share)
 }
 
 /// The state of the node at the end of its log.

@@ -14,19 +14,39 @@ struct Entry {
     position: u64,
 }
 
+/// Bytes of memory that an entry takes besides key and value: its slot in a tree of which two thirds are
+/// full, and two allocations.
+const ENTRY_BYTES: usize = 160;
+
 /// Changes by key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
     entries: BTreeMap<Bytes, Entry>,
     /// Bytes of all keys and values that were ever put: at least what is there now.
     bytes: u64,
+    /// Bytes in memory.
+    memory_bytes: usize,
 }
 
 impl Overlay {
     /// Notes the change of `key` by the record `position`.
     pub(crate) fn set(&mut self, key: Bytes, value: Option<Bytes>, position: u64) {
-        self.bytes += (key.len() + value.as_ref().map_or(0, Bytes::len)) as u64;
-        self.entries.insert(key, Entry { value, position });
+        self.bytes += (key.len() + length(value.as_ref())) as u64;
+        self.insert(key, Entry { value, position });
+    }
+
+    fn insert(&mut self, key: Bytes, entry: Entry) {
+        let (key_bytes, value_bytes) = (key.len(), length(entry.value.as_ref()));
+        self.memory_bytes += value_bytes;
+        match self.entries.insert(key, entry) {
+            Some(before) => self.memory_bytes -= length(before.value.as_ref()),
+            None => self.memory_bytes += key_bytes + ENTRY_BYTES,
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
     }
 
     /// The change of `key`, if there is one.
@@ -77,8 +97,12 @@ impl Overlay {
     /// Puts the changes of `newer` over these.
     pub(crate) fn cover(&mut self, newer: Self) {
         self.bytes += newer.bytes;
-        self.entries.extend(newer.entries);
+        newer.entries.into_iter().for_each(|(key, entry)| self.insert(key, entry));
     }
+}
+
+fn length(value: Option<&Bytes>) -> usize {
+    value.map_or(0, Bytes::len)
 }
 
 fn change((key, entry): (&Bytes, &Entry)) -> Change {
@@ -153,6 +177,16 @@ mod tests {
         assert_eq!(frozen.range(Bound::Excluded(b"a"), b"d").count(), 1);
         assert_eq!(frozen.range(Bound::Included(b"x"), b"d").count(), 0);
         assert_eq!(frozen.range(Bound::Excluded(b"d"), b"d").count(), 0);
+    }
+
+    #[test]
+    fn what_is_replaced_takes_no_memory_any_more() {
+        let mut changes = overlay(&[("a", Some("1234")), ("b", None)]);
+        let before = changes.memory_bytes();
+        changes.set("a".into(), Some("56".into()), 7);
+        assert_eq!(changes.memory_bytes(), before - 2);
+        changes.cover(overlay(&[("a", None), ("c", Some("9"))]));
+        assert_eq!(changes.memory_bytes(), 3 * (ENTRY_BYTES + 1) + 1);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::root::Root;
 use super::space::Space;
+use crate::memory::{Kind, Share};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
 pub const PENDING_BYTES_MAX: usize = 1 << 20;
@@ -81,6 +82,8 @@ pub(crate) struct State {
     pub(crate) checkpoint_error: Option<StoreError>,
     /// Why nothing is accepted any more.
     pub(crate) stopped: Option<StoreError>,
+    /// The part of the memory that the node has.
+    share: Rc<Share>,
 }
 
 impl State {
@@ -88,8 +91,8 @@ impl State {
         geometry: Geometry,
         (space, active): (Space, Overlay),
         log: Log,
-        root: Root,
-        map_pages: Vec<PageRef>,
+        (root, map_pages): (Root, Vec<PageRef>),
+        share: Rc<Share>,
     ) -> Self {
         let wanted = log.durable();
         Self {
@@ -113,7 +116,19 @@ impl State {
             checkpointing: false,
             checkpoint_error: None,
             stopped: None,
+            share,
         }
+    }
+
+    /// Bytes of the changes that are not in the tree.
+    fn changes_bytes(&self) -> usize {
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.memory_bytes());
+        self.active.memory_bytes() + frozen
+    }
+
+    /// The changes have become more or fewer.
+    pub(crate) fn note_changes(&self) {
+        self.share.set(Kind::Changes, self.changes_bytes());
     }
 
     /// Blocks that were freed and may not be handed out yet.
@@ -136,7 +151,16 @@ impl State {
 
     /// Is the log so long that a checkpoint should start?
     pub(crate) fn checkpoint_is_due(&self) -> bool {
-        !self.checkpointing && self.log_is_long() && self.root.position < self.log.last()
+        let is_long = self.log_is_long() || self.changes_are_many();
+        !self.checkpointing && is_long && self.root.position < self.log.last()
+    }
+
+    /// Do the changes take so much memory that a checkpoint should start? The nodes of a process fill
+    /// alike, so each has another threshold, as for the log.
+    fn changes_are_many(&self) -> bool {
+        let due = self.share.changes_due();
+        let early = due / 2 * limits::spread(self.log.id().owner.node) as usize / 256;
+        self.active.memory_bytes() > due - early
     }
 
     fn log_is_long(&self) -> bool {
@@ -221,6 +245,9 @@ impl State {
         if self.log.pairs_after(length) > pairs_max {
             return Err(if self.log_is_long() { Refusal::TreeBehind } else { Refusal::LogBehind });
         }
+        if self.changes_bytes() > self.share.changes_max() {
+            return Err(Refusal::TreeBehind);
+        }
         self.admit_groups(batch)?;
         self.admit_growth(batch)
     }
@@ -277,6 +304,7 @@ impl State {
         for op in batch.into_ops() {
             self.apply_op(op, position);
         }
+        self.note_changes();
         position
     }
 

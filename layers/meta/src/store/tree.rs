@@ -12,6 +12,7 @@ use super::device::Device;
 use super::error::StoreError;
 use super::page::{self, Owner, PageKind, PageRef, TreePage};
 use super::page_cache::PageCache;
+use crate::memory::{Kind, Share};
 
 /// Pages that are read at once, at most.
 const READS_MAX: usize = 16;
@@ -35,11 +36,22 @@ pub(crate) struct Pages {
     device: Device,
     owner: Owner,
     cache: RefCell<PageCache>,
+    share: Rc<Share>,
 }
 
 impl Pages {
-    pub(crate) fn new(device: Device, owner: Owner, cache_bytes: usize) -> Self {
-        Self { device, owner, cache: RefCell::new(PageCache::new(cache_bytes)) }
+    pub(crate) fn new(device: Device, owner: Owner, share: Rc<Share>) -> Self {
+        Self { device, owner, cache: RefCell::new(PageCache::new(share.clone())), share }
+    }
+
+    /// The part of the memory that the node has.
+    pub(crate) fn share(&self) -> &Rc<Share> {
+        &self.share
+    }
+
+    /// Gives back what the node has too many of.
+    pub(crate) fn shed(&self) {
+        self.cache.borrow_mut().shed(self.share.excess(Kind::Pages));
     }
 
     pub(crate) fn owner(&self) -> Owner {

@@ -25,10 +25,11 @@ impl Store {
     /// After an error nobody knows what is on the disks: the store takes nothing any more and has
     /// to be mounted again.
     pub async fn durable(&self, position: Position) -> Result<(), StoreError> {
+        // What comes after the call is not waited for, however far ahead the position is.
+        let position = position.0.min(self.state.borrow().log.last());
         loop {
             let written = {
                 let mut state = self.state.borrow_mut();
-                let position = position.0.min(state.log.last());
                 if state.log.durable() >= position {
                     return Ok(());
                 }

@@ -12,6 +12,7 @@ use blockio::Geometry;
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
+use meta::memory::Memory;
 use runtime::cluster::{Process, Routes};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
 use runtime::membership::{NodeMap, ProcessId, Seat};
@@ -76,6 +77,8 @@ pub struct Member {
     say: mpsc::UnboundedSender<Say>,
     /// Bytes of cached stripes of each node.
     cache_bytes: usize,
+    /// Of the metadata of all nodes here.
+    memory: Arc<Memory>,
     map: Option<NodeMap>,
     /// All living processes know the map of this epoch.
     known: Epoch,
@@ -153,6 +156,7 @@ impl Member {
             tell,
             say,
             cache_bytes,
+            memory: Memory::beside_cache(run.cache_bytes),
             map: None,
             known: Epoch(0),
             pending: BTreeSet::new(),
@@ -306,6 +310,7 @@ impl Member {
             let coming = Coming {
                 geometry: self.running.geometry(),
                 cache_bytes: self.cache_bytes,
+                memory: self.memory.clone(),
                 paths: self.running.disk_paths(node),
                 say: self.say.clone(),
             };
@@ -389,6 +394,7 @@ struct Name(u64);
 struct Coming {
     geometry: Geometry,
     cache_bytes: usize,
+    memory: Arc<Memory>,
     /// Of its disks, if it is a disk node.
     paths: Vec<PathBuf>,
     say: mpsc::UnboundedSender<Say>,
@@ -428,7 +434,7 @@ impl Coming {
             node::format_node(context.clone(), geometry).await?;
             self.put(&key, vec![1]).await;
         }
-        node::serve_metadata(context.clone(), geometry).await?;
+        node::serve_metadata(context.clone(), geometry, self.memory.clone()).await?;
         if let Some(handed) = &handed {
             resume_metadata(&context, handed);
         }

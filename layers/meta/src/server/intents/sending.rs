@@ -1,0 +1,103 @@
+//! Effects on their way to other nodes.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::future::{Either, join_all, select};
+use runtime::NodeId;
+use runtime::protocol::Undelivered;
+
+use super::super::MetaServer;
+use super::table::Stage;
+use super::{has_name, moves_directory};
+use crate::client::ask;
+use crate::protocol::{Applied, Apply, Effect, Error, IntentId};
+
+/// A node that does not answer is asked so often before the client hears that it is not sure.
+const SEND_TRIES_MAX: u32 = 20;
+/// The pause before it.
+const SEND_PAUSE: Duration = Duration::from_millis(10);
+/// Whoever asks again for what is decided waits so long for its effects elsewhere, at most.
+const APPLIED_WAIT_MAX: Duration = Duration::from_secs(1);
+
+impl MetaServer {
+    /// Lets all nodes apply their effects of an intent. Names first: a name must not outlive its
+    /// inode. Returns inodes that are gone.
+    pub(super) async fn send(&self, number: u64, durable: bool) -> Result<Vec<u64>, Error> {
+        let effects = self.intents.open.borrow().get(&number).map(|open| open.effects.clone());
+        let (names, others): (Vec<_>, Vec<_>) = effects
+            .into_iter()
+            .flatten()
+            .partition(|(_, effects): &(u32, Vec<Effect>)| has_name(effects));
+        let mut outcome = Ok(Vec::new());
+        for part in [names, others] {
+            let sent = part.into_iter().map(|(node, effects)| {
+                // Nothing else orders these: the next change of the same must not overtake it.
+                let durable = durable || effects.iter().any(moves_directory);
+                self.send_to(node, number, effects, durable)
+            });
+            for gone in join_all(sent).await {
+                outcome = outcome.and_then(|mut all| {
+                    all.extend(gone?);
+                    Ok(all)
+                });
+            }
+            if outcome.is_err() {
+                break;
+            }
+        }
+        if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
+            open.stage = if outcome.is_ok() { Stage::Applied } else { Stage::Left };
+            if outcome.is_ok() {
+                open.hidden.drain(..).for_each(|key| self.directories.unclaim(&key, self.node));
+                self.intents.applied.tell();
+            }
+        }
+        outcome
+    }
+
+    /// Waits until the effects of an intent of this node are applied everywhere. Only who is at work
+    /// on it sends them: a second copy could arrive when the marks are forgotten.
+    pub(in crate::server) async fn is_applied(&self, number: u64) -> Result<(), Error> {
+        let mut patience = pin!(self.context.sleep(APPLIED_WAIT_MAX));
+        loop {
+            let applied = pin!(self.intents.applied.next());
+            let stage = self.intents.open.borrow().get(&number).map(|open| open.stage);
+            match stage {
+                Some(Stage::Deciding | Stage::Sending | Stage::Left) => {
+                    self.intents.crowded.tell();
+                }
+                Some(Stage::Applied | Stage::Retired) | None => return Ok(()),
+            }
+            if let Either::Right(_) = select(applied, &mut patience).await {
+                return Err(Undelivered::Lost.into());
+            }
+        }
+    }
+
+    pub(super) async fn send_to(
+        &self,
+        node: u32,
+        number: u64,
+        effects: Vec<Effect>,
+        durable: bool,
+    ) -> Result<Vec<u64>, Error> {
+        let position = self.intents.open.borrow().get(&number).map(|open| open.position);
+        let position = position.filter(|position| !self.store.is_durable(*position));
+        let position = position.unwrap_or_default().number();
+        let intent = IntentId { node: self.node, number };
+        let call = Apply { intent, effects, durable, position };
+        let mut tries = 1;
+        let Applied { life, gone } = loop {
+            match ask(&self.context, NodeId::fs(node), call.clone()).await {
+                Err(Error::Undelivered { .. }) if tries < SEND_TRIES_MAX => {
+                    tries += 1;
+                    self.context.sleep(SEND_PAUSE).await;
+                }
+                answer => break answer?,
+            }
+        };
+        self.intents.applied_by(number, node, life);
+        Ok(gone)
+    }
+}
