@@ -1,5 +1,5 @@
-//! The logical disk as the store uses it: by block number, and patient with a server that is busy or
-//! away.
+//! The logical disk as the store uses it: by block number, patient with a server that is busy or away, and
+//! with a disk that cannot read once.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +17,12 @@ use super::groups::Run;
 const PATIENCE: Duration = Duration::from_hours(24);
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 const DELAY_LAST: Duration = Duration::from_millis(64);
+
+/// What a disk cannot read is read so often. A mount takes the longest log and the newest root that it can read for
+/// the last ones, and uses the blocks that are free by these. If it sees less than is there because of a read
+/// that failed once, and ends before its own root is written, the next mount sees more, and finds other things in the
+/// blocks that it believes in.
+const READS_MAX: u32 = 4;
 
 /// The logical disk.
 #[derive(Clone)]
@@ -47,14 +53,14 @@ impl Device {
         let (stripe, offset) = self.geometry.block(run.start);
         let length = run.count * BLOCK_SIZE as u32;
         let read = || self.stripes.read(stripe, offset, length, expect.to_vec());
-        let bytes = self.patiently(read).await?;
+        let bytes = self.insistently(read).await?;
         exactly(bytes, length as usize)
     }
 
     /// Reads a whole stripe, unchecked.
     pub(crate) async fn read_stripe(&self, stripe: u64) -> Result<Bytes, DiskError> {
         let length = self.geometry.stripe_size;
-        let bytes = self.patiently(|| self.stripes.read(stripe, 0, length, Vec::new())).await?;
+        let bytes = self.insistently(|| self.stripes.read(stripe, 0, length, Vec::new())).await?;
         exactly(bytes, length as usize)
     }
 
@@ -71,7 +77,7 @@ impl Device {
     }
 
     pub(crate) async fn read_slot(&self, disk: u32, slot: u32) -> Result<Bytes, DiskError> {
-        let bytes = self.patiently(|| self.stripes.read_slot(disk, slot)).await?;
+        let bytes = self.insistently(|| self.stripes.read_slot(disk, slot)).await?;
         exactly(bytes, SLOT_SIZE)
     }
 
@@ -82,6 +88,16 @@ impl Device {
         data: Bytes,
     ) -> Result<(), DiskError> {
         self.patiently(|| self.stripes.write_slot(disk, slot, data.clone())).await
+    }
+
+    async fn insistently<T>(&self, read: impl Fn() -> Answer<T>) -> Result<T, DiskError> {
+        for _ in 1..READS_MAX {
+            match self.patiently(&read).await {
+                Err(DiskError::Unreadable { .. }) => self.ctx.sleep(DELAY_LAST).await,
+                answer => return answer,
+            }
+        }
+        self.patiently(read).await
     }
 
     async fn patiently<T>(&self, ask: impl Fn() -> Answer<T>) -> Result<T, DiskError> {

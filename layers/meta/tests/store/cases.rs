@@ -368,6 +368,40 @@ async fn commit_one_by_one(store: &Store, numbers: std::ops::Range<u64>) {
 }
 
 #[test]
+fn whichever_read_fails_once_a_mount_sees_all_that_is_there() {
+    const DISKS: [(u32, u32); 4] = [(0, 0), (0, 1), (1, 0), (1, 1)];
+    with_seed(|rng| {
+        let mut one_copy = 0;
+        for (disk_node, disk) in DISKS {
+            let mut bench = Bench::new(rng, geometry(64 << 10, 2, 200));
+            let store = bench.mount();
+            let before = store.clone();
+            bench.run(async move { commit_one_by_one(&before, 0..5).await });
+            let old = bench.disk.image(disk_node, disk);
+            bench.run(async move { commit_one_by_one(&store, 5..6).await });
+            bench.crash();
+            // The last entry is on the other disk only.
+            bench.disk.put_back(disk_node, disk, &old);
+            let all = DISKS.map(|(node, disk)| bench.disk.image(node, disk));
+            let reads_before = bench.disk.reads();
+            bench.mount();
+            let reads = bench.disk.reads() - reads_before;
+            for failing in 0..reads {
+                bench.crash();
+                for ((node, disk), image) in DISKS.into_iter().zip(&all) {
+                    bench.disk.put_back(node, disk, image);
+                }
+                bench.disk.read_fails_after(failing);
+                let store = bench.mount();
+                assert_eq!(bench.content(&store).len(), 6, "read {failing} of {reads} failed");
+                one_copy += 1;
+            }
+        }
+        assert!(one_copy > 40, "{one_copy} reads");
+    });
+}
+
+#[test]
 fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
     with_seed(|rng| {
         let mut refused_for = [0, 0];

@@ -45,6 +45,10 @@ struct Inner {
     power_calls: Option<u64>,
     /// Writes, syncs and slot writes until one fails.
     failing_calls: Option<u64>,
+    /// Reads until one fails, if it is of blocks, or of slots.
+    failing_reads: Option<u64>,
+    /// Reads so far.
+    reads: u64,
     /// One call in so many is answered by `Busy`.
     busy: Option<u64>,
     max_delay_us: u64,
@@ -107,6 +111,14 @@ impl Inner {
         }
     }
 
+    /// Counts a read; an error if it is the one to fail.
+    fn read(&mut self) -> Result<(), Error> {
+        self.reads += 1;
+        let left = self.failing_reads.take();
+        self.failing_reads = left.and_then(|left| left.checked_sub(1));
+        if left == Some(0) { Err(Error::Unreadable { disk: 0, offset: 0 }) } else { Ok(()) }
+    }
+
     fn read_block(&self, block: u64) -> Vec<u8> {
         let cached = self.cached.get(&block).and_then(|versions| versions.last());
         let durable = || self.durable.get(&block).cloned();
@@ -138,6 +150,8 @@ impl MemoryDisk {
             rng: Rng::new(clock.random()),
             power_calls: None,
             failing_calls: None,
+            failing_reads: None,
+            reads: 0,
             busy: None,
             max_delay_us: 0,
             lost_disks: BTreeSet::new(),
@@ -203,6 +217,16 @@ impl MemoryDisk {
     /// After so many more calls that change something, one fails.
     pub(crate) fn fails_after(&self, calls: u64) {
         self.inner.borrow_mut().failing_calls = Some(calls);
+    }
+
+    /// After so many more reads one fails, and the same one works when it is tried again.
+    pub(crate) fn read_fails_after(&self, reads: u64) {
+        self.inner.borrow_mut().failing_reads = Some(reads);
+    }
+
+    /// Reads so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.inner.borrow().reads
     }
 
     /// Calls that changed something so far.
@@ -425,6 +449,7 @@ impl Stripes for MemoryDisk {
         let (delay, inner) = (self.clock.sleep(self.delay()), self.inner.clone());
         async move {
             delay.await;
+            inner.borrow_mut().read()?;
             let inner = inner.borrow();
             if stripe >= inner.geometry.stripes() || offset + length > inner.geometry.stripe_size {
                 return Err(Error::OutOfRange { stripe, offset, length });
@@ -516,7 +541,10 @@ impl Stripes for MemoryDisk {
     }
 
     fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
-        let inner = self.inner.borrow();
+        let mut inner = self.inner.borrow_mut();
+        if let Err(error) = inner.read() {
+            return futures::future::err(error).boxed_local();
+        }
         if inner.lost_disks.contains(&disk) {
             return futures::future::err(Error::DiskFailed { disk }).boxed_local();
         }
