@@ -198,7 +198,6 @@ fn rises(panel: &Panel) -> f64 {
 #[test]
 fn the_cache_with_disks_gains_with_nodes_down_to_the_time_that_the_clients_need() {
     let report = run(Figure::F44);
-    // Those of one disk node, where the writers that are refused slow it down.
     for (panel, profile) in report.panels.iter().zip([Profile::as_measured(), Profile::ideal()]) {
         // With one disk node more nodes of the cache are refused more often, and that delays it.
         assert!(rises(panel) <= 0.06, "{}: {}", panel.title, rises(panel));
