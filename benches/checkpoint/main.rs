@@ -28,6 +28,10 @@ use crate::report::Row;
 use crate::sides::Side;
 use crate::works::{Scale, WORKS, Work};
 
+/// As the program `mdfs` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUNDS: usize = 5;
 const ROUNDS_IN_TEST: usize = 1;
 
