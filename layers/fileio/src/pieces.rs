@@ -61,6 +61,11 @@ impl Pieces {
         checksum.finish()
     }
 
+    /// All of it in one piece of its own.
+    pub(crate) fn copied(&self) -> Bytes {
+        self.parts.concat().into()
+    }
+
     /// The pieces.
     pub(crate) fn into_vec(self) -> Vec<Bytes> {
         self.parts

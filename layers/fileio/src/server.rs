@@ -6,6 +6,7 @@ mod attributes;
 mod calls;
 mod create;
 mod directory;
+mod edges;
 mod files;
 mod hand_over;
 mod leases;
@@ -36,6 +37,7 @@ use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
 use self::ahead::Ahead;
 use self::append::Appends;
 use self::calls::Calls;
+use self::edges::Edges;
 pub use self::hand_over::{HandedClient, HandedFiles};
 use self::leases::Leases;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
@@ -65,6 +67,7 @@ pub struct FileServer {
     /// Shared by reads of a chunk, exclusive to write it.
     chunks: KeyedLock<(u64, u64)>,
     ahead: Ahead,
+    edges: Edges,
     calls: Calls,
     appends: Appends,
     leases: Leases,
@@ -146,6 +149,7 @@ impl FileServer {
             files: KeyedLock::default(),
             chunks: KeyedLock::default(),
             ahead: Ahead::default(),
+            edges: Edges::default(),
             calls: Calls::default(),
             appends: Appends::default(),
             leases: Leases::default(),

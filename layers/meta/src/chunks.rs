@@ -31,6 +31,14 @@ impl Chunk {
         slots
     }
 
+    /// The block at place `at`; `None` is a hole.
+    pub fn slot(&self, at: usize) -> Option<Slot> {
+        let run =
+            self.runs.iter().find(|run| (usize::from(run.at)..run.end() as usize).contains(&at))?;
+        let i = at - usize::from(run.at);
+        Some(Slot { block: run.start + i as u64, checksum: run.checksums[i], sealed: run.sealed })
+    }
+
     /// The chunk with these blocks. Neighbours become one run if they are neighbours on the disk
     /// too and within one stripe of `blocks_per_stripe`.
     pub fn from_slots(slots: &[Option<Slot>], blocks_per_stripe: u32) -> Self {

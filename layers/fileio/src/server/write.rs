@@ -230,10 +230,16 @@ impl FileServer {
         data: Pieces,
         purpose: Purpose,
     ) -> Result<Written, Error> {
-        let to = from + data.length();
-        let whole = self.complete(&old, from, to, data).await?;
+        let (to, chunk) = (from + data.length(), (file.ino, index));
+        let whole = self.complete(chunk, &old, from, to, data).await?;
+        let is_whole = from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK);
+        let kept = (!is_whole).then(|| whole.clone());
         let spans = vec![Span { first: from / BLOCK, whole }];
-        self.write_spans((file, index), old, spans, to, purpose).await
+        let written = self.write_spans((file, index), old, spans, to, purpose).await?;
+        if let Some(whole) = kept {
+            self.edges.keep(chunk, &written.update.chunk, (from, to), &whole);
+        }
+        Ok(written)
     }
 
     /// Puts blocks of the chunk `old` into the cache, which are in order; the file has the bytes of the
@@ -389,6 +395,7 @@ impl FileServer {
     /// `data` with the rest of its first and last block round it.
     async fn complete(
         &self,
+        chunk: (u64, u64),
         old: &Chunk,
         from: usize,
         to: usize,
@@ -398,9 +405,22 @@ impl FileServer {
         if start == from && end == to {
             return Ok(data);
         }
-        let before = self.read_mapped(old, start as u64, from as u64).await?;
-        let after = self.read_mapped(old, to as u64, end as u64).await?;
+        let before = self.rest_of_block(chunk, old, start..from).await?;
+        let after = self.rest_of_block(chunk, old, to..end).await?;
         Ok(Pieces::join([Pieces::new(before), data, Pieces::new(after)]))
+    }
+
+    /// Bytes of one block of the chunk `old`: as the last write left them here, or from the cache.
+    async fn rest_of_block(
+        &self,
+        chunk: (u64, u64),
+        old: &Chunk,
+        range: Range<usize>,
+    ) -> Result<Vec<Bytes>, Error> {
+        match self.edges.find(chunk, old, &range) {
+            Some(known) => Ok(vec![known]),
+            None => self.read_mapped(old, range.start as u64, range.end as u64).await,
+        }
     }
 
     /// What a draft puts into each stripe.

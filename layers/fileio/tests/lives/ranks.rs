@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use fileio::protocol::{Credentials, ReadList, Regions, WriteList};
+use fileio::protocol::{Credentials, Read, ReadList, Regions, Write, WriteList};
 use futures::future::join_all;
 use runtime::NodeId;
 use runtime::seed::Rng;
@@ -120,4 +120,35 @@ fn a_rank_with_a_part_of_each_chunk_asks_each_stripe_once() {
         // One of the list itself, one for each stripe at another node; some is for the log and the flushers.
         assert!(messages.iter().all(|&count| count <= CHUNKS / 2), "{messages:?}");
     });
+}
+
+#[test]
+fn records_that_share_their_blocks_need_no_more_messages_than_whole_blocks() {
+    const RECORDS: u64 = 64;
+    // Each record ends in the middle of a block, where the next one begins.
+    let messages = [BLOCK, BLOCK - 100].map(|length| {
+        let cluster = Cluster::new(92);
+        let world = cluster.world.clone();
+        world.run(async {
+            let file = cluster.create(NodeId::fs(1)).await;
+            let before = cluster.world.counters().messages;
+            for record in 0..RECORDS {
+                let data = vec![vec![record as u8; length as usize].into()];
+                let (who, offset) = (Credentials::root(), record * length);
+                cluster.ask(Write { who, file, offset, data, durable: false }).await;
+            }
+            let written = cluster.world.counters().messages - before;
+            let (who, offset, length) = (Credentials::root(), 0, RECORDS * length);
+            let read = cluster.ask(Read { who, file, offset, length: length as u32 }).await;
+            let content: Vec<u8> = (0..RECORDS)
+                .flat_map(|record| vec![record as u8; (length / RECORDS) as usize])
+                .collect();
+            assert_eq!(read.data.concat(), content);
+            written
+        })
+    });
+    let [blocks, records] = messages;
+    println!("{RECORDS} whole blocks: {blocks} messages; as many shorter records: {records}");
+    // A record may lie across two chunks, which are in two stripes.
+    assert!(records <= blocks + RECORDS / 2, "{messages:?}");
 }

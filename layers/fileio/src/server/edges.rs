@@ -1,0 +1,127 @@
+//! The blocks at the edges of writes, kept for a moment: whoever writes on where the last one ended, in the middle of a
+//! block, needs what is before it, and would ask a cache for that while others wait for the chunk.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use bytes::Bytes;
+use meta::chunks::Slot;
+use meta::protocol::Chunk;
+
+use crate::pieces::Pieces;
+
+const BLOCK: usize = blockio::BLOCK_SIZE;
+
+/// Blocks that one node keeps: as many writers of parts of files find their neighbour's edge.
+const EDGES_MAX: usize = 32;
+
+/// A block, and what it holds if the map still says so.
+struct Edge {
+    /// File and chunk.
+    chunk: (u64, u64),
+    slot: Slot,
+    content: Bytes,
+}
+
+impl Edge {
+    /// The number alone could be that of a later block, the checksum alone that of another one.
+    fn is_of(&self, chunk: (u64, u64), slot: Slot) -> bool {
+        (self.chunk, self.slot.block, self.slot.checksum) == (chunk, slot.block, slot.checksum)
+    }
+}
+
+/// What the last writes that began or ended in the middle of a block left there.
+#[derive(Default)]
+pub(super) struct Edges {
+    /// The oldest first.
+    kept: RefCell<VecDeque<Edge>>,
+}
+
+impl Edges {
+    /// Bytes `range` of the chunk `map`, which are within one block, if they are known.
+    pub(super) fn find(
+        &self,
+        chunk: (u64, u64),
+        map: &Chunk,
+        range: &Range<usize>,
+    ) -> Option<Bytes> {
+        let at = range.start / BLOCK;
+        let slot = map.slot(at)?;
+        let kept = self.kept.borrow();
+        let edge = kept.iter().rev().find(|edge| edge.is_of(chunk, slot))?;
+        Some(edge.content.slice(range.start - at * BLOCK..range.end - at * BLOCK))
+    }
+
+    /// Keeps blocks of `written`, which are in the cache and which `map` names: those of bytes `from..to` that
+    /// are only a part of their block. `written` begins with the block of `from`.
+    pub(super) fn keep(
+        &self,
+        chunk: (u64, u64),
+        map: &Chunk,
+        (from, to): (usize, usize),
+        written: &Pieces,
+    ) {
+        let (first, last) = (from / BLOCK, to / BLOCK);
+        let head = (!from.is_multiple_of(BLOCK)).then_some(first);
+        let tail = (!to.is_multiple_of(BLOCK) && head != Some(last)).then_some(last);
+        for at in head.into_iter().chain(tail) {
+            let Some(slot) = map.slot(at) else { continue };
+            let content = written.slice((at - first) * BLOCK, (at - first + 1) * BLOCK).copied();
+            let mut kept = self.kept.borrow_mut();
+            kept.retain(|edge| (edge.chunk, edge.slot.block) != (chunk, slot.block));
+            if kept.len() == EDGES_MAX {
+                kept.pop_front();
+            }
+            kept.push_back(Edge { chunk, slot, content });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::protocol::BlockRun;
+    use runtime::hash::crc32c;
+
+    use super::*;
+
+    const FILE: u64 = 7;
+
+    /// A chunk of one block.
+    fn map(block: u64, content: &[u8]) -> Chunk {
+        let checksums = vec![crc32c(content)];
+        Chunk { runs: vec![BlockRun { at: 0, start: block, checksums, sealed: false }] }
+    }
+
+    fn pieces(content: &[u8]) -> Pieces {
+        Pieces::new(vec![Bytes::copy_from_slice(content)])
+    }
+
+    #[test]
+    fn an_edge_is_found_while_the_map_names_it() {
+        let (edges, old, new) = (Edges::default(), [1; BLOCK], [2; BLOCK]);
+        edges.keep((FILE, 0), &map(9, &old), (0, 100), &pieces(&old));
+        assert_eq!(edges.find((FILE, 0), &map(9, &old), &(0..100)).unwrap(), old[..100]);
+        for (chunk, now) in
+            [((FILE, 0), map(9, &new)), ((FILE, 0), map(8, &old)), ((FILE, 1), map(9, &old))]
+        {
+            assert_eq!(edges.find(chunk, &now, &(0..100)), None);
+        }
+        edges.keep((FILE, 0), &map(9, &new), (100, 200), &pieces(&new));
+        assert_eq!(edges.find((FILE, 0), &map(9, &new), &(200..BLOCK)).unwrap(), new[200..]);
+        assert_eq!(edges.find((FILE, 0), &map(9, &old), &(0..100)), None);
+    }
+
+    #[test]
+    fn whole_blocks_are_not_kept_and_the_oldest_edge_goes() {
+        let (edges, content) = (Edges::default(), [3; BLOCK]);
+        edges.keep((FILE, 0), &map(1, &content), (0, BLOCK), &pieces(&content));
+        assert!(edges.kept.borrow().is_empty());
+        for block in 0..=EDGES_MAX as u64 {
+            edges.keep((FILE, 0), &map(block, &content), (1, BLOCK), &pieces(&content));
+        }
+        assert_eq!(edges.kept.borrow().len(), EDGES_MAX);
+        assert_eq!(edges.find((FILE, 0), &map(0, &content), &(0..1)), None);
+        assert!(edges.find((FILE, 0), &map(1, &content), &(0..1)).is_some());
+    }
+}
