@@ -19,6 +19,10 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use runtime::Spawn;
 
+/// As the program `mdfs` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Directories over which files are spread, where there are many.
 const DIRECTORIES: usize = 64;
 const CLIENTS: [usize; 3] = [1, 4, 16];

@@ -17,6 +17,10 @@ use benches::{Scratch, Shape, in_earnest, median, sized};
 use bytes::Bytes;
 use client::blocking::{File, Volume};
 
+/// As the program `mdfs` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const WRITERS: usize = 8;
 const TRANSFER: usize = 1 << 20;
 const ROUNDS: usize = 7;

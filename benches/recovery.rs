@@ -22,6 +22,10 @@ use futures::{StreamExt as _, stream};
 use runtime::Spawn;
 use rustix::fs::{Advice, fadvise};
 
+/// As the program `mdfs` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Files of each volume, unless `--files N` says otherwise.
 const FILES: u64 = 1_000_000;
 const FILES_IN_TEST: u64 = 500;
