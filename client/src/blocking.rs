@@ -94,6 +94,15 @@ impl Volume {
         wait(self.file_system.set_attributes(path, change))
     }
 
+    /// See [`FileSystem::set_symlink_attributes`].
+    pub fn set_symlink_attributes(
+        &self,
+        path: impl AsRef<[u8]>,
+        change: Change,
+    ) -> Result<Attributes, Error> {
+        wait(self.file_system.set_symlink_attributes(path, change))
+    }
+
     /// See [`FileSystem::set_mode`].
     pub fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
         wait(self.file_system.set_mode(path, mode))

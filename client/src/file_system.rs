@@ -180,6 +180,17 @@ impl<S: Spawn> FileSystem<S> {
         changed.await.map_err(Error::of("change", path))
     }
 
+    /// Changes attributes; of a symbolic link itself.
+    pub async fn set_symlink_attributes(
+        &self,
+        path: impl AsRef<[u8]>,
+        change: Change,
+    ) -> Result<Attributes, Error> {
+        let path = path.as_ref();
+        let changed = async { self.change(&self.find(path, Last::Keep).await?, change).await };
+        changed.await.map_err(Error::of("change", path))
+    }
+
     /// Changes the permission bits.
     pub async fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<Attributes, Error> {
         self.set_attributes(path, Change { mode: Some(mode), ..Change::default() }).await

@@ -14,7 +14,7 @@ const JOBS_MAX: i64 = 256;
 ///
 /// `VOL:/path` is in a volume, all else on this computer. If the destination is a directory, the copies go
 /// into it under their own names. Permissions, times, symbolic links, holes and further names of a file
-/// (hard links) are kept; owners are not.
+/// (hard links) are kept; owners with --owner; extended attributes are not.
 ///
 /// A file is copied under a name of its own (.mdfs-part-...), made durable, and then gets its final name: what
 /// is there is whole. An interrupted copy that is started again copies only what is missing or differs in
@@ -50,6 +50,9 @@ pub(crate) struct Cp {
     /// Copy to the destination itself, not into it, also if it is a directory: what can be repeated.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Keep owners and groups, by their numbers: who copies must be root there.
+    #[arg(short, long)]
+    owner: bool,
     /// Do not wait for the disks. Quicker for small files, but a crash of the destination may take what was
     /// copied: copy again with --checksum then.
     #[arg(long)]
@@ -66,7 +69,8 @@ impl Cp {
         let Some((destination, sources)) = ends.split_last() else { return Ok(()) };
         let Self { recursive, checksum, verify, all, .. } = *self;
         let (jobs, sync, exact) = (self.jobs.into(), !self.no_sync, self.no_target_directory);
-        let wish = Wish { recursive, jobs, checksum, verify, all, sync, exact };
+        let owner = self.owner;
+        let wish = Wish { recursive, jobs, checksum, verify, all, sync, exact, owner };
         let told = command::run(session, sources, destination, wish)?;
         if recursive { session.print(told) } else { Ok(()) }
     }

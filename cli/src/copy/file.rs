@@ -224,7 +224,7 @@ impl Copy<'_> {
                 return Err(self.to.refuse("verify", to, why));
             }
         }
-        if !by_time || there.mode != node.mode {
+        if !by_time || there.mode != node.mode || self.wished(there).owner != node.owner {
             self.to.keep(to, node)?;
         }
         self.tally.kept();

@@ -43,13 +43,16 @@ pub(crate) struct Wish {
     pub(crate) sync: bool,
     /// The destination is the copy, also if it is a directory.
     pub(crate) exact: bool,
+    /// Owners and groups are kept.
+    pub(crate) owner: bool,
 }
 
 impl Default for Wish {
     fn default() -> Self {
         let recursive = false;
-        let (checksum, verify, all, sync, exact) = (false, false, false, true, false);
-        Self { recursive, jobs: JOBS, checksum, verify, all, sync, exact }
+        let (checksum, verify, all, sync) = (false, false, false, true);
+        let (exact, owner) = (false, false);
+        Self { recursive, jobs: JOBS, checksum, verify, all, sync, exact, owner }
     }
 }
 
@@ -112,7 +115,7 @@ impl Copy<'_> {
     #[allow(clippy::disallowed_methods, reason = "the program has threads of its own")]
     fn run(&self, from: Vec<u8>, node: Node, to: Vec<u8>) {
         let workers = Workers::new();
-        let item = Item { from, to, node, fresh: false };
+        let item = Item { from, to, node: self.wished(node), fresh: false };
         let mut later = Later::default();
         let above = match split(&item.to).0 {
             b"" => b".".to_vec(),
@@ -143,6 +146,11 @@ impl Copy<'_> {
             });
         }
         self.try_to(|| self.sync(&above));
+    }
+
+    /// What shall be kept of `node`.
+    fn wished(&self, node: Node) -> Node {
+        Node { owner: node.owner.filter(|_| self.wish.owner), ..node }
     }
 
     /// Makes the names of a directory durable, if so wished.
@@ -203,7 +211,7 @@ impl Copy<'_> {
                         return Ok(());
                     }
                     let (from, to) = (into(&directory.from, name), into(&directory.to, name));
-                    let item = Item { from, to, node, fresh };
+                    let item = Item { from, to, node: self.wished(node), fresh };
                     self.found(&item);
                     if node.is_directory() {
                         open.push(item);
@@ -232,11 +240,19 @@ impl Copy<'_> {
         let target = self.from.read_link(&item.from)?;
         let there = self.find(item)?;
         let is_link = there.is_some_and(|there| there.kind == Kind::Symlink {});
+        let give =
+            |path: &[u8]| item.node.owner.map_or(Ok(()), |owner| self.to.give_link(path, owner));
         if is_link && self.to.read_link(&item.to)? == target {
+            if there.is_some_and(|there| self.wished(there).owner != item.node.owner) {
+                give(&item.to)?;
+            }
             self.tally.kept();
             return Ok(());
         }
-        self.replace(item, |part| self.to.make_symlink(&target, part))?;
+        self.replace(item, |part| {
+            self.to.make_symlink(&target, part)?;
+            give(part)
+        })?;
         self.tally.copied();
         Ok(())
     }

@@ -177,3 +177,37 @@ fn what_cannot_be_copied_is_told_and_nothing_is_lost_for_it() {
     mdfs.ok(&["cp", &itself, &format!("{there}/link"), "VOL:/"]);
     assert_eq!(mdfs.ok(&["cat", "VOL:/f", "VOL:/link"]), "ff");
 }
+
+#[test]
+fn owners_are_kept_if_they_shall_be() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mdfs = Mdfs::new();
+    let [there, back] = ["tree", "back"].map(|name| mdfs.local(name));
+    let [from, to] = [&there, &back].map(Path::new);
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("sub/file"), "x").unwrap();
+    symlink("file", from.join("sub/link")).unwrap();
+    let names = ["sub", "sub/file", "sub/link"];
+    for (uid, name) in (1001..).zip(names) {
+        std::os::unix::fs::lchown(from.join(name), Some(uid), Some(uid + 1000)).unwrap();
+    }
+    // Which takes these bits away from who is not root.
+    fs::set_permissions(from.join("sub/file"), fs::Permissions::from_mode(0o4711)).unwrap();
+    let owners = |at: &Path| {
+        names.map(|name| {
+            let of = fs::symlink_metadata(at.join(name)).unwrap();
+            (of.uid(), of.gid(), of.mode())
+        })
+    };
+    mdfs.ok(&["cp", "-rT", &there, "VOL:/tree"]);
+    let inside = |name: &str| mdfs.volume.symlink_metadata(format!("/tree/{name}")).unwrap();
+    assert!(names.iter().all(|name| inside(name).uid == 0));
+    // Also of what is there already.
+    let told = mdfs.ok(&["cp", "-rT", "--owner", &there, "VOL:/tree"]);
+    assert_eq!(told, "0 files copied, 0 B; 2 were there already\n");
+    assert_eq!(names.map(|name| inside(name).uid), [1001, 1002, 1003]);
+    mdfs.ok(&["cp", "-rT", "-o", "VOL:/tree", &back]);
+    assert_eq!(owners(from), owners(to));
+}

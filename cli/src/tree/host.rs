@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{
     FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    chown, fchown, lchown,
 };
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use client::{Kind, Time};
 use rustix::fs::{AtFlags, CWD, OFlags, SeekFrom, Timespec, Timestamps};
 
-use super::{Content, Each, Node, Tree, into};
+use super::{Content, Each, Node, Owner, Tree, into};
 use crate::exit::Failure;
 
 /// Bytes of the unit of `st_blocks`, as POSIX has it.
@@ -57,6 +58,7 @@ fn node(metadata: &fs::Metadata) -> Node {
         id: (metadata.dev(), metadata.ino()),
         atime: time(metadata.atime(), metadata.atime_nsec()),
         mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        owner: Some(Owner { uid: metadata.uid(), gid: metadata.gid() }),
     }
 }
 
@@ -166,9 +168,19 @@ impl Tree for Host {
     fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure> {
         let path = path_of(path);
         let failed = |error| Failure::local("change", path, error);
+        // First: it takes bits of the mode away.
+        if let Some(Owner { uid, gid }) = of.owner {
+            chown(path, Some(uid), Some(gid)).map_err(failed)?;
+        }
         fs::set_permissions(path, fs::Permissions::from_mode(of.mode)).map_err(failed)?;
         let kept = rustix::fs::utimensat(CWD, path, &times(of), AtFlags::empty());
         kept.map_err(|error| failed(error.into()))
+    }
+
+    fn give_link(&self, path: &[u8], to: Owner) -> Result<(), Failure> {
+        let path = path_of(path);
+        lchown(path, Some(to.uid), Some(to.gid))
+            .map_err(|error| Failure::local("change", path, error))
     }
 
     fn sync(&self, path: &[u8]) -> Result<(), Failure> {
@@ -240,6 +252,9 @@ impl Content for HostFile {
     }
 
     fn keep(&self, of: &Node) -> Result<(), Failure> {
+        if let Some(Owner { uid, gid }) = of.owner {
+            fchown(&self.file, Some(uid), Some(gid)).map_err(self.failed("change"))?;
+        }
         let mode = fs::Permissions::from_mode(of.mode);
         self.file.set_permissions(mode).map_err(self.failed("change"))?;
         let kept = rustix::fs::futimens(&self.file, &times(of));

@@ -8,7 +8,7 @@ use client::{Attributes, Change, Kind, OpenOptions, SetTime};
 use futures::executor::block_on;
 
 use super::host::OWNER_BITS;
-use super::{Content, Each, Node, Tree};
+use super::{Content, Each, Node, Owner, Tree};
 use crate::exit::Failure;
 
 /// Only the owner may use what is not yet whole.
@@ -35,6 +35,7 @@ fn node(of: &Attributes) -> Node {
         id: (of.ino, of.generation),
         atime: of.atime,
         mtime: of.mtime,
+        owner: Some(Owner { uid: of.uid, gid: of.gid }),
     }
 }
 
@@ -44,6 +45,8 @@ fn kept(of: &Node) -> Change {
         mode: Some(of.mode),
         atime: time(of.atime),
         mtime: time(of.mtime),
+        uid: of.owner.map(|owner| owner.uid),
+        gid: of.owner.map(|owner| owner.gid),
         ..Change::default()
     }
 }
@@ -155,6 +158,12 @@ impl Tree for Inside {
 
     fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure> {
         self.volume.set_attributes(path, kept(of)).map(drop).map_err(|error| self.failed(error))
+    }
+
+    fn give_link(&self, path: &[u8], to: Owner) -> Result<(), Failure> {
+        let change = Change { uid: Some(to.uid), gid: Some(to.gid), ..Change::default() };
+        let given = self.volume.set_symlink_attributes(path, change);
+        given.map(drop).map_err(|error| self.failed(error))
     }
 
     fn sync(&self, path: &[u8]) -> Result<(), Failure> {

@@ -36,6 +36,15 @@ pub(crate) struct Node {
     pub(crate) id: (u64, u64),
     pub(crate) atime: Time,
     pub(crate) mtime: Time,
+    /// None if nobody wants it kept.
+    pub(crate) owner: Option<Owner>,
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl Node {
@@ -93,8 +102,11 @@ pub(crate) trait Tree: Sync {
     /// Removes an empty directory.
     fn remove_directory(&self, path: &[u8]) -> Result<(), Failure>;
 
-    /// Gives a directory the permissions and times of `of`.
+    /// Gives a directory the permissions and times of `of`, and its owner if that is known.
     fn keep(&self, path: &[u8], of: &Node) -> Result<(), Failure>;
+
+    /// Gives a symbolic link to somebody.
+    fn give_link(&self, path: &[u8], to: Owner) -> Result<(), Failure>;
 
     /// Makes the names of a directory durable.
     fn sync(&self, path: &[u8]) -> Result<(), Failure>;
@@ -132,7 +144,7 @@ pub(crate) trait Content: Send + Sync {
 
     fn sync(&self) -> Result<(), Failure>;
 
-    /// Gives it the permissions and times of `of`.
+    /// Gives it the permissions and times of `of`, and its owner if that is known.
     fn keep(&self, of: &Node) -> Result<(), Failure>;
 }
 
