@@ -38,12 +38,13 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
 
 fn undelivered(why: Undelivered) -> nfsstat3 {
     match why {
-        // The client asks again by itself, by a new call: busy nodes calm down, lost ones come back.
-        // (What is done once is not answered at all when its reply was lost.)
-        Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost => {
+        // The client asks again by itself, by a new call: busy nodes calm down, lost ones come back, and
+        // in a cluster the epoch goes on whenever nodes move. (What is done once is not answered at all
+        // when its reply was lost.)
+        Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost | Undelivered::Fenced => {
             nfsstat3::NFS3ERR_JUKEBOX
         }
-        Undelivered::Garbled | Undelivered::Fenced => nfsstat3::NFS3ERR_SERVERFAULT,
+        Undelivered::Garbled => nfsstat3::NFS3ERR_SERVERFAULT,
     }
 }
 
@@ -198,7 +199,8 @@ mod tests {
         let told = |why| status(Error::Undelivered { why });
         assert_eq!(told(Undelivered::Busy), nfsstat3::NFS3ERR_JUKEBOX);
         assert_eq!(told(Undelivered::Unreachable), nfsstat3::NFS3ERR_JUKEBOX);
-        assert_eq!(told(Undelivered::Fenced), nfsstat3::NFS3ERR_SERVERFAULT);
+        assert_eq!(told(Undelivered::Fenced), nfsstat3::NFS3ERR_JUKEBOX);
+        assert_eq!(told(Undelivered::Garbled), nfsstat3::NFS3ERR_SERVERFAULT);
     }
 
     #[test]

@@ -210,6 +210,12 @@ impl Context {
         other == self.node || self.machine.dies_with(self.node, other)
     }
 
+    /// The number of the process that hosts `node`, by the node map; `None` if none does, or if the volume has
+    /// one process only.
+    pub fn process_of(&self, node: NodeId) -> Option<u32> {
+        self.machine.process_of(node)
+    }
+
     /// Opens a disk of this node by its path, exclusively.
     pub fn open_disk(&self, path: &str) -> LocalBoxFuture<'static, io::Result<Rc<dyn Disk>>> {
         self.machine.open_disk(self.node, path)

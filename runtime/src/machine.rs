@@ -47,6 +47,11 @@ pub trait Machine: 'static {
     fn is_here(&self, _node: NodeId) -> bool {
         true
     }
+    /// The number of the process that hosts a node, by the node map; `None` if none does, or if this machine
+    /// is all in one process.
+    fn process_of(&self, _node: NodeId) -> Option<u32> {
+        None
+    }
     /// Do these two nodes end together, whatever ends them? Machines that do not know say no.
     fn dies_with(&self, _node: NodeId, _other: NodeId) -> bool {
         false

@@ -18,7 +18,7 @@
 //! | --- | --- |
 //! | `site.rs` | a folder with volumes in it, and the program run there |
 //! | `served.rs` | a server process: started, stopped, killed |
-//! | `cluster.rs` | several processes that serve one volume, and their etcd |
+//! | `cluster/` | several processes that serve one volume, their etcd, their hosts, and who writes there |
 //! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
 //! | `guest.rs` | a Linux kernel as a process, for the NFS client in it |
 //! | `conformance.rs` | what others have written to try out file systems |
@@ -27,7 +27,7 @@
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
-//! `cluster.rs`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `kernel_nfs.rs`,
+//! `cluster/`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `kernel_nfs.rs`,
 //! `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
 
 pub mod cluster;

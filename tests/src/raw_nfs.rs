@@ -50,6 +50,8 @@ pub mod procedure {
     pub const RENAME: u32 = 14;
     /// The names in a directory.
     pub const READDIR: u32 = 16;
+    /// What was written becomes durable.
+    pub const COMMIT: u32 = 21;
 }
 
 /// Outcomes of NFS procedures.
@@ -144,6 +146,14 @@ impl Results {
             self.take(84);
         }
     }
+
+    /// Skips what a change tells of a file as it was before and is after it.
+    pub fn skip_change(&mut self) {
+        if self.word() == 1 {
+            self.take(24);
+        }
+        self.skip_attributes();
+    }
 }
 
 /// A socket that the servers which tests start do not inherit: they would keep its port in use.
@@ -165,6 +175,13 @@ impl RawNfs {
         let stream = TcpStream::connect(("127.0.0.1", served.port())).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, call: 0 }
+    }
+
+    /// By a connection that stands already; no answer takes longer than `patience`.
+    pub fn over(stream: TcpStream, patience: Duration) -> Self {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        stream.set_write_timeout(Some(patience)).unwrap();
         Self { stream, call: 0 }
     }
 
@@ -205,25 +222,25 @@ impl RawNfs {
 
     /// The next record; `None` if the gateway hangs up instead.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
-        let mut mark = [0; 4];
-        self.read(&mut mark)?;
-        let mark = u32::from_be_bytes(mark);
-        assert!(mark & LAST != 0, "replies come in one fragment");
-        let length = (mark & !LAST) as usize;
-        assert!(length <= REPLY_MAX, "a reply of {length} bytes");
-        let mut record = vec![0; length];
-        self.read(&mut record)?;
-        Some(record)
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> Option<()> {
-        match self.stream.read_exact(bytes) {
-            Ok(()) => Some(()),
+        match self.read_record() {
+            Ok(record) => Some(record),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 panic!("neither an answer nor an end within {PATIENCE:?}")
             }
             Err(_) => None,
         }
+    }
+
+    fn read_record(&mut self) -> io::Result<Vec<u8>> {
+        let mut mark = [0; 4];
+        self.stream.read_exact(&mut mark)?;
+        let mark = u32::from_be_bytes(mark);
+        assert!(mark & LAST != 0, "replies come in one fragment");
+        let length = (mark & !LAST) as usize;
+        assert!(length <= REPLY_MAX, "a reply of {length} bytes");
+        let mut record = vec![0; length];
+        self.stream.read_exact(&mut record)?;
+        Ok(record)
     }
 
     /// The record of the next call, with its mark, as root of this host.
@@ -245,7 +262,29 @@ impl RawNfs {
     fn ask(&mut self, program: (u32, u32), procedure: u32, args: &Args) -> (u32, Results) {
         let record = self.record(program, procedure, args);
         self.send(&record).unwrap();
-        let mut reply = Results(self.receive().expect("the gateway hangs up"));
+        let reply = self.receive().expect("the gateway hangs up");
+        self.taken_apart(reply)
+    }
+
+    /// The same where the gateway may be gone: an error if there is no answer.
+    pub fn try_nfs(&mut self, procedure: u32, args: &Args) -> io::Result<(u32, Results)> {
+        self.try_ask(NFS, procedure, args)
+    }
+
+    fn try_ask(
+        &mut self,
+        program: (u32, u32),
+        procedure: u32,
+        args: &Args,
+    ) -> io::Result<(u32, Results)> {
+        let record = self.record(program, procedure, args);
+        self.send(&record)?;
+        let reply = self.read_record()?;
+        Ok(self.taken_apart(reply))
+    }
+
+    fn taken_apart(&self, reply: Vec<u8>) -> (u32, Results) {
+        let mut reply = Results(reply);
         // A reply to this call, accepted, without a verifier, done.
         for expected in [self.call, 1, 0, 0, 0, 0] {
             assert_eq!(reply.word(), expected, "{reply:?}");
@@ -263,6 +302,12 @@ impl RawNfs {
         let (status, mut results) = self.ask(MOUNT, 1, &Args::default().opaque(b"/"));
         assert_eq!(status, status::OK);
         results.opaque()
+    }
+
+    /// The same where the gateway may be gone, or cannot say now.
+    pub fn try_root(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let (status, mut results) = self.try_ask(MOUNT, 1, &Args::default().opaque(b"/"))?;
+        Ok((status == status::OK).then(|| results.opaque()))
     }
 
     /// How asking for the attributes of a handle ends.

@@ -13,6 +13,7 @@ use std::process::{Command, Output};
 use client::blocking::Volume;
 use tempfile::TempDir;
 
+use crate::cluster::hosts::Host;
 use crate::served::Served;
 
 /// The program, as it is built with these tests.
@@ -68,9 +69,24 @@ impl Site {
 
     /// The program, to be run in the folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(target().join(PROGRAM));
-        // Its help shall name it as its users know it.
-        command.arg0("mdfs").args(arguments).current_dir(self.folder.path());
+        self.command_at(None, arguments)
+    }
+
+    /// The program, to be run in the folder at another host.
+    pub fn command_at(&self, host: Option<&Host>, arguments: &[&str]) -> Command {
+        let program = target().join(PROGRAM);
+        let mut command = if let Some(host) = host {
+            let [first, rest @ ..] = host.words();
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        } else {
+            let mut command = Command::new(program);
+            // Its help shall name it as its users know it.
+            command.arg0("mdfs");
+            command
+        };
+        command.args(arguments).current_dir(self.folder.path());
         command
     }
 

@@ -46,6 +46,8 @@ fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
     assert_eq!(nodes.len(), NODES);
     let hits: u64 = nodes.iter().map(|node| node["hits"].as_u64().unwrap()).sum();
     assert!(hits > 0, "{figures}");
+    let owners = figures["node_processes"].as_array().unwrap();
+    assert!(owners.len() == NODES && owners.iter().all(Value::is_null), "one has all: {figures}");
     let disks = figures["disks"].as_array().unwrap().iter().flat_map(|it| it.as_array().unwrap());
     let written: u64 = disks.map(|disk| disk["written_bytes"].as_u64().unwrap()).sum();
     assert!(written >= 3 << 20, "{figures}");

@@ -116,6 +116,13 @@ pub(crate) const ETCD: Need = Need {
     source: Source::Package("etcd-server"),
 };
 
+/// Makes hosts of network namespaces, for tests of clusters.
+pub(crate) const HOSTS: Need = Need {
+    what: "ip and bridge (iproute2)",
+    sign: Sign::OnPath("bridge"),
+    source: Source::Package("iproute2"),
+};
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

@@ -17,6 +17,7 @@ const NEEDS: &[needs::Need] = &[
     needs::RPCBIND,
     needs::BROWSER,
     needs::ETCD,
+    needs::HOSTS,
     needs::PJDFSTEST,
     needs::FSX,
     needs::PYTHON,

@@ -115,6 +115,10 @@ struct Report {
     nodes: Vec<Option<Node>>,
     /// By disk node, then by disk.
     disks: Vec<Option<Vec<Disk>>>,
+    /// The process that has each node; null if none has it, or if there is one process only.
+    node_processes: Vec<Option<u32>>,
+    /// The same for each disk node.
+    disk_processes: Vec<Option<u32>>,
 }
 
 fn json(figures: &Figures) -> Page {
@@ -140,7 +144,12 @@ fn json(figures: &Figures) -> Page {
         });
         Some(disks.collect())
     });
-    let report = Report { nodes: nodes.collect(), disks: disks.collect() };
+    let report = Report {
+        nodes: nodes.collect(),
+        disks: disks.collect(),
+        node_processes: figures.cache_processes.clone(),
+        disk_processes: figures.disk_processes.clone(),
+    };
     // Numbers and lists are always JSON.
     let body = serde_json::to_vec(&report).unwrap_or_default();
     Page { kind: "application/json", body: body.into() }

@@ -1,5 +1,6 @@
 //! The volume as text (the text format 0.0.4 of Prometheus).
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use fileio::stack::{CacheStatus, DiskStatus, Figures};
@@ -28,9 +29,29 @@ pub(super) fn of(figures: &Figures) -> String {
     for (state, count) in away(gone, figures.disks.len()) {
         line(&mut text, format_args!("mdfs_disk_nodes{{state=\"{state}\"}} {count}"));
     }
+    processes(figures, &mut text);
     caches(figures, &mut text);
     disks(figures, &mut text);
     text
+}
+
+/// Of a volume of several processes only.
+fn processes(figures: &Figures, text: &mut String) {
+    let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
+    for process in figures.cache_processes.iter().flatten() {
+        *nodes.entry(*process).or_default() += 1;
+    }
+    if !nodes.is_empty() {
+        head(
+            text,
+            "process_nodes",
+            "gauge",
+            "File-system nodes that a process has, by the node map.",
+        );
+    }
+    for (process, count) in nodes {
+        line(text, format_args!("mdfs_process_nodes{{process=\"{process}\"}} {count}"));
+    }
 }
 
 fn caches(figures: &Figures, text: &mut String) {
@@ -101,12 +122,16 @@ mod tests {
         let figures = Figures {
             caches: vec![Some(cache), None, Some(cache)],
             disks: vec![None, Some(vec![disk.clone(), DiskStatus { healthy: false, ..disk }])],
+            cache_processes: vec![Some(2), None, Some(1)],
+            disk_processes: vec![None, Some(2)],
         };
         let text = of(&figures);
         for line in [
             "# TYPE mdfs_cache_lines gauge",
             "mdfs_nodes{state=\"answer\"} 2",
             "mdfs_nodes{state=\"away\"} 1",
+            "mdfs_process_nodes{process=\"1\"} 1",
+            "mdfs_process_nodes{process=\"2\"} 1",
             "mdfs_disk_nodes{state=\"away\"} 1",
             "mdfs_cache_lines 6",
             "mdfs_cache_hits_total 14",

@@ -39,6 +39,9 @@ pub struct Config {
     pub write_buffer_bytes: usize,
     /// See [`Expected::served`].
     pub served: Epoch,
+    /// The life that a server of these disks has [handed over](Server::hand_over), if one did and nobody
+    /// has served them since: all that was answered in it is durable. Else a new one begins.
+    pub life: Option<Life>,
 }
 
 impl Default for Config {
@@ -48,6 +51,7 @@ impl Default for Config {
             queue_length_max: QUEUE_LENGTH_MAX,
             write_buffer_bytes: WRITE_BUFFER_BYTES,
             served: Epoch(0),
+            life: None,
         }
     }
 }
@@ -183,15 +187,24 @@ impl Server {
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Rc<Self> {
-        let Config { depth_per_disk, queue_length_max, write_buffer_bytes, .. } = config;
+        let Config { depth_per_disk, queue_length_max, write_buffer_bytes, life, .. } = config;
         Rc::new(Self {
             geometry,
             disk_node,
-            life: context.random(),
+            life: life.unwrap_or_else(|| context.random()),
             manager: Manager::new(context.clone(), disks, depth_per_disk, queue_length_max),
             write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
             held_bytes: Cell::new(0),
         })
+    }
+
+    /// Ends in order, at the node of `context`: lets nothing in any more, makes durable what was answered,
+    /// and returns this life for the server that goes on with it ([`Config::life`]). After an error
+    /// there is none to go on with.
+    pub async fn hand_over(&self, context: &Context) -> Result<Life, Error> {
+        context.close::<BlockIo>(|_| false);
+        context.drained::<BlockIo>().await;
+        self.sync().await
     }
 
     async fn answer(&self, request: Request) -> Reply {

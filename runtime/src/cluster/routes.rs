@@ -77,6 +77,11 @@ impl Routes {
         self.hosts.get(&node).filter(|host| Some(&***host) != self.me.as_ref())
     }
 
+    /// The number of the process that hosts `node`, this one or another.
+    pub(crate) fn number_of(&self, node: NodeId) -> Option<u32> {
+        self.hosts.get(&node).map(|host| host.number)
+    }
+
     /// Does this life of a process host any node?
     pub(crate) fn has(&self, process: &Process) -> bool {
         self.hosts.values().any(|host| **host == *process)

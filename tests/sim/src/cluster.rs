@@ -249,9 +249,10 @@ impl Cluster {
         let handed: Rc<RefCell<Option<Handed>>> = Rc::default();
         let told = handed.clone();
         self.on(node, move |context| async move {
-            let handed = match phases {
-                Phases::All => stack::hand_over(&context).await,
-                Phases::Stripes => stack::hand_over_cache(&context).await,
+            let handed = match (context.node().kind(), phases) {
+                (NodeKind::Disk(_), _) => stack::hand_over_disks(&context).await,
+                (_, Phases::All) => stack::hand_over(&context).await,
+                (_, Phases::Stripes) => stack::hand_over_cache(&context).await,
             };
             told.replace(Some(handed.map_err(StackError::Settle)?));
             Ok(())
@@ -262,7 +263,7 @@ impl Cluster {
         handed.take().ok_or(StackError::Node(Undelivered::Lost))
     }
 
-    /// Starts `node` elsewhere after it was [handed over](Self::hand_over).
+    /// Starts `node` elsewhere, or with the same disks, after it was [handed over](Self::hand_over).
     pub(super) async fn take_over(
         &self,
         node: NodeId,
@@ -279,6 +280,15 @@ impl Cluster {
         }
         let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
         let (mounted, memory) = (self.mounted.clone(), self.memory.clone());
+        if let NodeKind::Disk(index) = node.kind() {
+            let (served, paths) =
+                (Epoch(self.served.get()), self.paths().swap_remove(index as usize));
+            return self
+                .on(node, move |context| async move {
+                    node::resume_disks(context, geometry, served, paths, Some(&handed)).await
+                })
+                .await;
+        }
         self.on(node, move |context| async move {
             node::serve_cache(&context, geometry, cache_bytes);
             stack::resume_cache(&context, &handed);

@@ -115,8 +115,8 @@ impl std::fmt::Debug for Nemesis {
     }
 }
 
-/// Some file-system nodes move, now and then. If disk nodes may restart, one does after some of the moves:
-/// what it was given by a cache that moved is nowhere else.
+/// Some file-system nodes move, now and then. What a disk node was given by a cache that moved is nowhere
+/// else: after some of the moves one ends in order and comes back, and if disk nodes may restart one does.
 fn draw_moves(
     rng: &mut Rng,
     nodes: &[NodeId],
@@ -132,12 +132,18 @@ fn draw_moves(
         let for_us = 1 + rng.below(AWAY_MAX_US);
         strikes.push((at_us, Strike::Move { node: pick(rng, &nodes), for_us }));
         at_us += for_us;
-        if may_restart && rng.chance(1, 3) {
+        let returns = rng.chance(1, 3);
+        let restarts = may_restart && rng.chance(1, 3);
+        if returns || restarts {
             let node = pick(rng, &disk_nodes);
             let for_us = 1 + rng.below(AWAY_MAX_US);
             let after_us = 1 + rng.below(AFTER_MOVE_MAX_US);
-            let restart = Strike::Restart { node, for_us, keeps_power: false };
-            strikes.push((at_us + after_us, restart));
+            let strike = if returns {
+                Strike::Move { node, for_us }
+            } else {
+                Strike::Restart { node, for_us, keeps_power: false }
+            };
+            strikes.push((at_us + after_us, strike));
         }
         at_us += rng.below(pause_max_us);
     }
@@ -329,7 +335,10 @@ impl Nemesis {
                 }
                 Strike::Move { node, for_us } => {
                     let away = Duration::from_micros(for_us);
-                    self.move_nodes(world.process_of(node), away, scene, context).await;
+                    let kind = |node: &NodeId| std::mem::discriminant(&node.kind());
+                    let mut nodes = world.process_of(node);
+                    nodes.retain(|other| kind(other) == kind(&node));
+                    self.move_nodes(nodes, away, scene, context).await;
                 }
                 _ => {}
             }
@@ -359,8 +368,8 @@ impl Nemesis {
         }
     }
 
-    /// The file-system nodes of a process go elsewhere: all hand over at the same time, and each starts
-    /// anew as soon as it has.
+    /// The disk nodes of a process end in order and come back, or its file-system nodes go elsewhere: all hand
+    /// over at the same time, and each starts anew as soon as it has.
     async fn move_nodes(
         &self,
         nodes: Vec<NodeId>,
@@ -369,8 +378,7 @@ impl Nemesis {
         context: &Context,
     ) {
         self.moves.set(self.moves.get() + 1);
-        let nodes = nodes.into_iter().filter(|node| matches!(node.kind(), NodeKind::Fs(_)));
-        let moving = nodes.map(async |node| {
+        let moving = nodes.into_iter().map(async |node| {
             let Some(handed) = self.hand_over(node, scene, context).await else { return };
             context.sleep(away).await;
             if scene.is_powerless() {

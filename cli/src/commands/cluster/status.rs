@@ -18,7 +18,10 @@ pub(super) struct Status {
     /// The machine file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// As JSON.
+    /// Which process has each node, too; `2>3` is on its way from 2 to 3.
+    #[arg(long)]
+    nodes: bool,
+    /// As JSON, with the nodes.
     #[arg(long)]
     json: bool,
 }
@@ -41,6 +44,8 @@ struct Row {
     /// On their way here.
     coming: usize,
     disk_nodes: Vec<u32>,
+    /// The numbers of its file-system nodes.
+    node_numbers: Vec<u32>,
 }
 
 impl Status {
@@ -78,19 +83,44 @@ impl Status {
         }));
         let head = format!("volume {}, epoch {}\n", report.volume, report.epoch);
         session.print(head)?;
-        session.print(table(&rows, &[true, false, false, false, true, true, false]))
+        session.print(table(&rows, &[true, false, false, false, true, true, false]))?;
+        if self.nodes { session.print(owners(&map)) } else { Ok(()) }
     }
+}
+
+/// Runs of nodes that one process has, or that go the same way.
+fn owners(map: &NodeMap) -> Vec<u8> {
+    let mut runs: Vec<(u32, u32, String)> = Vec::new();
+    for (node, seat) in map.seats() {
+        let NodeKind::Fs(index) = node.kind() else { continue };
+        let (from, to) = (seat.owner().0, seat.destination().0);
+        let owner = if from == to { from.to_string() } else { format!("{from}>{to}") };
+        match runs.last_mut() {
+            Some((_, last, same)) if *same == owner && *last + 1 == index => *last = index,
+            _ => runs.push((index, index, owner)),
+        }
+    }
+    let mut rows = vec![["nodes", "process"].map(|head| head.as_bytes().to_vec()).to_vec()];
+    rows.extend(runs.into_iter().map(|(first, last, owner)| {
+        let nodes = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        vec![nodes.into_bytes(), owner.into_bytes()]
+    }));
+    table(&rows, &[true, true])
 }
 
 fn row(map: &NodeMap, process: &Process) -> Row {
     let id = process.id;
     let has = |(_, seat): &(NodeId, Seat)| seat.owner() == id;
-    let is_fs = |node: NodeId| matches!(node.kind(), NodeKind::Fs(_));
     let comes = |seat: Seat| seat.owner() != id && seat.destination() == id;
+    let fs = |(node, _): (NodeId, Seat)| match node.kind() {
+        NodeKind::Fs(index) => Some(index),
+        _ => None,
+    };
     let disk = |(node, _): (NodeId, Seat)| match node.kind() {
         NodeKind::Disk(index) => Some(index),
         _ => None,
     };
+    let node_numbers: Vec<u32> = map.seats().filter(has).filter_map(fs).collect();
     Row {
         number: id.0,
         state: match (process.is_living(), process.leaving) {
@@ -100,8 +130,9 @@ fn row(map: &NodeMap, process: &Process) -> Row {
         },
         addresses: process.addresses.clone(),
         links: String::new(),
-        nodes: map.seats().filter(|seat| has(seat) && is_fs(seat.0)).count(),
+        nodes: node_numbers.len(),
         coming: map.seats().filter(|(_, seat)| comes(*seat)).count(),
         disk_nodes: map.seats().filter(has).filter_map(disk).collect(),
+        node_numbers,
     }
 }

@@ -21,15 +21,23 @@ pub struct Figures {
     pub caches: Vec<Option<CacheStatus>>,
     /// The disks of each disk node; `None` for one that does not answer.
     pub disks: Vec<Option<Vec<DiskStatus>>>,
+    /// The process that has each file-system node; `None` if none has it, or if there is one process only.
+    pub cache_processes: Vec<Option<u32>>,
+    /// The same for each disk node.
+    pub disk_processes: Vec<Option<u32>>,
 }
 
 /// Asks all nodes of the volume, from the node of `context`.
 pub async fn figures(context: &Context) -> Figures {
-    let caches = (0..context.fs_nodes()).map(|node| ask(context, NodeId::fs(node), Status {}));
-    let disks = (0..context.disk_nodes()).map(|node| ask(context, NodeId::disk(node), Describe {}));
+    let fs_nodes = || (0..context.fs_nodes()).map(NodeId::fs);
+    let disk_nodes = || (0..context.disk_nodes()).map(NodeId::disk);
+    let caches = fs_nodes().map(|node| ask(context, node, Status {}));
+    let disks = disk_nodes().map(|node| ask(context, node, Describe {}));
     Figures {
         caches: stream::iter(caches).buffered(ASKED_AT_ONCE_MAX).collect().await,
         disks: stream::iter(disks).buffered(ASKED_AT_ONCE_MAX).collect().await,
+        cache_processes: fs_nodes().map(|node| context.process_of(node)).collect(),
+        disk_processes: disk_nodes().map(|node| context.process_of(node)).collect(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! A file-system node moves to another process by plan, and nobody is told of a loss (ADR 49).
+//! A file-system node moves to another process by plan, or a disk node ends in order and comes back, and
+//! nobody is told of a loss (ADR 49, 46).
 //!
 //! The old process closes the layers of the node from above: files, metadata, cache. Each ends what it has
 //! let in and makes durable what it has answered. What others need to end theirs is let in until then, so
@@ -23,6 +24,8 @@ runtime::record! {
         meta: HandedMeta,
         /// Cache.
         cache: Vec<HandedLife>,
+        /// The life of a disk node.
+        disks: Option<u64>,
     }
 }
 
@@ -31,7 +34,7 @@ impl Handed {
     #[must_use]
     pub fn without_holders(&self) -> Self {
         let meta = HandedMeta { held: Vec::new(), in_grace: true, ..self.meta.clone() };
-        Self { files: HandedFiles::default(), meta, cache: self.cache.clone() }
+        Self { files: HandedFiles::default(), meta, ..self.clone() }
     }
 }
 
@@ -48,13 +51,19 @@ pub async fn hand_over(context: &Context) -> Result<Handed, Error> {
     tracing::debug!(node = %context.node(), "its metadata is handed over");
     let cache = context.lent::<cache::Server>().ok_or_else(gone)?.hand_over().await?;
     tracing::debug!(node = %context.node(), "its cache is handed over");
-    Ok(Handed { files, meta, cache })
+    Ok(Handed { files, meta, cache, disks: None })
 }
 
 /// As [`hand_over`], for a node that serves no files.
 pub async fn hand_over_cache(context: &Context) -> Result<Handed, Error> {
     let cache = context.lent::<cache::Server>().ok_or(Undelivered::Unreachable)?;
     Ok(Handed { cache: cache.hand_over().await?, ..Handed::default() })
+}
+
+/// As [`hand_over`], for a disk node. After an error there is nothing to hand over.
+pub async fn hand_over_disks(context: &Context) -> Result<Handed, Error> {
+    let disks = context.lent::<blockio::Server>().ok_or(Undelivered::Unreachable)?;
+    Ok(Handed { disks: Some(disks.hand_over(context).await?), ..Handed::default() })
 }
 
 /// To be called right after the cache of the node that goes on is served, before anything is awaited.

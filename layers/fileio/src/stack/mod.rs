@@ -25,7 +25,8 @@ use runtime::{Context, Door, Epoch, NodeId};
 pub use self::check::{CheckOptions, CheckStep, Checked, check};
 pub use self::figures::{Figures, figures};
 pub use self::hand_over::{
-    Handed, hand_over, hand_over_cache, resume_cache, resume_files, resume_metadata,
+    Handed, hand_over, hand_over_cache, hand_over_disks, resume_cache, resume_files,
+    resume_metadata,
 };
 pub use blockio::Geometry;
 pub use blockio::protocol::DiskStatus;

@@ -14,7 +14,7 @@ use meta::protocol::{Conclude, EndRecovery, FinishIntents, Rejoin};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeKind};
 
-use super::StackError;
+use super::{Handed, StackError};
 use crate::FileServer;
 
 /// Opens one disk.
@@ -83,10 +83,23 @@ pub async fn serve_disks(
     last_served: Epoch,
     paths: Vec<PathBuf>,
 ) -> Result<(), StackError> {
+    resume_disks(context, geometry, last_served, paths, None).await
+}
+
+/// As [`serve_disks`], at a disk node that ended in order before, and has handed this over.
+pub async fn resume_disks(
+    context: Context,
+    geometry: Geometry,
+    last_served: Epoch,
+    paths: Vec<PathBuf>,
+    handed: Option<&Handed>,
+) -> Result<(), StackError> {
+    let life = handed.and_then(|handed| handed.disks);
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
-    let config = blockio::Config { served: last_served, ..blockio::Config::default() };
+    let config = blockio::Config { served: last_served, life, ..blockio::Config::default() };
     let server = blockio::Server::open(&context, geometry, disks, config).await;
     let server = server.map_err(|error| with_path(error, paths))?;
+    context.lend(server.clone());
     context.serve::<blockio::protocol::BlockIo>(server);
     Ok(())
 }

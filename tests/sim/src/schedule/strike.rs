@@ -194,8 +194,9 @@ strikes! {
     /// The process of a node dies, with the power of its disks unless they keep it, and starts again
     /// while all others live on. One at a time: those that come too early wait.
     Restart "restart" { node: NodeId, for_us: u64, keeps_power: bool }
-    /// The file-system nodes of one process move to others by plan, while all others live on: they hand
-    /// over, and each starts elsewhere after a while. Nobody is told of a loss. Takes turns with `restart`.
+    /// The file-system nodes of one process move to others by plan, or its disk nodes end in order and come
+    /// back, while all others live on: they hand over, and each starts after a while. Nobody is told of a
+    /// loss. Takes turns with `restart`.
     Move "move" { node: NodeId, for_us: u64 }
     /// The power of everything goes. A round ends with it.
     Power "power" {}

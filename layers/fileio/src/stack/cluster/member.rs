@@ -27,8 +27,8 @@ use super::{ClusterError, Engine};
 use crate::protocol::{Error, GetAttributes, ROOT, Settle};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
 use crate::stack::{
-    Handed, RunOptions, Running, StackError, hand_over, node, resume_cache, resume_files,
-    resume_metadata,
+    Handed, RunOptions, Running, StackError, hand_over, hand_over_disks, node, resume_cache,
+    resume_files, resume_metadata,
 };
 
 /// How often a process that has just started looks whether the volume answers.
@@ -328,20 +328,20 @@ impl Member {
     fn let_go(&mut self, node: NodeId) {
         // One that waits for all to know the map has done nothing yet.
         let is_pending = self.pending.remove(&node);
-        let is_file_system = matches!(node.kind(), NodeKind::Fs(_));
-        if is_pending || self.settled.is_some() || !is_file_system {
+        let is_disk_node = matches!(node.kind(), NodeKind::Disk(_));
+        if is_pending || (self.settled.is_some() && !is_disk_node) {
             self.running.machine().stop_node(node);
             return self.say(Say::Stopped(node));
         }
         let tell = self.tell.clone();
         let going = self.running.machine().on_node(node, move |context| async move {
-            // One that still comes up does that first; one whose disks are away waits for them.
-            let handed = loop {
-                match hand_over(&context).await {
-                    Ok(handed) => break handed,
-                    Err(error) => tracing::info!(%node, %error, "does not go elsewhere yet"),
-                }
-                context.sleep(HAND_OVER_PAUSE).await;
+            let handed = if is_disk_node {
+                hand_over_disks(&context).await.unwrap_or_else(|error| {
+                    tracing::warn!(%node, %error, "what is not durable is lost");
+                    Handed::default()
+                })
+            } else {
+                hand_over_at_last(&context).await
             };
             let by = context.lent::<Name>().map_or(0, |name| name.0);
             let _ = tell.send(Told::Let(node, by, Box::new(handed)));
@@ -387,6 +387,19 @@ impl Member {
     }
 }
 
+/// One that still comes up does that first; one whose disks are away waits for them.
+async fn hand_over_at_last(context: &Context) -> Handed {
+    loop {
+        match hand_over(context).await {
+            Ok(handed) => return handed,
+            Err(error) => {
+                tracing::info!(node = %context.node(), %error, "does not go elsewhere yet");
+            }
+        }
+        context.sleep(HAND_OVER_PAUSE).await;
+    }
+}
+
 /// By which a node has begun here: in the coordination engine it says who serves it.
 struct Name(u64);
 
@@ -416,8 +429,10 @@ impl Coming {
         if served.is_none() {
             node::make_disks(&context, &geometry, index, &self.paths).await?;
         }
+        let handed = self.take(&context).await;
         let (last, now) = (served.unwrap_or_default(), context.epoch());
-        node::serve_disks(context, geometry, last, self.paths.clone()).await?;
+        let paths = self.paths.clone();
+        node::resume_disks(context, geometry, last, paths, handed.as_ref()).await?;
         self.put(&key, to_bytes(&now)).await;
         Ok(())
     }

@@ -7,146 +7,31 @@
     reason = "tests of whole processes use the host, and panic where they fail"
 )]
 
-use std::path::PathBuf;
+mod rounds;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client::blocking::Volume;
 use runtime::seed::{Rng, with_seed};
-use tests::cluster::Cluster;
-use tests::{Content, long};
+use tests::Content;
+use tests::cluster::writers::{Writer, read_at_last};
+use tests::cluster::{Cluster, Shape};
 
-const MEMBERS: usize = 3;
-const NODES: u32 = 12;
 const WRITERS: u64 = 4;
 /// After a fault has ended the volume answers within so long.
 const BACK_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 10 });
-/// Longer than a lease.
-const LONG_MS: u64 = 5_000;
 
-/// A client that writes files, by any process that answers it.
-struct Writer {
-    number: u64,
-    rng: Rng,
-    count: u64,
-    /// Files that are durable.
-    done: Vec<(String, Content)>,
-}
-
-impl Writer {
-    fn new(number: u64, seed: u64) -> Self {
-        Self { number, rng: Rng::new(seed), count: 0, done: Vec::new() }
-    }
-
-    /// Writes by way of the processes in these directories, until it is over.
-    fn work(&mut self, places: &[PathBuf], over: &AtomicBool) {
-        while !over.load(Relaxed) {
-            let place = &places[self.rng.index(places.len())];
-            let Ok(volume) = client::volume::open(place) else {
-                thread::sleep(Duration::from_millis(50));
-                continue;
-            };
-            while !over.load(Relaxed) && self.write(&volume).is_some() {}
-        }
-    }
-
-    /// Writes a file; nothing if that is not sure.
-    fn write(&mut self, volume: &Volume) -> Option<()> {
-        self.count += 1;
-        let path = format!("/writer-{}-{}", self.number, self.count);
-        let content = Content { seed: self.rng.bits(), length: 1 + self.rng.below(1 << 20) };
-        let file = volume.create(&path).ok()?;
-        file.write_at(0, content.bytes()).ok()?;
-        file.sync().ok()?;
-        volume.sync_directory("/").ok()?;
-        self.done.push((path, content));
-        Some(())
-    }
-
-    /// All that is durable is there.
-    fn check(&self, cluster: &Cluster, member: usize) {
-        for (path, content) in &self.done {
-            let bytes = read_at_last(cluster, member, path, content.length);
-            assert!(bytes == content.bytes(), "{path} has other bytes");
-        }
-    }
-}
-
-/// Reads, again and again while nodes are on their way from one process to another.
-fn read_at_last(cluster: &Cluster, member: usize, path: &str, length: u64) -> Vec<u8> {
-    let begin = Instant::now();
-    loop {
-        match read(cluster, member, path, length) {
-            Ok(bytes) => return bytes,
-            Err(error) => assert!(begin.elapsed() < BACK_WITHIN, "{path}: {error}"),
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn read(cluster: &Cluster, member: usize, path: &str, length: u64) -> Result<Vec<u8>, String> {
-    let volume = cluster.open(member).ok_or("no process answers")?;
-    let told = |error: client::Error| error.to_string();
-    let file = volume.open(path, client::OpenOptions::new().read(true)).map_err(told)?;
-    let bytes = file.read_bytes_at(0, length as usize + 1).map_err(told)?;
-    Ok(bytes.concat())
-}
-
-/// One process suffers.
-fn strike(cluster: &mut Cluster, rng: &mut Rng) {
-    let victim = 1 + rng.index(MEMBERS);
-    let for_ms = if rng.chance(1, 2) { rng.below(1_000) } else { LONG_MS };
-    let pause = Duration::from_millis(for_ms);
-    if rng.chance(1, 2) {
-        eprintln!("process {victim} is killed, and away for {for_ms} ms");
-        cluster.kill(victim);
-        thread::sleep(pause);
-        cluster.start_member(victim);
-    } else {
-        eprintln!("process {victim} stands still for {for_ms} ms");
-        cluster.freeze(victim);
-        thread::sleep(pause);
-        cluster.thaw(victim);
-    }
-}
-
-/// Waits until a file can be written by way of each process.
-fn wait_until_back(cluster: &mut Cluster, probes: &mut u64) -> Duration {
-    let begin = Instant::now();
-    for member in cluster.numbers() {
-        loop {
-            cluster.restart_fenced();
-            *probes += 1;
-            let path = format!("/probe-{probes}");
-            let answers = cluster.open(member).is_some_and(|volume| {
-                volume.create(&path).and_then(|file| file.write_at(0, &b"x"[..])).is_ok()
-            });
-            if answers {
-                break;
-            }
-            let logs = || cluster.logs();
-            assert!(begin.elapsed() < BACK_WITHIN, "process {member} is not back: {}", logs());
-            thread::sleep(Duration::from_millis(50));
-        }
-    }
-    begin.elapsed()
-}
-
-/// Starts processes, and waits until the volume answers by way of each.
-fn started() -> Cluster {
-    let mut cluster = Cluster::start(MEMBERS, NODES);
-    for member in cluster.numbers() {
-        cluster.wait_until_ready(member);
-    }
-    cluster
+/// The others go on without a process that has no disks.
+fn without_disks(number: usize) -> Shape {
+    Shape { without_disks: Some(number), ..Shape::default() }
 }
 
 #[test]
 fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
     with_seed(|rng| {
-        let mut cluster = started();
+        let mut cluster = Cluster::started(Shape::default());
         let mut writers: Vec<Writer> =
             (0..WRITERS).map(|number| Writer::new(number, rng.bits())).collect();
         for (member, writer) in cluster.numbers().cycle().zip(&mut writers) {
@@ -157,13 +42,17 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
         }
         for member in cluster.numbers() {
             for writer in &writers {
-                writer.check(&cluster, member);
+                writer.check(&cluster, member, BACK_WITHIN);
             }
         }
         let status = cluster.status();
         let nodes = |row: &serde_json::Value| row["nodes"].as_u64().unwrap();
         let spread: Vec<u64> = status["processes"].as_array().unwrap().iter().map(nodes).collect();
         assert_eq!(spread, [4, 4, 4]);
+        let rows = status["processes"].as_array().unwrap().iter();
+        let numbers = rows.flat_map(|row| row["node_numbers"].as_array().unwrap());
+        let numbers: Vec<u64> = numbers.map(|number| number.as_u64().unwrap()).collect();
+        assert_eq!(numbers, (0..12).collect::<Vec<u64>>(), "each node has one process: {status}");
         for row in status["processes"].as_array().unwrap() {
             assert_eq!(row["links"], "tls", "{status}");
         }
@@ -175,7 +64,7 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
         for member in cluster.numbers() {
             cluster.wait_until_ready(member);
             for writer in &writers {
-                writer.check(&cluster, member);
+                writer.check(&cluster, member, BACK_WITHIN);
             }
         }
         cluster.stop();
@@ -206,15 +95,21 @@ impl Growing {
     }
 }
 
+/// The others go on without it, for it has no disks.
 #[test]
 fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
-    const VICTIM: usize = 3;
+    restart_under_a_writer(without_disks(3), &[3, 3, 3]);
+}
+
+/// What its disks were given and not asked to flush is nowhere else: the caches that gave it have moved.
+#[test]
+fn processes_with_disks_that_end_in_order_and_come_back_cost_nobody_a_write() {
+    restart_under_a_writer(Shape::default(), &[2, 3, 2, 3]);
+}
+
+fn restart_under_a_writer(shape: Shape, victims: &[usize]) {
     with_seed(|rng| {
-        // The others go on without it: it has no disks.
-        let mut cluster = Cluster::start_with(MEMBERS, NODES, Some(VICTIM as u32));
-        for member in cluster.numbers() {
-            cluster.wait_until_ready(member);
-        }
+        let mut cluster = Cluster::started(shape);
         let volume = cluster.open(1).unwrap();
         let growing = |number| {
             let options = client::OpenOptions::new().read(true).write(true).create(true);
@@ -233,13 +128,13 @@ fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
                     thread::sleep(Duration::from_millis(5));
                 }
             });
-            for _ in 0..3 {
+            for &victim in victims {
                 thread::sleep(Duration::from_millis(300));
-                cluster.stop_member(VICTIM);
-                cluster.start_member(VICTIM);
-                cluster.wait_until_ready(VICTIM);
+                cluster.stop_member(victim);
+                cluster.start_member(victim);
+                cluster.wait_until_ready(victim);
             }
-            // Nodes come back to it, too.
+            // Nodes come back, too.
             thread::sleep(Duration::from_secs(1));
             over.store(true, Relaxed);
         });
@@ -252,10 +147,7 @@ fn a_process_that_ends_in_order_and_comes_back_costs_nobody_a_write() {
 #[test]
 fn a_process_that_is_removed_gives_its_nodes_away_and_stays_out_until_it_is_added() {
     const VICTIM: usize = 3;
-    let mut cluster = Cluster::start_with(MEMBERS, NODES, Some(VICTIM as u32));
-    for member in cluster.numbers() {
-        cluster.wait_until_ready(member);
-    }
+    let mut cluster = Cluster::started(without_disks(VICTIM));
     let state = |cluster: &Cluster| {
         let status = cluster.status();
         let rows = status["processes"].as_array().unwrap();
@@ -311,10 +203,7 @@ fn a_process_that_is_removed_gives_its_nodes_away_and_stays_out_until_it_is_adde
 fn a_process_that_stood_still_answers_nothing_old_to_its_own_clients() {
     const FILES: usize = 48;
     const FROZEN: usize = 3;
-    let mut cluster = Cluster::start_with(MEMBERS, NODES, Some(FROZEN as u32));
-    for member in cluster.numbers() {
-        cluster.wait_until_ready(member);
-    }
+    let mut cluster = Cluster::started(without_disks(FROZEN));
     let paths: Vec<String> = (0..FILES).map(|file| format!("/file-{file}")).collect();
     let (near, far) = (cluster.open(FROZEN).unwrap(), cluster.open(1).unwrap());
     let options = || client::OpenOptions::new().read(true).write(true);
@@ -369,50 +258,12 @@ fn a_process_that_stood_still_answers_nothing_old_to_its_own_clients() {
         }
     });
     eprintln!("{new} new answers, {none} without an answer");
-    while cluster.restart_fenced() == 0 {
+    while cluster.restart_ended() == 0 {
         thread::sleep(Duration::from_millis(20));
     }
     cluster.wait_until_ready(FROZEN);
     for path in &paths {
-        assert_eq!(read_at_last(&cluster, FROZEN, path, 5), b"newer");
+        assert_eq!(read_at_last(&cluster, FROZEN, path, 5, BACK_WITHIN), b"newer");
     }
     cluster.stop();
-}
-
-/// By hand, until it has been seen to pass over some hundreds of rounds; with TLS it was over 90.
-#[test]
-#[ignore = "half a minute, and young: cargo test -p tests --test cluster -- --ignored"]
-fn what_was_acknowledged_survives_processes_that_die_and_stand_still() {
-    let rounds = if long() { 30 } else { 5 };
-    with_seed(|rng| {
-        let mut cluster = started();
-        let mut writers: Vec<Writer> =
-            (0..WRITERS).map(|number| Writer::new(number, rng.bits())).collect();
-        let places: Vec<PathBuf> =
-            cluster.numbers().map(|member| cluster.directory(member)).collect();
-        let mut probes = 0;
-        for round in 0..rounds {
-            let over = AtomicBool::new(false);
-            thread::scope(|scope| {
-                for writer in &mut writers {
-                    let (places, over) = (&places, &over);
-                    scope.spawn(move || writer.work(places, over));
-                }
-                thread::sleep(Duration::from_millis(200 + rng.below(500)));
-                strike(&mut cluster, rng);
-                let back = wait_until_back(&mut cluster, &mut probes);
-                eprintln!("round {round}: back after {back:?}");
-                over.store(true, Relaxed);
-            });
-            let member = 1 + rng.index(MEMBERS);
-            for writer in &writers {
-                writer.check(&cluster, member);
-            }
-        }
-        let done: usize = writers.iter().map(|writer| writer.done.len()).sum();
-        assert!(done >= rounds, "hardly anything was written: {done} files");
-        cluster.stop();
-        let told = cluster.check();
-        assert!(told.contains("sound"), "{told}");
-    });
 }

@@ -1,0 +1,150 @@
+//! Hosts as network namespaces: each has an address of its own, and a switch between them that can be
+//! told to forget what they send.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Where `ip` keeps the namespaces that have names.
+const NAMESPACES: &str = "/run/netns";
+/// How all names of ours begin.
+const PREFIX: &str = "mdfs-test-";
+/// The namespace that has the bridge.
+const SWITCH: &str = "switch";
+/// Clusters that this process has made hosts for.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A host: what runs there has a network of its own.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Of the namespace.
+    name: String,
+    /// Of its port at the switch.
+    port: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+}
+
+impl Host {
+    /// The words before a command that shall run there.
+    pub fn words(&self) -> [&str; 4] {
+        ["ip", "netns", "exec", &self.name]
+    }
+
+    /// Connects to `to` from there.
+    pub fn connect(&self, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
+        let namespace = File::open(Path::new(NAMESPACES).join(&self.name))?;
+        // A thread that has moved stays there, so it is one of its own; its socket stays there too.
+        let connect = move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            TcpStream::connect_timeout(&to, within)
+        };
+        thread::scope(|scope| scope.spawn(connect).join().unwrap())
+    }
+}
+
+/// Some hosts and the switch between them; gone when dropped.
+#[derive(Debug)]
+pub struct Hosts {
+    switch: String,
+    all: Vec<Host>,
+}
+
+impl Hosts {
+    /// Makes so many. Says why not if this user may not, or has no `ip`.
+    pub fn make(count: usize) -> Result<Self, String> {
+        sweep();
+        let number = MADE.fetch_add(1, Relaxed);
+        let name = |end: &str| format!("{PREFIX}{}-{number}-{end}", std::process::id());
+        let mut hosts = Self { switch: name(SWITCH), all: Vec::new() };
+        let switch = hosts.switch.clone();
+        run(&["ip", "netns", "add", &switch])?;
+        run(&["ip", "-n", &switch, "link", "add", "name", "bridge0", "type", "bridge"])?;
+        run(&["ip", "-n", &switch, "link", "set", "dev", "bridge0", "up"])?;
+        for at in 0..count {
+            let port = format!("port{at}");
+            let last = u8::try_from(at + 1).unwrap();
+            let host = Host { name: name(&port), port, address: Ipv4Addr::new(10, 0, 0, last) };
+            hosts.all.push(host.clone());
+            let (name, port) = (&host.name[..], &host.port[..]);
+            run(&["ip", "netns", "add", name])?;
+            let pair = ["type", "veth", "peer", "name", "eth0", "netns", name];
+            run(&[&["ip", "-n", &switch, "link", "add", "name", port], &pair[..]].concat())?;
+            run(&["ip", "-n", &switch, "link", "set", "dev", port, "master", "bridge0", "up"])?;
+            let address = format!("{}/24", host.address);
+            run(&["ip", "-n", name, "addr", "add", &address, "dev", "eth0"])?;
+            run(&["ip", "-n", name, "link", "set", "dev", "eth0", "up"])?;
+            run(&["ip", "-n", name, "link", "set", "dev", "lo", "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    /// One of them.
+    pub fn host(&self, at: usize) -> &Host {
+        &self.all[at]
+    }
+
+    /// Pulls the cable of a host, or puts it back.
+    pub fn plug(&self, at: usize, plugged: bool) {
+        let state = if plugged { "up" } else { "down" };
+        let port = &self.all[at].port;
+        run(&["ip", "-n", &self.switch, "link", "set", "dev", port, state]).unwrap();
+    }
+
+    /// Forgets all that two hosts send each other, or no more. Only one pair can be parted at a time:
+    /// the switch keeps all *isolated* ports from each other.
+    pub fn part(&self, pair: [usize; 2], parted: bool) {
+        for at in pair {
+            let (port, state) = (&self.all[at].port, if parted { "on" } else { "off" });
+            let isolated = ["link", "set", "dev", port, "isolated", state];
+            run(&[&["bridge", "-n", &self.switch], &isolated[..]].concat()).unwrap();
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in self.all.iter().map(|host| &host.name).chain([&self.switch]) {
+            // One that could not be made is not there.
+            let _ = run(&["ip", "netns", "del", name]);
+        }
+    }
+}
+
+/// Removes the hosts of test processes that were killed.
+fn sweep() {
+    for entry in std::fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let is_gone = owner.is_some_and(|id| !Path::new("/proc").join(id).exists());
+        if is_gone {
+            let _ = run(&["ip", "netns", "del", &name]);
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<(), String> {
+    let line = words.join(" ");
+    let mut command = Command::new(words[0]);
+    let done = command.args(&words[1..]).stdin(Stdio::null()).output();
+    let done = done.map_err(|error| format!("{line}: {error}"))?;
+    if done.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{line}: {}", String::from_utf8_lossy(&done.stderr).trim_end()))
+    }
+}

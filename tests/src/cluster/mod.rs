@@ -1,0 +1,424 @@
+//! A cluster of real processes, with an etcd of its own: all on this host, or each on a host of its own
+//! whose network can be cut.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests of whole processes use the host, and panic where they fail"
+)]
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::blocking::Volume;
+
+use self::hosts::{Host, Hosts};
+use crate::site::Site;
+
+pub mod hosts;
+pub mod writers;
+
+/// etcd has so much time to begin: on a busy host its first election takes a while.
+const ETCD_START_MAX: Duration = Duration::from_secs(30);
+/// What the exit code says of a process that lost its lease.
+const FENCED: i32 = 5;
+/// And of one that did not find etcd when it started.
+const NOT_STARTED: i32 = 1;
+/// A service manager waits so long before it starts again what did not start (`RestartSec` of systemd).
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// Where processes listen that have a host of their own.
+const PORT: u16 = 7400;
+const NFS_PORT: u16 = 2049;
+/// Everybody may mount everything: those who ask come from other hosts.
+const EXPORTS: &str = r#"
+[[export]]
+path = "/"
+[[export.client]]
+network = "*"
+access = "rw"
+squash = "no_root_squash"
+secure = false
+"#;
+
+/// What a cluster is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Its processes.
+    pub members: usize,
+    /// File-system nodes of its volume.
+    pub nodes: u32,
+    /// One process may have no disks: the others go on without it.
+    pub without_disks: Option<usize>,
+    /// So many processes, from the first on, serve NFS.
+    pub gateways: usize,
+    /// Each process, etcd and the clients have hosts of their own, if this user may make them.
+    pub on_hosts: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { members: 3, nodes: 12, without_disks: None, gateways: 0, on_hosts: false }
+    }
+}
+
+/// A process of the cluster.
+#[derive(Debug)]
+struct Member {
+    address: SocketAddr,
+    nfs: Option<SocketAddr>,
+    process: Option<Child>,
+    /// It does not reach etcd, or did not when it was started.
+    misses_etcd: bool,
+    /// It ended by itself, and was not started again yet.
+    ended: Option<Instant>,
+}
+
+/// A cluster; everything of it ends when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    site: Site,
+    etcd: Child,
+    members: Vec<Member>,
+    starts: usize,
+    hosts: Option<Hosts>,
+}
+
+/// A cut of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A process is cut off from everybody.
+    Whole(usize),
+    /// Two processes are cut off from each other.
+    Between(usize, usize),
+    /// A process is cut off from etcd.
+    FromEtcd(usize),
+}
+
+/// Ports of the host that were free just now.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+impl Cluster {
+    /// Makes a volume, and starts its processes.
+    pub fn start(shape: Shape) -> Self {
+        let site = Site::new();
+        let hosts = shape.on_hosts.then(|| Hosts::make(shape.members + 2));
+        let hosts = hosts.and_then(|made| {
+            made.inspect_err(|why| eprintln!("all on one host, and no cuts, for: {why}")).ok()
+        });
+        let ports = free_ports(2 * shape.members + 2);
+        let etcd_host = hosts.as_ref().map(|hosts| hosts.host(shape.members));
+        let etcd_address = etcd_host.map_or(Ipv4Addr::LOCALHOST, |host| host.address);
+        let client = format!("http://{etcd_address}:{}", ports[0]);
+        let etcd =
+            start_etcd(&site, etcd_host, [&client, &format!("http://{etcd_address}:{}", ports[1])]);
+        let places = ports[2..].chunks(2).take(shape.members).enumerate();
+        let members = places.map(|(at, ports)| {
+            let host = hosts.as_ref().map(|hosts| hosts.host(at).address);
+            let address = |port, own| match host {
+                Some(host) => SocketAddr::from((host, own)),
+                None => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            };
+            let nfs = (at < shape.gateways).then(|| address(ports[1], NFS_PORT));
+            let address = address(ports[0], PORT);
+            Member { address, nfs, process: None, misses_etcd: false, ended: None }
+        });
+        let members = members.collect();
+        let mut cluster = Self { site, etcd, members, starts: 0, hosts };
+        fs::write(cluster.site.path("cluster.toml"), cluster.machine_file(shape, &client)).unwrap();
+        fs::write(cluster.site.path("exports.toml"), EXPORTS).unwrap();
+        cluster.wait_for_etcd();
+        for number in cluster.numbers() {
+            cluster.start_member(number);
+        }
+        cluster
+    }
+
+    /// Starts them, and waits until the volume answers by way of each.
+    pub fn started(shape: Shape) -> Self {
+        let mut cluster = Self::start(shape);
+        for member in cluster.numbers() {
+            cluster.wait_until_ready(member);
+        }
+        cluster
+    }
+
+    fn machine_file(&self, shape: Shape, etcd: &str) -> String {
+        let mut file = format!(
+            "[coordination]\netcd = [\"{etcd}\"]\nprefix = \"mdfs/test/\"\n\
+             [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n",
+            shape.nodes
+        );
+        for (number, member) in (1..).zip(&self.members) {
+            let (address, has_disks) = (member.address, shape.without_disks != Some(number));
+            let _ = write!(
+                file,
+                "[[process]]\nnumber = {number}\naddress = \"{address}\"\n\
+                 directory = \"p{number}\"\ncache = \"32MiB\"\nhas-disks = {has_disks}\n"
+            );
+        }
+        file
+    }
+
+    /// Has each process a host of its own?
+    pub fn has_hosts(&self) -> bool {
+        self.hosts.is_some()
+    }
+
+    /// The host of a process, where it has one of its own.
+    fn host_of(&self, number: usize) -> Option<&Host> {
+        self.hosts.as_ref().map(|hosts| hosts.host(number - 1))
+    }
+
+    /// Where etcd is, and who administers.
+    fn etcd_host(&self) -> Option<&Host> {
+        self.hosts.as_ref().map(|hosts| hosts.host(self.members.len()))
+    }
+
+    /// Where clients are that use NFS.
+    pub fn client_host(&self) -> Option<&Host> {
+        self.hosts.as_ref().map(|hosts| hosts.host(self.members.len() + 1))
+    }
+
+    /// Cuts the network, which must be whole, or mends it.
+    ///
+    /// # Panics
+    ///
+    /// If the processes have no hosts.
+    pub fn cut(&mut self, cut: Cut, is_cut: bool) {
+        let hosts = self.hosts.as_ref().expect("processes with hosts");
+        match cut {
+            Cut::Whole(number) => hosts.plug(number - 1, !is_cut),
+            Cut::Between(one, other) => hosts.part([one - 1, other - 1], is_cut),
+            Cut::FromEtcd(number) => hosts.part([number - 1, self.members.len()], is_cut),
+        }
+        if let (Cut::Whole(number) | Cut::FromEtcd(number), true) = (cut, is_cut) {
+            self.members[number - 1].misses_etcd = true;
+        }
+    }
+
+    /// The network is whole, and processes that are started find etcd.
+    pub fn is_mended(&mut self) {
+        self.members.iter_mut().for_each(|member| member.misses_etcd = false);
+    }
+
+    /// The numbers of its processes.
+    pub fn numbers(&self) -> std::ops::RangeInclusive<usize> {
+        1..=self.members.len()
+    }
+
+    fn wait_for_etcd(&self) {
+        let begin = Instant::now();
+        loop {
+            let made = self.run(&["cluster", "init", "cluster.toml"]);
+            if made.status.success() {
+                return;
+            }
+            let told = String::from_utf8_lossy(&made.stderr);
+            assert!(begin.elapsed() < ETCD_START_MAX, "no cluster was made: {told}");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Starts a process that does not run.
+    pub fn start_member(&mut self, number: usize) {
+        self.starts += 1;
+        let log = File::create(self.site.path(format!("p{number}.{}.log", self.starts))).unwrap();
+        let number_text = number.to_string();
+        let mut arguments = vec!["cluster", "serve", "cluster.toml", &number_text];
+        let nfs = self.members[number - 1].nfs.map(|nfs| nfs.to_string());
+        if let Some(nfs) = &nfs {
+            arguments.extend(["--nfs", nfs, "--exports", "exports.toml"]);
+        }
+        let mut command = self.site.command_at(self.host_of(number), &arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        command.env("MDFS_LOG", "info");
+        let process = command.spawn().unwrap();
+        let member = &mut self.members[number - 1];
+        (member.process, member.ended) = (Some(process), None);
+    }
+
+    /// Waits until a process that was just started says that the volume answers.
+    pub fn wait_until_ready(&mut self, number: usize) {
+        let process = self.members[number - 1].process.as_mut().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "process {number}: '{line}', {}", self.logs());
+    }
+
+    fn id(&self, number: usize) -> String {
+        self.members[number - 1].process.as_ref().unwrap().id().to_string()
+    }
+
+    fn signal(&self, number: usize, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.id(number)]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Ends a process in the middle of what it does.
+    pub fn kill(&mut self, number: usize) {
+        let mut process = self.members[number - 1].process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// A process stands still.
+    pub fn freeze(&self, number: usize) {
+        self.signal(number, "-STOP");
+    }
+
+    /// And goes on.
+    pub fn thaw(&self, number: usize) {
+        self.signal(number, "-CONT");
+    }
+
+    /// Starts processes again that ended because they lost their lease, or did not find etcd behind a cut, as
+    /// a service manager does. How many were started.
+    pub fn restart_ended(&mut self) -> usize {
+        let mut restarted = 0;
+        for number in self.numbers() {
+            let member = &mut self.members[number - 1];
+            if let Some(process) = &mut member.process
+                && let Some(status) = process.try_wait().unwrap()
+            {
+                let code = status.code();
+                let is_expected =
+                    code == Some(FENCED) || (code == Some(NOT_STARTED) && member.misses_etcd);
+                assert!(is_expected, "process {number} ends with {status}: {}", self.logs());
+                eprintln!("process {number} has ended with {status}");
+                (member.process, member.ended) = (None, Some(Instant::now()));
+            }
+            if member.ended.is_some_and(|ended| ended.elapsed() >= RESTART_PAUSE) {
+                self.start_member(number);
+                restarted += 1;
+            }
+        }
+        restarted
+    }
+
+    /// Asks a process to stop, and waits until it has, cleanly.
+    pub fn stop_member(&mut self, number: usize) {
+        self.signal(number, "-TERM");
+        self.wait_for_end(number);
+    }
+
+    fn wait_for_end(&mut self, number: usize) {
+        let status = self.members[number - 1].process.take().unwrap().wait().unwrap();
+        assert!(status.success(), "process {number} ends with {status}: {}", self.logs());
+    }
+
+    /// Asks all processes to stop, and waits until they have, cleanly.
+    pub fn stop(&mut self) {
+        for number in self.numbers() {
+            self.signal(number, "-TERM");
+        }
+        for number in self.numbers() {
+            self.wait_for_end(number);
+        }
+    }
+
+    /// Checks the disks of all processes, which have stopped.
+    pub fn check(&self) -> String {
+        let whole = self.site.path("whole");
+        let disks = whole.join("disks");
+        fs::create_dir_all(&disks).unwrap();
+        for number in self.numbers() {
+            let own = fs::read_dir(self.site.path(format!("p{number}/disks")));
+            // One without disks has not even a place for them.
+            for entry in own.into_iter().flatten() {
+                let entry = entry.unwrap();
+                let link = disks.join(entry.file_name());
+                std::os::unix::fs::symlink(entry.path(), link).unwrap();
+            }
+        }
+        let checked = self.site.run(&["check", "whole"]);
+        let told = [checked.stdout, checked.stderr].concat();
+        String::from_utf8_lossy(&told).into_owned()
+    }
+
+    /// The volume by way of one process, if it answers.
+    pub fn open(&self, number: usize) -> Option<Volume> {
+        client::volume::open(&self.directory(number)).ok()
+    }
+
+    /// The directory of a process.
+    pub fn directory(&self, number: usize) -> PathBuf {
+        self.site.path(format!("p{number}"))
+    }
+
+    /// Where those processes that serve NFS do so.
+    pub fn gateways(&self) -> Vec<SocketAddr> {
+        self.members.iter().filter_map(|member| member.nfs).collect()
+    }
+
+    /// Runs `mdfs` beside the machine file, `cluster.toml`, where etcd is.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.site.command_at(self.etcd_host(), arguments).output().unwrap()
+    }
+
+    /// `mdfs cluster status`.
+    pub fn status(&self) -> serde_json::Value {
+        let told = self.run(&["cluster", "status", "cluster.toml", "--json"]);
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        serde_json::from_slice(&told.stdout).unwrap()
+    }
+
+    /// What all processes have said.
+    pub fn logs(&self) -> String {
+        let mut logs = String::new();
+        for start in 1..=self.starts {
+            for number in self.numbers() {
+                let path = self.site.path(format!("p{number}.{start}.log"));
+                if let Ok(text) = fs::read_to_string(path) {
+                    let _ = write!(logs, "\n--- process {number}, start {start}:\n{text}");
+                }
+            }
+        }
+        logs
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in self.members.iter_mut().filter_map(|member| member.process.as_mut()) {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = self.etcd.kill();
+        let _ = self.etcd.wait();
+        let logs = self.logs();
+        if thread::panicking() {
+            eprintln!("{logs}");
+        } else {
+            assert!(!logs.contains("panicked"), "{logs}");
+        }
+    }
+}
+
+/// Starts it where clients and other servers of etcd find it at these addresses.
+fn start_etcd(site: &Site, host: Option<&Host>, [client, peer]: [&str; 2]) -> Child {
+    let log = File::create(site.path("etcd.log")).unwrap();
+    let mut words: Vec<&str> = host.map(Host::words).into_iter().flatten().collect();
+    words.push("etcd");
+    Command::new(words[0])
+        .args(&words[1..])
+        .args(["--data-dir", "etcd", "--log-level", "error"])
+        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
+        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
+        .args(["--initial-cluster", &format!("default={peer}")])
+        .current_dir(site.path(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("etcd is installed: cargo xtask test sees to that")
+}
