@@ -281,11 +281,11 @@ impl Machine for Thread {
         &self.shared.pool
     }
 
-    /// The nodes of one process end together.
     fn process_of(&self, node: NodeId) -> Option<u32> {
         self.shared.routes().number_of(node)
     }
 
+    /// The nodes of one process end together.
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
     }
