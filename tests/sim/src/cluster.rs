@@ -259,7 +259,11 @@ impl Cluster {
         })
         .await?;
         self.mounted.borrow_mut().remove(&node);
-        self.world.kill(node);
+        // What a disk node has handed over is durable: its host may be turned off now.
+        match node.kind() {
+            NodeKind::Disk(_) => self.world.crash(node),
+            _ => self.world.kill(node),
+        }
         handed.take().ok_or(StackError::Node(Undelivered::Lost))
     }
 

@@ -61,3 +61,30 @@ fn a_sync_never_says_ok_for_writes_of_a_life_that_is_over() {
         }
     });
 }
+
+#[test]
+fn what_was_answered_in_a_life_that_is_handed_over_is_durable_and_synced_in_it() {
+    with_seed(|rng| {
+        let volume = Volume::start(rng.bits(), 1, 2, Config::default());
+        let mut written = Vec::new();
+        for stripe in 0..STRIPES {
+            let life = volume.ask(async move |client| {
+                client.write(stripe, 0, vec![Bytes::from(vec![7; BLOCK])]).await
+            });
+            written.push(Unsynced { stripe, life: life.expect("the stripe exists") });
+        }
+        let life = volume.hand_over();
+        let refused = volume
+            .ask(async move |client| client.write(0, 0, vec![Bytes::from(vec![9; BLOCK])]).await);
+        assert!(refused.is_err(), "it has ended: {refused:?}");
+
+        volume.crash_to(Config { life: Some(life), ..Config::default() }, Epoch(2), rng);
+        volume.ask(async move |client| client.sync(written).await).expect("the same life");
+        for stripe in 0..STRIPES {
+            let found = volume
+                .ask(async move |client| client.read(stripe, 0, BLOCK as u32, Vec::new()).await)
+                .expect("the stripe exists");
+            assert!(found.iter().all(|&byte| byte == 7), "stripe {stripe} was handed over");
+        }
+    });
+}

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::{BlockIo, Error, Unsynced};
-use blockio::{BlockClient, Config, Geometry, OpenError, Server, Stripes as _, format_disk};
+use blockio::{BlockClient, Config, Geometry, Life, OpenError, Server, Stripes as _, format_disk};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -76,6 +76,7 @@ impl Volume {
             let geometry = self.geometry;
             self.world.run(async move {
                 let server = Server::open(&context, geometry, disks, config).await?;
+                context.lend(server.clone());
                 context.serve::<BlockIo>(server);
                 Ok(())
             })?;
@@ -85,10 +86,24 @@ impl Volume {
 
     /// Cuts the power and starts again, in the next epoch.
     pub(crate) fn crash(&self, epoch: Epoch, rng: &mut runtime::seed::Rng) {
+        self.crash_to(Config::default(), epoch, rng);
+    }
+
+    /// The same with this configuration afterwards.
+    pub(crate) fn crash_to(&self, config: Config, epoch: Epoch, rng: &mut runtime::seed::Rng) {
         self.world.restart();
         self.world.set_epoch(epoch);
         self.disks.iter().for_each(|disk| disk.crash(rng));
-        self.serve(Config::default()).expect("a crash harms no superblock");
+        self.serve(config).expect("a crash harms no superblock");
+    }
+
+    /// The first disk node ends in order; its life.
+    pub(crate) fn hand_over(&self) -> Life {
+        let context = self.world.context(NodeId::disk(0));
+        self.world.run(async move {
+            let server = context.lent::<Server>().expect("it serves");
+            server.hand_over(&context).await.expect("the disks are good")
+        })
     }
 
     /// An application node.
