@@ -32,15 +32,14 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// From what the machine calls it. A client that comes back over TCP uses its port again; a
-    /// peer without address and port is a new one each time, told by `random`.
+    /// From what the machine calls it. A client that comes back may have another port (ADR 50); a
+    /// peer without an address is a new one each time, told by `random`.
     pub(crate) fn new(name: &str, random: u64) -> Self {
         match name.parse::<SocketAddr>() {
-            Ok(address) => Self {
-                host: address.ip().to_string(),
-                address: Some(address),
-                identity: name.as_bytes().to_vec(),
-            },
+            Ok(address) => {
+                let host = address.ip().to_string();
+                Self { identity: host.clone().into_bytes(), host, address: Some(address) }
+            }
             Err(_) => Self {
                 host: name.to_owned(),
                 address: None,
@@ -147,12 +146,14 @@ pub(crate) fn reply_bytes_max(question: &Question) -> usize {
     if is_v4(question) { v4::reply_bytes_max(question) } else { nfs3::reply_bytes_max(question) }
 }
 
-/// The same for a retransmission, which comes from the same peer with the same number and
-/// arguments, through whichever gateway; another one for everything else. Nothing of it is kept here.
+/// The same for a retransmission, which comes from the same host and user with the same number and
+/// arguments, from whatever port and through whichever gateway; another one for everything else. Nothing of it
+/// is kept here.
 fn call_id(peer: &Peer, xid: u32, question: &Question) -> CallId {
     let head = question.arguments.head();
-    let mut key = Vec::with_capacity(peer.identity.len() + 12 + head.len());
+    let mut key = Vec::with_capacity(peer.identity.len() + 20 + head.len());
     key.extend_from_slice(&peer.identity);
+    key.extend_from_slice(&question.caller.to_le_bytes());
     key.extend_from_slice(&question.program.to_le_bytes());
     key.extend_from_slice(&question.procedure.to_le_bytes());
     key.extend_from_slice(&(head.len() as u32).to_le_bytes());

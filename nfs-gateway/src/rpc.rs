@@ -21,6 +21,9 @@ const MACHINE_NAME_BYTES_MAX: usize = 255;
 /// Groups in `AUTH_SYS`, at most (RFC 5531 appendix A).
 const AUTH_SYS_GROUPS_MAX: u32 = 16;
 
+/// Bytes at the beginning of `AUTH_SYS` that a client may change when it sends a call again.
+const STAMP_BYTES: usize = 4;
+
 /// The number of the flavour "no authentication".
 pub(crate) const AUTH_NONE: u32 = 0;
 /// The number of the flavour in which the client says who asks.
@@ -65,6 +68,8 @@ pub(crate) struct Question {
     pub(crate) procedure: u32,
     /// Who asks.
     pub(crate) claim: Claim,
+    /// The same again when the call is sent again: a hash of who asks, and of the name of their machine.
+    pub(crate) caller: u64,
     /// The arguments.
     pub(crate) arguments: Arguments,
 }
@@ -117,11 +122,12 @@ impl Question {
         let (input, (flavour, credential)) =
             authenticator(input).map_err(|_| refused(auth_stat::AUTH_BADCRED))?;
         let claim = claim(flavour, credential).map_err(refused)?;
+        let caller = runtime::hash::xxh3(credential.get(STAMP_BYTES..).unwrap_or_default());
         //= rfc5531 8.2: the verifier of both flavours is AUTH_NONE; clients that send more are let be
         let (input, _) = authenticator(input).map_err(|_| refused(auth_stat::AUTH_BADVERF))?;
         let head_bytes = record.head.len() - input.len();
         let arguments = Arguments::new(record, head_bytes);
-        Ok(Self { program, version, procedure, claim, arguments })
+        Ok(Self { program, version, procedure, claim, caller, arguments })
     }
 }
 
@@ -244,6 +250,17 @@ mod tests {
         assert_eq!((question.program, question.version, question.procedure), (100_003, 3, 1));
         assert_eq!(question.claim, Claim::User { uid: 1000, gid: 100, groups: vec![4, 5] });
         assert_eq!(question.arguments.head(), b"args");
+    }
+
+    #[test]
+    fn who_asks_again_is_told_by_all_of_the_credential_but_its_stamp() {
+        let caller = |stamp, user| {
+            let body = words(&[stamp, 0, user, 100, 0]);
+            let credential = [words(&[AUTH_SYS, body.len() as u32]), body, words(&[0, 0])].concat();
+            question(call(&credential, &[])).unwrap().caller
+        };
+        assert_eq!(caller(1, 1000), caller(2, 1000));
+        assert_ne!(caller(1, 1000), caller(1, 1001));
     }
 
     #[test]

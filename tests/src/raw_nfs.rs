@@ -11,7 +11,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -162,6 +162,13 @@ fn socket() -> TcpStream {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap().into()
 }
 
+/// The number of the first call: drawn, as clients do that come and go on one host, since a server knows a call
+/// that comes again by its number and its host.
+fn first_number() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_nanos() as u32
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct RawNfs {
@@ -175,7 +182,7 @@ impl RawNfs {
         let stream = TcpStream::connect(("127.0.0.1", served.port())).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self { stream, call: 0 }
+        Self { stream, call: first_number() }
     }
 
     /// By a connection that stands already; no answer takes longer than `patience`.
@@ -196,7 +203,7 @@ impl RawNfs {
         self.stream = socket();
     }
 
-    /// The client that comes back from `port`, after it has hung up.
+    /// The client that comes back from `port`, or from any if that is 0, after it has hung up.
     #[must_use]
     pub fn again(&self, served: &Served, port: u16) -> Self {
         let local = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
@@ -245,7 +252,7 @@ impl RawNfs {
 
     /// The record of the next call, with its mark, as root of this host.
     pub fn record(&mut self, program: (u32, u32), procedure: u32, args: &Args) -> Vec<u8> {
-        self.call += 1;
+        self.call = self.call.wrapping_add(1);
         let who = Args::default().word(0).opaque(b"test").word(0).word(0).word(0);
         let head = Args::default().word(self.call).word(0).word(2);
         let head = head.word(program.0).word(program.1).word(procedure);

@@ -1,5 +1,5 @@
 //! Calls that must be done once, sent again and again: replies are dropped, and the server is killed in
-//! between. A client knows its calls by their numbers, and the server knows the client by its port.
+//! between. A client knows its calls by their numbers, and comes back from its port or from another one.
 
 #![allow(
     clippy::disallowed_methods,
@@ -45,10 +45,11 @@ impl<'a> Pair<'a> {
         self.served.as_ref().unwrap()
     }
 
-    /// Comes back on another connection, from the same port.
-    fn reconnect(&mut self) {
+    /// Comes back on another connection, from its port, or from whatever port the host gives it.
+    fn reconnect(&mut self, rng: &mut Rng) {
         self.nfs.hang_up();
-        self.nfs = self.nfs.again(self.served(), self.port);
+        let port = if rng.chance(1, 2) { self.port } else { 0 };
+        self.nfs = self.nfs.again(self.served(), port);
         self.retransmitted += 1;
     }
 
@@ -78,7 +79,7 @@ impl<'a> Pair<'a> {
                     told => return told,
                 }
             }
-            self.reconnect();
+            self.reconnect(rng);
         }
     }
 }

@@ -185,6 +185,33 @@ fn a_retransmission_gets_the_first_answer_and_does_nothing_twice() {
 }
 
 #[test]
+fn a_client_that_comes_back_from_another_port_makes_the_same_call_and_others_make_others() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let service = stage.service.clone();
+        let ports = [("10.0.0.1:700", 1), ("10.0.0.1:701", 1), ("10.0.0.1:40000", 1)];
+        let others = [("10.0.0.2:700", 1), ("10.0.0.1:700", 2)];
+        let clients = ports.into_iter().chain(others);
+        let clients: Vec<_> = clients.map(|(peer, user)| (stage.client_at(peer), user)).collect();
+        stage.run(async |_, root| {
+            service.asked();
+            for (mut client, user) in clients {
+                client.be(user, 0);
+                let program = [PROGRAM, VERSION, NFSPROC3_REMOVE as u32];
+                let (_, record) = client.record(program, &encode(&at(&root, b"none")));
+                client.send_record(&record).await;
+                client.receive().await.unwrap();
+            }
+            let [one, again, high, other_host, other_user] = calls(&service.asked())[..] else {
+                panic!("each asks once")
+            };
+            assert_eq!((one, one), (again, high));
+            assert!(one != other_host && one != other_user && other_host != other_user);
+        });
+    });
+}
+
+#[test]
 fn a_call_that_may_have_been_done_is_not_answered_so_that_it_comes_again_as_it_is() {
     with_seed(|rng| {
         let stage = Stage::new(rng);

@@ -34,7 +34,7 @@
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
-//! | `nfs/` | workload: NFS clients, and gateways on the nodes |
+//! | `nfs/` | two workloads: NFS clients of version 3 and of 4.1, and gateways on the nodes |
 //! | `emulated/` | a volume on the J-Machine: checkpoints on its mesh, the gateway at its host |
 //! | `members/` | workload: processes that come, go and take over |
 //! | `damage.rs` | workload: files on disks that rot, lose writes or are replaced |
@@ -123,11 +123,13 @@ pub enum Workload {
     Holds,
     /// Processes that take over from each other.
     Members,
+    /// NFS clients with sessions, open files and locks.
+    Nfs4,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Disks,
         Self::Cache,
         Self::Files,
@@ -141,6 +143,7 @@ impl Workload {
         Self::Damage,
         Self::Holds,
         Self::Members,
+        Self::Nfs4,
     ];
 
     /// The name by which it is chosen.
@@ -159,6 +162,7 @@ impl Workload {
             Self::Damage => "damage",
             Self::Holds => "holds",
             Self::Members => "members",
+            Self::Nfs4 => "nfs4",
         }
     }
 
@@ -172,11 +176,17 @@ impl Workload {
             crashes: self != Self::Names,
             read_errors: matches!(
                 self,
-                Self::Disks | Self::Cache | Self::Files | Self::Burst | Self::Client | Self::Nfs
+                Self::Disks
+                    | Self::Cache
+                    | Self::Files
+                    | Self::Burst
+                    | Self::Client
+                    | Self::Nfs
+                    | Self::Nfs4
             ),
             heavy: !matches!(
                 self,
-                Self::Names | Self::Client | Self::Nfs | Self::Damage | Self::Holds
+                Self::Names | Self::Client | Self::Nfs | Self::Nfs4 | Self::Damage | Self::Holds
             ),
             damage: self == Self::Damage,
             late_relapses: self == Self::Entries,
@@ -428,6 +438,7 @@ fn drive<'a>(
         }
         Workload::Client => programs::run(scene, habits, planted).boxed_local(),
         Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
+        Workload::Nfs4 => nfs::run_v4(scene, habits).boxed_local(),
         Workload::Members => unreachable!("it has a world of its own"),
         Workload::Holds => holds::run(scene, clients, rounds, round_ms).boxed_local(),
         Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),

@@ -113,6 +113,11 @@ fn nfs_clients_see_what_was_written_and_keep_what_was_answered_as_stable() {
 }
 
 #[test]
+fn nfs_clients_with_sessions_are_answered_once_and_have_their_locks_alone() {
+    gate(Workload::Nfs4);
+}
+
+#[test]
 fn damaged_disks_cost_errors_and_never_wrong_bytes() {
     gate(Workload::Damage);
 }
@@ -138,7 +143,8 @@ fn is_noticed(workload: Workload, bug: Planted) -> bool {
 
 #[test]
 fn disks_that_lie_about_flushes_are_noticed() {
-    for workload in [Workload::Cache, Workload::Files, Workload::Client, Workload::Nfs] {
+    let all = [Workload::Cache, Workload::Files, Workload::Client, Workload::Nfs, Workload::Nfs4];
+    for workload in all {
         let name = workload.name();
         assert!(is_noticed(workload, Planted::LyingDisks), "the oracle of {name} sees nothing");
     }

@@ -18,6 +18,13 @@ use crate::rules;
 /// Nodes asked at a time, at most.
 const NODES_AT_ONCE_MAX: usize = 16;
 
+/// So many times an even share each of several nodes is asked for: few have more than that, and need to be asked
+/// once more.
+const SHARES: usize = 2;
+
+/// The part of a cookie that tells the place at a node.
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+
 impl FileServer {
     pub(super) async fn read_directory(
         &self,
@@ -31,7 +38,7 @@ impl FileServer {
             return Err(Error::NotDirectory {});
         }
         rules::permit(above.permits(&who, access::READ))?;
-        let (first_node, position) = (after >> POSITION_BITS, after & ((1 << POSITION_BITS) - 1));
+        let (first_node, position) = (after >> POSITION_BITS, after & POSITION_MASK);
         if count_max == 0 {
             return Err(Error::Invalid {});
         }
@@ -58,14 +65,10 @@ impl FileServer {
             let (nodes, later) = rest.split_at(at_once.min(rest.len()));
             rest = later;
             let known = entries.len();
-            let count_max = (wanted - known) as u32 + 1;
-            let scans = nodes.iter().map(|&node| {
-                let after = (u64::from(node) == first_node).then_some(position);
-                let directory = directory.ino;
-                let call = ScanNames { directory, after, count_max, attributes };
-                self.scan(node, call)
-            });
-            entries.extend(try_join_all(scans).await?.into_iter().flatten());
+            let scan =
+                ScanNames { directory: directory.ino, after: None, count_max: 0, attributes };
+            let from = (first_node, position);
+            end &= self.scan_some(nodes, from, &scan, wanted, &mut entries).await?;
             // As many as should have the rest, if they have as many names as these.
             let (found, missing) = (entries.len() - known, wanted.saturating_sub(entries.len()));
             at_once = (missing * nodes.len()).div_ceil(found.max(1)).clamp(1, NODES_AT_ONCE_MAX);
@@ -76,6 +79,46 @@ impl FileServer {
         }
         let directory = self.note_access(&above).await?;
         Ok(DirectoryPage { entries, end, directory })
+    }
+
+    /// Adds what `nodes` have, in their order, up to one more than `wanted`; true if that is all of it. The first
+    /// node of a page goes on behind a position.
+    async fn scan_some(
+        &self,
+        nodes: &[u32],
+        (first_node, position): (u64, u64),
+        scan: &ScanNames,
+        wanted: usize,
+        entries: &mut Vec<DirectoryEntry>,
+    ) -> Result<bool, Error> {
+        let share = Self::share(wanted - entries.len(), nodes.len());
+        let scans = nodes.iter().map(|&node| {
+            let after = (u64::from(node) == first_node).then_some(position);
+            self.scan(node, ScanNames { after, count_max: share, ..scan.clone() })
+        });
+        for (&node, found) in nodes.iter().zip(try_join_all(scans).await?) {
+            let last = found.last().map(|entry| entry.cookie & POSITION_MASK);
+            let is_whole = found.len() < share as usize;
+            entries.extend(found);
+            if !is_whole && entries.len() <= wanted {
+                let count_max = (wanted - entries.len()) as u32 + 1;
+                let rest = ScanNames { after: last, count_max, ..scan.clone() };
+                entries.extend(self.scan(node, rest).await?);
+            }
+            if entries.len() > wanted {
+                // What later nodes have told is for a later page.
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Entries that each of `nodes` nodes is asked for, when `missing` are wanted, and one more to know whether
+    /// there are more. Of a very large directory the first node may have all of them: then most of what
+    /// the others tell is of no use.
+    fn share(missing: usize, nodes: usize) -> u32 {
+        let even = missing.div_ceil(nodes);
+        (missing.min(even * SHARES) + 1) as u32
     }
 
     async fn scan(&self, node: u32, call: ScanNames) -> Result<Vec<DirectoryEntry>, Error> {

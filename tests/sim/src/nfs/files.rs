@@ -3,7 +3,7 @@
 //! As a real client, a host keeps what it wrote unstably until a COMMIT with the same verifier; when
 //! the verifier has changed it writes all of it again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use runtime::sync::KeyedLock;
 use super::link::{Call, Link, PowerCut};
 use super::look::at;
 use super::rules;
+use super::unstable::{Unstable, overlap};
 use crate::Planted;
 use crate::content::{BLOCK, Content};
 use crate::files::{Habits, any_bytes};
@@ -28,23 +29,6 @@ const READ_BYTES: u32 = 512 << 10;
 
 /// A planted bug drops one write in so many.
 const DROPPED_IN: u32 = 16;
-
-/// A write that was answered, but not as stable.
-struct Unstable {
-    worker: u32,
-    file: usize,
-    offset: u64,
-    data: Bytes,
-    verifier: writeverf3,
-    /// Since then the server has not lost anything.
-    incarnation: u32,
-}
-
-impl Unstable {
-    fn range(&self) -> Range<u64> {
-        self.offset..self.offset + self.data.len() as u64
-    }
-}
 
 /// A call that the power cut left unanswered.
 enum Left {
@@ -68,13 +52,8 @@ pub(super) struct Files {
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one worker.
     group: u64,
-    unstable: RefCell<Vec<Unstable>>,
+    unstable: Unstable,
     left: RefCell<Vec<(u32, Left)>>,
-    incarnation: Cell<u32>,
-}
-
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start < other.end && other.start < one.end
 }
 
 fn refused<E: std::fmt::Debug>(what: &str, error: &(nfsstat3, E)) -> ! {
@@ -110,9 +89,8 @@ impl Files {
             all,
             locks: KeyedLock::default(),
             group,
-            unstable: RefCell::default(),
+            unstable: Unstable::default(),
             left: RefCell::default(),
-            incarnation: Cell::new(0),
         })
     }
 
@@ -225,7 +203,7 @@ impl Files {
         let File { content, twins, .. } = &self.all[file];
         let range = offset..offset + data.len() as u64;
         // What nobody needs to write again: it is overwritten.
-        self.unstable.borrow_mut().retain(|u| u.file != file || !overlap(&u.range(), &range));
+        self.unstable.overwritten(file, &range);
         let issued = content.borrow_mut().issue_write(offset, &data);
         let drops = self.planted == Some(Planted::DroppedWrites) && call.is_one_in(DROPPED_IN);
         let written = if drops {
@@ -255,9 +233,7 @@ impl Files {
             content.borrow_mut().acknowledge_durable(&issued);
         } else {
             content.borrow_mut().acknowledge(&issued);
-            let (verifier, incarnation) = (written.verf, self.incarnation.get());
-            let unstable = Unstable { worker, file, offset, data, verifier, incarnation };
-            self.unstable.borrow_mut().push(unstable);
+            self.unstable.note((worker, file), (offset, data), written.verf.0);
         }
         Ok(())
     }
@@ -301,12 +277,12 @@ impl Files {
             let moment = content.borrow().moment();
             let verifier = self.send_commit(link, file).await?;
             content.borrow_mut().committed(&moment);
-            self.settle_unstable(worker, file, verifier)
+            self.unstable.settle((worker, file), verifier.0)
         };
         if !lost.is_empty() {
             // The verifier has changed: all of it is written again. Others may write there by now.
             let _alone = self.locks.exclusive(file).await;
-            for Unstable { offset, data, .. } in lost {
+            for (offset, data) in lost {
                 let stable = stable_how::UNSTABLE;
                 let call = self.prepare_write(link, file, offset, &data, stable);
                 self.send_write(link, worker, (file, offset, data, stable), call).await?;
@@ -351,26 +327,6 @@ impl Files {
         })
     }
 
-    /// A commit was answered with `verifier`: what this worker must write again.
-    fn settle_unstable(&self, worker: u32, file: usize, verifier: writeverf3) -> Vec<Unstable> {
-        let mut unstable = self.unstable.borrow_mut();
-        let mine = |u: &mut Unstable| u.worker == worker && u.file == file;
-        let mine: Vec<Unstable> = unstable.extract_if(.., mine).collect();
-        let (kept, lost): (Vec<_>, Vec<_>) =
-            mine.into_iter().partition(|unstable| unstable.verifier == verifier);
-        let now = self.incarnation.get();
-        let deceived = kept.iter().find(|unstable| unstable.incarnation != now);
-        if let Some(Unstable { offset, data, .. }) = deceived {
-            let length = data.len();
-            panic!(
-                "file {file}: {length} bytes at {offset} were written before the server started \
-                 again, and the verifier has not changed: the client believes them safe"
-            );
-        }
-        assert!(lost.iter().all(|u| u.incarnation != now), "the verifier changed without a reason");
-        lost
-    }
-
     async fn cut(
         &self,
         link: &Link<'_>,
@@ -400,7 +356,7 @@ impl Files {
     ) -> Result<(), PowerCut> {
         let File { content, twins, .. } = &self.all[file];
         // The clients' pages of the file are no longer valid.
-        self.unstable.borrow_mut().retain(|unstable| unstable.file != file);
+        self.unstable.overwritten(file, &(0..u64::MAX));
         let issued = content.borrow_mut().issue_cut(size);
         let cut: Result<SETATTR3res, PowerCut> = link.ask(&mut call).await;
         let Ok(cut) = cut else {
@@ -472,7 +428,7 @@ impl Files {
 
     /// The server has started again.
     pub(super) fn restarted(&self) {
-        self.incarnation.set(self.incarnation.get() + 1);
+        self.unstable.restarted();
     }
 
     /// No gateway has anything under way.

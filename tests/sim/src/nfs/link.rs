@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +21,10 @@ use runtime::sync::Event;
 use super::rpc;
 use crate::cluster::OBSERVER;
 use crate::scene::{RETRY_PAUSE, Scene, TRIES_MAX};
+
+/// The reserved ports that a host uses in turn.
+const PORT_FIRST: u16 = 600;
+const PORTS: u16 = 400;
 
 /// The pause before a host connects again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
@@ -63,8 +68,10 @@ struct Waiting {
 /// A client host.
 pub(super) struct Link<'a> {
     scene: &'a Scene,
-    peer: String,
-    gateways: u32,
+    /// Its address, without a port: it has another one each time that it connects.
+    host: String,
+    connections: Cell<u16>,
+    gateways: Range<u32>,
     rng: RefCell<Rng>,
     xid: Cell<u32>,
     connected: Cell<bool>,
@@ -80,11 +87,12 @@ pub(super) fn address(index: u32) -> Address {
 
 impl<'a> Link<'a> {
     /// Host `index`, which uses any of `gateways`.
-    pub(super) fn new(scene: &'a Scene, index: u32, gateways: u32) -> Self {
+    pub(super) fn new(scene: &'a Scene, index: u32, gateways: Range<u32>) -> Self {
         let mut rng = scene.fork_rng();
         Self {
             scene,
-            peer: format!("10.0.0.{}:800", index + 1),
+            host: format!("10.0.0.{}", index + 1),
+            connections: Cell::new(0),
             gateways,
             xid: Cell::new(rng.bits() as u32),
             rng: RefCell::new(rng),
@@ -104,7 +112,7 @@ impl<'a> Link<'a> {
     pub(super) fn tell(&self, what: impl FnOnce() -> String) {
         if tracing::enabled!(tracing::Level::DEBUG) {
             let now = self.scene.cluster.world().now();
-            tracing::debug!(?now, host = self.peer, what = what());
+            tracing::debug!(?now, host = self.host, what = what());
         }
     }
 
@@ -120,6 +128,11 @@ impl<'a> Link<'a> {
 
     /// A call of any procedure.
     pub(super) fn prepare_any(&self, program: [u32; 3], arguments: &impl Pack) -> Call {
+        self.prepare_bytes(program, &rpc::packed(arguments))
+    }
+
+    /// The same of arguments that are bytes already.
+    pub(super) fn prepare_bytes(&self, program: [u32; 3], arguments: &[u8]) -> Call {
         let xid = self.next_xid();
         let record = rpc::record(xid, program, arguments);
         Call { xid, record, sent: Rc::default(), has_stray_twin: false }
@@ -207,8 +220,13 @@ impl<'a> Link<'a> {
     }
 
     fn connect(&self) -> Option<Stream> {
-        let gateway = self.rng.borrow_mut().below(u64::from(self.gateways)) as u32;
-        self.scene.cluster.world().connect_from(&self.peer, &address(gateway)).ok()
+        let Range { start, end } = self.gateways;
+        let gateway = start + self.rng.borrow_mut().below(u64::from(end - start)) as u32;
+        let connections = self.connections.get();
+        self.connections.set(connections.wrapping_add(1));
+        let port = PORT_FIRST + connections % PORTS;
+        let peer = format!("{}:{port}", self.host);
+        self.scene.cluster.world().connect_from(&peer, &address(gateway)).ok()
     }
 
     /// Uses one connection until it breaks, or the host hangs up.

@@ -1,126 +1,52 @@
-//! NFS clients and gateways: hosts speak `NFSv3` over streams that break, to gateways on nodes that
-//! die, and compare what they see with what may be.
+//! NFS clients and gateways: hosts speak `NFSv3`, or `NFSv4.1` (`v4/`), over streams that break, to gateways on
+//! nodes that die, and compare what they see with what may be.
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `gateways.rs` | the gateways, and their lives |
 //! | `rpc.rs` | calls and replies as bytes |
 //! | `link.rs` | one host: its connection, and the calls under way |
 //! | `files.rs` | content: writes, stable and not, commits, verifiers |
 //! | `names.rs` | names: made, linked, moved, removed |
 //! | `look.rs` | looking at a name, a file, a directory |
 //! | `rules.rs` | what the oracle must bear |
+//! | `unstable.rs` | what was written and not committed yet |
+//! | `v4/` | the other workload: version 4.1 |
 
 mod files;
+mod gateways;
 mod link;
 mod look;
 mod names;
 mod rpc;
 mod rules;
+mod unstable;
+mod v4;
 
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use machine_emu::StreamFaults;
-use nfs_gateway::{Config, Exports, Gateway, Settings};
 use nfs3_types::mount;
 use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::Opaque;
-use runtime::NodeId;
 use runtime::seed::Rng;
 
 use crate::Planted;
 use crate::files::Habits;
 use crate::scene::{End, Scene, TRIES_MAX};
+pub(crate) use v4::run as run_v4;
+
 use files::Files;
+use gateways::Gateways;
 use link::{Link, PowerCut};
 use names::Names;
 
-/// The first application node of a gateway.
-const GATEWAY_FIRST: u32 = 4;
-/// Gateways at most.
-const GATEWAYS_MAX: u64 = 2;
 /// Workers of one host at most: so many of its calls are under way at once.
 const WORKERS_MAX: u64 = 3;
 /// Calls whose client has gone away end in this time once no fault is left.
 const QUIET_AFTER: Duration = Duration::from_secs(10);
-
-/// Where the gateways are.
-struct Gateways<'a> {
-    scene: &'a Scene,
-    homes: Vec<NodeId>,
-}
-
-impl<'a> Gateways<'a> {
-    /// Some, on nodes of the volume, whose fate they share, or on nodes of their own.
-    fn draw(scene: &'a Scene, rng: &mut Rng) -> Self {
-        let count = 1 + rng.below(GATEWAYS_MAX) as u32;
-        let fs_nodes = scene.cluster.geometry().fs_nodes;
-        let apart = rng.chance(1, 2);
-        let home = |index| {
-            if apart {
-                NodeId::application(GATEWAY_FIRST + index)
-            } else {
-                NodeId::fs(index % fs_nodes)
-            }
-        };
-        Self { scene, homes: (0..count).map(home).collect() }
-    }
-
-    fn count(&self) -> u32 {
-        self.homes.len() as u32
-    }
-
-    /// Those on nodes of their own die: the power went, or they must learn of a new epoch.
-    fn end(&self) {
-        for &home in &self.homes {
-            if is_apart(home) {
-                self.scene.cluster.world().restart(home);
-            }
-        }
-    }
-
-    /// All of them serve, in the epoch of their nodes.
-    async fn start(&self) {
-        for index in 0..self.count() {
-            self.start_one(index).await;
-        }
-    }
-
-    async fn start_one(&self, index: u32) {
-        let context = self.scene.cluster.world().context(self.homes[index as usize]);
-        let entropy = std::array::from_fn(|_| context.random() as u8);
-        let volume = self.scene.cluster.geometry().volume;
-        let config = Config { exports: exports(), ..Config::new(volume, entropy) };
-        let started = Gateway::start(context, &link::address(index), config).await;
-        started.unwrap_or_else(|error| panic!("gateway {index}: {error}"));
-    }
-
-    /// Now and then one on a node of its own dies and comes back, while the volume lives on.
-    async fn restart_now_and_then(&self, mut rng: Rng) {
-        while !self.scene.is_over() {
-            self.scene.pass(Duration::from_millis(1 + rng.below(400))).await;
-            let index = rng.below(u64::from(self.count())) as u32;
-            let home = self.homes[index as usize];
-            if is_apart(home) && !self.scene.is_over() && rng.chance(1, 4) {
-                self.scene.cluster.world().restart(home);
-                self.scene.pass(Duration::from_millis(rng.below(50))).await;
-                self.start_one(index).await;
-            }
-        }
-    }
-}
-
-/// As an operator would let the hosts in; they come from low ports and are root.
-fn exports() -> Exports {
-    let table = "[[export]]\npath = '/'\n[[export.client]]\nnetwork = '10.0.0.0/24'\naccess = 'rw'\nsquash = 'no_root_squash'\n";
-    let settings = Settings::parse(table, "exports of the simulation");
-    settings.unwrap_or_else(|error| panic!("{error}")).exports
-}
-
-fn is_apart(home: NodeId) -> bool {
-    (0..GATEWAYS_MAX as u32).any(|index| home == NodeId::application(GATEWAY_FIRST + index))
-}
 
 /// One host: its link, and the worker that does one thing at a time. Workers share the link.
 struct Host<'a> {
@@ -140,11 +66,11 @@ pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>)
     let mut workers = 0;
     for index in 0..habits.clients {
         let more = 1 + rng.below(WORKERS_MAX) as u32;
-        let link = Link::new(scene, index, gateways.count());
+        let link = Link::new(scene, index, 0..gateways.count());
         hosts.push(Host { link, workers: (workers..workers + more).collect() });
         workers += more;
     }
-    let checker = Link::new(scene, habits.clients, gateways.count());
+    let checker = Link::new(scene, habits.clients, 0..gateways.count());
     let habits = Habits { clients: workers, ..habits };
     let made = checker.run(set_up(&checker, habits, planted, &mut rng)).await;
     let Ok((files, names)) = made else { panic!("no crash was asked for") };

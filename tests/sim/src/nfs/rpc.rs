@@ -13,7 +13,7 @@ const MARK_BYTES: usize = 4;
 const ACCEPTED: [u32; 5] = [1, 0, 0, 0, 0];
 
 /// The record of call `xid`, as root.
-pub(super) fn record(xid: u32, program: [u32; 3], arguments: &impl Pack) -> Bytes {
+pub(super) fn record(xid: u32, program: [u32; 3], arguments: &[u8]) -> Bytes {
     let [prog, vers, procedure] = program;
     let machinename = Opaque::borrowed(b"sim");
     let who = auth_unix { machinename, ..auth_unix::default() };
@@ -27,10 +27,17 @@ pub(super) fn record(xid: u32, program: [u32; 3], arguments: &impl Pack) -> Byte
     };
     let mut bytes = vec![0; MARK_BYTES];
     pack(&rpc_msg { xid, body: msg_body::CALL(call) }, &mut bytes);
-    pack(arguments, &mut bytes);
+    bytes.extend_from_slice(arguments);
     let mark = (bytes.len() - MARK_BYTES) as u32 | LAST;
     bytes[..MARK_BYTES].copy_from_slice(&mark.to_be_bytes());
     bytes.into()
+}
+
+/// Arguments as bytes.
+pub(super) fn packed(value: &impl Pack) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pack(value, &mut bytes);
+    bytes
 }
 
 fn pack(value: &impl Pack, out: &mut Vec<u8>) {

@@ -1,0 +1,108 @@
+//! The gateways: where they are, and when they die.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use nfs_gateway::{Config, Exports, Gateway, Settings};
+use runtime::NodeId;
+use runtime::seed::Rng;
+
+use super::link;
+use crate::scene::Scene;
+
+/// The first application node of a gateway.
+const GATEWAY_FIRST: u32 = 4;
+/// Gateways at most.
+const GATEWAYS_MAX: u64 = 2;
+
+/// Where the gateways are.
+pub(super) struct Gateways<'a> {
+    scene: &'a Scene,
+    homes: Vec<NodeId>,
+    /// How often each has started.
+    lives: Vec<Cell<u64>>,
+}
+
+impl<'a> Gateways<'a> {
+    /// Some, on nodes of the volume, whose fate they share, or on nodes of their own.
+    pub(super) fn draw(scene: &'a Scene, rng: &mut Rng) -> Self {
+        let count = 1 + rng.below(GATEWAYS_MAX) as u32;
+        let fs_nodes = scene.cluster.geometry().fs_nodes;
+        let apart = rng.chance(1, 2);
+        let home = |index| {
+            if apart {
+                NodeId::application(GATEWAY_FIRST + index)
+            } else {
+                NodeId::fs(index % fs_nodes)
+            }
+        };
+        let lives = vec![Cell::new(0); count as usize];
+        Self { scene, homes: (0..count).map(home).collect(), lives }
+    }
+
+    /// The run that they belong to.
+    pub(super) fn scene(&self) -> &'a Scene {
+        self.scene
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.homes.len() as u32
+    }
+
+    /// How often gateway `index` has started.
+    pub(super) fn lives(&self, index: u32) -> u64 {
+        self.lives[index as usize].get()
+    }
+
+    /// Those on nodes of their own die: the power went, or they must learn of a new epoch.
+    pub(super) fn end(&self) {
+        for &home in &self.homes {
+            if is_apart(home) {
+                self.scene.cluster.world().restart(home);
+            }
+        }
+    }
+
+    /// All of them serve, in the epoch of their nodes.
+    pub(super) async fn start(&self) {
+        for index in 0..self.count() {
+            self.start_one(index).await;
+        }
+    }
+
+    async fn start_one(&self, index: u32) {
+        let lives = &self.lives[index as usize];
+        lives.set(lives.get() + 1);
+        let context = self.scene.cluster.world().context(self.homes[index as usize]);
+        let entropy = std::array::from_fn(|_| context.random() as u8);
+        let volume = self.scene.cluster.geometry().volume;
+        let config = Config { exports: exports(), ..Config::new(volume, entropy) };
+        let started = Gateway::start(context, &link::address(index), config).await;
+        started.unwrap_or_else(|error| panic!("gateway {index}: {error}"));
+    }
+
+    /// Now and then one on a node of its own dies and comes back, while the volume lives on.
+    pub(super) async fn restart_now_and_then(&self, mut rng: Rng) {
+        while !self.scene.is_over() {
+            self.scene.pass(Duration::from_millis(1 + rng.below(400))).await;
+            let index = rng.below(u64::from(self.count())) as u32;
+            let home = self.homes[index as usize];
+            if is_apart(home) && !self.scene.is_over() && rng.chance(1, 4) {
+                self.scene.cluster.world().restart(home);
+                self.scene.pass(Duration::from_millis(rng.below(50))).await;
+                self.start_one(index).await;
+            }
+        }
+    }
+}
+
+/// As an operator would let the hosts in; they come from low ports and are root.
+fn exports() -> Exports {
+    let table = "[[export]]\npath = '/'\n[[export.client]]\nnetwork = '10.0.0.0/24'\naccess = 'rw'\nsquash = 'no_root_squash'\n";
+    let settings = Settings::parse(table, "exports of the simulation");
+    settings.unwrap_or_else(|error| panic!("{error}")).exports
+}
+
+fn is_apart(home: NodeId) -> bool {
+    (0..GATEWAYS_MAX as u32).any(|index| home == NodeId::application(GATEWAY_FIRST + index))
+}

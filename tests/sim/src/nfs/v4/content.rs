@@ -1,0 +1,407 @@
+//! Files that all hosts open, write, commit, cut, read and close, compared with [`Content`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use runtime::seed::Rng;
+use runtime::sync::KeyedLock;
+
+use super::Worker;
+use super::host::Open;
+use super::wire::{ANONYMOUS, Claim, How, Ops, Stateid, op, status};
+use crate::content::{BLOCK, Content};
+use crate::files::{Habits, any_bytes};
+use crate::nfs::link::PowerCut;
+use crate::nfs::unstable::{Unstable, overlap};
+
+/// Bytes that one call reads, at most.
+const READ_BYTES: u32 = 512 << 10;
+/// To read and to write; nothing is forbidden to others.
+const BOTH: (u32, u32) = (3, 0);
+/// `FILE_SYNC4`.
+const FILE_SYNC: u32 = 2;
+
+struct File {
+    name: String,
+    content: RefCell<Content>,
+    /// Its handle, once it was made.
+    handle: RefCell<Option<Bytes>>,
+    /// What copies of calls in sessions that are lost may still do.
+    twins: RefCell<Vec<Range<u64>>>,
+}
+
+/// The files, and what they may hold.
+pub(super) struct Files {
+    habits: Habits,
+    all: Vec<File>,
+    /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
+    locks: KeyedLock<usize>,
+    /// Blocks in a row that belong to one worker.
+    group: u64,
+    unstable: Unstable,
+    /// The opening of each worker.
+    opened: RefCell<BTreeMap<(u32, usize), u64>>,
+}
+
+impl Files {
+    /// They are made when they are opened first.
+    pub(super) fn new(habits: Habits, group: u64) -> Self {
+        let file = |number| File {
+            name: format!("file-{number}"),
+            content: RefCell::new(Content::new(habits.blocks)),
+            handle: RefCell::default(),
+            twins: RefCell::default(),
+        };
+        Self {
+            habits,
+            all: (0..habits.files).map(file).collect(),
+            locks: KeyedLock::default(),
+            group,
+            unstable: Unstable::default(),
+            opened: RefCell::default(),
+        }
+    }
+
+    /// One operation on some file.
+    pub(super) async fn step(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+        let file = rng.index(self.all.len());
+        match rng.below(100) {
+            0..45 => self.write_own(worker, file, rng).await,
+            45..50 => self.write_any(worker, file, rng).await,
+            50..70 => self.read(worker, file, rng).await,
+            70..83 => self.commit(worker, file).await,
+            83..89 => self.cut(worker, file, rng).await,
+            89..94 => self.look(worker, file).await,
+            _ => self.close(worker, file).await,
+        }
+    }
+
+    async fn write_own(
+        &self,
+        worker: &Worker<'_>,
+        file: usize,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let range = self.habits.own_range(worker.number, self.group, false, rng);
+        let Some(range) = range else { return Ok(()) };
+        self.write(worker, file, range, rng).await
+    }
+
+    async fn write_any(
+        &self,
+        worker: &Worker<'_>,
+        file: usize,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let _alone = self.locks.exclusive(file).await;
+        self.write(worker, file, self.habits.any_range(rng), rng).await
+    }
+
+    async fn write(
+        &self,
+        worker: &Worker<'_>,
+        file: usize,
+        (offset, length): (u64, u64),
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
+        let data = any_bytes(length, rng);
+        let stable = rng.below(10).saturating_sub(7) as u32;
+        self.send_write(worker, (file, offset, data, stable), rng.chance(1, 8)).await
+    }
+
+    /// `stable_how4` in `stable`; without a state id if `anonymous`.
+    async fn send_write(
+        &self,
+        worker: &Worker<'_>,
+        (file, offset, data, stable): (usize, u64, Bytes, u32),
+        anonymous: bool,
+    ) -> Result<(), PowerCut> {
+        let File { content, twins, .. } = &self.all[file];
+        let range = offset..offset + data.len() as u64;
+        if twins.borrow().iter().any(|twin| overlap(twin, &range)) {
+            return Ok(());
+        }
+        let number = self.open(worker, file).await?;
+        self.unstable.overwritten(file, &range);
+        let issued = content.borrow_mut().issue_write(offset, &data);
+        let answer = worker.ask(false, || {
+            let (ops, stateid) = on(worker, number, anonymous)?;
+            Some(ops.op(op::WRITE).fixed(&stateid).long(offset).word(stable).opaque(&data))
+        });
+        let Some(mut answer) = answer.await? else {
+            twins.borrow_mut().push(range);
+            self.forget(worker, file);
+            return Ok(());
+        };
+        assert_eq!(answer.status, status::OK, "a write is refused");
+        if answer.has_stray_twin {
+            twins.borrow_mut().push(range);
+        }
+        answer.told.done(op::PUTFH);
+        let written = answer.told.done(op::WRITE);
+        let (count, committed, verifier) = (written.word(), written.word(), written.fixed());
+        assert_eq!(count as usize, data.len(), "all bytes are taken");
+        assert!(committed >= stable, "a write that shall be stable is not");
+        if committed == FILE_SYNC {
+            content.borrow_mut().acknowledge_durable(&issued);
+        } else {
+            content.borrow_mut().acknowledge(&issued);
+            self.unstable.note((worker.number, file), (offset, data), verifier);
+        }
+        Ok(())
+    }
+
+    async fn read(&self, worker: &Worker<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let number = self.open(worker, file).await?;
+        let content = &self.all[file].content;
+        let offset = rng.below(content.borrow().size().1 + 2 * BLOCK);
+        let count = rng.below(40 * BLOCK) as u32;
+        let moment = content.borrow().moment();
+        let read = self.read_once(worker, number, (offset, count), rng.chance(1, 8)).await?;
+        let Some((data, _)) = read else {
+            self.forget(worker, file);
+            return Ok(());
+        };
+        let checked = content.borrow().check_read(&moment, offset, u64::from(count), &data);
+        checked.unwrap_or_else(|wrong| panic!("file {file}: {wrong}"));
+        Ok(())
+    }
+
+    /// Bytes, and whether these are the last.
+    async fn read_once(
+        &self,
+        worker: &Worker<'_>,
+        number: u64,
+        (offset, count): (u64, u32),
+        anonymous: bool,
+    ) -> Result<Option<(Bytes, bool)>, PowerCut> {
+        let answer = worker.ask(false, || {
+            let (ops, stateid) = on(worker, number, anonymous)?;
+            Some(ops.op(op::READ).fixed(&stateid).long(offset).word(count))
+        });
+        let Some(mut answer) = answer.await? else { return Ok(None) };
+        assert_eq!(answer.status, status::OK, "a read is refused");
+        answer.told.done(op::PUTFH);
+        let read = answer.told.done(op::READ);
+        let end = read.word() == 1;
+        Ok(Some((read.opaque(), end)))
+    }
+
+    async fn commit(&self, worker: &Worker<'_>, file: usize) -> Result<(), PowerCut> {
+        let lost = {
+            let _shared = self.locks.shared(file).await;
+            let number = self.open(worker, file).await?;
+            let content = &self.all[file].content;
+            let moment = content.borrow().moment();
+            let answer = worker.ask(false, || {
+                let (ops, _) = on(worker, number, false)?;
+                Some(ops.op(op::COMMIT).long(0).word(0))
+            });
+            let Some(mut answer) = answer.await? else {
+                self.forget(worker, file);
+                return Ok(());
+            };
+            assert_eq!(answer.status, status::OK, "a commit is refused");
+            answer.told.done(op::PUTFH);
+            let verifier = answer.told.done(op::COMMIT).fixed();
+            content.borrow_mut().committed(&moment);
+            self.unstable.settle((worker.number, file), verifier)
+        };
+        if !lost.is_empty() {
+            // The verifier has changed: all of it is written again. Others may write there by now.
+            let _alone = self.locks.exclusive(file).await;
+            for (offset, data) in lost {
+                self.send_write(worker, (file, offset, data, 0), false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn cut(&self, worker: &Worker<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let _alone = self.locks.exclusive(file).await;
+        let File { content, twins, .. } = &self.all[file];
+        if !twins.borrow().is_empty() {
+            return Ok(());
+        }
+        let number = self.open(worker, file).await?;
+        let size = self.habits.any_size(content.borrow().size().1, rng);
+        let anonymous = rng.chance(1, 8);
+        self.unstable.overwritten(file, &(0..u64::MAX));
+        let issued = content.borrow_mut().issue_cut(size);
+        let answer = worker.ask(true, || {
+            let (ops, stateid) = on(worker, number, anonymous)?;
+            Some(ops.cut(&stateid, size).look())
+        });
+        let answer = answer.await?;
+        if answer.as_ref().is_none_or(|answer| answer.has_stray_twin) {
+            twins.borrow_mut().push(0..u64::MAX);
+        }
+        let Some(mut answer) = answer else {
+            self.forget(worker, file);
+            return Ok(());
+        };
+        assert_eq!(answer.status, status::OK, "a cut is refused");
+        answer.told.done(op::PUTFH);
+        let set = answer.told.done(op::SETATTR);
+        assert_eq!([set.word(), set.word()], [1, 1 << 4], "the size is set");
+        assert_eq!(answer.told.looked().0, size, "a cut gives the size");
+        content.borrow_mut().acknowledge(&issued);
+        Ok(())
+    }
+
+    async fn look(&self, worker: &Worker<'_>, file: usize) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let number = self.open(worker, file).await?;
+        let content = &self.all[file].content;
+        let least = content.borrow().size().0;
+        let answer = worker.ask(false, || Some(on(worker, number, false)?.0.look())).await?;
+        let Some(mut answer) = answer else {
+            self.forget(worker, file);
+            return Ok(());
+        };
+        assert_eq!(answer.status, status::OK, "a look is refused");
+        let size = answer.told.done_then_looked().0;
+        let most = content.borrow().size().1;
+        let right = (least..=most).contains(&size);
+        assert!(right, "file {file} has {size} bytes, not {least}..{most}");
+        Ok(())
+    }
+
+    /// The opening of a file by a worker; it is opened if it is not.
+    async fn open(&self, worker: &Worker<'_>, file: usize) -> Result<u64, PowerCut> {
+        let key = (worker.number, file);
+        let opened = self.opened.borrow().get(&key).copied();
+        if let Some(number) = opened.filter(|number| worker.host.open(*number).is_some()) {
+            return Ok(number);
+        }
+        let owner = format!("content-{}-{file}", worker.number);
+        let File { name, handle, .. } = &self.all[file];
+        let known = handle.borrow().clone();
+        // By name or by handle, in turn.
+        let opened = match known.filter(|_| self.opened.borrow().len().is_multiple_of(2)) {
+            Some(handle) => open_handle(worker, &owner, BOTH, handle).await?,
+            None if handle.borrow().is_some() => {
+                open_root(worker, &owner, BOTH, (name, How::Existing)).await?
+            }
+            None => open_root(worker, &owner, BOTH, (name, How::Unchecked)).await?,
+        };
+        let open = opened.unwrap_or_else(|status| panic!("{name} cannot be opened: {status}"));
+        handle.borrow_mut().get_or_insert_with(|| open.file.clone());
+        let number = worker.host.add_open(open);
+        self.opened.borrow_mut().insert(key, number);
+        Ok(number)
+    }
+
+    /// The opening is of no use any more: the gateway has forgotten it with reason, or it is closed.
+    fn forget(&self, worker: &Worker<'_>, file: usize) {
+        self.opened.borrow_mut().remove(&(worker.number, file));
+    }
+
+    async fn close(&self, worker: &Worker<'_>, file: usize) -> Result<(), PowerCut> {
+        let _shared = self.locks.shared(file).await;
+        let Some(number) = self.opened.borrow_mut().remove(&(worker.number, file)) else {
+            return Ok(());
+        };
+        worker.close(number).await
+    }
+
+    /// Compares all files while nothing is under way.
+    pub(super) async fn check(
+        &self,
+        worker: &Worker<'_>,
+        after_crash: bool,
+    ) -> Result<(), PowerCut> {
+        for (index, file) in self.all.iter().enumerate() {
+            let mut data = Vec::new();
+            let number = self.open(worker, index).await?;
+            loop {
+                let range = (data.len() as u64, READ_BYTES);
+                let read = self.read_once(worker, number, range, false).await?;
+                let (more, end) = read.unwrap_or_else(|| panic!("file {index} was closed"));
+                data.extend(more);
+                if end {
+                    break;
+                }
+            }
+            let (when, right) = if after_crash {
+                ("after a crash", file.content.borrow_mut().settle(&data))
+            } else {
+                ("at rest", file.content.borrow_mut().observe(&data))
+            };
+            right.unwrap_or_else(|wrong| panic!("{when}, file {index}: {wrong}"));
+            self.forget(worker, index);
+            worker.close(number).await?;
+        }
+        Ok(())
+    }
+
+    /// A clean stop follows.
+    pub(super) fn all_committed(&self) {
+        for file in &self.all {
+            let moment = file.content.borrow().moment();
+            file.content.borrow_mut().committed(&moment);
+        }
+    }
+
+    /// The server has started again.
+    pub(super) fn restarted(&self) {
+        self.unstable.restarted();
+    }
+
+    /// No gateway has anything under way.
+    pub(super) fn forget_twins(&self) {
+        self.all.iter().for_each(|file| file.twins.borrow_mut().clear());
+    }
+}
+
+/// The beginning of a request on an open file, and the state id with which bytes are used.
+pub(super) fn on(worker: &Worker<'_>, number: u64, anonymous: bool) -> Option<(Ops, Stateid)> {
+    let Open { file, stateid, lock, .. } = worker.host.open(number)?;
+    // Who has a lock says so.
+    let stateid = lock.map_or(stateid, |lock| lock.stateid);
+    Some((Ops::default().put(&file), if anonymous { ANONYMOUS } else { stateid }))
+}
+
+/// Opens a name in the root; the error is the status.
+pub(super) async fn open_root(
+    worker: &Worker<'_>,
+    owner: &str,
+    sharing: (u32, u32),
+    (name, how): (&str, How),
+) -> Result<Result<Open, u32>, PowerCut> {
+    let claim = Claim::Name(name, how);
+    let answer = worker.ask(true, || {
+        Some(Ops::default().root().open(owner.as_bytes(), sharing, claim).op(op::GETFH))
+    });
+    let mut answer = answer.await?.unwrap_or_else(|| unreachable!("it needs nothing"));
+    if answer.status != status::OK {
+        return Ok(Err(answer.status));
+    }
+    answer.told.done(op::PUTROOTFH);
+    let stateid = answer.told.opened();
+    let file = answer.told.done(op::GETFH).opaque();
+    let owner = owner.as_bytes().to_vec();
+    Ok(Ok(Open { file, owner, sharing, stateid, lock: None, closing: false }))
+}
+
+/// Opens what a handle stands for.
+async fn open_handle(
+    worker: &Worker<'_>,
+    owner: &str,
+    sharing: (u32, u32),
+    file: Bytes,
+) -> Result<Result<Open, u32>, PowerCut> {
+    let (owner, claim) = (owner.as_bytes().to_vec(), Claim::Here);
+    let answer = worker.ask(true, || Some(Ops::default().put(&file).open(&owner, sharing, claim)));
+    let mut answer = answer.await?.unwrap_or_else(|| unreachable!("it needs nothing"));
+    if answer.status != status::OK {
+        return Ok(Err(answer.status));
+    }
+    answer.told.done(op::PUTFH);
+    let stateid = answer.told.opened();
+    Ok(Ok(Open { file, owner, sharing, stateid, lock: None, closing: false }))
+}

@@ -1,0 +1,500 @@
+//! One client host: its session and slots, what it has open and locked, and how it gets all of that back when the
+//! gateway has forgotten it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use runtime::seed::Rng;
+use runtime::sync::KeyedLock;
+
+use super::wire::{COMPOUND, Claim, Ops, SessionId, Stateid, Told, op, status};
+use crate::nfs::gateways::Gateways;
+use crate::nfs::link::{Call, Link, PowerCut};
+use crate::scene::{RETRY_PAUSE, TRIES_MAX};
+
+/// The lease of a client that is silent.
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+/// A host that has nothing to say says so as often.
+pub(super) const RENEW_PAUSE: Duration = Duration::from_secs(10);
+/// Gateways renew as often below, so a node may count from so much earlier, and some time is on the way.
+const SLACK: Duration = Duration::from_secs(11);
+/// One request in so many that must be done once is sent again after its answer,
+const AGAIN_IN: u64 = 8;
+/// or another one under its number.
+const FALSE_IN: u64 = 16;
+
+/// A file that a host has open.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    /// Its handle.
+    pub(super) file: Bytes,
+    /// Its opener.
+    pub(super) owner: Vec<u8>,
+    /// What it is open for, and what others may not do.
+    pub(super) sharing: (u32, u32),
+    /// The state.
+    pub(super) stateid: Stateid,
+    /// The lock that its opener has on it.
+    pub(super) lock: Option<Locked>,
+    /// A CLOSE is under way: if it was done and not answered, a file without a name is gone.
+    pub(super) closing: bool,
+}
+
+/// A lock of bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Locked {
+    /// The state of the locks.
+    pub(super) stateid: Stateid,
+    /// To write, too.
+    pub(super) exclusive: bool,
+    /// The first byte, and how many.
+    pub(super) range: (u64, u64),
+}
+
+struct Session {
+    id: SessionId,
+    client: u64,
+    /// The numbers of the last requests.
+    slots: Vec<u32>,
+    /// How often the gateway had started when it was made.
+    life: u64,
+}
+
+/// An answer.
+pub(super) struct Answer {
+    /// What came of it.
+    pub(super) status: u32,
+    /// The results behind that of SEQUENCE.
+    pub(super) told: Told,
+    /// It was sent in a session that is lost, too: that copy may have been done, or may still be.
+    pub(super) has_stray_twin: bool,
+}
+
+/// The gateway does not know the session.
+struct Forgotten {
+    /// A copy of the request may have been done in it.
+    perhaps_done: bool,
+}
+
+/// A host.
+pub(super) struct Host<'a> {
+    /// Its connection.
+    pub(super) link: Link<'a>,
+    gateways: &'a Gateways<'a>,
+    /// The one that it uses.
+    pub(super) gateway: u32,
+    name: String,
+    /// Of this life of the host.
+    verifier: Cell<u64>,
+    rng: RefCell<Rng>,
+    slots: usize,
+    session: RefCell<Option<Session>>,
+    /// Sessions that it had.
+    sessions: Cell<u64>,
+    recovering: KeyedLock<()>,
+    /// When it last said something that was answered.
+    heard: Cell<Duration>,
+    /// The lease had not ended when the recovery began that is under way.
+    in_time: Cell<bool>,
+    /// The power was away, so the nodes below are in their grace.
+    after_power: Cell<bool>,
+    opens: RefCell<BTreeMap<u64, Open>>,
+    next_open: Cell<u64>,
+}
+
+impl<'a> Host<'a> {
+    /// Host `index`, with a slot for each of `workers` and one for itself.
+    pub(super) fn new(gateways: &'a Gateways<'a>, index: u32, workers: usize) -> Self {
+        let scene = gateways.scene();
+        let gateway = index % gateways.count();
+        let link = Link::new(scene, index, gateway..gateway + 1);
+        Self {
+            link,
+            gateways,
+            gateway,
+            name: format!("host-{index}"),
+            verifier: Cell::new(1),
+            rng: RefCell::new(scene.fork_rng()),
+            slots: workers + 1,
+            session: RefCell::default(),
+            sessions: Cell::new(0),
+            recovering: KeyedLock::default(),
+            heard: Cell::default(),
+            in_time: Cell::new(true),
+            after_power: Cell::new(false),
+            opens: RefCell::default(),
+            next_open: Cell::new(0),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.link.scene().cluster.world().now()
+    }
+
+    /// The power was away: the nodes have begun a grace, and the host gets back its locks before it ends.
+    pub(super) fn power_is_back(&self) {
+        self.after_power.set(true);
+    }
+
+    /// It is sure that nobody else has got what it has locked.
+    pub(super) fn is_within_lease(&self) -> bool {
+        self.now() + SLACK < self.heard.get() + LEASE
+    }
+
+    // --- What is open ---
+
+    /// An open file, if it was not lost.
+    pub(super) fn open(&self, number: u64) -> Option<Open> {
+        self.opens.borrow().get(&number).cloned()
+    }
+
+    /// Changes what is known of an open file.
+    pub(super) fn with_open(&self, number: u64, change: impl FnOnce(&mut Open)) {
+        if let Some(open) = self.opens.borrow_mut().get_mut(&number) {
+            change(open);
+        }
+    }
+
+    /// Notes an open file: its number.
+    pub(super) fn add_open(&self, open: Open) -> u64 {
+        let number = self.next_open.get();
+        self.next_open.set(number + 1);
+        self.opens.borrow_mut().insert(number, open);
+        number
+    }
+
+    /// It is closed.
+    pub(super) fn forget_open(&self, number: u64) {
+        self.opens.borrow_mut().remove(&number);
+    }
+
+    /// Sessions that it had: another one than before may not know what an earlier one did.
+    pub(super) fn sessions(&self) -> u64 {
+        self.sessions.get()
+    }
+
+    /// The gateway knows all that the host has.
+    pub(super) fn has_everything(&self) -> bool {
+        let life = self.gateways.lives(self.gateway);
+        let is_known = self.session.borrow().as_ref().is_some_and(|session| session.life == life);
+        is_known && self.recovering.is_open(&())
+    }
+
+    /// It has nothing.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.opens.borrow().is_empty()
+    }
+
+    // --- Requests ---
+
+    /// The answer to a request, which `make` makes anew as long as it will be better later, and after each
+    /// recovery: `None` if it cannot any more, since what it is about is lost. What is `once` done must be
+    /// answered as before when it comes again.
+    pub(super) async fn ask(
+        &self,
+        slot: usize,
+        once: bool,
+        make: impl Fn() -> Option<Ops>,
+    ) -> Result<Option<Answer>, PowerCut> {
+        let mut has_stray_twin = false;
+        for _ in 0..TRIES_MAX {
+            let session = self.ready().await?;
+            let Some(ops) = make() else { return Ok(None) };
+            match self.in_session(slot, once, &ops).await? {
+                Err(forgotten) => {
+                    has_stray_twin |= forgotten.perhaps_done;
+                    self.recover(session).await?;
+                }
+                Ok(told) if self.is_excused(told.status) => {
+                    self.link.scene().pass(RETRY_PAUSE).await;
+                }
+                Ok(told) => {
+                    return Ok(Some(Answer { status: told.status, told, has_stray_twin }));
+                }
+            }
+        }
+        panic!("asked in vain, {TRIES_MAX} times");
+    }
+
+    fn is_excused(&self, status: u32) -> bool {
+        match status {
+            status::DELAY | status::RETRY_UNCACHED_REP => true,
+            status::IO => self.link.scene().excuses(fileio::protocol::Error::Damaged {}),
+            _ => false,
+        }
+    }
+
+    /// The next request of a slot; the reply, behind that of SEQUENCE.
+    async fn in_session(
+        &self,
+        slot: usize,
+        once: bool,
+        ops: &Ops,
+    ) -> Result<Result<Told, Forgotten>, PowerCut> {
+        let (id, number) = {
+            let mut session = self.session.borrow_mut();
+            let Some(session) = session.as_mut() else {
+                return Ok(Err(Forgotten { perhaps_done: false }));
+            };
+            session.slots[slot] += 1;
+            (session.id, session.slots[slot])
+        };
+        let arguments = ops.in_sequence(&id, (slot, number), once);
+        let call = self.link.prepare_bytes(COMPOUND, &arguments);
+        let began = self.now();
+        let reply = self.exchange(&call).await?;
+        let mut told = Told::of(reply.clone());
+        if told.status == status::BADSESSION {
+            return Ok(Err(Forgotten { perhaps_done: call.is_doubled() }));
+        }
+        if told.status == status::RETRY_UNCACHED_REP {
+            assert!(!once, "{ops:?}: the reply was to be kept, and was not");
+            return Ok(Ok(told));
+        }
+        told.sequence((slot, number));
+        self.heard.set(self.heard.get().max(began));
+        if once {
+            self.once_more(&call, &reply).await?;
+            self.in_its_place(&id, (slot, number)).await?;
+        }
+        Ok(Ok(told))
+    }
+
+    /// The reply to a call that begins with SEQUENCE; waits for a copy of it that is being done.
+    async fn exchange(&self, call: &Call) -> Result<Bytes, PowerCut> {
+        for _ in 0..TRIES_MAX {
+            let reply = self.link.exchange(call).await?;
+            let told = Told::of(reply.clone());
+            if told.status != status::DELAY || told.results > 1 {
+                return Ok(reply);
+            }
+            self.link.scene().pass(RETRY_PAUSE).await;
+        }
+        panic!("a copy of a request is being done for ever");
+    }
+
+    fn chance(&self, one_in: u64) -> bool {
+        self.rng.borrow_mut().chance(1, one_in)
+    }
+
+    /// Now and then: a request that was answered comes again, and is answered as before.
+    async fn once_more(&self, call: &Call, reply: &Bytes) -> Result<(), PowerCut> {
+        if self.chance(AGAIN_IN) {
+            let again = self.exchange(call).await?;
+            let is_same = again == *reply || Told::of(again.clone()).status == status::BADSESSION;
+            assert!(is_same, "answered {reply:?}, and when it came again {again:?}");
+        }
+        Ok(())
+    }
+
+    /// Now and then: another request has the number of one that was answered.
+    async fn in_its_place(&self, id: &SessionId, at: (usize, u32)) -> Result<(), PowerCut> {
+        if self.chance(FALSE_IN) {
+            let other = Ops::default().root().op(op::GETFH).op(op::GETFH).op(op::GETFH);
+            let call = self.link.prepare_bytes(COMPOUND, &other.in_sequence(id, at, true));
+            let told = Told::of(self.exchange(&call).await?).status;
+            let refused = [status::SEQ_FALSE_RETRY, status::BADSESSION].contains(&told);
+            assert!(refused, "another request under the same number: {told}");
+        }
+        Ok(())
+    }
+
+    // --- Sessions ---
+
+    /// There is a session, in which all is open again that was: the number of the last one.
+    async fn ready(&self) -> Result<u64, PowerCut> {
+        drop(self.recovering.shared(()).await);
+        if self.session.borrow().is_none() {
+            self.recover(self.sessions.get()).await?;
+        }
+        Ok(self.sessions.get())
+    }
+
+    /// Says something, so that the lease does not end.
+    pub(super) async fn renew(&self) -> Result<(), PowerCut> {
+        let own = self.slots - 1;
+        self.ask(own, false, || Some(Ops::default())).await.map(drop)
+    }
+
+    /// The host starts again, and knows nothing of what it had.
+    pub(super) fn reboot(&self) {
+        self.opens.borrow_mut().clear();
+        *self.session.borrow_mut() = None;
+        self.verifier.set(self.verifier.get() + 1);
+    }
+
+    /// Makes a new session, unless somebody else has since `session`, and gets back what was open and locked.
+    async fn recover(&self, session: u64) -> Result<(), PowerCut> {
+        let _alone = self.recovering.exclusive(()).await;
+        if self.sessions.get() != session {
+            return Ok(());
+        }
+        let before = self.session.borrow_mut().take();
+        if let Some(Session { life, .. }) = &before {
+            let has_reason =
+                *life != self.gateways.lives(self.gateway) || self.now() > self.heard.get() + LEASE;
+            let (name, now, heard) = (&self.name, self.now(), self.heard.get());
+            assert!(
+                has_reason,
+                "at {now:?} gateway {} has forgotten {name} of its life {life} without a reason, heard at {heard:?}",
+                self.gateway
+            );
+        }
+        let mut had = before.map(|session| session.client);
+        for _ in 0..TRIES_MAX {
+            let Some(session) = self.new_session().await? else { continue };
+            let client = session.client;
+            *self.session.borrow_mut() = Some(session);
+            let known = had.replace(client) == Some(client);
+            let complete = if known { Ok(Ok(())) } else { self.get_again().await };
+            match complete {
+                Ok(Ok(())) => {
+                    self.sessions.set(self.sessions.get() + 1);
+                    self.after_power.set(false);
+                    return Ok(());
+                }
+                Ok(Err(_)) => {}
+                Err(cut) => {
+                    // Who waits for this recovery must not take it for one that has succeeded.
+                    *self.session.borrow_mut() = None;
+                    return Err(cut);
+                }
+            }
+        }
+        panic!("{} has made sessions in vain", self.name);
+    }
+
+    /// `EXCHANGE_ID` and `CREATE_SESSION`; `None` if the gateway has started again in between.
+    async fn new_session(&self) -> Result<Option<Session>, PowerCut> {
+        let (life, began) = (self.gateways.lives(self.gateway), self.now());
+        let exchange = Ops::default().op(op::EXCHANGE_ID).long(self.verifier.get());
+        let exchange = exchange.opaque(self.name.as_bytes()).word(0).word(0).word(0);
+        let mut told = self.alone(&exchange).await?;
+        assert_eq!(told.status, status::OK, "EXCHANGE_ID");
+        let told = told.done(op::EXCHANGE_ID);
+        let (client, number) = (told.long(), told.word());
+        let channel = |ops: Ops| {
+            let sizes = ops.word(0).word(1 << 20).word(1 << 20).word(4096);
+            sizes.word(16).word(self.slots as u32).word(0)
+        };
+        let create = Ops::default().op(op::CREATE_SESSION).long(client).word(number).word(0);
+        let mut told = self.alone(&channel(channel(create)).word(0).word(0)).await?;
+        if told.status == status::STALE_CLIENTID {
+            return Ok(None);
+        }
+        assert_eq!(told.status, status::OK, "CREATE_SESSION");
+        let id = told.done(op::CREATE_SESSION).fixed();
+        self.heard.set(self.heard.get().max(began));
+        Ok(Some(Session { id, client, slots: vec![0; self.slots], life }))
+    }
+
+    /// A request outside of sessions.
+    async fn alone(&self, ops: &Ops) -> Result<Told, PowerCut> {
+        loop {
+            let call = self.link.prepare_bytes(COMPOUND, &ops.compound());
+            let told = Told::of(self.link.exchange(&call).await?);
+            if told.status != status::DELAY {
+                return Ok(told);
+            }
+            self.link.scene().pass(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Opens and locks again what the gateway has forgotten, and says that this is all.
+    async fn get_again(&self) -> Result<Result<(), Forgotten>, PowerCut> {
+        let numbers: Vec<u64> = self.opens.borrow().keys().copied().collect();
+        for number in numbers {
+            if let Err(forgotten) = self.open_again(number).await? {
+                return Ok(Err(forgotten));
+            }
+        }
+        let complete = Ops::default().op(op::RECLAIM_COMPLETE).word(0);
+        let told = match self.for_itself(&complete).await? {
+            Ok(told) => told,
+            Err(forgotten) => return Ok(Err(forgotten)),
+        };
+        assert_eq!(told.status, status::OK, "RECLAIM_COMPLETE");
+        Ok(Ok(()))
+    }
+
+    /// A request of the recovery.
+    async fn for_itself(&self, ops: &Ops) -> Result<Result<Told, Forgotten>, PowerCut> {
+        loop {
+            match self.in_session(self.slots - 1, true, ops).await? {
+                Ok(told) if self.is_excused(told.status) => {
+                    self.link.scene().pass(RETRY_PAUSE).await;
+                }
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    async fn open_again(&self, number: u64) -> Result<Result<(), Forgotten>, PowerCut> {
+        let Some(open) = self.open(number) else { return Ok(Ok(())) };
+        let ops = Ops::default().put(&open.file).open(&open.owner, open.sharing, Claim::Again);
+        let mut told = match self.for_itself(&ops).await? {
+            Ok(told) => told,
+            Err(forgotten) => return Ok(Err(forgotten)),
+        };
+        // Until it has claimed it, another one may do what this opening forbids: ADR 21.
+        let contested = told.status == status::RECLAIM_CONFLICT && open.sharing.1 != 0;
+        if told.status != status::OK {
+            let gone = told.status == status::STALE && open.closing;
+            let (in_time, refused) = (self.in_time.get(), told.status);
+            assert!(
+                contested || gone || !in_time,
+                "{open:?} was open, and cannot be again: {refused}"
+            );
+            self.forget_open(number);
+            return Ok(Ok(()));
+        }
+        told.done(op::PUTFH);
+        let stateid = told.opened();
+        self.with_open(number, |open| open.stateid = stateid);
+        self.lock_again(number).await
+    }
+
+    async fn lock_again(&self, number: u64) -> Result<Result<(), Forgotten>, PowerCut> {
+        let Some(Open { file, owner, stateid, lock: Some(lock), .. }) = self.open(number) else {
+            return Ok(Ok(()));
+        };
+        let ops = Ops::default().put(&file);
+        let ops = lock_by(ops, &owner, &stateid, (lock.exclusive, lock.range), true);
+        let mut told = match self.for_itself(&ops).await? {
+            Ok(told) => told,
+            Err(forgotten) => return Ok(Err(forgotten)),
+        };
+        let lock = match told.status {
+            status::OK => {
+                told.done(op::PUTFH);
+                Some(Locked { stateid: told.done(op::LOCK).fixed(), ..lock })
+            }
+            refused => {
+                let expected = [status::NO_GRACE, status::RECLAIM_CONFLICT].contains(&refused);
+                let must_be = self.after_power.get() && self.in_time.get();
+                assert!(
+                    expected && !must_be,
+                    "{lock:?} was locked, and cannot be again: {refused}"
+                );
+                None
+            }
+        };
+        self.with_open(number, |open| open.lock = lock);
+        Ok(Ok(()))
+    }
+}
+
+/// LOCK by an owner that may be new to the open file.
+pub(super) fn lock_by(
+    ops: Ops,
+    owner: &[u8],
+    open: &Stateid,
+    (exclusive, (first, count)): (bool, (u64, u64)),
+    again: bool,
+) -> Ops {
+    let ops = ops.op(op::LOCK).word(1 + u32::from(exclusive)).word(again.into());
+    let ops = ops.long(first).long(count).word(1).word(0).fixed(open);
+    ops.word(0).long(0).opaque(owner)
+}

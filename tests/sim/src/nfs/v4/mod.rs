@@ -1,0 +1,261 @@
+//! Clients of version 4.1: hosts with sessions, open files and locks, whose connections break and whose gateways
+//! start again, and a model of what may be seen.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `wire.rs` | calls and replies as bytes |
+//! | `host.rs` | one host: its session, and how it gets back what a gateway has forgotten |
+//! | `content.rs` | content: open, write, commit, cut, read, close |
+//! | `names.rs` | names: made, linked, moved, removed |
+//! | `nameless.rs` | files that lose their name while they are open |
+//! | `claims.rs` | locks and share modes |
+//!
+//! A host that is alive keeps its lease, also between rounds; now and then one starts again and has forgotten
+//! everything.
+
+mod claims;
+mod content;
+mod host;
+mod nameless;
+mod names;
+mod wire;
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, join, join_all, select};
+use runtime::seed::Rng;
+use runtime::sync::Event;
+
+use super::gateways::Gateways;
+use super::link::PowerCut;
+use super::set_stream_faults;
+use crate::files::Habits;
+use crate::scene::{End, Scene};
+use claims::Claims;
+use content::Files;
+use host::{Answer, Host, LEASE, RENEW_PAUSE};
+use nameless::Nameless;
+use names::Names;
+use wire::{Ops, op, status};
+
+/// Workers of one host at most.
+const WORKERS_MAX: u64 = 3;
+/// Calls whose client has gone away end in this time once no fault is left.
+const QUIET_AFTER: Duration = Duration::from_secs(10);
+/// After so long nothing has to wait for clients that were there before a restart.
+const GRACE_OVER: Duration = Duration::from_secs(61);
+
+/// Who does one thing at a time, in a slot of a host.
+struct Worker<'a> {
+    host: &'a Host<'a>,
+    slot: usize,
+    /// Among all.
+    number: u32,
+}
+
+impl Worker<'_> {
+    /// See [`Host::ask`].
+    async fn ask(
+        &self,
+        once: bool,
+        make: impl Fn() -> Option<Ops>,
+    ) -> Result<Option<Answer>, PowerCut> {
+        Box::pin(self.host.ask(self.slot, once, make)).await
+    }
+
+    /// Closes a file, if the gateway has not forgotten it.
+    async fn close(&self, number: u64) -> Result<(), PowerCut> {
+        self.host.with_open(number, |open| open.closing = true);
+        let answer = self.ask(true, || {
+            let open = self.host.open(number)?;
+            let ops = Ops::default().put(&open.file).op(op::CLOSE).word(0).fixed(&open.stateid);
+            Some(ops)
+        });
+        let answer = answer.await;
+        self.host.forget_open(number);
+        if let Some(answer) = answer? {
+            assert_eq!(answer.status, status::OK, "a close is refused");
+        }
+        Ok(())
+    }
+}
+
+/// Everything of one run.
+struct Nfs4<'a> {
+    scene: &'a Scene,
+    gateways: &'a Gateways<'a>,
+    hosts: &'a [Host<'a>],
+    checker: &'a Host<'a>,
+    workers: Vec<Worker<'a>>,
+    files: Files,
+    names: Names,
+    nameless: Nameless,
+    claims: Claims,
+}
+
+/// Runs the workload to its end.
+pub(crate) async fn run(scene: &Scene, habits: Habits) {
+    scene.set_up().await;
+    let mut rng = scene.fork_rng();
+    set_stream_faults(scene, &mut rng);
+    let gateways = Gateways::draw(scene, &mut rng);
+    gateways.start().await;
+    let counts: Vec<usize> =
+        (0..habits.clients).map(|_| 1 + rng.below(WORKERS_MAX) as usize).collect();
+    let host = |(index, &count): (u32, &usize)| Host::new(&gateways, index, count);
+    let hosts: Vec<Host<'_>> = (0..).zip(&counts).map(host).collect();
+    let of_host = |(host, &count)| (0..count).map(move |slot| (host, slot));
+    let workers = hosts.iter().zip(&counts).flat_map(of_host);
+    let worker = |(number, (host, slot))| Worker { host, slot, number };
+    let workers: Vec<Worker<'_>> = (0..).zip(workers).map(worker).collect();
+    let checker = Host::new(&gateways, habits.clients, 1);
+    let habits = Habits { clients: workers.len() as u32, ..habits };
+    let files = Files::new(habits, 1 + rng.below(12));
+    let maker = Worker { host: &checker, slot: 0, number: habits.clients };
+    let Ok(names) = checker.link.run(Names::create(&maker)).await else {
+        panic!("no crash was asked for")
+    };
+    let (nameless, claims) = (Nameless::default(), Claims::default());
+    let (gateways, hosts, checker) = (&gateways, &hosts[..], &checker);
+    let all = Nfs4 { scene, gateways, hosts, checker, workers, files, names, nameless, claims };
+    for _ in 0..habits.rounds {
+        if rng.chance(1, 2) {
+            all.keep_alive(scene.pass(GRACE_OVER)).await;
+        }
+        all.round(habits.round_ms, &mut rng).await;
+    }
+    all.end().await;
+}
+
+impl<'a> Nfs4<'a> {
+    /// The host of the worker of this number.
+    fn host_of(&self, worker: u32) -> &'a Host<'a> {
+        self.workers[worker as usize].host
+    }
+
+    async fn round(&self, round_ms: u64, rng: &mut Rng) {
+        let scene = self.scene;
+        let hosts = self.hosts.iter().map(|host| self.host(host).boxed_local());
+        let mut working: Vec<LocalBoxFuture<'_, ()>> = hosts.collect();
+        working.push(self.gateways.restart_now_and_then(scene.fork_rng()).boxed_local());
+        if scene.round(working, round_ms).await == End::PowerCut {
+            self.gateways.end();
+            scene.come_back().await;
+            return self.after_crash().await;
+        }
+        self.keep_alive(scene.pass(QUIET_AFTER)).await;
+        self.forget_twins();
+        self.check(false).await;
+        if rng.chance(1, 2) {
+            self.files.all_committed();
+            scene.stop_and_start().await;
+            self.gateways.end();
+            self.after_crash().await;
+        }
+    }
+
+    /// All workers of a host.
+    async fn host(&self, host: &Host<'_>) {
+        let is_own = |worker: &&Worker<'_>| std::ptr::eq(worker.host, host);
+        let mut rng = self.scene.fork_rng();
+        if rng.chance(1, 8) {
+            host.reboot();
+        }
+        let working = async {
+            // After a start the gateway forgets what was before.
+            if host.renew().await.is_ok() && host.is_fresh() {
+                self.claims.forget(self, host);
+            }
+            let working = self.workers.iter().filter(is_own);
+            join_all(working.map(|worker| self.work(worker, self.scene.fork_rng()))).await;
+        };
+        host.link.run(working).await;
+    }
+
+    async fn work(&self, worker: &Worker<'_>, mut rng: Rng) {
+        let mut done = Ok(());
+        while done.is_ok() && !self.scene.is_over() {
+            done = match rng.below(100) {
+                0..40 => self.files.step(worker, &mut rng).await,
+                40..65 => self.names.step(worker, &mut rng).await,
+                65..73 => self.nameless.step(worker, &mut rng).await,
+                73..86 => self.claims.fight(self, worker, &mut rng).await,
+                86..98 => self.claims.share(self, worker, &mut rng).await,
+                _ => {
+                    self.scene.pass(Duration::from_millis(rng.below(1_000))).await;
+                    Ok(())
+                }
+            };
+        }
+    }
+
+    /// All hosts keep their leases while something else goes on.
+    async fn keep_alive<T>(&self, work: impl Future<Output = T>) -> T {
+        let (over, told) = (Cell::new(false), Event::default());
+        let renewing = self.hosts.iter().map(|host| {
+            let renewing = async {
+                // What was begun is ended: a slot must not be left in doubt.
+                loop {
+                    let end = told.next();
+                    if over.get() || host.renew().await.is_err() {
+                        return;
+                    }
+                    select(pin!(end), pin!(self.scene.pass(RENEW_PAUSE))).await;
+                }
+            };
+            host.link.run(renewing)
+        });
+        let working = async {
+            let done = work.await;
+            over.set(true);
+            told.tell();
+            done
+        };
+        join(working, join_all(renewing)).await.0
+    }
+
+    async fn after_crash(&self) {
+        self.forget_twins();
+        self.files.restarted();
+        self.hosts.iter().for_each(Host::power_is_back);
+        self.gateways.start().await;
+        // Each host gets back what it had before it does anything else.
+        let recovering = self.hosts.iter().map(|host| host.link.run(host.renew()));
+        let recovered = self.scene.lively("a recovery", join_all(recovering)).await;
+        assert!(recovered.iter().all(Result::is_ok), "no crash was asked for");
+        self.check(true).await;
+    }
+
+    fn forget_twins(&self) {
+        self.files.forget_twins();
+        self.names.forget_twins();
+    }
+
+    fn on_checker(&self) -> Worker<'_> {
+        Worker { host: self.checker, slot: 0, number: self.workers.len() as u32 }
+    }
+
+    async fn check(&self, after_crash: bool) {
+        let worker = self.on_checker();
+        let checking = self.checker.link.run(Box::pin(async {
+            self.files.check(&worker, after_crash).await?;
+            self.names.check(&worker, after_crash).await
+        }));
+        let checked = self.scene.lively("a check", self.keep_alive(checking)).await;
+        assert!(checked.is_ok(), "no crash was asked for");
+    }
+
+    /// When all hosts have gone, nothing of theirs is left.
+    async fn end(&self) {
+        self.scene.pass(GRACE_OVER + LEASE).await;
+        let ending = self.checker.link.run(async {
+            let worker = self.on_checker();
+            self.claims.end(&worker).await
+        });
+        let ended = self.scene.lively("the end", ending).await;
+        assert!(ended.is_ok(), "no crash was asked for");
+    }
+}

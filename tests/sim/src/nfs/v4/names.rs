@@ -1,0 +1,362 @@
+//! Names of each worker's own in shared directories. Every change of a name is durable once it is answered, and
+//! is done once, however often it is sent.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use runtime::seed::Rng;
+
+use super::Worker;
+use super::host::Answer;
+use super::wire::{Claim, How, Ops, op, status};
+use crate::nfs::link::PowerCut;
+use crate::versions::Versions;
+
+/// Directories that all use: the root, and one below.
+const DIRECTORIES: usize = 2;
+const BELOW: &str = "below";
+/// Names of each worker in each directory.
+const NAMES: u64 = 4;
+/// The current state id: that of the OPEN before.
+const CURRENT: [u8; 16] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Directory and name.
+type Key = (usize, String);
+/// A file by its handle.
+type Named = Bytes;
+
+/// What a call changes.
+#[derive(Clone, Debug)]
+enum Change {
+    Create(Key, How),
+    Link(Named, Key),
+    Remove(Key),
+    Rename(Named, Key, Key),
+}
+
+/// A rename that was not answered before the power went.
+struct Half {
+    from: Key,
+    to: Key,
+    moved: Named,
+    /// The old name was there before, whatever else: only then the file must have a name.
+    certain: bool,
+}
+
+/// The names, and what they may name.
+pub(super) struct Names {
+    directories: Vec<Bytes>,
+    named: RefCell<BTreeMap<Key, Versions<Option<Named>>>>,
+    /// What copies of calls in sessions that are lost may still do.
+    twins: RefCell<BTreeSet<Key>>,
+    halves: RefCell<Vec<Half>>,
+    /// Made by a call that was not answered: the handle is not known.
+    unknown: RefCell<BTreeSet<Key>>,
+}
+
+impl Names {
+    /// Makes the directories.
+    pub(super) async fn create(worker: &Worker<'_>) -> Result<Self, PowerCut> {
+        let request = || {
+            let create = Ops::default().root().op(op::CREATE).word(2);
+            Some(create.opaque(BELOW.as_bytes()).mode(0o755))
+        };
+        let made = worker.ask(true, request).await?;
+        let made = made.map(|answer| (answer.status, answer.has_stray_twin));
+        let right = matches!(made, Some((status::OK, _) | (status::EXIST, true)));
+        assert!(right, "{BELOW} cannot be made: {made:?}");
+        let find = || {
+            let ops = Ops::default().root().op(op::GETFH);
+            Some(ops.named(op::LOOKUP, BELOW).op(op::GETFH))
+        };
+        let Some(mut found) = worker.ask(false, find).await? else {
+            unreachable!("it needs nothing")
+        };
+        assert_eq!(found.status, status::OK, "{BELOW} is not there");
+        found.told.done(op::PUTROOTFH);
+        let root = found.told.done(op::GETFH).opaque();
+        found.told.done(op::LOOKUP);
+        let below = found.told.done(op::GETFH).opaque();
+        Ok(Self {
+            directories: vec![root, below],
+            named: RefCell::default(),
+            twins: RefCell::default(),
+            halves: RefCell::default(),
+            unknown: RefCell::default(),
+        })
+    }
+
+    fn directory(&self, key: &Key) -> Ops {
+        Ops::default().put(&self.directories[key.0])
+    }
+
+    /// One operation on some names of a worker.
+    pub(super) async fn step(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+        let (one, other) = (any_key(worker.number, rng), any_key(worker.number, rng));
+        let in_doubt = [&one, &other].map(|key| self.twins.borrow().contains(key));
+        if in_doubt.contains(&true) {
+            return Ok(());
+        }
+        let (here, there) = (self.settled_at(&one), self.settled_at(&other));
+        let change = match (here, rng.below(8)) {
+            (_, 0) => return self.look(worker, &one).await,
+            (None, _) => {
+                let ways = [How::Unchecked, How::Guarded, How::Exclusive(rng.bits())];
+                Change::Create(one, ways[rng.index(ways.len())])
+            }
+            (Some(named), 1..3) if there.is_none() => Change::Link(named, other),
+            (Some(named), 3..5) if one != other && there.as_ref() != Some(&named) => {
+                Change::Rename(named, one, other)
+            }
+            (Some(_), _) => Change::Remove(one),
+        };
+        self.send(worker, change).await
+    }
+
+    fn request(&self, change: &Change) -> Ops {
+        match change {
+            Change::Create(key, how) => {
+                let ops = self.directory(key).op(op::SAVEFH);
+                let ops = ops.open(b"maker", (3, 0), Claim::Name(&key.1, *how)).op(op::GETFH);
+                ops.op(op::CLOSE).word(0).fixed(&CURRENT)
+            }
+            Change::Link(named, key) => {
+                let ops = Ops::default().put(named).op(op::SAVEFH);
+                ops.put(&self.directories[key.0]).named(op::LINK, &key.1)
+            }
+            Change::Remove(key) => self.directory(key).named(op::REMOVE, &key.1),
+            Change::Rename(_, from, to) => {
+                let ops = self.directory(from).op(op::SAVEFH).put(&self.directories[to.0]);
+                ops.named(op::RENAME, &from.1).opaque(to.1.as_bytes())
+            }
+        }
+    }
+
+    async fn send(&self, worker: &Worker<'_>, change: Change) -> Result<(), PowerCut> {
+        worker.host.link.tell(|| format!("{change:?}"));
+        let mut issued = self.issue(&change);
+        let answer = worker.ask(true, || Some(self.request(&change))).await;
+        let Ok(answer) = answer else {
+            self.left_unanswered(&change);
+            return Err(PowerCut);
+        };
+        let mut answer = answer.unwrap_or_else(|| unreachable!("it needs nothing"));
+        let met_own_work = answer.has_stray_twin
+            && match change {
+                Change::Create(_, how) => how == How::Guarded && answer.status == status::EXIST,
+                Change::Link(..) => answer.status == status::EXIST,
+                Change::Remove(_) | Change::Rename(..) => answer.status == status::NOENT,
+            };
+        let durable = answer.status == status::OK;
+        assert!(durable || met_own_work, "{change:?}: {}", answer.status);
+        if answer.has_stray_twin {
+            self.twins.borrow_mut().extend(keys_of(&change));
+        }
+        if let Change::Create(key, _) = &change {
+            let made =
+                if durable { made(&mut answer) } else { self.find_made(worker, key).await? };
+            issued.push((key.clone(), self.issue_at(key, Some(made))));
+        }
+        for (key, number) in &issued {
+            if let Some(versions) = self.named.borrow_mut().get_mut(key) {
+                versions.acknowledge(*number);
+                if durable {
+                    versions.durable(*number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a copy of the call has made.
+    async fn find_made(&self, worker: &Worker<'_>, key: &Key) -> Result<Named, PowerCut> {
+        let found = self.find(worker, key).await.inspect_err(|_| {
+            self.unknown.borrow_mut().insert(key.clone());
+        });
+        Ok(found?.unwrap_or_else(|| panic!("{key:?} exists, and does not")))
+    }
+
+    async fn find(&self, worker: &Worker<'_>, key: &Key) -> Result<Option<Named>, PowerCut> {
+        let look = || Some(self.directory(key).named(op::LOOKUP, &key.1).op(op::GETFH));
+        let Some(mut found) = worker.ask(false, look).await? else { return Ok(None) };
+        if found.status == status::NOENT {
+            return Ok(None);
+        }
+        assert_eq!(found.status, status::OK, "{key:?} cannot be looked up");
+        found.told.done(op::PUTFH);
+        found.told.done(op::LOOKUP);
+        Ok(Some(found.told.done(op::GETFH).opaque()))
+    }
+
+    // --- What may be ---
+
+    fn settled_at(&self, key: &Key) -> Option<Named> {
+        self.named.borrow().get(key).and_then(|versions| versions.settled().clone())
+    }
+
+    fn issue_at(&self, key: &Key, named: Option<Named>) -> usize {
+        let mut all = self.named.borrow_mut();
+        all.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
+    }
+
+    /// What the change does to names whose new meaning is known.
+    fn issue(&self, change: &Change) -> Vec<(Key, usize)> {
+        let issue = |key: &Key, named| (key.clone(), self.issue_at(key, named));
+        match change {
+            Change::Create(..) => Vec::new(),
+            Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
+            Change::Remove(key) => vec![issue(key, None)],
+            Change::Rename(moved, from, to) => {
+                vec![issue(from, None), issue(to, Some(moved.clone()))]
+            }
+        }
+    }
+
+    fn left_unanswered(&self, change: &Change) {
+        match change {
+            Change::Create(key, _) => {
+                self.unknown.borrow_mut().insert(key.clone());
+            }
+            Change::Rename(moved, from, to) => {
+                let (from, to, moved) = (from.clone(), to.clone(), moved.clone());
+                let all = self.named.borrow();
+                // The change itself is the last one.
+                let before = all.get(&from).and_then(|names| names.after_crash().split_last());
+                let certain = before.is_some_and(|(_, before)| {
+                    before.iter().all(|named| named.as_ref() == Some(&moved))
+                });
+                self.halves.borrow_mut().push(Half { from, to, moved, certain });
+            }
+            Change::Link(..) | Change::Remove(_) => {}
+        }
+    }
+
+    /// No gateway has anything under way.
+    pub(super) fn forget_twins(&self) {
+        self.twins.borrow_mut().clear();
+    }
+
+    // --- What is ---
+
+    async fn look(&self, worker: &Worker<'_>, key: &Key) -> Result<(), PowerCut> {
+        let found = self.find(worker, key).await?;
+        assert_eq!(found, self.settled_at(key), "{key:?}");
+        Ok(())
+    }
+
+    /// Compares all names while nothing is under way.
+    pub(super) async fn check(
+        &self,
+        worker: &Worker<'_>,
+        after_crash: bool,
+    ) -> Result<(), PowerCut> {
+        let unknown = self.unknown.take();
+        let mut keys: BTreeSet<Key> = self.named.borrow().keys().cloned().collect();
+        keys.extend(unknown.iter().cloned());
+        let mut present: BTreeMap<Key, Named> = BTreeMap::new();
+        for key in keys {
+            let found = self.find(worker, &key).await?;
+            present.extend(found.clone().map(|named| (key.clone(), named)));
+            let mut all = self.named.borrow_mut();
+            let versions = all.entry(key.clone()).or_insert_with(|| Versions::new(None));
+            let right = if after_crash {
+                versions.after_crash().contains(&found) || found.is_some() && unknown.contains(&key)
+            } else {
+                *versions.settled() == found
+            };
+            assert!(right, "{key:?} names {found:?}; after a crash: {after_crash}; {versions:?}");
+            if after_crash {
+                versions.settle(found);
+            }
+        }
+        for Half { from, to, moved, certain } in self.halves.take() {
+            let lost = present.get(&from) != Some(&moved) && present.get(&to) != Some(&moved);
+            assert!(!(lost && certain), "a file was renamed from {from:?} to {to:?} and is lost");
+        }
+        self.check_links(worker, &present).await?;
+        self.check_lists(worker, &present).await
+    }
+
+    /// Each file has as many links as names.
+    async fn check_links(
+        &self,
+        worker: &Worker<'_>,
+        present: &BTreeMap<Key, Named>,
+    ) -> Result<(), PowerCut> {
+        for (key, named) in present {
+            let looked = worker.ask(false, || Some(Ops::default().put(named).look())).await?;
+            let Some(mut looked) = looked else { continue };
+            assert_eq!(looked.status, status::OK, "{key:?} names what is gone");
+            let links = looked.told.done_then_looked().1;
+            let names = present.values().filter(|other| *other == named).count();
+            assert_eq!(links as usize, names, "links and names of the file of {key:?}");
+        }
+        Ok(())
+    }
+
+    async fn check_lists(
+        &self,
+        worker: &Worker<'_>,
+        present: &BTreeMap<Key, Named>,
+    ) -> Result<(), PowerCut> {
+        for directory in 0..DIRECTORIES {
+            let listed = self.list(worker, directory).await?;
+            let listed: BTreeSet<&str> =
+                listed.iter().map(String::as_str).filter(|name| name.contains("-of-")).collect();
+            let there = present.keys().filter(|(at, _)| *at == directory);
+            let there: BTreeSet<&str> = there.map(|(_, name)| name.as_str()).collect();
+            assert_eq!(listed, there, "the names listed of directory {directory}");
+        }
+        Ok(())
+    }
+
+    /// The names of a directory, page by page.
+    async fn list(&self, worker: &Worker<'_>, directory: usize) -> Result<Vec<String>, PowerCut> {
+        let mut cursor = (0, 0);
+        let mut names = Vec::new();
+        loop {
+            let (cookie, verifier) = cursor;
+            let answer = worker.ask(false, || {
+                let ops = Ops::default().put(&self.directories[directory]).op(op::READDIR);
+                Some(ops.long(cookie).long(verifier).word(700).word(700).word(0))
+            });
+            let Some(mut answer) = answer.await? else { return Ok(names) };
+            assert_eq!(answer.status, status::OK, "directory {directory} cannot be listed");
+            answer.told.done(op::PUTFH);
+            let page = answer.told.done(op::READDIR);
+            cursor.1 = page.long();
+            while page.word() == 1 {
+                cursor.0 = page.long();
+                let name = String::from_utf8_lossy(&page.opaque()).into_owned();
+                assert!(!names.contains(&name), "{name} is listed twice in {directory}");
+                names.push(name);
+                let (words, bytes) = (page.word(), page.word());
+                assert_eq!((words, bytes), (0, 0), "no attributes were asked for");
+            }
+            if page.word() == 1 {
+                return Ok(names);
+            }
+            assert_ne!(cursor.0, cookie, "a page of nothing that is not the last");
+        }
+    }
+}
+
+/// The handle of what was made.
+fn made(answer: &mut Answer) -> Named {
+    answer.told.done(op::PUTFH);
+    answer.told.done(op::SAVEFH);
+    answer.told.opened();
+    answer.told.done(op::GETFH).opaque()
+}
+
+fn keys_of(change: &Change) -> Vec<Key> {
+    match change {
+        Change::Create(key, _) | Change::Link(_, key) | Change::Remove(key) => vec![key.clone()],
+        Change::Rename(_, from, to) => vec![from.clone(), to.clone()],
+    }
+}
+
+fn any_key(worker: u32, rng: &mut Rng) -> Key {
+    (rng.index(DIRECTORIES), format!("{}-of-{worker}", rng.below(NAMES)))
+}
