@@ -420,6 +420,14 @@ impl Fabric {
         self.objects.wait_fd
     }
 
+    /// A descriptor of its own of what [`Fabric::wait_fd`] names, to sleep on beside others.
+    pub fn waitable(&self) -> Option<std::os::fd::OwnedFd> {
+        let fd = self.objects.wait_fd?;
+        // SAFETY: libfabric keeps it open as long as the queue, which outlives this call.
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+        borrowed.try_clone_to_owned().ok()
+    }
+
     /// Whether nothing has completed already, so that one may sleep on [`Fabric::wait_fd`].
     pub fn may_sleep(&self) -> bool {
         if self.objects.wait_fd.is_none() {
