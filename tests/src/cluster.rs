@@ -48,11 +48,22 @@ impl Cluster {
 
     /// The same, with one process that has no disks.
     pub fn start_with(members: usize, nodes: u32, without_disks: Option<u32>) -> Self {
+        Self::start_over(members, nodes, without_disks, &[])
+    }
+
+    /// The same, with links over these providers of libfabric.
+    pub fn start_over(
+        members: usize,
+        nodes: u32,
+        without_disks: Option<u32>,
+        providers: &[&str],
+    ) -> Self {
         let site = Site::new();
         let ports = free_ports(members + 2);
         let etcd = start_etcd(&site, ports[0], ports[1]);
         let mut file = format!(
             "[coordination]\netcd = [\"http://127.0.0.1:{}\"]\nprefix = \"mdfs/test/\"\n\
+             [links]\nfabric = {providers:?}\n\
              [volume]\nnodes = {nodes}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n",
             ports[0]
         );
@@ -97,7 +108,9 @@ impl Cluster {
         self.starts += 1;
         let log = File::create(self.site.path(format!("p{number}.{}.log", self.starts))).unwrap();
         let number_text = number.to_string();
-        let mut command = self.site.command(&["cluster", "serve", "cluster.toml", &number_text]);
+        let arguments = ["cluster", "serve", "cluster.toml", &number_text];
+        let metrics = ["--metrics", "127.0.0.1:0"];
+        let mut command = self.site.command(&[&arguments[..], &metrics].concat());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         command.env("MDFS_LOG", "info");
         self.members[number - 1] = Some(command.spawn().unwrap());

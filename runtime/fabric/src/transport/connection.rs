@@ -33,6 +33,8 @@ pub enum Loss {
     Violation(&'static str),
     /// The epoch it belonged to is over.
     Epoch,
+    /// Whoever used it knows that it is over.
+    Forsaken,
 }
 
 /// A peer, and all that belongs to it.
@@ -121,6 +123,11 @@ impl Transport {
         self.control(connection.0, Control::new(Kind::Leave, 0));
         self.pump(connection.0)?;
         self.lose(connection.0, Loss::Left)
+    }
+
+    /// Ends a connection whose peer hears of it by other ways, or is dead: nothing is sent to it any more.
+    pub fn forsake(&mut self, connection: ConnectionId) -> Result<(), FabricError> {
+        self.lose(connection.0, Loss::Forsaken)
     }
 
     /// Begins a new epoch: connections of earlier ones are over, and all their regions closed, when

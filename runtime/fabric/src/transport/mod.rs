@@ -141,6 +141,31 @@ pub struct Counters {
     pub credit_waits: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.frames_out += other.frames_out;
+        self.frames_in += other.frames_in;
+        for (own, its) in self.by_mechanism.iter_mut().zip(other.by_mechanism) {
+            *own += its;
+        }
+        self.bytes_out += other.bytes_out;
+        self.bytes_in += other.bytes_in;
+        self.copies += other.copies;
+        self.copied_bytes += other.copied_bytes;
+        self.moves += other.moves;
+        self.garbage += other.garbage;
+        self.strangers += other.strangers;
+        self.duplicates += other.duplicates;
+        self.gaps += other.gaps;
+        self.corrupt += other.corrupt;
+        self.wrong_seals += other.wrong_seals;
+        self.violations += other.violations;
+        self.lost += other.lost;
+        self.stale += other.stale;
+        self.credit_waits += other.credit_waits;
+    }
+}
+
 /// A connection, by a number that is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
