@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use client::blocking::Volume;
 
+use crate::http::get;
 use crate::site::Site;
 
 /// etcd has so much time to begin: on a busy host its first election takes a while.
@@ -30,6 +31,8 @@ pub struct Cluster {
     site: Site,
     etcd: Child,
     members: Vec<Option<Child>>,
+    /// What each has said last when it was ready.
+    ready: Vec<String>,
     starts: usize,
 }
 
@@ -76,8 +79,9 @@ impl Cluster {
             );
         }
         fs::write(site.path("cluster.toml"), file).unwrap();
+        let ready = vec![String::new(); members];
         let members = (0..members).map(|_| None).collect();
-        let mut cluster = Self { site, etcd, members, starts: 0 };
+        let mut cluster = Self { site, etcd, members, ready, starts: 0 };
         cluster.wait_for_etcd();
         for number in cluster.numbers() {
             cluster.start_member(number);
@@ -122,6 +126,21 @@ impl Cluster {
         let mut line = String::new();
         BufReader::new(member.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("ready"), "process {number}: '{line}', {}", self.logs());
+        self.ready[number - 1] = line;
+    }
+
+    /// What a process counts, as Prometheus reads it.
+    pub fn counts(&self, number: usize) -> String {
+        let line = &self.ready[number - 1];
+        let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
+        get(address.expect("it has said where").0, "/metrics").1
+    }
+
+    /// The sum of all lines of a count that begin so.
+    pub fn count(&self, number: usize, begins: &str) -> u64 {
+        let counts = self.counts(number);
+        let lines = counts.lines().filter(|line| line.starts_with(begins));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
     fn id(&self, number: usize) -> String {

@@ -136,7 +136,12 @@ fn wait_until_back(cluster: &mut Cluster, probes: &mut u64) -> Duration {
 
 /// Starts processes, and waits until the volume answers by way of each.
 fn started() -> Cluster {
-    let mut cluster = Cluster::start(MEMBERS, NODES);
+    started_over(&[])
+}
+
+/// The same, with links over these providers of libfabric.
+fn started_over(providers: &[&str]) -> Cluster {
+    let mut cluster = Cluster::start_over(MEMBERS, NODES, None, providers);
     for member in cluster.numbers() {
         cluster.wait_until_ready(member);
     }
@@ -145,8 +150,33 @@ fn started() -> Cluster {
 
 #[test]
 fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
+    serve_and_have_it_again(&[], false);
+}
+
+#[test]
+fn they_do_so_over_libfabric_and_one_is_killed_and_comes_back() {
+    serve_and_have_it_again(&["tcp;ofi_rxm"], true);
+}
+
+/// Nobody is killed: whoever writes to a process that is killed may wait for ever within libfabric 1.17.
+#[test]
+fn they_do_so_over_shared_memory() {
+    serve_and_have_it_again(&["shm"], false);
+}
+
+/// Each of two processes has moved so many bytes over libfabric, and nothing was refused.
+fn goes_over_libfabric(cluster: &Cluster, bytes: u64) {
+    for member in cluster.numbers() {
+        let moved = cluster.count(member, "mdfs_fabric_bytes_total");
+        let told = || cluster.counts(member) + &cluster.logs();
+        assert!(moved > bytes, "process {member} has moved {moved} bytes: {}", told());
+        assert_eq!(cluster.count(member, "mdfs_fabric_refused_total"), 0, "{}", told());
+    }
+}
+
+fn serve_and_have_it_again(providers: &[&str], kills: bool) {
     with_seed(|rng| {
-        let mut cluster = started();
+        let mut cluster = started_over(providers);
         let mut writers: Vec<Writer> =
             (0..WRITERS).map(|number| Writer::new(number, rng.bits())).collect();
         for (member, writer) in cluster.numbers().cycle().zip(&mut writers) {
@@ -154,6 +184,9 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
             for _ in 0..8 {
                 writer.write(&volume).expect("nothing fails");
             }
+        }
+        if !providers.is_empty() {
+            goes_over_libfabric(&cluster, 1 << 20);
         }
         for member in cluster.numbers() {
             for writer in &writers {
@@ -165,7 +198,27 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
         let spread: Vec<u64> = status["processes"].as_array().unwrap().iter().map(nodes).collect();
         assert_eq!(spread, [4, 4, 4]);
         for row in status["processes"].as_array().unwrap() {
-            assert_eq!(row["links"], "tls", "{status}");
+            let links = [&["tls"], providers].concat().join("+");
+            assert_eq!(row["links"], links, "{status}");
+        }
+        if kills {
+            cluster.kill(2);
+            cluster.start_member(2);
+            cluster.wait_until_ready(2);
+            let mut probes = 0;
+            let back = wait_until_back(&mut cluster, &mut probes);
+            eprintln!("back after {back:?}");
+            for writer in &mut writers {
+                let volume = cluster.open(1).unwrap();
+                writer.write(&volume).expect("nothing fails any more");
+                writer.check(&cluster, 3);
+            }
+            let links = "mdfs_fabric_links{process=\"2\"";
+            let begin = Instant::now();
+            while cluster.count(1, links) == 0 {
+                assert!(begin.elapsed() < BACK_WITHIN, "{}", cluster.counts(1));
+                thread::sleep(Duration::from_millis(50));
+            }
         }
 
         cluster.stop();

@@ -8,36 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 #[cfg(feature = "fabric")]
+use futures::StreamExt as _;
+
+#[cfg(feature = "fabric")]
 use super::fabric::{Asking, Granted};
-use super::frame::{Frame, Hello};
+use super::frame::{Frame, Grant, Hello};
 use super::guard::Guard;
 use crate::context::Context;
 use crate::mail::Envelope;
-
-crate::record! {
-    /// What the asking side of a link can do.
-    pub struct Offer {
-        /// Names a host: some ways do not leave it.
-        host: String,
-        /// Providers of libfabric, the preferred one first.
-        providers: Vec<String>,
-    }
-}
-
-crate::record! {
-    /// What the other side says to it.
-    #[derive(Default)]
-    pub struct Grant {
-        /// The provider; empty if there is none in common.
-        provider: String,
-        /// Its endpoint there.
-        address: Vec<u8>,
-        /// Shown once, to be let in.
-        ticket: Vec<u8>,
-        /// Seals all; empty where nothing is protected.
-        key: Vec<u8>,
-    }
-}
 
 /// The faster way of the asking side of a link.
 #[derive(Debug, Default)]
@@ -46,7 +24,10 @@ pub(crate) struct Faster {
     asking: Option<RefCell<Asking>>,
 }
 
-#[cfg_attr(not(feature = "fabric"), expect(clippy::unused_self, reason = "nobody has one"))]
+#[cfg_attr(
+    not(feature = "fabric"),
+    expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "nobody has one")
+)]
 impl Faster {
     /// None, whatever the other side has.
     pub(crate) fn none() -> Self {
@@ -76,7 +57,9 @@ impl Faster {
         let _ = head;
         #[cfg(feature = "fabric")]
         if let Some(asking) = &self.asking {
-            asking.borrow_mut().take_grant(head);
+            let over = asking.borrow_mut().take_grant(head);
+            // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
+            drop(over);
         }
     }
 
@@ -98,7 +81,7 @@ impl Faster {
         #[cfg(feature = "fabric")]
         if let Some(asking) = &self.asking {
             let over = asking.borrow_mut().end();
-            // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
+            // Outside the borrow, as above.
             drop(over);
         }
     }
@@ -123,12 +106,12 @@ impl Serving {
         }
     }
 
-    /// The process makes an offer; `tell` brings the answer to it. What was granted before is over.
+    /// The process makes an offer; `tell` brings what is to be said of it. What was granted before is over.
     pub(super) fn take_offer(
         &mut self,
         context: &Context,
         frame: &Frame,
-        tell: impl FnOnce(Grant) + 'static,
+        tell: impl Fn(Grant) + 'static,
     ) {
         #[cfg(feature = "fabric")]
         {
@@ -138,7 +121,10 @@ impl Serving {
             let grant = offer.and_then(|offer| Granted::of(&self.guard, context, life, &offer));
             if let Some((granted, telling)) = grant {
                 self.granted = Some(granted);
-                context.task(async move { tell(telling.await.unwrap_or_default()) });
+                context.task(telling.for_each(move |grant| {
+                    tell(grant);
+                    std::future::ready(())
+                }));
                 return;
             }
         }

@@ -32,9 +32,11 @@ pub(super) mod kind {
     pub(in super::super) const PING: u8 = 5;
     /// The sign.
     pub(in super::super) const PONG: u8 = 6;
-    /// Offers a faster way: the head is an [`Offer`](super::super::faster::Offer).
+    /// Of offers and grants: no call has this number.
+    pub(in super::super) const NO_CALL: u64 = u64::MAX;
+    /// Offers a faster way: the head is an [`Offer`](super::Offer).
     pub(in super::super) const OFFER: u8 = 7;
-    /// The answer: the head is a [`Grant`](super::super::faster::Grant).
+    /// The answer: the head is a [`Grant`](super::Grant).
     pub(in super::super) const GRANT: u8 = 8;
 }
 
@@ -106,6 +108,35 @@ crate::record! {
         wanted: u32,
         /// Its life: another one, at the same address, is not asked.
         wanted_incarnation: u64,
+    }
+}
+
+crate::record! {
+    /// How a process that has connected could be reached faster.
+    pub struct Offer {
+        /// Names a host: some ways do not leave it.
+        host: String,
+        /// Drawn when the program started: one that starts anew may still call itself by its last life.
+        instance: u64,
+        /// Providers of libfabric, the preferred one first.
+        providers: Vec<String>,
+    }
+}
+
+crate::record! {
+    /// What the other process says to an offer.
+    #[derive(Default)]
+    pub struct Grant {
+        /// The provider; empty if there is none in common, or if what was granted with the ticket is over.
+        provider: String,
+        /// As in an offer.
+        instance: u64,
+        /// Its endpoint there.
+        address: Vec<u8>,
+        /// Shown once, to be let in.
+        ticket: Vec<u8>,
+        /// Seals all; empty where nothing is protected.
+        key: Vec<u8>,
     }
 }
 

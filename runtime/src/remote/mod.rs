@@ -22,7 +22,6 @@ pub mod tls;
 pub use client::connect;
 pub(crate) use client::{Watch, dial, talk};
 pub(crate) use faster::Faster;
-pub use faster::{Grant, Offer};
-pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Greeting, Header, Hello};
+pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Grant, Greeting, Header, Hello, Offer};
 pub use guard::{Guard, Refusal, Security};
 pub use server::{Me, serve, serve_processes};

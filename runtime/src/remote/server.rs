@@ -217,7 +217,9 @@ async fn connection(
             faster.take_offer(&context, &frame, move |grant| {
                 let mut head = Encoder::new();
                 grant.put(&mut head);
-                replies.push(pack(Header { kind: kind::GRANT, ..Header::default() }, head));
+                let header =
+                    Header { kind: kind::GRANT, call_id: kind::NO_CALL, ..Header::default() };
+                replies.push(pack(header, head));
             });
             continue;
         }

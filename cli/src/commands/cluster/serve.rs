@@ -59,6 +59,8 @@ impl Serve {
         if let Some(cache) = process.cache {
             run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
         }
+        // Before libfabric is loaded, which takes signals where it finds none taken.
+        let signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
         let mut guard = Guard::new(self.security(&file)?);
         if let Some(options) = file.fabric(self.number)? {
             guard = guard.with_fabrics(Fabrics::new(options));
@@ -72,7 +74,6 @@ impl Serve {
             disk_bytes: file.volume.disk_size.0,
             run,
         };
-        let signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
         let mut member =
             Member::start(&process.directory, &options).map_err(|error| failed(error.into()))?;
         end_with(signals, &member);

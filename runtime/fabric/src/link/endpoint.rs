@@ -81,6 +81,12 @@ impl std::fmt::Debug for Fabric {
 impl Fabric {
     /// Opens an endpoint.
     pub fn open(options: &Options) -> Result<Self, FabricError> {
+        // Loaded on its own: its guard of signals is the same.
+        sys::Library::get()?;
+        sys::signals::kept(|| Self::open_unkept(options))
+    }
+
+    fn open_unkept(options: &Options) -> Result<Self, FabricError> {
         let name = crate::shared_names::new_name();
         if options.provider == Provider::Shm {
             crate::shared_names::sweep();

@@ -20,8 +20,7 @@ pub enum Provider {
 
 impl Provider {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Tcp, Self::Net, Self::Shm, Self::Verbs, Self::Cxi, Self::Efa];
+    pub const ALL: [Self; 6] = [Self::Tcp, Self::Net, Self::Shm, Self::Verbs, Self::Cxi, Self::Efa];
     /// Those that this machine's tests run.
     pub const TESTED: [Self; 3] = [Self::Tcp, Self::Net, Self::Shm];
 

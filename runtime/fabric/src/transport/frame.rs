@@ -373,6 +373,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sealed_frame_has_the_agreed_bytes() {
+        let mut seal = Seal::new(&[1; KEY_SIZE], true);
+        let header = Header { sequence: 9, head_length: 4, ..Header::new(Kind::Message) };
+        let mut frame = vec![0; Header::frame_length(4, Some(&seal))];
+        header.write(&[b"head"], Some((&mut seal, Use::Frame, 9)), &mut frame);
+        assert_eq!(frame[..8], *b"MDFF\x01\x03\x40\x00");
+        assert_eq!(frame[60..64], [0; 4], "no checksum");
+        // AES-128-GCM: the cipher of `head`, then the tag over the header and it.
+        let sealed = 0xc71a_3075_f96f_893b_09e6_6803_6660_a1f7_u128.to_be_bytes();
+        assert_eq!(frame[64..80], sealed);
+        assert_eq!(frame[80..], 0xc3e6_19fc_u32.to_be_bytes());
+        let (decoded, body) = Header::decode(&frame).unwrap();
+        assert!(decoded.is_sealed());
+        assert!(Header::open(&mut frame, body, &Seal::new(&[1; KEY_SIZE], false), Use::Frame, 9));
+        assert_eq!(frame[64..68], *b"head");
+    }
+
+    #[test]
     fn a_changed_bit_or_a_cut_is_no_frame() {
         let whole = sample();
         assert!(Header::decode(&whole).is_some());

@@ -9,17 +9,16 @@ use ::fabric::transport::{ConnectionId, KEY_SIZE, Key, TICKET_SIZE};
 use bytes::Bytes;
 
 use super::pair::{Command, Pair};
-use super::{CALLS_MAX, Fabrics, Life, Provider, lock};
+use super::{CALLS_MAX, Fabrics, Life, Peer, Provider, lock};
 use crate::mail::{Envelope, Message};
 use crate::protocol::Undelivered;
 use crate::remote::client::request;
-use crate::remote::faster::{Grant, Offer};
-use crate::remote::frame::{Frame, Header, kind, pack, pack_apart};
+use crate::remote::frame::{Frame, Grant, Header, Offer, kind, pack, pack_apart};
 use crate::remote::guard::{Guard, Security};
 use crate::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 /// After libfabric has failed, the link does without for so long.
-const REST: Duration = Duration::from_secs(10);
+const REST: Duration = Duration::from_secs(5);
 /// An offer that is not answered for so long, or an endpoint that lets nobody in, has failed.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -62,8 +61,9 @@ impl Asking {
             State::Rests(Some(until)) if *until <= now => {}
             State::Has(way, since) => {
                 let is_late = !way.is_open() && now.duration_since(*since) > OPEN_TIME_MAX;
-                if way.is_over() || is_late {
-                    let why = if is_late { "it lets nobody in" } else { "a connection broke" };
+                let is_over = way.is_over();
+                if is_over || is_late {
+                    let why = if is_over { "a connection broke" } else { "it lets nobody in" };
                     self.fabrics.fall_back(self.life.0, way.pair.provider(), why);
                     self.rest();
                 }
@@ -78,29 +78,34 @@ impl Asking {
         self.state = State::Offered(now);
         let providers = self.fabrics.providers().iter().map(|one| one.name().to_owned()).collect();
         let mut head = Encoder::new();
-        Offer { host: self.fabrics.host.clone(), providers }.put(&mut head);
-        pack(Header { kind: kind::OFFER, ..Header::default() }, head)
+        Offer { host: self.fabrics.host.clone(), instance: self.fabrics.instance, providers }
+            .put(&mut head);
+        pack(Header { kind: kind::OFFER, call_id: kind::NO_CALL, ..Header::default() }, head)
     }
 
     fn rest(&mut self) {
         self.state = State::Rests(Some(now() + REST));
     }
 
-    /// The other side has answered.
-    pub(in super::super) fn take_grant(&mut self, head: &[u8]) {
-        if !matches!(self.state, State::Offered(_)) {
-            return;
-        }
-        let Some(grant) = from_bytes::<Grant>(head).ok().filter(|it| !it.provider.is_empty())
-        else {
+    /// The other side has answered, or what it has granted is over: gives what has to be dropped.
+    pub(in super::super) fn take_grant(&mut self, head: &[u8]) -> Option<Over> {
+        let grant = from_bytes::<Grant>(head).ok()?;
+        match &self.state {
+            State::Has(way, _) if grant.provider.is_empty() && grant.ticket == way.ticket => {
+                self.fabrics.fall_back(self.life.0, way.pair.provider(), "the other side ends it");
+                let over = way.end();
+                self.rest();
+                return Some(over);
+            }
             // It has nothing that we have, in this life.
-            self.state = State::Rests(None);
-            return;
-        };
-        match self.open(grant) {
-            Some(way) => self.state = State::Has(way, now()),
-            None => self.rest(),
+            State::Offered(_) if grant.provider.is_empty() => self.state = State::Rests(None),
+            State::Offered(_) => match self.open(grant) {
+                Some(way) => self.state = State::Has(way, now()),
+                None => self.rest(),
+            },
+            _ => {}
         }
+        None
     }
 
     fn open(&self, grant: Grant) -> Option<Arc<Way>> {
@@ -114,7 +119,8 @@ impl Asking {
         if !self.fabrics.providers().contains(&provider) {
             return None;
         }
-        let pair = self.fabrics.pair(self.life, provider)?;
+        let peer = Peer { life: self.life, instance: grant.instance, provider };
+        let pair = self.fabrics.pair(peer)?;
         let way = Arc::new(Way {
             pair: pair.clone(),
             ticket,

@@ -44,12 +44,21 @@ const PAIRS_MAX: usize = 64;
 const CALLS_MAX: usize = 1000;
 /// A peer that nothing is heard of over libfabric for so long is lost there; that it is dead its link says
 /// much sooner.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// The life of a peer is over, and its regions shall be closed: so long that is waited for.
 const RETIRE_MAX: Duration = Duration::from_secs(1);
 
-/// A process in one of its lives: its number, and what was drawn when it started.
+/// A process in one of its lives: its number, and what was drawn when it joined.
 pub(super) type Life = (u32, u64);
+
+/// The other side of a pair. A process that is killed and started anew goes by the map in which it still lives its
+/// last life, until it has joined: so the program counts, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer {
+    life: Life,
+    instance: u64,
+    provider: Provider,
+}
 
 /// How a process reaches others by libfabric.
 #[derive(Clone, Debug)]
@@ -68,7 +77,9 @@ pub struct Fabrics {
     options: FabricOptions,
     /// Names this host, as far as memory is shared on it.
     host: String,
-    pairs: Mutex<BTreeMap<(Life, Provider), Arc<Pair>>>,
+    /// Names this program, from its start to its end.
+    instance: u64,
+    pairs: Mutex<BTreeMap<Peer, Arc<Pair>>>,
     policies: Mutex<BTreeMap<Provider, Policy>>,
     totals: Mutex<Totals>,
     /// What was said already.
@@ -94,6 +105,7 @@ impl Fabrics {
         let fabrics = Arc::new(Self {
             options,
             host: host_name(),
+            instance: ::fabric::random_bytes().map_or(0, u64::from_ne_bytes),
             pairs: Mutex::default(),
             policies: Mutex::default(),
             totals: Mutex::default(),
@@ -139,20 +151,20 @@ impl Fabrics {
         Setup { silence: SILENCE_MAX, ..Setup::new(link, self.policy(provider)) }
     }
 
-    /// The pair with a life of a process, made if there is none; `None` if there are too many.
-    fn pair(self: &Arc<Self>, life: Life, provider: Provider) -> Option<Arc<Pair>> {
+    /// The pair with a process, made if there is none; `None` if there are too many.
+    fn pair(self: &Arc<Self>, peer: Peer) -> Option<Arc<Pair>> {
         let mut pairs = lock(&self.pairs);
         pairs.retain(|_, pair| !pair.is_over());
-        if let Some(pair) = pairs.get(&(life, provider)) {
+        if let Some(pair) = pairs.get(&peer) {
             return Some(pair.clone());
         }
         if pairs.len() >= PAIRS_MAX {
             return None;
         }
-        let pair = Pair::start(self.clone(), life, provider)
+        let pair = Pair::start(self.clone(), peer)
             .inspect_err(|error| tracing::warn!(%error, "no thread for libfabric"))
             .ok()?;
-        pairs.insert((life, provider), pair.clone());
+        pairs.insert(peer, pair.clone());
         Some(pair)
     }
 
@@ -162,7 +174,8 @@ impl Fabrics {
         let retired: Vec<Arc<Pair>> = {
             let mut pairs = lock(&self.pairs);
             let all = std::mem::take(&mut *pairs);
-            let (over, rest) = all.into_iter().partition(|((life, _), _)| is_over(life.0, life.1));
+            let (over, rest) =
+                all.into_iter().partition(|(peer, _)| is_over(peer.life.0, peer.life.1));
             *pairs = rest;
             BTreeMap::into_values(over).collect()
         };

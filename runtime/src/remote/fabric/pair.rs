@@ -15,9 +15,8 @@ use tokio::sync::oneshot;
 
 use super::asking::Way;
 use super::serving::Served;
-use super::{Fabrics, Life, Provider, lock};
-use crate::remote::faster::Grant;
-use crate::remote::frame::{kind, unpack};
+use super::{Fabrics, Peer, Provider, lock};
+use crate::remote::frame::{Grant, kind, unpack};
 
 /// After its last work the thread looks for more for so long before it sleeps (ADR 42).
 const AWAKE: Duration = Duration::from_micros(50);
@@ -37,8 +36,14 @@ type Ticket = [u8; TICKET_SIZE];
 pub(super) enum Command {
     /// A link was granted this.
     Connect { address: Vec<u8>, key: Key, way: Arc<Way> },
-    /// A link has granted this; the rest of it is told.
-    Admit { ticket: Ticket, key: Key, served: Arc<Served>, tell: oneshot::Sender<Grant> },
+    /// A link has granted this; the rest of it is told. `lasts` is dropped when it is over.
+    Admit {
+        ticket: Ticket,
+        key: Key,
+        served: Arc<Served>,
+        tell: oneshot::Sender<Grant>,
+        lasts: oneshot::Sender<()>,
+    },
     /// A request, or a reply.
     Send { connection: ConnectionId, head: Bytes, bulk: Vec<Bytes> },
     /// The link is over.
@@ -49,8 +54,7 @@ pub(super) enum Command {
 
 /// The handle of the thread.
 pub(super) struct Pair {
-    life: Life,
-    provider: Provider,
+    peer: Peer,
     /// `None` when it has ended.
     commands: Mutex<Option<VecDeque<Command>>>,
     asleep: AtomicBool,
@@ -68,7 +72,7 @@ pub(super) struct Account {
 
 impl std::fmt::Debug for Pair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pair").field("life", &self.life).finish_non_exhaustive()
+        f.debug_struct("Pair").field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
@@ -86,14 +90,9 @@ fn now() -> Instant {
 
 impl Pair {
     /// Starts the thread, which opens the endpoint.
-    pub(super) fn start(
-        fabrics: Arc<Fabrics>,
-        life: Life,
-        provider: Provider,
-    ) -> io::Result<Arc<Self>> {
+    pub(super) fn start(fabrics: Arc<Fabrics>, peer: Peer) -> io::Result<Arc<Self>> {
         let pair = Arc::new(Self {
-            life,
-            provider,
+            peer,
             commands: Mutex::new(Some(VecDeque::new())),
             asleep: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -105,11 +104,11 @@ impl Pair {
     }
 
     pub(super) fn process(&self) -> u32 {
-        self.life.0
+        self.peer.life.0
     }
 
     pub(super) fn provider(&self) -> Provider {
-        self.provider
+        self.peer.provider
     }
 
     pub(super) fn account(&self) -> Account {
@@ -162,7 +161,10 @@ impl Command {
 /// Who uses a connection.
 enum Party {
     Asks(Arc<Way>),
-    Serves(Arc<Served>),
+    Serves(
+        Arc<Served>,
+        #[expect(dead_code, reason = "its end is what it tells")] oneshot::Sender<()>,
+    ),
 }
 
 /// Why a pair ends.
@@ -185,7 +187,7 @@ struct Driver<'a> {
 
 impl Driver<'_> {
     fn run(pair: &Arc<Pair>, fabrics: &Arc<Fabrics>) {
-        let provider = pair.provider;
+        let provider = pair.provider();
         let end = match Transport::open(fabrics.setup(provider)) {
             Ok(transport) => {
                 let mut driver = Driver {
@@ -287,18 +289,19 @@ impl Driver<'_> {
         let failed = |error: FabricError| End::Failed(error.to_string());
         match command {
             Command::Connect { address, key, way } => {
-                self.transport.policy = self.fabrics.policy(self.pair.provider);
+                self.transport.policy = self.fabrics.policy(self.pair.provider());
                 let connection =
                     self.transport.connect(&address, way.ticket, key).map_err(failed)?;
                 self.tickets.insert(connection, way.ticket);
                 self.parties.insert(way.ticket, (Party::Asks(way), Some(connection)));
             }
-            Command::Admit { ticket, key, served, tell } => {
-                self.transport.policy = self.fabrics.policy(self.pair.provider);
+            Command::Admit { ticket, key, served, tell, lasts } => {
+                self.transport.policy = self.fabrics.policy(self.pair.provider());
                 self.transport.admit(ticket, key).map_err(failed)?;
-                self.parties.insert(ticket, (Party::Serves(served), None));
+                self.parties.insert(ticket, (Party::Serves(served, lasts), None));
                 let grant = Grant {
-                    provider: self.pair.provider.name().to_owned(),
+                    provider: self.pair.provider().name().to_owned(),
+                    instance: self.fabrics.instance,
                     address: self.transport.address().to_vec(),
                     ticket: ticket.to_vec(),
                     key: key.map_or_else(Vec::new, |key| key.to_vec()),
@@ -332,12 +335,13 @@ impl Driver<'_> {
     fn take(&mut self, event: Event) -> Result<(), End> {
         match event {
             Event::Opened { connection, ticket } => {
+                tracing::debug!(process = self.pair.process(), ?connection, "opened");
                 let Some((party, its)) = self.parties.get_mut(&ticket) else { return Ok(()) };
                 *its = Some(connection);
                 self.tickets.insert(connection, ticket);
                 match party {
                     Party::Asks(way) => way.opened(connection),
-                    Party::Serves(served) => served.opened(connection),
+                    Party::Serves(served, _) => served.opened(connection),
                 }
             }
             Event::Received { connection, head, bulk } => {
@@ -346,6 +350,8 @@ impl Driver<'_> {
                 }
             }
             Event::Closed { connection, loss } => {
+                let (process, counters) = (self.pair.process(), self.transport.counters());
+                tracing::debug!(process, ?connection, ?loss, ?counters, "closed");
                 let ticket = self.tickets.remove(&connection);
                 let party = ticket.and_then(|ticket| self.parties.remove(&ticket));
                 if let Some((Party::Asks(way), _)) = party {
@@ -366,7 +372,7 @@ impl Driver<'_> {
         let Some((party, _)) = party else { return true };
         let Some(frame) = unpack(head, bulk) else { return false };
         match party {
-            Party::Serves(served) => served.take(frame),
+            Party::Serves(served, _) => served.take(frame),
             Party::Asks(way) if frame.header.kind == kind::REPLY => {
                 way.take(frame);
                 true

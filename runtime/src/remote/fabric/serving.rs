@@ -5,17 +5,17 @@ use std::sync::{Arc, OnceLock};
 
 use ::fabric::random_bytes;
 use ::fabric::transport::{ConnectionId, KEY_SIZE, Key, TICKET_SIZE};
+use futures::stream::{self, Stream, StreamExt as _};
 use tokio::sync::oneshot;
 
 use super::pair::{Command, Pair};
-use super::{CALLS_MAX, Life, Provider};
+use super::{CALLS_MAX, Life, Peer, Provider};
 use crate::context::Context;
 use crate::door::{AskBytes, Entrance, Reply};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::Envelope;
 use crate::protocol::{Caller, Class, Undelivered};
-use crate::remote::faster::{Grant, Offer};
-use crate::remote::frame::{Frame, Header, kind, pack_apart};
+use crate::remote::frame::{Frame, Grant, Header, Offer, kind, pack_apart};
 use crate::remote::guard::{Guard, Security};
 use crate::wire::Encoder;
 
@@ -32,14 +32,14 @@ impl Drop for Granted {
 }
 
 impl Granted {
-    /// Takes up an offer, if there is a provider that both have; with what is told about it, as soon as the
-    /// endpoint is there.
+    /// Takes up an offer, if there is a provider that both have; with what is told about it, first when the
+    /// endpoint is there, and last when it is over.
     pub(in super::super) fn of(
         guard: &Guard,
         context: &Context,
         life: Life,
         offer: &Offer,
-    ) -> Option<(Self, oneshot::Receiver<Grant>)> {
+    ) -> Option<(Self, impl Stream<Item = Grant> + use<>)> {
         let fabrics = guard.fabrics()?;
         let entrance = context.machine().entrance()?;
         let theirs = offer.providers.iter().filter_map(|name| Provider::of_name(name));
@@ -52,7 +52,7 @@ impl Granted {
             #[cfg(feature = "tls")]
             Security::Tls(_) => Some(random_bytes::<KEY_SIZE>().ok()?),
         };
-        let pair = fabrics.pair(life, provider)?;
+        let pair = fabrics.pair(Peer { life, instance: offer.instance, provider })?;
         let served = Arc::new(Served {
             pair: pair.clone(),
             entrance,
@@ -60,8 +60,15 @@ impl Granted {
             running: AtomicUsize::new(0),
         });
         let (tell, told) = oneshot::channel();
-        pair.tell(Command::Admit { ticket, key, served, tell });
-        Some((Self { pair, ticket }, told))
+        let (lasts, over) = oneshot::channel::<()>();
+        pair.tell(Command::Admit { ticket, key, served, tell, lasts });
+        let first = stream::once(async { told.await.unwrap_or_default() });
+        let last = stream::once(async move {
+            // Nobody ever sends: it is dropped.
+            let _ = over.await;
+            Grant { ticket: ticket.to_vec(), ..Grant::default() }
+        });
+        Some((Self { pair, ticket }, first.chain(last)))
     }
 }
 
