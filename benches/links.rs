@@ -1,5 +1,5 @@
 //! The program of the PVFS2-over-Quadrics paper over the links of a cluster: each client writes a contiguous block
-//! of 4 MiB at its place in one common file, then reads it; 1 to 4 clients, 1 to 4 processes, disks in memory.
+//! of 4 MiB at its place in one common file, then reads it; 1 to 4 clients, 2 and 4 processes, disks in memory.
 //!
 //! `cargo xtask bench links`. Links as they are (TLS over TCP), without protection, and over libfabric, sealed or
 //! not. Clients are threads of one program that reach the processes by their sockets, as programs do; so all but the
@@ -37,7 +37,8 @@ const BLOCK: usize = 4 << 20;
 const MOST: usize = 4;
 const DISK_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: usize = 96 << 20;
-const START_MAX: Duration = Duration::from_secs(60);
+const START_MAX: Duration = Duration::from_mins(1);
+const END_MAX: Duration = Duration::from_secs(5);
 /// By this argument the program is one of the processes.
 const ROLE: &str = "serve-links";
 
@@ -56,7 +57,7 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == ROLE) {
         return serve(&arguments[at + 1..]);
     }
-    let (sizes, rounds, repetitions) = sized((&[1, 2, 4][..], 12, 3), (&[2][..], 1, 1));
+    let (sizes, rounds, repetitions) = sized((&[2, 4][..], 8, 3), (&[2][..], 1, 1));
     let ways = sized(&WAYS[..], &[WAYS[2]]);
     for processes in sizes {
         let mut figures: Vec<Vec<Figures>> = vec![vec![Figures::default(); MOST]; ways.len()];
@@ -74,7 +75,7 @@ fn main() {
         for (way, figures) in ways.iter().zip(&figures) {
             let row = |of: fn(&Figures) -> &Vec<f64>| {
                 let values = figures.iter().map(|one| median(of(one).iter().copied()));
-                values.map(|value| format!("{value:8.2}")).collect::<String>()
+                values.map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
             };
             let [writes, reads, cpu] =
                 [row(|it| &it.writes), row(|it| &it.reads), row(|it| &it.cpu)];
@@ -106,8 +107,8 @@ struct Site {
 /// A process of the cluster; it ends with its input.
 struct Process {
     child: Child,
-    _input: ChildStdin,
-    _output: BufReader<ChildStdout>,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Site {
@@ -171,10 +172,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        for member in &mut self.members {
-            let _ = member.child.kill();
-            let _ = member.child.wait();
-        }
+        self.members.clear();
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
     }
@@ -190,15 +188,27 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .expect("it can be started again");
-        let input = child.stdin.take().expect("it was asked for");
+        let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("it was asked for"));
-        Self { child, _input: input, _output: output }
+        Self { child, input, output }
     }
 
     fn wait_until_ready(&mut self) {
         let mut line = String::new();
-        self._output.read_line(&mut line).expect("it says that it is ready");
+        self.output.read_line(&mut line).expect("it says that it is ready");
         assert_eq!(line, "ready\n");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let begin = Instant::now();
+        while begin.elapsed() < END_MAX && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -274,16 +284,20 @@ fn serve(arguments: &[String]) {
         let options = FabricOptions { providers: vec![provider], source: None, costs: Some(costs) };
         guard = guard.with_fabrics(Fabrics::new(options));
     }
+    let guard = Arc::new(guard);
+    let ending = guard.clone();
     let options = MemberOptions {
         number,
         address: format!("127.0.0.1:{port}"),
         engine: engine(etcd.parse().expect("a port")),
-        guard: Arc::new(guard),
+        guard,
         disk_bytes: DISK_BYTES,
         run: RunOptions { threads: 0, cache_bytes: CACHE_BYTES },
     };
-    thread::spawn(|| {
+    thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        // Nothing of it stays in shared memory.
+        ending.retire(|_, _| true);
         std::process::exit(0);
     });
     let mut member = Member::start(&directory, &options).expect("the process starts");
@@ -293,6 +307,11 @@ fn serve(arguments: &[String]) {
         Ok::<_, StackError>(())
     });
     panic!("the process ends: {ended:?}");
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+fn megabytes(bytes: usize) -> f64 {
+    bytes as f64 / 1e6
 }
 
 /// All clients write their blocks, then read them, so many times.
@@ -318,17 +337,17 @@ fn measure(site: &Site, clients: usize, rounds: usize, figures: &mut Figures) {
                 }
             });
         }
-        let mut timed = |rates: &mut Vec<f64>| {
+        let timed = |rates: &mut Vec<f64>| {
             together.wait();
             let begin = Instant::now();
             together.wait();
-            rates.push((clients * BLOCK) as f64 / 1e6 / begin.elapsed().as_secs_f64());
+            rates.push(megabytes(clients * BLOCK) / begin.elapsed().as_secs_f64());
         };
         for _ in 0..rounds {
             timed(&mut figures.writes);
             timed(&mut figures.reads);
         }
     });
-    let moved = (2 * rounds * clients * BLOCK) as f64 / 1e9;
+    let moved = 2.0 * megabytes(rounds * clients * BLOCK) / 1e3;
     figures.cpu.push((site.cpu() - before) / moved);
 }
