@@ -14,6 +14,7 @@
 //! | `lists/` | list I/O against one call for each region, and against sieving by the client |
 //! | `operations.rs` | one operation: time, instructions, requests, allocations, copies |
 //! | `transport/` | bytes between two processes: sockets, libfabric, and ours over it |
+//! | `links.rs` | a common file over the links of a cluster: TCP, and libfabric |
 //! | `replacement.rs`, `balance.rs` | policies of the cache, on traces; counts only |
 //!
 //! Under `cargo test` each runs small; `cargo xtask bench` runs them in earnest. The figures, and

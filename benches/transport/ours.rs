@@ -66,7 +66,7 @@ pub(crate) fn serve(
     is_over: &dyn Fn() -> bool,
 ) {
     let mut transport = open(provider, costs);
-    transport.admit(TICKET).unwrap();
+    transport.admit(TICKET, None).unwrap();
     tell(&hex(transport.address()));
     while let Some(event) = next(&mut transport, rest, is_over) {
         match event {
@@ -95,7 +95,7 @@ impl Ours {
         told: &str,
     ) -> Self {
         let mut transport = open(provider, costs);
-        let connection = transport.connect(&unhex(told), TICKET).unwrap();
+        let connection = transport.connect(&unhex(told), TICKET, None).unwrap();
         let opened = next(&mut transport, rest, &|| false);
         assert!(matches!(opened, Some(Event::Opened { .. })), "{opened:?}");
         Self { transport, connection, rest, content: Bytes::new() }

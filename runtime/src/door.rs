@@ -27,6 +27,10 @@ pub trait Entrance: Send + Sync {
     fn fs_nodes(&self) -> u32;
     /// The epoch of the node map.
     fn epoch(&self) -> Epoch;
+    /// Is the node in this process?
+    fn is_here(&self, _node: NodeId) -> bool {
+        false
+    }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
     fn run(&self, work: Work);
 }
@@ -117,22 +121,49 @@ pub(crate) async fn answer_bytes(
     bulk: Bytes,
 ) -> Encoder {
     let (reply, answer) = oneshot::channel();
+    let reply = Reply::by(|bytes| {
+        // Whoever asked may be gone.
+        let _ = reply.send(bytes);
+    });
     let ask = Box::new(AskBytes { caller, table, head, bulk, reply });
     match context.machine().host(to) {
         Some(host) => ask.deliver(host).await,
         None => context.machine().send(Envelope::new(to, caller, class, ask)),
     }
-    let answer = answer.await.unwrap_or(Err(Undelivered::Lost));
-    answer.unwrap_or_else(undelivered_bytes)
+    answer.await.unwrap_or_else(|_| undelivered_bytes(Undelivered::Lost))
 }
 
 /// A request of any table, still in bytes, on its way to its node.
-struct AskBytes {
-    caller: Caller,
-    table: (u8, u16),
-    head: Bytes,
-    bulk: Bytes,
-    reply: oneshot::Sender<Result<Encoder, Undelivered>>,
+pub(crate) struct AskBytes {
+    pub(crate) caller: Caller,
+    /// Number and version of its table.
+    pub(crate) table: (u8, u16),
+    pub(crate) head: Bytes,
+    pub(crate) bulk: Bytes,
+    pub(crate) reply: Reply,
+}
+
+/// Takes the reply to a request in bytes; `Lost` if there is none.
+pub(crate) struct Reply(Option<Box<dyn FnOnce(Encoder) + Send>>);
+
+impl Reply {
+    pub(crate) fn by(take: impl FnOnce(Encoder) + Send + 'static) -> Self {
+        Self(Some(Box::new(take)))
+    }
+
+    fn send(mut self, bytes: Encoder) {
+        if let Some(take) = self.0.take() {
+            take(bytes);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(take) = self.0.take() {
+            take(undelivered_bytes(Undelivered::Lost));
+        }
+    }
 }
 
 impl Message for AskBytes {
@@ -148,13 +179,13 @@ impl Message for AskBytes {
         }
         async move {
             let reply = host.run_bytes(self.caller, protocol, &self.head, self.bulk).await;
-            let _ = self.reply.send(Ok(reply));
+            self.reply.send(reply);
         }
         .boxed_local()
     }
 
     fn refuse(self: Box<Self>, why: Undelivered) {
-        let _ = self.reply.send(Err(why));
+        self.reply.send(undelivered_bytes(why));
     }
 
     fn protocol(&self) -> u8 {
@@ -176,6 +207,6 @@ impl Message for AskBytes {
         let mut out = Encoder::new();
         out.bytes(head);
         out.payload(bulk);
-        let _ = self.reply.send(Ok(out));
+        self.reply.send(out);
     }
 }

@@ -5,12 +5,14 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 
 use crate::buffer::Pool;
 use crate::disk::Disk;
+use crate::door::Entrance;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId};
 use crate::mail::Envelope;
@@ -59,6 +61,10 @@ pub trait Machine: 'static {
     /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines
     /// of which nobody takes over a part ignore it.
     fn answer_until(&self, _node: NodeId, _until: Duration) {}
+    /// The way in for threads that are not of this machine, if it has one.
+    fn entrance(&self) -> Option<Arc<dyn Entrance>> {
+        None
+    }
     /// Opens a disk of `node` by its path (a file or a block device), exclusively.
     fn open_disk(
         &self,

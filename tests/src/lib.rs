@@ -22,6 +22,7 @@
 //! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
 //! | `guest.rs` | a Linux kernel as a process, for the NFS client in it |
 //! | `conformance.rs` | what others have written to try out file systems |
+//! | `http.rs` | a page over HTTP |
 //! | `content.rs` | files of random bytes, made and compared as streams |
 //! | `libnfs.rs` | the NFS client of the system: `nfs-ls`, `nfs-cp`, `nfs-cat` |
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
@@ -34,6 +35,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod content;
 pub mod guest;
+pub mod http;
 pub mod libnfs;
 pub mod mounted;
 pub mod raw_nfs;
@@ -41,6 +43,7 @@ pub mod served;
 pub mod site;
 
 pub use content::Content;
+pub use http::get;
 pub use mounted::Mounted;
 pub use served::Served;
 pub use site::{Refusal, Site};

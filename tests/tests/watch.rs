@@ -7,22 +7,12 @@
 )]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use serde_json::Value;
-use tests::{Served, Site};
+use tests::{Served, Site, get};
 
 const NODES: usize = 16;
-
-fn get(address: &str, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.to_owned(), body.to_owned())
-}
 
 #[test]
 fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {

@@ -18,3 +18,12 @@ mod sys;
 pub mod transport;
 
 pub use error::FabricError;
+
+/// Bytes that nobody guesses.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], FabricError> {
+    let mut bytes = [0; N];
+    for part in bytes.chunks_mut(size_of::<u64>()) {
+        part.copy_from_slice(&link::random()?.to_ne_bytes()[..part.len()]);
+    }
+    Ok(bytes)
+}

@@ -35,7 +35,7 @@ fn setup(provider: Provider) -> Setup {
 fn the_other_process() {
     let Ok(provider) = std::env::var(ROLE) else { return };
     let mut transport = Transport::open(setup(Provider::of_name(&provider).unwrap())).unwrap();
-    transport.admit(TICKET).unwrap();
+    transport.admit(TICKET, None).unwrap();
     print!("\naddress ");
     transport.address().iter().for_each(|byte| print!("{byte:02x}"));
     println!();
@@ -139,7 +139,7 @@ impl Ours {
     }
 
     fn connect(&mut self, other: &Other) -> ConnectionId {
-        let connection = self.0.connect(&other.address, TICKET).unwrap();
+        let connection = self.0.connect(&other.address, TICKET, None).unwrap();
         let event = self.event("a connection");
         assert!(
             matches!(event, Event::Opened { connection: c, .. } if c == connection),

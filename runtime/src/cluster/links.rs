@@ -13,7 +13,7 @@ use super::routes::{Process, Routes};
 use crate::ids::NodeId;
 use crate::mail::Envelope;
 use crate::protocol::Undelivered;
-use crate::remote::{Guard, Hello, Refusal, Watch, dial, talk};
+use crate::remote::{Faster, Guard, Hello, Refusal, Watch, dial, talk};
 
 /// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
@@ -71,6 +71,8 @@ impl Links {
 pub(crate) struct Link {
     process: Arc<Process>,
     requests: mpsc::Sender<Envelope>,
+    /// Over the connection, or beside it.
+    faster: Rc<Faster>,
     work: AbortHandle,
 }
 
@@ -78,14 +80,16 @@ impl Link {
     #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
     fn open(process: Arc<Process>, hello: Hello, guard: Arc<Guard>) -> Self {
         let (requests, to_send) = mpsc::channel(QUEUE_MAX);
-        let keeping = keep(process.clone(), hello, guard, to_send);
+        let faster = Rc::new(Faster::new(&guard, process.number, process.incarnation));
+        let keeping = keep(process.clone(), hello, guard, to_send, faster.clone());
         let work = tokio::task::spawn_local(keeping).abort_handle();
-        Self { process, requests, work }
+        Self { process, requests, faster, work }
     }
 
     /// Sends a request on its way, or refuses it.
     pub(crate) fn send(&self, envelope: Envelope) {
         use mpsc::error::TrySendError;
+        let Some(envelope) = self.faster.send(envelope) else { return };
         match self.requests.try_send(envelope) {
             Ok(()) => {}
             Err(TrySendError::Full(envelope)) => envelope.message.refuse(Undelivered::Busy),
@@ -99,6 +103,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.work.abort();
+        self.faster.end();
     }
 }
 
@@ -109,13 +114,15 @@ async fn keep(
     hello: Hello,
     guard: Arc<Guard>,
     mut requests: mpsc::Receiver<Envelope>,
+    faster: Rc<Faster>,
 ) {
     while let Some(first) = requests.recv().await {
         let dialling = dial(&process.address, &hello, &guard);
         match tokio::time::timeout(DIAL_TIME_MAX, dialling).await {
             Ok(Ok((frames, writer))) => {
                 let watch = Some(Watch { silence_max: SILENCE_MAX });
-                let ended = talk(Some(first), &mut requests, frames, writer, watch).await;
+                let ended = talk(Some(first), &mut requests, frames, writer, watch, &faster).await;
+                faster.end();
                 tracing::debug!(process = process.number, "a link has ended: {ended:?}");
                 if let Err(error) = ended
                     && let Some(why) = Refusal::of(&error)

@@ -323,6 +323,10 @@ impl Entrance for Shared {
         Epoch(self.epoch.load(Relaxed))
     }
 
+    fn is_here(&self, node: NodeId) -> bool {
+        self.place(node).is_some()
+    }
+
     fn run(&self, work: Work) {
         // All threads are alike, and a machine has one.
         self.arbiters[0].spawn_fn(move || thread::spawn(work()));

@@ -23,6 +23,7 @@ use crate::cluster::{Links, Routes};
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::disk::Disk;
+use crate::door::Entrance;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::machine::Machine;
@@ -295,6 +296,10 @@ impl Machine for Thread {
         let begin = Deadline::now();
         let rest = until.saturating_sub(self.start.elapsed());
         self.shared.deadline.set(begin, rest);
+    }
+
+    fn entrance(&self) -> Option<Arc<dyn Entrance>> {
+        Some(self.shared.clone())
     }
 
     fn open_disk(

@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
+use super::faster::Faster;
 use super::frame::{Frames, Greeting, Header, Hello, garbled, kind, pack};
 use super::guard::{Guard, Refusal};
 use crate::door::{Door, Entrance, Work};
@@ -56,7 +57,7 @@ pub fn connect(path: &Path) -> io::Result<Door> {
                     let _ = told.send(Ok((greeting, Handle::current())));
                     tokio::task::spawn_local(do_all(work_to_do));
                     // What ended it the calls tell that are lost by that.
-                    let _ = talk(None, &mut requests, frames, writer, None).await;
+                    let _ = talk(None, &mut requests, frames, writer, None, &Faster::none()).await;
                 }
                 Err(error) => {
                     let _ = told.send(Err(error));
@@ -141,12 +142,17 @@ pub(crate) async fn talk(
     mut frames: Frames,
     mut writer: Writer,
     watch: Option<Watch>,
+    faster: &Faster,
 ) -> io::Result<()> {
     let calls = Calls::default();
     let is_heard = Cell::new(true);
     let receive = async {
         while let Some(frame) = frames.next().await? {
             is_heard.set(true);
+            if frame.header.kind == kind::GRANT {
+                faster.take_grant(&frame.head);
+                continue;
+            }
             // A sign of life answers no call, though its number is that of the first one.
             if frame.header.kind != kind::REPLY {
                 continue;
@@ -175,6 +181,7 @@ pub(crate) async fn talk(
             while let Ok(envelope) = requests.try_recv() {
                 parts.extend(calls.begin(envelope));
             }
+            parts.extend(faster.offer());
             if parts.is_empty() && watch.is_some() {
                 parts = pack(Header { kind: kind::PING, ..Header::default() }, Encoder::new());
             }
@@ -223,26 +230,32 @@ impl Calls {
     fn begin(&self, envelope: Envelope) -> Vec<bytes::Bytes> {
         let call_id = self.next_id.get();
         self.next_id.set(call_id + 1);
-        let message = envelope.message;
-        let mut body = Encoder::new();
-        message.encode(&mut body);
-        let header = Header {
-            kind: kind::REQUEST,
-            protocol: message.protocol(),
-            protocol_version: message.version(),
-            class: match envelope.class {
-                Class::Control => 1,
-                Class::Bulk => 2,
-            },
-            to: envelope.to.0,
-            from: envelope.caller.node.0,
-            call_id,
-            epoch: envelope.caller.epoch.0,
-            ..Header::default()
-        };
-        self.open.borrow_mut().insert(call_id, message);
+        let (header, body) = request(&envelope, call_id);
+        self.open.borrow_mut().insert(call_id, envelope.message);
         pack(header, body)
     }
+}
+
+/// A request as it travels.
+pub(super) fn request(envelope: &Envelope, call_id: u64) -> (Header, Encoder) {
+    let message = &envelope.message;
+    let mut body = Encoder::new();
+    message.encode(&mut body);
+    let header = Header {
+        kind: kind::REQUEST,
+        protocol: message.protocol(),
+        protocol_version: message.version(),
+        class: match envelope.class {
+            Class::Control => 1,
+            Class::Bulk => 2,
+        },
+        to: envelope.to.0,
+        from: envelope.caller.node.0,
+        call_id,
+        epoch: envelope.caller.epoch.0,
+        ..Header::default()
+    };
+    (header, body)
 }
 
 /// The other process, as a door sees it.

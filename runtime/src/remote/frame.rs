@@ -32,6 +32,12 @@ pub(super) mod kind {
     pub(in super::super) const PING: u8 = 5;
     /// The sign.
     pub(in super::super) const PONG: u8 = 6;
+    /// Of offers and grants: no call has this number.
+    pub(in super::super) const NO_CALL: u64 = u64::MAX;
+    /// Offers a faster way: the head is an [`Offer`](super::Offer).
+    pub(in super::super) const OFFER: u8 = 7;
+    /// The answer: the head is a [`Grant`](super::Grant).
+    pub(in super::super) const GRANT: u8 = 8;
 }
 
 crate::record! {
@@ -105,6 +111,35 @@ crate::record! {
     }
 }
 
+crate::record! {
+    /// How a process that has connected could be reached faster.
+    pub struct Offer {
+        /// Names a host: some ways do not leave it.
+        host: String,
+        /// Drawn when the program started: one that starts anew may still call itself by its last life.
+        instance: u64,
+        /// Providers of libfabric, the preferred one first.
+        providers: Vec<String>,
+    }
+}
+
+crate::record! {
+    /// What the other process says to an offer.
+    #[derive(Default)]
+    pub struct Grant {
+        /// The provider; empty if there is none in common, or if what was granted with the ticket is over.
+        provider: String,
+        /// As in an offer.
+        instance: u64,
+        /// Its endpoint there.
+        address: Vec<u8>,
+        /// Shown once, to be let in.
+        ticket: Vec<u8>,
+        /// Seals all; empty where nothing is protected.
+        key: Vec<u8>,
+    }
+}
+
 /// A received frame.
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -130,6 +165,32 @@ pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
     header.checksum = checksum.finish();
     parts.splice(0..0, [Bytes::from(to_bytes(&header)), head]);
     parts
+}
+
+/// The same for a way that carries head and bulk apart, and sums by itself: header and head in one piece, and
+/// the bulk.
+#[cfg(feature = "fabric")]
+pub(super) fn pack_apart(mut header: Header, message: Encoder) -> (Bytes, Vec<Bytes>) {
+    let (head, parts) = message.finish();
+    header.magic = MAGIC;
+    header.version = FRAME_VERSION;
+    header.head_length = head.len() as u32;
+    header.bulk_length = parts.iter().map(Bytes::len).sum::<usize>() as u32;
+    let mut first = to_bytes(&header);
+    first.extend_from_slice(&head);
+    (first.into(), parts)
+}
+
+/// The frame whose header and head, and whose bulk, came as [`pack_apart`] makes them.
+#[cfg(feature = "fabric")]
+pub(super) fn unpack(mut first: Bytes, bulk: Bytes) -> Option<Frame> {
+    let header: Header = from_bytes(first.get(..FRAME_HEADER_SIZE)?).ok()?;
+    let head = first.split_off(FRAME_HEADER_SIZE);
+    let fits = header.magic == MAGIC
+        && header.version == FRAME_VERSION
+        && header.head_length as usize == head.len()
+        && header.bulk_length as usize == bulk.len();
+    fits.then_some(Frame { header, head, bulk })
 }
 
 /// Takes frames out of a stream.

@@ -84,6 +84,9 @@ pub struct Guard {
     let_in: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
     told: Mutex<BTreeSet<(String, Refusal)>>,
+    /// The faster way that connections may open.
+    #[cfg(feature = "fabric")]
+    fabrics: Option<std::sync::Arc<super::fabric::Fabrics>>,
 }
 
 impl Guard {
@@ -92,9 +95,44 @@ impl Guard {
         Self { security, ..Self::default() }
     }
 
+    /// The same, and links may go over libfabric.
+    #[cfg(feature = "fabric")]
+    #[must_use]
+    pub fn with_fabrics(self, fabrics: std::sync::Arc<super::fabric::Fabrics>) -> Self {
+        Self { fabrics: Some(fabrics), ..self }
+    }
+
+    /// What this process has of libfabric.
+    #[cfg(feature = "fabric")]
+    pub fn fabrics(&self) -> Option<&std::sync::Arc<super::fabric::Fabrics>> {
+        self.fabrics.as_ref()
+    }
+
     /// How connections are protected.
     pub fn security(&self) -> &Security {
         &self.security
+    }
+
+    /// What connections are like, for people: how they are protected, and by what they may go.
+    pub fn describe(&self) -> String {
+        let security = self.security.name();
+        #[cfg(feature = "fabric")]
+        if let Some(fabrics) = &self.fabrics
+            && !fabrics.providers().is_empty()
+        {
+            let names: Vec<&str> = fabrics.providers().iter().map(|one| one.name()).collect();
+            return format!("{security}+{}", names.join("+"));
+        }
+        security.to_owned()
+    }
+
+    /// These lives of processes are over: when this returns none of them can write into memory here.
+    pub fn retire(&self, is_over: impl Fn(u32, u64) -> bool) {
+        let _ = &is_over;
+        #[cfg(feature = "fabric")]
+        if let Some(fabrics) = &self.fabrics {
+            fabrics.retire(is_over);
+        }
     }
 
     /// Connections that other processes made to this one, and that were let in.
@@ -124,6 +162,8 @@ impl Guard {
             // Writing into a string cannot fail.
             let _ = writeln!(text, "mdfs_links_refused_total{{reason=\"{}\"}} {count}", why.name());
         }
+        #[cfg(feature = "fabric")]
+        text.extend(self.fabrics.as_ref().map(|fabrics| fabrics.counts()));
         text
     }
 

@@ -1,5 +1,6 @@
 //! Requests between processes over byte streams: the plain path that every host has.
-//! (The RDMA paths of the cluster come with libfabric; the frame is the same.)
+//! Where both processes have libfabric, requests and replies take that way instead (`fabric/`, with the feature
+//! of this name); the link stays as the control connection.
 //!
 //! A frame is a fixed header, a head and a bulk (see [`wire`](crate::wire)), described byte by byte
 //! in docs/protocol.md. The server greets first, then both sides send as they like; replies come in
@@ -9,6 +10,9 @@
 //! somebody has said that it shall not.
 
 mod client;
+#[cfg(feature = "fabric")]
+pub mod fabric;
+mod faster;
 mod frame;
 mod guard;
 mod server;
@@ -17,6 +21,7 @@ pub mod tls;
 
 pub use client::connect;
 pub(crate) use client::{Watch, dial, talk};
-pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Greeting, Header, Hello};
+pub(crate) use faster::Faster;
+pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Grant, Greeting, Header, Hello, Offer};
 pub use guard::{Guard, Refusal, Security};
 pub use server::{Me, serve, serve_processes};

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{AbortHandle, Abortable, Either, select};
 
+use super::faster::Serving;
 use super::frame::{Frame, Frames, Greeting, Header, Hello, kind, pack};
 use super::guard::{Guard, Refusal};
 use crate::context::Context;
@@ -47,7 +48,7 @@ pub async fn serve(context: Context, mut listener: Box<dyn Listener>) -> io::Res
         let served = context.clone();
         context.task(async move {
             let frames = Frames::new(stream.reader);
-            if let Err(error) = connection(served, frames, stream.writer, false).await {
+            if let Err(error) = connection(served, frames, stream.writer, None).await {
                 tracing::debug!(%error, "a connection ended with an error");
             }
         });
@@ -109,7 +110,7 @@ impl Gate {
             let coming = Abortable::new(introduce(&served, stream, &me), aborted).await;
             gate.strangers.borrow_mut().retain(|(other, _)| *other != number);
             let crowded = (Refusal::Crowded, io::ErrorKind::QuotaExceeded.into());
-            let (frames, writer) = match coming.unwrap_or(Err(crowded)) {
+            let (frames, writer, hello) = match coming.unwrap_or(Err(crowded)) {
                 Ok(_) if gate.links.get() >= LINKS_MAX => {
                     let error = io::ErrorKind::QuotaExceeded.into();
                     return me.guard.refuse(&peer, Refusal::Crowded, &error);
@@ -119,7 +120,8 @@ impl Gate {
             };
             me.guard.note_let_in();
             gate.links.set(gate.links.get() + 1);
-            let ended = connection(served, frames, writer, true).await;
+            let faster = Serving::new(me.guard.clone(), hello);
+            let ended = connection(served, frames, writer, Some(faster)).await;
             gate.links.set(gate.links.get() - 1);
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
@@ -131,7 +133,7 @@ impl Gate {
     }
 }
 
-type Introduced = (Frames, Box<dyn Writer>);
+type Introduced = (Frames, Box<dyn Writer>, Hello);
 
 /// Gives a process so much time to prove who it is and to say whom it wants.
 async fn introduce(
@@ -160,7 +162,7 @@ async fn hello(stream: Stream, me: &Me) -> Result<Introduced, (Refusal, io::Erro
         && hello.wanted == me.number
         && hello.wanted_incarnation != 0
         && hello.wanted_incarnation == me.incarnation.load(Relaxed);
-    if is_for_me { Ok((frames, stream.writer)) } else { Err(refused(Refusal::Life)) }
+    if is_for_me { Ok((frames, stream.writer, hello)) } else { Err(refused(Refusal::Life)) }
 }
 
 async fn within<T>(
@@ -178,8 +180,9 @@ async fn connection(
     context: Context,
     mut frames: Frames,
     writer: Box<dyn Writer>,
-    is_process: bool,
+    mut process: Option<Serving>,
 ) -> io::Result<()> {
+    let is_process = process.is_some();
     let replies = Rc::new(Replies::default());
     let mut greeting = Encoder::new();
     Greeting {
@@ -205,6 +208,19 @@ async fn connection(
         };
         if frame.header.kind == kind::PING {
             replies.push(pack(Header { kind: kind::PONG, ..Header::default() }, Encoder::new()));
+            continue;
+        }
+        if frame.header.kind == kind::OFFER
+            && let Some(faster) = &mut process
+        {
+            let replies = replies.clone();
+            faster.take_offer(&context, &frame, move |grant| {
+                let mut head = Encoder::new();
+                grant.put(&mut head);
+                let header =
+                    Header { kind: kind::GRANT, call_id: kind::NO_CALL, ..Header::default() };
+                replies.push(pack(header, head));
+            });
             continue;
         }
         if running.acquire().await.map(std::mem::forget).is_none() {

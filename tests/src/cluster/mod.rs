@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use client::blocking::Volume;
 
 use self::hosts::{Host, Hosts};
+use crate::http::get;
 use crate::site::Site;
 
 pub mod hosts;
@@ -59,11 +60,14 @@ pub struct Shape {
     pub gateways: usize,
     /// Each process, etcd and the clients have hosts of their own, if this user may make them.
     pub on_hosts: bool,
+    /// Providers of libfabric over which links go.
+    pub fabric: &'static [&'static str],
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { members: 3, nodes: 12, without_disks: None, gateways: 0, on_hosts: false }
+        let (without_disks, gateways, on_hosts, fabric) = (None, 0, false, &[][..]);
+        Self { members: 3, nodes: 12, without_disks, gateways, on_hosts, fabric }
     }
 }
 
@@ -73,6 +77,8 @@ struct Member {
     address: SocketAddr,
     nfs: Option<SocketAddr>,
     process: Option<Child>,
+    /// What it has said last when it was ready.
+    ready: String,
     /// It does not reach etcd, or did not when it was started.
     misses_etcd: bool,
     /// It ended by itself, and was not started again yet.
@@ -130,7 +136,8 @@ impl Cluster {
             };
             let nfs = (at < shape.gateways).then(|| address(ports[1], NFS_PORT));
             let address = address(ports[0], PORT);
-            Member { address, nfs, process: None, misses_etcd: false, ended: None }
+            let (process, ready) = (None, String::new());
+            Member { address, nfs, process, ready, misses_etcd: false, ended: None }
         });
         let members = members.collect();
         let mut cluster = Self { site, etcd, members, starts: 0, hosts };
@@ -155,8 +162,9 @@ impl Cluster {
     fn machine_file(&self, shape: Shape, etcd: &str) -> String {
         let mut file = format!(
             "[coordination]\netcd = [\"{etcd}\"]\nprefix = \"mdfs/test/\"\n\
+             [links]\nfabric = {:?}\n\
              [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n",
-            shape.nodes
+            shape.fabric, shape.nodes
         );
         for (number, member) in (1..).zip(&self.members) {
             let (address, has_disks) = (member.address, shape.without_disks != Some(number));
@@ -239,6 +247,10 @@ impl Cluster {
         if let Some(nfs) = &nfs {
             arguments.extend(["--nfs", nfs, "--exports", "exports.toml"]);
         }
+        // A host of its own has no loopback.
+        if self.hosts.is_none() {
+            arguments.extend(["--metrics", "127.0.0.1:0"]);
+        }
         let mut command = self.site.command_at(self.host_of(number), &arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         command.env("MDFS_LOG", "info");
@@ -253,6 +265,21 @@ impl Cluster {
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("ready"), "process {number}: '{line}', {}", self.logs());
+        self.members[number - 1].ready = line;
+    }
+
+    /// What a process counts, as Prometheus reads it.
+    pub fn counts(&self, number: usize) -> String {
+        let line = &self.members[number - 1].ready;
+        let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
+        get(address.expect("it has said where").0, "/metrics").1
+    }
+
+    /// The sum of all lines of a count that begin so.
+    pub fn count(&self, number: usize, begins: &str) -> u64 {
+        let counts = self.counts(number);
+        let lines = counts.lines().filter(|line| line.starts_with(begins));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
     fn id(&self, number: usize) -> String {

@@ -30,8 +30,34 @@ fn without_disks(number: usize) -> Shape {
 
 #[test]
 fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
+    serve_and_have_it_again(&[], false);
+}
+
+#[test]
+fn they_do_so_over_libfabric_and_one_is_killed_and_comes_back() {
+    serve_and_have_it_again(&["tcp;ofi_rxm"], true);
+}
+
+/// Nobody is killed: whoever writes to a process that is killed may wait for ever within libfabric 1.17.
+#[test]
+fn they_do_so_over_shared_memory() {
+    serve_and_have_it_again(&["shm"], false);
+}
+
+/// Each of two processes has moved so many bytes over libfabric, and nothing was refused.
+fn goes_over_libfabric(cluster: &Cluster, bytes: u64) {
+    for member in cluster.numbers() {
+        let moved = cluster.count(member, "mdfs_fabric_bytes_total");
+        let told = || cluster.counts(member) + &cluster.logs();
+        assert!(moved > bytes, "process {member} has moved {moved} bytes: {}", told());
+        assert_eq!(cluster.count(member, "mdfs_fabric_refused_total"), 0, "{}", told());
+    }
+}
+
+fn serve_and_have_it_again(fabric: &'static [&'static str], kills: bool) {
     with_seed(|rng| {
-        let mut cluster = Cluster::started(Shape::default());
+        let shape = Shape { fabric, ..Shape::default() };
+        let mut cluster = Cluster::started(shape);
         let mut writers: Vec<Writer> =
             (0..WRITERS).map(|number| Writer::new(number, rng.bits())).collect();
         for (member, writer) in cluster.numbers().cycle().zip(&mut writers) {
@@ -39,6 +65,9 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
             for _ in 0..8 {
                 writer.write(&volume).expect("nothing fails");
             }
+        }
+        if !fabric.is_empty() {
+            goes_over_libfabric(&cluster, 1 << 20);
         }
         for member in cluster.numbers() {
             for writer in &writers {
@@ -54,7 +83,26 @@ fn three_processes_serve_one_volume_and_have_it_again_after_a_stop() {
         let numbers: Vec<u64> = numbers.map(|number| number.as_u64().unwrap()).collect();
         assert_eq!(numbers, (0..12).collect::<Vec<u64>>(), "each node has one process: {status}");
         for row in status["processes"].as_array().unwrap() {
-            assert_eq!(row["links"], "tls", "{status}");
+            let links = [&["tls"], fabric].concat().join("+");
+            assert_eq!(row["links"], links, "{status}");
+        }
+        if kills {
+            cluster.kill(2);
+            cluster.start_member(2);
+            cluster.wait_until_ready(2);
+            let back = rounds::wait_until_back(&mut cluster, "/probe", None);
+            eprintln!("back after {back:?}");
+            for writer in &mut writers {
+                let volume = cluster.open(1).unwrap();
+                writer.write(&volume).expect("nothing fails any more");
+                writer.check(&cluster, 3, BACK_WITHIN);
+            }
+            let links = "mdfs_fabric_links{process=\"2\"";
+            let begin = Instant::now();
+            while cluster.count(1, links) == 0 {
+                assert!(begin.elapsed() < BACK_WITHIN, "{}", cluster.counts(1));
+                thread::sleep(Duration::from_millis(50));
+            }
         }
 
         cluster.stop();

@@ -89,7 +89,7 @@ fn cut(cluster: &mut Cluster, cut: Cut, pause: Duration) {
 
 /// Waits until a file can be written by way of each process but `away`, and each gateway answers. Whoever has
 /// ended is started again meanwhile.
-fn wait_until_back(cluster: &mut Cluster, probe: &str, away: Option<usize>) -> Duration {
+pub(super) fn wait_until_back(cluster: &mut Cluster, probe: &str, away: Option<usize>) -> Duration {
     let begin = Instant::now();
     let ways = Ways::into(cluster);
     let over = AtomicBool::new(false);

@@ -6,7 +6,7 @@ use super::tree::{File, Tree, code_of, has_word};
 
 /// A crate by its folder, and the ones of ours that it may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("runtime", &[]),
+    ("runtime", &["fabric"]),
     ("runtime/fabric", &[]),
     ("layers/blockio", &["runtime"]),
     ("layers/cache", &["runtime", "blockio"]),

@@ -1,10 +1,12 @@
 //! The machine file.
 
+use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 
 use fileio::stack::cluster::{ClusterShape, Engine};
 use runtime::coordination::Tls;
 use runtime::membership::{Founder, ProcessId};
+use runtime::remote::fabric::{FabricOptions, Provider};
 use serde::Deserialize;
 
 use super::keys::KeyFolder;
@@ -27,6 +29,11 @@ prefix = "mdfs/scratch/"
 # How the processes know each other: `mdfs cluster init` makes the keys.
 [security]
 keys = "keys"       # a folder, on each host; beside this file unless it begins with /
+
+# A faster way than TCP between processes that both have libfabric: uncomment it. The first provider that both
+# have is taken; of "shm" they must be on one host.
+# [links]
+# fabric = ["shm", "verbs;ofi_rxm", "tcp;ofi_rxm"]
 
 # What the volume is like, for good. Sizes as in 64KiB or 4GiB.
 [volume]
@@ -61,6 +68,8 @@ pub(super) struct MachineFile {
     coordination: CoordinationTable,
     #[serde(default)]
     security: SecurityTable,
+    #[serde(default)]
+    links: LinksTable,
     pub(super) volume: VolumeTable,
     #[serde(rename = "process")]
     pub(super) processes: Vec<ProcessTable>,
@@ -83,6 +92,13 @@ struct CoordinationTable {
 #[serde(deny_unknown_fields)]
 struct SecurityTable {
     keys: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinksTable {
+    #[serde(default)]
+    fabric: Vec<String>,
 }
 
 impl Default for SecurityTable {
@@ -174,6 +190,29 @@ impl MachineFile {
         KeyFolder(self.folder.join(&self.security.keys))
     }
 
+    /// How process `number` reaches others by libfabric; `None` if nobody has asked for it.
+    pub(super) fn fabric(&self, number: u32) -> Result<Option<FabricOptions>, Failure> {
+        if self.links.fabric.is_empty() {
+            return Ok(None);
+        }
+        let provider = |name: &String| {
+            Provider::of_name(name).ok_or_else(|| {
+                Failure::Wrong(format!(
+                    "[links] names the provider \"{name}\" of libfabric, which is none of {}; \
+                     correct the machine file",
+                    Provider::ALL.map(Provider::name).join(", ")
+                ))
+            })
+        };
+        let process = self.process(number)?;
+        let source = process.address.to_socket_addrs().ok().and_then(|mut found| found.next());
+        Ok(Some(FabricOptions {
+            providers: self.links.fabric.iter().map(provider).collect::<Result<_, _>>()?,
+            source: source.map(|source| source.ip()),
+            costs: Some(process.directory.clone()),
+        }))
+    }
+
     /// The numbers of all processes.
     pub(super) fn numbers(&self) -> Vec<u32> {
         self.processes.iter().map(|process| process.number).collect()
@@ -222,7 +261,19 @@ mod tests {
         assert_eq!((shape.fs_nodes, shape.stripe_size, shape.disk_bytes), (64, 64 << 10, 4 << 30));
         assert_eq!(file.process(1).unwrap().cache, Some(Size(512 << 20)));
         assert_eq!(file.keys().0, Path::new("keys"));
+        assert!(file.fabric(1).unwrap().is_none(), "nobody has asked for it");
         assert!(file.process(4).unwrap_err().to_string().contains("no process 4"));
+    }
+
+    #[test]
+    fn who_asks_for_libfabric_gets_it_in_the_order_of_the_file() {
+        let asked = EXAMPLE.replace("# [links]", "[links]").replace("# fabric", "fabric");
+        let options = MachineFile::parse(&asked).unwrap().fabric(2).unwrap().unwrap();
+        assert_eq!(options.providers, [Provider::Shm, Provider::Verbs, Provider::Tcp]);
+        assert_eq!(options.source.unwrap().to_string(), "127.0.0.1");
+        let odd = asked.replace("shm", "carrier-pigeon");
+        let told = MachineFile::parse(&odd).unwrap().fabric(1).unwrap_err().to_string();
+        assert!(told.contains("carrier-pigeon") && told.contains("tcp;ofi_rxm"), "{told}");
     }
 
     #[test]

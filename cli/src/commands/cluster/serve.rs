@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fileio::stack::RunOptions;
 use fileio::stack::cluster::{Ended, Member, MemberOptions};
+use runtime::remote::fabric::Fabrics;
 use runtime::remote::{Guard, Security};
 
 use super::file::MachineFile;
@@ -58,7 +59,13 @@ impl Serve {
         if let Some(cache) = process.cache {
             run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
         }
-        let guard = Arc::new(Guard::new(self.security(&file)?));
+        // Before libfabric is loaded, which takes signals where it finds none taken.
+        let signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
+        let mut guard = Guard::new(self.security(&file)?);
+        if let Some(options) = file.fabric(self.number)? {
+            guard = guard.with_fabrics(Fabrics::new(options));
+        }
+        let guard = Arc::new(guard);
         let options = MemberOptions {
             number: self.number,
             address: process.address.clone(),
@@ -67,7 +74,6 @@ impl Serve {
             disk_bytes: file.volume.disk_size.0,
             run,
         };
-        let signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
         let mut member =
             Member::start(&process.directory, &options).map_err(|error| failed(error.into()))?;
         end_with(signals, &member);

@@ -81,6 +81,12 @@ impl std::fmt::Debug for Fabric {
 impl Fabric {
     /// Opens an endpoint.
     pub fn open(options: &Options) -> Result<Self, FabricError> {
+        // Loaded on its own: its guard of signals is the same.
+        sys::Library::get()?;
+        sys::signals::kept(|| Self::open_unkept(options))
+    }
+
+    fn open_unkept(options: &Options) -> Result<Self, FabricError> {
         let name = crate::shared_names::new_name();
         if options.provider == Provider::Shm {
             crate::shared_names::sweep();
@@ -418,6 +424,14 @@ impl Fabric {
     /// [`Fabric::may_sleep`] before.
     pub fn wait_fd(&self) -> Option<c_int> {
         self.objects.wait_fd
+    }
+
+    /// A descriptor of its own of what [`Fabric::wait_fd`] names, to sleep on beside others.
+    pub fn waitable(&self) -> Option<std::os::fd::OwnedFd> {
+        let fd = self.objects.wait_fd?;
+        // SAFETY: libfabric keeps it open as long as the queue, which outlives this call.
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+        borrowed.try_clone_to_owned().ok()
     }
 
     /// Whether nothing has completed already, so that one may sleep on [`Fabric::wait_fd`].

@@ -19,6 +19,8 @@ pub enum Provider {
 }
 
 impl Provider {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Tcp, Self::Net, Self::Shm, Self::Verbs, Self::Cxi, Self::Efa];
     /// Those that this machine's tests run.
     pub const TESTED: [Self; 3] = [Self::Tcp, Self::Net, Self::Shm];
 
@@ -36,9 +38,7 @@ impl Provider {
 
     /// The provider of that name in libfabric.
     pub fn of_name(name: &str) -> Option<Self> {
-        [Self::Tcp, Self::Net, Self::Shm, Self::Verbs, Self::Cxi, Self::Efa]
-            .into_iter()
-            .find(|provider| provider.name() == name)
+        Self::ALL.into_iter().find(|provider| provider.name() == name)
     }
 }
 

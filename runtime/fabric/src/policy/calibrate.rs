@@ -272,7 +272,7 @@ pub fn calibrate_alone(
     let theirs = setup.clone();
     let other = spawn(move || {
         let mut transport = Transport::open(theirs)?;
-        transport.admit(ticket)?;
+        transport.admit(ticket, None)?;
         let _ = tell.send(transport.address().to_vec());
         answer(&mut transport)
     })?;
@@ -310,7 +310,7 @@ fn measure(
 ) -> Result<Costs, FabricError> {
     let address = address.recv_timeout(TIME_MAX).map_err(|_| lost(&Loss::Silent))?;
     let mut transport = Transport::open(setup)?;
-    let connection = transport.connect(&address, ticket)?;
+    let connection = transport.connect(&address, ticket, None)?;
     let start = now();
     loop {
         transport.poll()?;

@@ -15,6 +15,7 @@
 )]
 #[rustfmt::skip]
 mod bindings;
+pub(crate) mod signals;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -51,7 +52,7 @@ impl Library {
     /// The library of this machine: loaded once, never unloaded, since its providers keep threads.
     pub(crate) fn get() -> Result<&'static Self, FabricError> {
         static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
-        let loaded = LOADED.get_or_init(Self::load);
+        let loaded = LOADED.get_or_init(|| signals::kept(Self::load));
         loaded.as_ref().map_err(|cause| FabricError::NoLibrary { cause: cause.clone() })
     }
 

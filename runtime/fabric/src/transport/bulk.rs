@@ -11,6 +11,7 @@ use super::frame::{
     HEAD_IN_BULK, HEAVY_SERVER, Header, Kind, SHALL_READ, SHALL_WRITE, SUM_IS_HERE, UNCHECKED,
     encode_segments,
 };
+use super::seal::{TAG_SIZE, Use};
 use super::sending::{Control, Waiting};
 use super::{ConnectionId, Event, MESSAGE_MAX, Part, Pending, Transport};
 use crate::FabricError;
@@ -60,6 +61,15 @@ pub(super) struct Outgoing {
     written: usize,
 }
 
+/// A bulk as it lies while it moves.
+struct Laid {
+    parts: Vec<Buffer>,
+    /// What `parts` were made of, if they are sealed.
+    plain: Vec<Part>,
+    /// The number of a sealed one.
+    count: Option<u32>,
+}
+
 /// Cuts `length` bytes from `at` on out of parts of the given lengths: index, start and length of
 /// each piece.
 fn cut(
@@ -96,20 +106,20 @@ impl Transport {
             bulk.insert(0, Part::Bytes(head.clone()));
         }
         bulk.retain(|part| !part.bytes().is_empty());
-        let total = length + if head_in_bulk { head_length } else { 0 };
-        if bulk.len() > 1 && (layout == Layout::Pack || head_in_bulk) {
-            match self.pack(&bulk, total) {
-                Ok(packed) => bulk = vec![Part::Buffer(packed)],
-                Err(_) => return Ok(Some(unpacked(head, bulk, head_in_bulk))),
-            }
-        }
-        let parts: Vec<Buffer> = bulk.into_iter().map(Part::into_buffer).collect();
+        let packs = bulk.len() > 1 && (layout == Layout::Pack || head_in_bulk);
+        let laid = match self.lay_out(number, bulk, packs) {
+            Ok(laid) => laid,
+            Err(bulk) => return Ok(Some(unpacked(head, bulk, head_in_bulk))),
+        };
+        let Laid { parts, plain, count } = laid;
+        let total = parts.iter().map(Buffer::len).sum();
+        let give_back = |parts: Vec<Buffer>, plain: Vec<Part>| {
+            let lying = parts.into_iter().map(Part::Buffer).collect();
+            unpacked(head.clone(), if count.is_some() { plain } else { lying }, head_in_bulk)
+        };
         let exposed: Result<Vec<_>, _> =
             parts.iter().map(|part| self.link.expose_to_read(owner, part)).collect();
-        let Ok(exposures) = exposed else {
-            let parts = parts.into_iter().map(Part::Buffer).collect();
-            return Ok(Some(unpacked(head, parts, head_in_bulk)));
-        };
+        let Ok(exposures) = exposed else { return Ok(Some(give_back(parts, plain))) };
         let segments: Vec<RemotePiece> = exposures.iter().map(|one| one.remote).collect();
         let granted = None;
         let transfer =
@@ -118,8 +128,7 @@ impl Transport {
             Ok(transfer) => transfer,
             Err(full) => {
                 full.exposures.into_iter().for_each(|one| self.link.conceal(one));
-                let parts = full.parts.into_iter().map(Part::Buffer).collect();
-                return Ok(Some(unpacked(head, parts, head_in_bulk)));
+                return Ok(Some(give_back(full.parts, plain)));
             }
         };
         let mut header = Header {
@@ -137,17 +146,21 @@ impl Transport {
             Some(Mechanism::Write) => SHALL_WRITE,
             _ => 0,
         };
-        let sums_now = self.setup.check_bulk && total <= SUM_AT_ONCE;
-        if sums_now {
+        // What is sealed brings its own proof.
+        let sums = self.setup.check_bulk && count.is_none();
+        let sums_now = sums && total <= SUM_AT_ONCE;
+        if let Some(count) = count {
+            header.bulk_checksum = count;
+        } else if sums_now {
             header.bulk_checksum = self.sum_of(transfer);
             header.flags |= SUM_IS_HERE;
-        } else if !self.setup.check_bulk {
+        } else if !sums {
             header.flags |= UNCHECKED;
         }
         let body = encode_segments(segments.into_iter());
         let head: &[u8] = if head_in_bulk { &[] } else { &head };
         self.send_ask(number, header, &[head, &body])?;
-        if self.setup.check_bulk && !sums_now && self.outgoing.get(transfer).is_some() {
+        if sums && !sums_now && self.outgoing.get(transfer).is_some() {
             // The receiver may already be reading while this is computed.
             let mut told = Control::new(Kind::Sum, transfer);
             told.header.bulk_checksum = self.sum_of(transfer);
@@ -156,8 +169,29 @@ impl Transport {
         Ok(None)
     }
 
-    fn pack(&mut self, bulk: &[Part], total: usize) -> Result<Buffer, FabricError> {
-        let mut packed = self.arena.take(total)?;
+    /// Brings a bulk into the form in which it lies while it moves: sealed, if the connection is. Gives it back
+    /// if there is no room.
+    fn lay_out(&mut self, number: u64, bulk: Vec<Part>, packs: bool) -> Result<Laid, Vec<Part>> {
+        let is_sealed = self.connections.get(number).is_some_and(|open| open.seal.is_some());
+        if !packs && !is_sealed {
+            let parts = bulk.into_iter().map(Part::into_buffer).collect();
+            return Ok(Laid { parts, plain: Vec::new(), count: None });
+        }
+        let room = if is_sealed { TAG_SIZE } else { 0 };
+        let Ok(mut packed) = self.pack(&bulk, room) else { return Err(bulk) };
+        let seal = self.connections.get_mut(number).and_then(|open| open.seal.as_mut());
+        let Some(seal) = seal else {
+            return Ok(Laid { parts: vec![packed], plain: Vec::new(), count: None });
+        };
+        let count = seal.next_bulk();
+        seal.seal(Use::Bulk, count, &[], packed.bytes_mut());
+        Ok(Laid { parts: vec![packed], plain: bulk, count: Some(count) })
+    }
+
+    /// A copy of the whole bulk, with `room` behind it.
+    fn pack(&mut self, bulk: &[Part], room: usize) -> Result<Buffer, FabricError> {
+        let total: usize = bulk.iter().map(|part| part.bytes().len()).sum();
+        let mut packed = self.arena.take(total + room)?;
         let mut at = 0;
         for part in bulk.iter().map(Part::bytes) {
             packed.bytes_mut()[at..at + part.len()].copy_from_slice(part);
@@ -179,7 +213,8 @@ impl Transport {
     pub(super) fn take_ask(&mut self, number: u64, ask: Ask) -> Result<(), FabricError> {
         let promised: Option<u64> =
             ask.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.length));
-        if promised != Some(ask.total() as u64) || ask.total() > MESSAGE_MAX || ask.total() == 0 {
+        let most = MESSAGE_MAX + TAG_SIZE;
+        if promised != Some(ask.total() as u64) || ask.total() > most || ask.total() == 0 {
             self.counters.violations += 1;
             return self.lose(number, Loss::Violation("segments that do not fit their message"));
         }
@@ -466,26 +501,42 @@ impl Transport {
     /// Hands out a bulk that has come as a whole and whose checksum is known.
     fn finish_in(&mut self, transfer: u64) -> Result<(), FabricError> {
         let is_whole = self.incoming.get(transfer).is_some_and(|incoming| {
-            let unchecked = incoming.ask.header.flags & UNCHECKED != 0;
+            let header = &incoming.ask.header;
+            let unchecked = header.flags & UNCHECKED != 0 || header.is_sealed();
             incoming.arrived == incoming.ask.total() && (unchecked || incoming.sum.is_some())
         });
         if !is_whole {
             return Ok(());
         }
         let Some(incoming) = self.incoming.remove(transfer) else { return Ok(()) };
-        let Incoming { connection, ask, buffer, sum, .. } = incoming;
+        let Incoming { connection, ask, mut buffer, sum, .. } = incoming;
         self.asked.remove(&(connection, ask.header.transfer));
+        let Some(open) = self.connections.get(connection) else { return Ok(()) };
+        if let Some(seal) = &open.seal {
+            if !seal.open(Use::Bulk, ask.header.bulk_checksum, &[], buffer.bytes_mut()) {
+                self.counters.corrupt += 1;
+                return self.lose(connection, Loss::Corrupt);
+            }
+            buffer.set_len(buffer.len() - TAG_SIZE);
+        }
         if sum.is_some_and(|sum| sum != crc_fast::checksum(Crc32Iscsi, buffer.bytes()) as u32) {
             self.counters.corrupt += 1;
             return self.lose(connection, Loss::Corrupt);
         }
-        let mut bulk = buffer.into_bytes();
+        let crowds = open.arena.used() > self.setup.inbound / 2;
+        let mut bulk = if crowds {
+            self.counters.count_copy(buffer.len());
+            Bytes::copy_from_slice(buffer.bytes())
+        } else {
+            buffer.into_bytes()
+        };
         let head = if ask.header.flags & HEAD_IN_BULK != 0 {
             bulk.split_to(ask.header.head_length as usize)
         } else {
             ask.head
         };
         let connection_id = ConnectionId(connection);
+        self.counters.bytes_in += (head.len() + bulk.len()) as u64;
         self.events.push_back(Event::Received { connection: connection_id, head, bulk });
         self.pump(connection)?;
         self.begin_asks(connection)
@@ -511,7 +562,8 @@ impl Ask {
     /// Bytes that move.
     pub(super) fn total(&self) -> usize {
         let head = if self.header.flags & HEAD_IN_BULK != 0 { self.header.head_length } else { 0 };
-        self.header.bulk_length as usize + head as usize
+        let tag = if self.header.is_sealed() { TAG_SIZE } else { 0 };
+        self.header.bulk_length as usize + head as usize + tag
     }
 }
 

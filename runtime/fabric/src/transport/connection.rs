@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::bulk::Ask;
-use super::frame::{Greeting, Kind, TICKET_SIZE};
+use super::frame::{Greeting, HEADER_SIZE, Header, Key, Kind, TICKET_SIZE};
+use super::seal::{Seal, Use};
 use super::sending::{Control, Waiting};
 use super::{
     CONNECTIONS_MAX, ConnectionId, Event, POLLS_PER_LOOK, RECEIVES_BASE, TICKETS_MAX, Transport,
@@ -24,12 +25,16 @@ pub enum Loss {
     Failed(FabricError),
     /// Frames were lost on the way.
     Gap,
-    /// A bulk arrived with a wrong checksum.
+    /// A bulk arrived with a wrong checksum, or was not sealed by the peer.
     Corrupt,
+    /// Its key has sealed as much as it should.
+    Worn,
     /// The peer breaks the rules.
     Violation(&'static str),
     /// The epoch it belonged to is over.
     Epoch,
+    /// Whoever used it knows that it is over.
+    Forsaken,
 }
 
 /// A peer, and all that belongs to it.
@@ -39,6 +44,8 @@ pub(super) struct Connection {
     /// Where its bulk arrives: nothing else lies there.
     pub(super) arena: Arena,
     pub(super) ticket: [u8; TICKET_SIZE],
+    /// Seals all of it, if it is sealed.
+    pub(super) seal: Option<Seal>,
     pub(super) is_open: bool,
     pub(super) is_busy: bool,
     epoch: u64,
@@ -81,12 +88,12 @@ impl Connection {
 }
 
 impl Transport {
-    /// Lets a peer in that shows `ticket`, once.
-    pub fn admit(&mut self, ticket: [u8; TICKET_SIZE]) -> Result<(), FabricError> {
+    /// Lets a peer in that shows `ticket`, once. With a `key` all of its connection is sealed.
+    pub fn admit(&mut self, ticket: [u8; TICKET_SIZE], key: Key) -> Result<(), FabricError> {
         if self.tickets.len() >= TICKETS_MAX {
             return Err(FabricError::Busy { what: "the table of tickets" });
         }
-        self.tickets.insert(ticket);
+        self.tickets.insert(ticket, key);
         Ok(())
     }
 
@@ -95,14 +102,16 @@ impl Transport {
         self.tickets.remove(ticket);
     }
 
-    /// Begins a connection to the endpoint at `address`, which has admitted `ticket`. It is open
-    /// with [`Event::Opened`].
+    /// Begins a connection to the endpoint at `address`, which has admitted `ticket` with the same `key`. It is
+    /// open with [`Event::Opened`].
     pub fn connect(
         &mut self,
         address: &[u8],
         ticket: [u8; TICKET_SIZE],
+        key: Key,
     ) -> Result<ConnectionId, FabricError> {
-        let number = self.add_connection(address, ticket)?;
+        let seal = key.map(|key| Seal::new(&key, true));
+        let number = self.add_connection(address, ticket, seal)?;
         let greeting = self.greeting(number);
         self.control(number, Control::greeting(Kind::Hello, greeting));
         self.pump(number)?;
@@ -114,6 +123,11 @@ impl Transport {
         self.control(connection.0, Control::new(Kind::Leave, 0));
         self.pump(connection.0)?;
         self.lose(connection.0, Loss::Left)
+    }
+
+    /// Ends a connection whose peer hears of it by other ways, or is dead: nothing is sent to it any more.
+    pub fn forsake(&mut self, connection: ConnectionId) -> Result<(), FabricError> {
+        self.lose(connection.0, Loss::Forsaken)
     }
 
     /// Begins a new epoch: connections of earlier ones are over, and all their regions closed, when
@@ -134,6 +148,7 @@ impl Transport {
         &mut self,
         address: &[u8],
         ticket: [u8; TICKET_SIZE],
+        seal: Option<Seal>,
     ) -> Result<u64, FabricError> {
         if self.connections.len() >= CONNECTIONS_MAX {
             return Err(FabricError::Busy { what: "the table of connections" });
@@ -149,6 +164,7 @@ impl Transport {
             owner,
             arena,
             ticket,
+            seal,
             is_open: false,
             is_busy: false,
             epoch: self.setup.epoch,
@@ -213,8 +229,33 @@ impl Transport {
     }
 
     /// A peer asks to be let in.
-    pub(super) fn take_hello(&mut self, body: &[u8]) -> Result<(), FabricError> {
-        let Some(greeting) = Greeting::decode(body) else {
+    pub(super) fn take_hello(
+        &mut self,
+        header: &Header,
+        frame: &mut [u8],
+        body: usize,
+    ) -> Result<(), FabricError> {
+        let shown =
+            frame[HEADER_SIZE..].first_chunk::<TICKET_SIZE>().filter(|_| body > TICKET_SIZE);
+        let Some(ticket) = shown.copied() else {
+            self.counters.garbage += 1;
+            return Ok(());
+        };
+        let Some(key) = self.tickets.get(&ticket).copied() else {
+            self.counters.strangers += 1;
+            return Ok(());
+        };
+        let seal = key.map(|key| Seal::new(&key, false));
+        let is_its = match &seal {
+            Some(seal) => header.is_sealed() && Header::open(frame, body, seal, Use::Hello, 0),
+            None => !header.is_sealed(),
+        };
+        if !is_its {
+            // A ticket is no secret on its way: who shows it without the key does not use it up.
+            self.counters.wrong_seals += 1;
+            return Ok(());
+        }
+        let Some(greeting) = Greeting::decode(&frame[HEADER_SIZE..HEADER_SIZE + body]) else {
             self.counters.garbage += 1;
             return Ok(());
         };
@@ -222,11 +263,8 @@ impl Transport {
             self.counters.stale += 1;
             return Ok(());
         }
-        if !self.tickets.remove(&greeting.ticket) {
-            self.counters.strangers += 1;
-            return Ok(());
-        }
-        let number = match self.add_connection(&greeting.address, greeting.ticket) {
+        self.tickets.remove(&ticket);
+        let number = match self.add_connection(&greeting.address, ticket, seal) {
             Ok(number) => number,
             Err(error) => {
                 tracing::warn!(%error, "a peer with a ticket could not be let in");

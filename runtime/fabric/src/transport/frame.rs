@@ -3,6 +3,7 @@
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
 
+use super::seal::{KEY_SIZE, Seal, TAG_SIZE, Use};
 use crate::link::RemotePiece;
 
 /// Bytes of a header.
@@ -71,6 +72,8 @@ pub(super) const SUM_IS_HERE: u8 = 8;
 pub(super) const SHALL_READ: u8 = 16;
 /// See [`SHALL_READ`].
 pub(super) const SHALL_WRITE: u8 = 32;
+/// What follows the header is sealed, a tag behind it; a bulk outside of the frame likewise.
+pub(super) const SEALED: u8 = 64;
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +98,7 @@ pub(super) struct Header {
     pub(super) bulk_length: u32,
     /// The transfer, by the number of whom the frame answers; of an `Ask`, the sender's.
     pub(super) transfer: u64,
-    /// The checksum of a bulk outside of the frame.
+    /// The checksum of a bulk outside of the frame; if that is sealed, its number.
     pub(super) bulk_checksum: u32,
     /// Segments in the frame.
     pub(super) segments: u16,
@@ -122,6 +125,16 @@ impl Header {
 
     /// The header's bytes, with the checksum over them and `body`.
     pub(super) fn encode<'a>(&self, body: impl Iterator<Item = &'a [u8]>) -> [u8; HEADER_SIZE] {
+        let mut bytes = self.encode_clear();
+        let mut digest = Digest::new(Crc32Iscsi);
+        digest.update(&bytes[..HEADER_SIZE - 4]);
+        body.for_each(|part| digest.update(part));
+        bytes[HEADER_SIZE - 4..].copy_from_slice(&(digest.finalize() as u32).to_le_bytes());
+        bytes
+    }
+
+    /// The header's bytes without a checksum.
+    fn encode_clear(&self) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
@@ -138,15 +151,57 @@ impl Header {
         bytes[40..48].copy_from_slice(&self.transfer.to_le_bytes());
         bytes[48..52].copy_from_slice(&self.bulk_checksum.to_le_bytes());
         bytes[52..54].copy_from_slice(&self.segments.to_le_bytes());
-        let mut digest = Digest::new(Crc32Iscsi);
-        digest.update(&bytes[..HEADER_SIZE - 4]);
-        body.for_each(|part| digest.update(part));
-        bytes[HEADER_SIZE - 4..].copy_from_slice(&(digest.finalize() as u32).to_le_bytes());
         bytes
     }
 
+    /// Bytes of a frame with a body of `body` bytes.
+    pub(super) fn frame_length(body: usize, seal: Option<&Seal>) -> usize {
+        HEADER_SIZE + body + if seal.is_some() { TAG_SIZE } else { 0 }
+    }
+
+    /// Writes the frame into `out`, which is as long as [`Header::frame_length`] says. With `seal` the body is
+    /// sealed as `what`, by `number`; the ticket of a greeting stays readable.
+    pub(super) fn write(
+        &self,
+        body: &[&[u8]],
+        seal: Option<(&mut Seal, Use, u32)>,
+        out: &mut [u8],
+    ) {
+        let (first, mut rest) = out.split_at_mut(HEADER_SIZE);
+        for part in body {
+            let (here, after) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = after;
+        }
+        let Some((seal, what, number)) = seal else {
+            first.copy_from_slice(&self.encode(body.iter().copied()));
+            return;
+        };
+        let header = Self { flags: self.flags | SEALED, ..*self };
+        first.copy_from_slice(&header.encode_clear());
+        let (clear, sealed) = out.split_at_mut(HEADER_SIZE + clear_length(what));
+        seal.seal(what, number, clear, sealed);
+    }
+
+    /// Opens the body of `frame`, which [`Header::decode`] has taken for a sealed one; false if its sender
+    /// does not have the key, or somebody has changed it.
+    pub(super) fn open(frame: &mut [u8], body: usize, seal: &Seal, what: Use, number: u32) -> bool {
+        let Some(frame) = frame.get_mut(..HEADER_SIZE + body + TAG_SIZE) else { return false };
+        let Some((clear, sealed)) = frame.split_at_mut_checked(HEADER_SIZE + clear_length(what))
+        else {
+            return false;
+        };
+        sealed.len() >= TAG_SIZE && seal.open(what, number, clear, sealed)
+    }
+
+    /// Whether its body is sealed.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.flags & SEALED != 0
+    }
+
     /// The header of `frame`, and how long its body is. `None` if it is no frame of this version,
-    /// is cut, or its checksum does not match.
+    /// is cut, or its checksum does not match. A sealed one has none: nothing of it may be believed before
+    /// [`Header::open`].
     pub(super) fn decode(frame: &[u8]) -> Option<(Self, usize)> {
         let bytes = frame.get(..HEADER_SIZE)?;
         if bytes[..4] != MAGIC || bytes[4] != VERSION || bytes[7] != 0 || bytes[54..60] != [0; 6] {
@@ -172,6 +227,10 @@ impl Header {
         };
         let body = header.body_length();
         let end = HEADER_SIZE.checked_add(body).filter(|end| *end <= frame.len())?;
+        if header.is_sealed() {
+            let is_whole = u32_at(HEADER_SIZE - 4)? == 0 && frame.len() >= end + TAG_SIZE;
+            return is_whole.then_some((header, body));
+        }
         let mut digest = Digest::new(Crc32Iscsi);
         digest.update(&bytes[..HEADER_SIZE - 4]);
         digest.update(&frame[HEADER_SIZE..end]);
@@ -184,6 +243,11 @@ impl Header {
         let bulk = if self.kind == Kind::Message { self.bulk_length as usize } else { 0 };
         head + bulk + usize::from(self.segments) * SEGMENT_SIZE
     }
+}
+
+/// Bytes after the header that are authenticated and not hidden.
+fn clear_length(what: Use) -> usize {
+    if what == Use::Hello { TICKET_SIZE } else { 0 }
 }
 
 /// Segments as they travel.
@@ -214,6 +278,9 @@ pub(super) fn decode_segments(bytes: &[u8]) -> Vec<RemotePiece> {
 
 /// Bytes of a ticket: who shows it was told so over the control connection.
 pub const TICKET_SIZE: usize = 16;
+/// What both sides got over the control connection, besides the ticket: the key that seals all, if it is
+/// to be sealed.
+pub type Key = Option<[u8; KEY_SIZE]>;
 /// Bytes of an endpoint's address, at most.
 const ADDRESS_MAX: usize = 256;
 
@@ -303,6 +370,24 @@ mod tests {
         assert_eq!(frame[16..24], [8, 7, 6, 5, 4, 3, 2, 1]);
         assert_eq!(frame[32..40], [4, 0, 0, 0, 7, 0, 0, 0]);
         assert_eq!(frame[60..64], 0x02cf_d38f_u32.to_le_bytes(), "{:x?}", &frame[60..64]);
+    }
+
+    #[test]
+    fn a_sealed_frame_has_the_agreed_bytes() {
+        let mut seal = Seal::new(&[1; KEY_SIZE], true);
+        let header = Header { sequence: 9, head_length: 4, ..Header::new(Kind::Message) };
+        let mut frame = vec![0; Header::frame_length(4, Some(&seal))];
+        header.write(&[b"head"], Some((&mut seal, Use::Frame, 9)), &mut frame);
+        assert_eq!(frame[..8], *b"MDFF\x01\x03\x40\x00");
+        assert_eq!(frame[60..64], [0; 4], "no checksum");
+        // AES-128-GCM: the cipher of `head`, then the tag over the header and it.
+        let sealed = 0xc71a_3075_f96f_893b_09e6_6803_6660_a1f7_u128.to_be_bytes();
+        assert_eq!(frame[64..80], sealed);
+        assert_eq!(frame[80..], 0xc3e6_19fc_u32.to_be_bytes());
+        let (decoded, body) = Header::decode(&frame).unwrap();
+        assert!(decoded.is_sealed());
+        assert!(Header::open(&mut frame, body, &Seal::new(&[1; KEY_SIZE], false), Use::Frame, 9));
+        assert_eq!(frame[64..68], *b"head");
     }
 
     #[test]

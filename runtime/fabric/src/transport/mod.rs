@@ -12,13 +12,14 @@ mod bulk;
 mod connection;
 mod frame;
 mod receiving;
+mod seal;
 mod sending;
 mod slots;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -31,7 +32,8 @@ use connection::Connection;
 pub use connection::Loss;
 use slots::Slots;
 
-pub use frame::{HEADER_SIZE, TICKET_SIZE, VERSION};
+pub use frame::{HEADER_SIZE, Key, TICKET_SIZE, VERSION};
+pub use seal::KEY_SIZE;
 
 /// Bytes of head and bulk of one message, at most: those of the plain transport.
 pub const MESSAGE_MAX: usize = (16 << 20) + (4 << 20);
@@ -65,7 +67,8 @@ pub struct Setup {
     pub slots: u16,
     /// See `slots`.
     pub slot: usize,
-    /// Bytes of bulk on their way in, per connection.
+    /// Bytes of bulk on their way in, per connection. What is handed out while half of them are in use is copied,
+    /// so that whoever keeps it keeps nobody waiting.
     pub inbound: usize,
     /// Whether bulk outside of frames has a checksum of its own.
     pub check_bulk: bool,
@@ -106,6 +109,10 @@ pub struct Counters {
     /// Messages by mechanism, in the order of [`Mechanism::ALL`](crate::policy::Mechanism::ALL):
     /// sent ones; a rendezvous counts where its data is moved.
     pub by_mechanism: [u64; 5],
+    /// Bytes of heads and bulks sent, and received.
+    pub bytes_out: u64,
+    /// See `bytes_out`.
+    pub bytes_in: u64,
     /// Copies of message bytes by us, and how many bytes.
     pub copies: u64,
     /// See `copies`.
@@ -120,8 +127,10 @@ pub struct Counters {
     pub duplicates: u64,
     /// Frames that came after others were lost: the connection is over.
     pub gaps: u64,
-    /// Bulks with a wrong checksum: the connection is over.
+    /// Bulks with a wrong checksum, or that were not sealed by the peer: the connection is over.
     pub corrupt: u64,
+    /// Frames that claim a connection, and were not sealed by its peer.
+    pub wrong_seals: u64,
     /// Frames that break the rules: the connection is over.
     pub violations: u64,
     /// Connections lost for whatever reason.
@@ -130,6 +139,31 @@ pub struct Counters {
     pub stale: u64,
     /// Times that a message had to wait for a credit.
     pub credit_waits: u64,
+}
+
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.frames_out += other.frames_out;
+        self.frames_in += other.frames_in;
+        for (own, its) in self.by_mechanism.iter_mut().zip(other.by_mechanism) {
+            *own += its;
+        }
+        self.bytes_out += other.bytes_out;
+        self.bytes_in += other.bytes_in;
+        self.copies += other.copies;
+        self.copied_bytes += other.copied_bytes;
+        self.moves += other.moves;
+        self.garbage += other.garbage;
+        self.strangers += other.strangers;
+        self.duplicates += other.duplicates;
+        self.gaps += other.gaps;
+        self.corrupt += other.corrupt;
+        self.wrong_seals += other.wrong_seals;
+        self.violations += other.violations;
+        self.lost += other.lost;
+        self.stale += other.stale;
+        self.credit_waits += other.credit_waits;
+    }
 }
 
 /// A connection, by a number that is never used again.
@@ -216,7 +250,7 @@ pub struct Transport {
     busy: VecDeque<u64>,
     /// Peers that were told of the end: forgotten a little later, so that they hear of it.
     leaving: VecDeque<(Instant, crate::link::PeerAddress)>,
-    tickets: BTreeSet<[u8; TICKET_SIZE]>,
+    tickets: BTreeMap<[u8; TICKET_SIZE], Key>,
     pending: Slots<Pending>,
     incoming: Slots<Incoming>,
     /// Those of `incoming` by connection and the sender's number.
@@ -271,7 +305,7 @@ impl Transport {
             connections: Slots::new(CONNECTIONS_MAX),
             busy: VecDeque::new(),
             leaving: VecDeque::new(),
-            tickets: BTreeSet::new(),
+            tickets: BTreeMap::new(),
             pending: Slots::new(setup.link.operations),
             incoming: Slots::new(TRANSFERS_MAX),
             asked: BTreeMap::new(),
@@ -339,6 +373,7 @@ impl Transport {
             return Err(FabricError::Busy { what: "the queue of a connection" });
         }
         open.waiting.push_back(sending::Waiting { head, bulk });
+        self.counters.bytes_out += length as u64;
         self.pump(connection.0)
     }
 
@@ -385,6 +420,20 @@ impl Transport {
             self.link.wait(idle, at_most.min(beat));
             self.polls = POLLS_PER_LOOK;
         }
+    }
+
+    /// Whether nothing is to be done now, so that one may sleep on [`Fabric::waitable`], at most for an eighth of
+    /// [`Setup::silence`]; if the provider has nothing to sleep on, one looks again by oneself.
+    pub fn may_rest(&mut self) -> bool {
+        let idle = self.events.is_empty()
+            && self.busy.is_empty()
+            && self.ready.is_empty()
+            && !self.starved
+            && (!self.link.limits().can_wait || self.link.may_sleep());
+        if idle {
+            self.polls = POLLS_PER_LOOK;
+        }
+        idle
     }
 
     fn complete(&mut self, completion: Completion) -> Result<(), FabricError> {

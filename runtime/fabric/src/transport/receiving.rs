@@ -6,10 +6,13 @@ use bytes::Bytes;
 use super::bulk::Ask;
 use super::connection::Loss;
 use super::frame::{HEAD_IN_BULK, HEADER_SIZE, Header, Kind, decode_segments};
+use super::seal::Use;
 use super::{ConnectionId, Event, Transport};
 use crate::FabricError;
 use crate::link::Buffer;
 
+/// Bytes of frames that were handed out in their own buffers, at most: what comes then is copied.
+const FRAMES_KEPT_MAX: usize = 256 << 20;
 /// Bodies from here on are handed out in the buffer that they came in; shorter ones are copied.
 const KEEP_FROM: usize = 2048;
 
@@ -35,11 +38,16 @@ impl Transport {
             return self.receive_again(buffer);
         };
         if header.kind == Kind::Hello {
-            self.take_hello(&buffer.bytes()[HEADER_SIZE..HEADER_SIZE + body])?;
+            self.take_hello(&header, buffer.bytes_mut(), body)?;
             return self.receive_again(buffer);
         }
-        let Some(number) = self.sequenced(&header)? else { return self.receive_again(buffer) };
-        let is_long = body >= KEEP_FROM && header.kind == Kind::Message;
+        let frame = buffer.bytes_mut();
+        let Some(number) = self.sequenced(&header, frame, body)? else {
+            return self.receive_again(buffer);
+        };
+        let is_long = body >= KEEP_FROM
+            && header.kind == Kind::Message
+            && self.arena.used() < FRAMES_KEPT_MAX;
         let body = if is_long {
             buffer.set_len(HEADER_SIZE + body);
             let frame = buffer.into_bytes();
@@ -69,8 +77,13 @@ impl Transport {
         }
     }
 
-    /// The connection that a frame belongs to, if it is the next one of it.
-    fn sequenced(&mut self, header: &Header) -> Result<Option<u64>, FabricError> {
+    /// The connection that a frame belongs to, if it is the next one of it, with its body opened.
+    fn sequenced(
+        &mut self,
+        header: &Header,
+        frame: &mut [u8],
+        body: usize,
+    ) -> Result<Option<u64>, FabricError> {
         let number = self.connections.at(header.connection);
         let known = number.and_then(|number| {
             let open = self.connections.get_mut(number)?;
@@ -80,6 +93,17 @@ impl Transport {
             self.counters.strangers += 1;
             return Ok(None);
         };
+        let is_theirs = match &open.seal {
+            Some(seal) => {
+                header.is_sealed() && Header::open(frame, body, seal, Use::Frame, header.sequence)
+            }
+            None => !header.is_sealed(),
+        };
+        if !is_theirs {
+            // If it was theirs once, and was changed, the next one comes ahead of its turn.
+            self.counters.wrong_seals += 1;
+            return Ok(None);
+        }
         open.hears(self.now);
         let ahead = header.sequence.wrapping_sub(open.sequence_in).cast_signed();
         if ahead < 0 {
@@ -173,6 +197,7 @@ impl Transport {
             open.owed += 1;
         }
         let connection = ConnectionId(number);
+        self.counters.bytes_in += (head.len() + bulk.len()) as u64;
         self.events.push_back(Event::Received { connection, head, bulk });
     }
 
@@ -196,9 +221,16 @@ impl Transport {
         let (buffer, exposure) = &mut open.our_slots[index];
         // For the moment in which it is read, the slot is nobody's but ours.
         exposure.take().into_iter().for_each(|exposure| self.link.conceal(exposure));
-        let content = Header::decode(buffer.bytes()).map(|(header, length)| {
+        let content = Header::decode(buffer.bytes()).and_then(|(header, length)| {
+            let is_theirs = match &open.seal {
+                Some(seal) => {
+                    let frame = buffer.bytes_mut();
+                    header.is_sealed() && Header::open(frame, length, seal, Use::Slot, open.fast_in)
+                }
+                None => !header.is_sealed(),
+            };
             let body = &buffer.bytes()[HEADER_SIZE..HEADER_SIZE + length];
-            (header, Bytes::copy_from_slice(body))
+            is_theirs.then(|| (header, Bytes::copy_from_slice(body)))
         });
         *exposure = Some(self.link.expose_to_write(owner, buffer)?);
         let Some((header, mut body)) = content else {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::frame::{HEADER_SIZE, HEAVY_SERVER, Header, Kind, SEGMENT_SIZE, encode_segments};
+use super::seal::Use;
 use super::{Counters, Part, Pending, Transport};
 use crate::FabricError;
 use crate::link::{Buffer, Piece, RemotePiece};
@@ -100,6 +101,10 @@ impl Transport {
                 self.counters.credit_waits += 1;
                 return Ok(());
             }
+            let number_out = open.sequence_out.max(open.fast_out);
+            if open.seal.as_ref().is_some_and(|seal| seal.is_worn(number_out)) {
+                return self.lose(number, Loss::Worn);
+            }
             let Some(waiting) = open.waiting.pop_front() else { return Ok(()) };
             if let Some(waiting) = self.send_message(number, waiting)? {
                 if let Some(open) = self.connections.get_mut(number) {
@@ -121,15 +126,15 @@ impl Transport {
         let Some(open) = self.connections.get(number) else { return Ok(None) };
         let limits = self.link.limits();
         let slot = open.their_slots.get(open.slot_out).map_or(0, |slot| slot.length as usize);
-        let described = open.their_eager.saturating_sub(HEADER_SIZE + waiting.head.len());
+        let head = Header::frame_length(waiting.head.len(), open.seal.as_ref());
+        let described = open.their_eager.saturating_sub(head);
         let room = Room {
             inline: limits.inject.min(open.their_eager),
             eager: open.their_eager,
             fast: if open.free_slots > 0 { slot } else { 0 },
             segments: (described / SEGMENT_SIZE).clamp(1, SEGMENTS_MAX),
         };
-        let shape =
-            Shape { head: HEADER_SIZE + waiting.head.len(), bulk, segments: waiting.bulk.len() };
+        let shape = Shape { head, bulk, segments: waiting.bulk.len() };
         // A head that fills a frame travels as the first part of the bulk.
         if shape.head + SEGMENT_SIZE > open.their_eager {
             return self.ask(number, waiting, Layout::Gather, true);
@@ -191,25 +196,23 @@ impl Transport {
             flags: header.flags | if heavy { HEAVY_SERVER } else { 0 },
             ..header
         };
-        let bytes = header.encode(body.iter().copied());
-        let length = HEADER_SIZE + body.iter().map(|part| part.len()).sum::<usize>();
+        let body_length = body.iter().map(|part| part.len()).sum::<usize>();
+        let length = Header::frame_length(body_length, open.seal.as_ref());
         let peer = open.peer;
+        let (what, frame) = match header.kind {
+            Kind::Hello => (Use::Hello, 0),
+            _ => (Use::Frame, open.sequence_out),
+        };
         let result = if length <= self.link.limits().inject {
-            self.scratch.clear();
-            self.scratch.extend_from_slice(&bytes);
-            for part in body {
-                self.scratch.extend_from_slice(part);
-            }
+            self.scratch.resize(length, 0);
+            let seal = open.seal.as_mut().map(|seal| (seal, what, frame));
+            header.write(body, seal, &mut self.scratch);
             self.link.inject(peer, &self.scratch)
         } else {
             let Ok(mut buffer) = self.frame_buffer(length) else { return Ok(Outcome::Later) };
-            let (first, mut rest) = buffer.bytes_mut().split_at_mut(HEADER_SIZE);
-            first.copy_from_slice(&bytes);
-            for part in body {
-                let (here, after) = rest.split_at_mut(part.len());
-                here.copy_from_slice(part);
-                rest = after;
-            }
+            let Some(open) = self.connections.get_mut(number) else { return Ok(Outcome::Lost) };
+            let seal = open.seal.as_mut().map(|seal| (seal, what, frame));
+            header.write(body, seal, buffer.bytes_mut());
             self.send_buffer(number, buffer)
         };
         match result {
@@ -273,24 +276,30 @@ impl Transport {
         let immediate = u64::from(open.their_number & 0xffff)
             | (index as u64 & 0xff) << 16
             | u64::from(sequence & 0xff) << 24;
-        let body = waiting.bulk.iter().map(Part::bytes);
-        let bytes = header.encode(std::iter::once(&waiting.head[..]).chain(body));
-        let gathers =
-            layout == Layout::Gather && waiting.bulk.len() < self.link.limits().pieces && bulk > 0;
-        let staged = HEADER_SIZE + waiting.head.len() + if gathers { 0 } else { bulk };
+        let body: Vec<&[u8]> = std::iter::once(&waiting.head[..])
+            .chain(waiting.bulk.iter().map(Part::bytes))
+            .collect();
+        // What is sealed is copied in any case.
+        let gathers = layout == Layout::Gather
+            && waiting.bulk.len() < self.link.limits().pieces
+            && bulk > 0
+            && open.seal.is_none();
+        let here = waiting.head.len() + if gathers { 0 } else { bulk };
+        let staged = Header::frame_length(here, open.seal.as_ref());
         let Ok(mut buffer) = self.frame_buffer(staged) else { return Ok(Some(waiting)) };
-        let mut at = 0;
-        let mut stage = |part: &[u8]| {
-            buffer.bytes_mut()[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        };
-        stage(&bytes);
-        stage(&waiting.head);
+        if gathers {
+            let (first, head) = buffer.bytes_mut().split_at_mut(HEADER_SIZE);
+            first.copy_from_slice(&header.encode(body.into_iter()));
+            head.copy_from_slice(&waiting.head);
+        } else {
+            let seal = self.connections.get_mut(number).and_then(|open| open.seal.as_mut());
+            let seal = seal.map(|seal| (seal, Use::Slot, sequence));
+            header.write(&body, seal, buffer.bytes_mut());
+        }
         let mut waiting = waiting;
         let lying: Vec<Buffer> = if gathers {
             waiting.bulk.drain(..).map(Part::into_buffer).collect()
         } else {
-            waiting.bulk.iter().for_each(|part| stage(part.bytes()));
             Vec::new()
         };
         let mut pieces = vec![Piece { buffer: &buffer, at: 0, length: staged }];

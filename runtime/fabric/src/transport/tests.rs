@@ -1,6 +1,7 @@
 //! Two transports of one process, over real libfabric: every mechanism, and every kind of bad frame.
 
 use super::frame::{Greeting, Header, Kind, SUM_IS_HERE, encode_segments};
+use super::seal::{TAG_SIZE, Use};
 use super::sending::Control;
 use super::*;
 use crate::link::{PeerAddress, Provider};
@@ -21,12 +22,18 @@ fn setup(provider: Provider) -> Setup {
     Setup { silence: 4 * LIMIT, ..Setup::new(Options::new(provider), Policy::default()) }
 }
 
+const KEY: [u8; KEY_SIZE] = [3; KEY_SIZE];
+
 impl Two {
     fn new(setup: &Setup) -> Self {
+        Self::with(setup, None)
+    }
+
+    fn with(setup: &Setup, key: Key) -> Self {
         let mut theirs = Transport::open(setup.clone()).unwrap();
-        theirs.admit(TICKET).unwrap();
+        theirs.admit(TICKET, key).unwrap();
         let mut ours = Transport::open(setup.clone()).unwrap();
-        let to_them = ours.connect(theirs.address(), TICKET).unwrap();
+        let to_them = ours.connect(theirs.address(), TICKET, key).unwrap();
         let mut two = Self { ours, theirs, to_them, to_us: ConnectionId(0) };
         let Event::Opened { connection, ticket } = two.theirs() else { panic!("not opened") };
         assert_eq!(ticket, TICKET);
@@ -91,47 +98,148 @@ fn on_each(test: impl Fn(&Setup)) {
 }
 
 #[test]
-fn every_mechanism_and_layout_carries_every_message() {
-    on_each(|setup| {
-        let mut two = Two::new(setup);
-        for mechanism in Mechanism::ALL {
-            for layout in [Layout::Pack, Layout::Gather] {
-                let forced = Forced { mechanism: Some(mechanism), layout: Some(layout) };
-                two.ours.policy.forced = forced;
-                for (segments, length) in
-                    [(0, 0), (1, 1), (1, 3000), (3, 700), (128, 500), (1, 5 << 20)]
-                {
-                    let whole = content(segments * length);
-                    let parts: Vec<Bytes> =
-                        (0..segments).map(|i| whole.slice(i * length..(i + 1) * length)).collect();
-                    two.send(b"head", &parts);
-                    let (head, bulk) = two.receive();
-                    assert_eq!(&head[..], b"head");
-                    assert!(bulk == whole, "{mechanism:?} {layout:?} {segments} of {length}");
-                }
+fn every_mechanism_and_layout_carries_every_message_sealed_or_not() {
+    on_each(|setup| carry_everything(&mut Two::new(setup)));
+    on_each(|setup| carry_everything(&mut Two::with(setup, Some(KEY))));
+}
+
+fn carry_everything(two: &mut Two) {
+    for mechanism in Mechanism::ALL {
+        for layout in [Layout::Pack, Layout::Gather] {
+            let forced = Forced { mechanism: Some(mechanism), layout: Some(layout) };
+            two.ours.policy.forced = forced;
+            for (segments, length) in
+                [(0, 0), (1, 1), (1, 3000), (3, 700), (128, 500), (1, 5 << 20)]
+            {
+                let whole = content(segments * length);
+                let parts: Vec<Bytes> =
+                    (0..segments).map(|i| whole.slice(i * length..(i + 1) * length)).collect();
+                two.send(b"head", &parts);
+                let (head, bulk) = two.receive();
+                assert_eq!(&head[..], b"head");
+                assert!(bulk == whole, "{mechanism:?} {layout:?} {segments} of {length}");
             }
         }
-        let (sent, read) = (two.ours.counters().by_mechanism, two.theirs.counters().by_mechanism);
-        println!("sent {sent:?}, read {read:?}");
-        assert!(sent[2] > 0 && sent[4] > 0 && read[3] > 0, "each was really used");
-        two.nothing_is_left();
-        assert_eq!(two.theirs.counters().garbage + two.theirs.counters().corrupt, 0);
-    });
+    }
+    let (sent, read) = (two.ours.counters().by_mechanism, two.theirs.counters().by_mechanism);
+    println!("sent {sent:?}, read {read:?}");
+    assert!(sent[2] > 0 && sent[4] > 0 && read[3] > 0, "each was really used");
+    two.nothing_is_left();
+    let counters = two.theirs.counters();
+    assert_eq!(counters.garbage + counters.corrupt + counters.wrong_seals, 0);
 }
 
 #[test]
 fn long_heads_and_the_longest_message_arrive() {
+    on_each(|setup| carry_the_longest(&mut Two::new(setup)));
+    on_each(|setup| carry_the_longest(&mut Two::with(setup, Some(KEY))));
+}
+
+fn carry_the_longest(two: &mut Two) {
+    let (head, bulk) = (content(4 << 20), content(16 << 20));
+    two.send(&head, &[bulk.slice(..100), bulk.slice(100..)]);
+    let (head_there, bulk_there) = two.receive();
+    assert!(head_there == head && bulk_there == bulk);
+    two.send(&head, &[]);
+    assert!(two.receive() == (head.clone(), Bytes::new()));
+    let over = vec![Part::Bytes(bulk), Part::Bytes(head.slice(1..))];
+    let error = two.ours.send(two.to_them, content(2), over).unwrap_err();
+    assert!(matches!(error, FabricError::TooLong { .. }), "{error}");
+}
+
+/// The next frame of our sealed connection, as it would be sent.
+fn sealed_frame(two: &mut Two) -> Vec<u8> {
+    let open = two.ours.connections.get_mut(two.to_them.0).unwrap();
+    let header = Header {
+        connection: open.their_number,
+        token: open.their_token,
+        sequence: open.sequence_out,
+        head_length: 4,
+        ..Header::new(Kind::Message)
+    };
+    let seal = open.seal.as_mut().unwrap();
+    let mut frame = vec![0; Header::frame_length(4, Some(seal))];
+    header.write(&[b"good"], Some((seal, Use::Frame, header.sequence)), &mut frame);
+    frame
+}
+
+#[test]
+fn what_is_sealed_cannot_be_forged_changed_or_repeated() {
     on_each(|setup| {
-        let mut two = Two::new(setup);
-        let (head, bulk) = (content(4 << 20), content(16 << 20));
-        two.send(&head, &[bulk.slice(..100), bulk.slice(100..)]);
-        let (head_there, bulk_there) = two.receive();
-        assert!(head_there == head && bulk_there == bulk);
-        two.send(&head, &[]);
-        assert!(two.receive() == (head.clone(), Bytes::new()));
-        let over = vec![Part::Bytes(bulk), Part::Bytes(head.slice(1..))];
-        let error = two.ours.send(two.to_them, content(2), over).unwrap_err();
-        assert!(matches!(error, FabricError::TooLong { .. }), "{error}");
+        let mut two = Two::with(setup, Some(KEY));
+        let mut stranger = Stranger::new(&two);
+        let wrong = |two: &Two| two.theirs.counters().wrong_seals;
+        // Who has read the token on its way, and not the key.
+        let plain = forged(&two, Kind::Message, 0);
+        stranger.send(&mut two, &plain);
+        assert_eq!(wrong(&two), 1);
+        let good = sealed_frame(&mut two);
+        for at in [12, 24, HEADER_SIZE, good.len() - 1] {
+            let mut changed = good.clone();
+            changed[at] ^= 1;
+            stranger.send(&mut two, &changed);
+        }
+        assert_eq!(wrong(&two), 5);
+        stranger.send_unseen(&mut two, &good);
+        assert_eq!(&two.receive().0[..], b"good");
+        stranger.send(&mut two, &good);
+        assert_eq!((wrong(&two), two.theirs.counters().duplicates), (5, 1));
+        // A ticket that was read on its way does not open a connection, and stays good.
+        two.theirs.admit([9; TICKET_SIZE], Some(KEY)).unwrap();
+        for key in [None, Some([4; KEY_SIZE])] {
+            let mut thief = Transport::open(setup.clone()).unwrap();
+            thief.connect(two.theirs.address(), [9; TICKET_SIZE], key).unwrap();
+            let before = wrong(&two);
+            two.until(|two| {
+                thief.poll().unwrap();
+                (wrong(two) > before).then_some(())
+            });
+        }
+        let mut owner = Transport::open(setup.clone()).unwrap();
+        owner.connect(two.theirs.address(), [9; TICKET_SIZE], Some(KEY)).unwrap();
+        two.until(|two| {
+            owner.poll().unwrap();
+            two.theirs.next_event().map(|event| assert!(matches!(event, Event::Opened { .. })))
+        });
+    });
+}
+
+#[test]
+fn a_bulk_that_was_not_sealed_by_the_peer_is_not_handed_out() {
+    on_each(|setup| {
+        let mut two = Two::with(setup, Some(KEY));
+        let source = Buffer::holding(content(100_000));
+        let open = two.ours.connections.get(two.to_them.0).unwrap();
+        let exposure = two.ours.link.expose_to_read(open.owner, &source).unwrap();
+        let body = encode_segments([exposure.remote].into_iter());
+        let mut ask = Control::greeting(Kind::Ask, body);
+        ask.header.head_length = 0;
+        ask.header.bulk_length = 100_000 - TAG_SIZE as u32;
+        ask.header.segments = 1;
+        two.ours.control(two.to_them.0, ask);
+        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Corrupt, .. }));
+    });
+}
+
+#[test]
+fn a_connection_whose_key_is_worn_out_ends() {
+    let mut two = Two::with(&setup(Provider::Shm), Some(KEY));
+    two.ours.connections.get_mut(two.to_them.0).unwrap().sequence_out = u32::MAX - 1;
+    two.send(b"late", &[]);
+    assert!(matches!(two.ours(), Event::Closed { loss: Loss::Worn, .. }));
+}
+
+#[test]
+fn who_keeps_what_came_keeps_nobody_waiting() {
+    on_each(|setup| {
+        let mut two = Two::new(&Setup { inbound: 4 << 20, ..setup.clone() });
+        let mut kept = Vec::new();
+        for number in 0..40u8 {
+            two.send(&[number], &[content(1 << 20)]);
+            kept.push(two.receive());
+        }
+        assert!(kept.iter().all(|(_, bulk)| *bulk == content(1 << 20)));
+        assert!(two.theirs.counters().copies > 0);
     });
 }
 
@@ -217,8 +325,8 @@ fn a_new_epoch_ends_older_connections_and_closes_their_regions_first() {
         assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Epoch, .. }));
         assert_eq!(two.theirs.advance_epoch(1).unwrap(), 0);
         // Who comes with the old epoch is not let in, whatever its ticket.
-        two.theirs.admit(TICKET).unwrap();
-        two.ours.connect(two.theirs.address(), TICKET).unwrap();
+        two.theirs.admit(TICKET, None).unwrap();
+        two.ours.connect(two.theirs.address(), TICKET, None).unwrap();
         two.until(|two| (two.theirs.counters().stale == 1).then_some(()));
     });
 }
@@ -238,9 +346,9 @@ fn a_connection_that_is_closed_frees_all_on_both_sides() {
         let error = two.ours.send(two.to_them, Bytes::new(), Vec::new()).unwrap_err();
         assert!(matches!(error, FabricError::NotConnected { .. }), "{error}");
         // And anew.
-        two.theirs.admit(TICKET).unwrap();
+        two.theirs.admit(TICKET, None).unwrap();
         two.ours.next_event();
-        two.to_them = two.ours.connect(two.theirs.address(), TICKET).unwrap();
+        two.to_them = two.ours.connect(two.theirs.address(), TICKET, None).unwrap();
         assert!(matches!(two.theirs(), Event::Opened { .. }));
         two.send(b"again", &[]);
         assert_eq!(&two.receive().0[..], b"again");
@@ -261,11 +369,22 @@ impl Stranger {
         Self { link, to_them, arena: Arena::new(64 << 20) }
     }
 
+    /// Sends what is not taken.
     fn send(&mut self, two: &mut Two, bytes: &[u8]) {
+        let before = bad(two);
+        self.send_until(two, bytes, |two| bad(two) > before);
+    }
+
+    /// Sends what looks like a good frame.
+    fn send_unseen(&mut self, two: &mut Two, bytes: &[u8]) {
+        let before = two.theirs.counters().frames_in;
+        self.send_until(two, bytes, |two| two.theirs.counters().frames_in > before);
+    }
+
+    fn send_until(&mut self, two: &mut Two, bytes: &[u8], is_there: impl Fn(&Two) -> bool) {
         let mut buffer = self.arena.take(bytes.len()).unwrap();
         buffer.bytes_mut().copy_from_slice(bytes);
         let mut waiting = Some(buffer);
-        let before = bad(two);
         let mut done = Vec::new();
         two.until(|two| {
             if let Some(buffer) = waiting.take()
@@ -275,7 +394,7 @@ impl Stranger {
                 waiting = Some(buffer);
             }
             self.link.poll(&mut done).unwrap();
-            (bad(two) > before).then_some(())
+            is_there(two).then_some(())
         });
     }
 }
@@ -284,7 +403,7 @@ impl Stranger {
 fn bad(two: &Two) -> u64 {
     let counters = two.theirs.counters();
     let within = counters.duplicates + counters.gaps + counters.violations;
-    counters.garbage + counters.strangers + within
+    counters.garbage + counters.strangers + counters.wrong_seals + within
 }
 
 #[test]

@@ -108,6 +108,13 @@ impl Ender {
     }
 }
 
+impl Drop for Member {
+    fn drop(&mut self) {
+        // What libfabric leaves behind when its process just ends is there for others to see.
+        self.me.guard.retire(|_, _| true);
+    }
+}
+
 impl Member {
     /// Starts a process in `directory`, which is made if it is not there. It serves nothing before
     /// [`run`](Self::run).
@@ -136,9 +143,9 @@ impl Member {
         let (tell, told) = std_mpsc::channel();
         let (say, said) = mpsc::unbounded();
         let (engine, address, teller) = (engine.clone(), address.clone(), tell.clone());
-        let security = guard.security().name();
+        let security = guard.describe();
         let sitting = machine.on_node(machine.application(), move |context| async move {
-            if let Err(error) = sit(context, engine, (id, address), security, teller, said).await {
+            if let Err(error) = sit(context, engine, (id, address), &security, teller, said).await {
                 tracing::error!(%error, "the coordination engine cannot be used");
             }
         });
@@ -267,6 +274,15 @@ impl Member {
         let volume = self.running.geometry().volume;
         let routes = Routes::new(volume, map.epoch, life(mine), self.me.guard.clone(), hosts);
         self.running.machine().set_routes(routes);
+        // Who lived by the last map, and not by this one, may only stand still.
+        let lives = |map: &NodeMap, number: u32, incarnation: u64| {
+            map.process(ProcessId(number))
+                .is_some_and(|it| it.is_living() && it.incarnation == incarnation)
+        };
+        if let Some(last) = &self.map {
+            let is_over = |number, life| lives(last, number, life) && !lives(&map, number, life);
+            self.me.guard.retire(is_over);
+        }
         tracing::info!(epoch = map.epoch.0, "a node map");
         self.say(Say::Knows(map.clone()));
         self.map = Some(map);

@@ -1,0 +1,219 @@
+//! The faster way of the links between two processes: libfabric (ADR 34, 35, 45).
+//!
+//! A link stays as it is: it says who is there, gives signs of life, and its end is the end of all. Over it the
+//! asking side offers its providers, and the other grants one, with a ticket and a fresh key. From then on
+//! requests and replies of this link go over libfabric; what breaks there is lost as with a link that breaks,
+//! and the link itself carries what comes after.
+//!
+//! Two processes have one endpoint for each other, on a thread of its own at either side: whatever becomes of a
+//! peer, or of libfabric amid a call to it, holds up nobody else, and what libfabric cannot give back is gone
+//! with the endpoint.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | what a process has: providers, costs, its pairs, counts |
+//! | `pair.rs` | one endpoint to one life of a process, and its thread |
+//! | `asking.rs` | the side that offers, and asks |
+//! | `serving.rs` | the side that grants, and answers |
+
+mod asking;
+mod counts;
+mod pair;
+mod serving;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::fabric::link::{Fabric, Options};
+use ::fabric::policy::{Calibration, Policy, calibrate_alone};
+use ::fabric::transport::Setup;
+
+pub use ::fabric::link::Provider;
+
+pub(super) use self::asking::Asking;
+use self::counts::Totals;
+use self::pair::Pair;
+pub(super) use self::serving::Granted;
+
+/// Pairs of a process, at most: each has a thread. Other processes are asked over links alone.
+const PAIRS_MAX: usize = 64;
+/// Calls of one link that are open over libfabric, at most; past it the answer is `Busy`. Both sides count.
+const CALLS_MAX: usize = 1000;
+/// A peer that nothing is heard of over libfabric for so long is lost there; that it is dead its link says
+/// much sooner.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// The life of a peer is over, and its regions shall be closed: so long that is waited for.
+const RETIRE_MAX: Duration = Duration::from_secs(1);
+
+/// A process in one of its lives: its number, and what was drawn when it joined.
+pub(super) type Life = (u32, u64);
+
+/// The other side of a pair. A process that is killed and started anew goes by the map in which it still lives its
+/// last life, until it has joined: so the program counts, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer {
+    life: Life,
+    instance: u64,
+    provider: Provider,
+}
+
+/// How a process reaches others by libfabric.
+#[derive(Clone, Debug)]
+pub struct FabricOptions {
+    /// The providers, the preferred one first.
+    pub providers: Vec<Provider>,
+    /// The address of this host that providers over TCP bind to.
+    pub source: Option<IpAddr>,
+    /// A folder in which measured costs are kept, if they are to be measured.
+    pub costs: Option<PathBuf>,
+}
+
+/// What a process has of libfabric.
+#[derive(Debug)]
+pub struct Fabrics {
+    options: FabricOptions,
+    /// Names this host, as far as memory is shared on it.
+    host: String,
+    /// Names this program, from its start to its end.
+    instance: u64,
+    pairs: Mutex<BTreeMap<Peer, Arc<Pair>>>,
+    policies: Mutex<BTreeMap<Provider, Policy>>,
+    totals: Mutex<Totals>,
+    /// What was said already.
+    told: Mutex<BTreeSet<u32>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fabrics {
+    /// Those of `options.providers` that this host has. One that it has not is warned of: links do without.
+    pub fn new(options: FabricOptions) -> Arc<Self> {
+        let mut options = options;
+        let source = options.source;
+        options.providers.retain(|provider| match Fabric::open(&link_options(*provider, source)) {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(provider = provider.name(), %error, "links do without");
+                false
+            }
+        });
+        let fabrics = Arc::new(Self {
+            options,
+            host: host_name(),
+            instance: ::fabric::random_bytes().map_or(0, u64::from_ne_bytes),
+            pairs: Mutex::default(),
+            policies: Mutex::default(),
+            totals: Mutex::default(),
+            told: Mutex::default(),
+        });
+        fabrics.clone().measure();
+        fabrics
+    }
+
+    /// The providers of this process.
+    pub fn providers(&self) -> &[Provider] {
+        &self.options.providers
+    }
+
+    /// Measures what mechanisms cost, or reads what was measured before. Until then all go by a guess.
+    fn measure(self: Arc<Self>) {
+        let Some(folder) = self.options.costs.clone() else { return };
+        let work = move || {
+            for provider in &self.options.providers {
+                let name: String =
+                    provider.name().chars().filter(char::is_ascii_alphanumeric).collect();
+                let path = folder.join(format!("fabric-{name}.costs"));
+                let how = Calibration { rounds: 7, largest: 1 << 20 };
+                let link = link_options(*provider, self.options.source);
+                match calibrate_alone(&link, Some(&path), how) {
+                    Ok(costs) => drop(lock(&self.policies).insert(*provider, Policy::new(costs))),
+                    Err(error) => tracing::warn!(provider = provider.name(), %error, "no costs"),
+                }
+            }
+        };
+        if let Err(error) = pair::thread("mdfs-measure", work) {
+            tracing::warn!(%error, "no costs are measured");
+        }
+    }
+
+    fn policy(&self, provider: Provider) -> Policy {
+        lock(&self.policies).get(&provider).cloned().unwrap_or_default()
+    }
+
+    /// How an endpoint is opened.
+    fn setup(&self, provider: Provider) -> Setup {
+        let link = link_options(provider, self.options.source);
+        Setup { silence: SILENCE_MAX, ..Setup::new(link, self.policy(provider)) }
+    }
+
+    /// The pair with a process, made if there is none; `None` if there are too many.
+    fn pair(self: &Arc<Self>, peer: Peer) -> Option<Arc<Pair>> {
+        let mut pairs = lock(&self.pairs);
+        pairs.retain(|_, pair| !pair.is_over());
+        if let Some(pair) = pairs.get(&peer) {
+            return Some(pair.clone());
+        }
+        if pairs.len() >= PAIRS_MAX {
+            return None;
+        }
+        let pair = Pair::start(self.clone(), peer)
+            .inspect_err(|error| tracing::warn!(%error, "no thread for libfabric"))
+            .ok()?;
+        pairs.insert(peer, pair.clone());
+        Some(pair)
+    }
+
+    /// These lives are over. Their regions are closed when this returns, so that whoever lived them, and only
+    /// stood still, writes into no memory of this process.
+    pub fn retire(&self, is_over: impl Fn(u32, u64) -> bool) {
+        let retired: Vec<Arc<Pair>> = {
+            let mut pairs = lock(&self.pairs);
+            let all = std::mem::take(&mut *pairs);
+            let (over, rest) =
+                all.into_iter().partition(|(peer, _)| is_over(peer.life.0, peer.life.1));
+            *pairs = rest;
+            BTreeMap::into_values(over).collect()
+        };
+        let waiting: Vec<_> = retired.iter().map(|pair| (pair, pair.retire())).collect();
+        for (pair, ended) in waiting {
+            if ended.recv_timeout(RETIRE_MAX) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                // libfabric 1.17 may wait for a killed process for ever (ADR 34). What is written into its
+                // memory now is nobody's any more.
+                let process = pair.process();
+                tracing::error!(
+                    process,
+                    "libfabric does not come back: a thread of it is given up"
+                );
+            }
+        }
+    }
+
+    /// Requests to a process go over its link from now on: said once for each.
+    fn fall_back(&self, process: u32, provider: Provider, why: &str) {
+        lock(&self.totals).of(provider).fallbacks += 1;
+        if lock(&self.told).insert(process) {
+            let provider = provider.name();
+            tracing::warn!(process, provider, why, "links to it do without libfabric for a while");
+        }
+    }
+}
+
+fn link_options(provider: Provider, source: Option<IpAddr>) -> Options {
+    let options = Options::new(provider);
+    let source = source.map(|source| source.to_string()).or_else(|| options.source.clone());
+    Options { source: options.source.and(source), ..options }
+}
+
+/// Equal for processes that share memory: one kernel, one `/dev/shm`, one view of processes.
+fn host_name() -> String {
+    use std::os::unix::fs::MetadataExt as _;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let device = std::fs::metadata("/dev/shm").map_or(0, |found| found.dev());
+    let view = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {device} {}", boot.trim(), view.display())
+}
