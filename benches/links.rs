@@ -57,6 +57,7 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == ROLE) {
         return serve(&arguments[at + 1..]);
     }
+    fs::create_dir_all(costs_folder()).expect("there is room");
     let (sizes, rounds, repetitions) = sized((&[2, 4][..], 8, 3), (&[2][..], 1, 1));
     let ways = sized(&WAYS[..], &[WAYS[2]]);
     for processes in sizes {
@@ -83,6 +84,13 @@ fn main() {
         }
     }
     println!("\nload of the last minutes: {}", load());
+    // The next run measures anew.
+    fs::remove_dir_all(costs_folder()).expect("it was made above");
+}
+
+/// Where the costs of mechanisms are kept for the time of a run.
+fn costs_folder() -> PathBuf {
+    std::env::temp_dir().join("mdfs-bench-links")
 }
 
 fn load() -> String {
@@ -279,9 +287,8 @@ fn serve(arguments: &[String]) {
     let directory = member_directory(site, number as usize);
     if let Some(provider) = Provider::of_name(provider) {
         // All measure with the table of the first run.
-        let costs = std::env::temp_dir().join("mdfs-bench-links");
-        fs::create_dir_all(&costs).expect("there is room");
-        let options = FabricOptions { providers: vec![provider], source: None, costs: Some(costs) };
+        let costs = Some(costs_folder());
+        let options = FabricOptions { providers: vec![provider], source: None, costs };
         guard = guard.with_fabrics(Fabrics::new(options));
     }
     let guard = Arc::new(guard);
