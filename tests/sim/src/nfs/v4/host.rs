@@ -438,8 +438,9 @@ impl<'a> Host<'a> {
             Ok(told) => told,
             Err(forgotten) => return Ok(Err(forgotten)),
         };
-        // Until it has claimed it, another one may do what this opening forbids: ADR 21.
-        let contested = told.status == status::RECLAIM_CONFLICT && open.sharing.1 != 0;
+        // Until it has claimed it, another one may do what this opening forbids (ADR 21); and who did so is
+        // the one that is refused if the gateway starts again before that.
+        let contested = told.status == status::RECLAIM_CONFLICT;
         if told.status != status::OK {
             let gone = told.status == status::STALE && open.closing;
             let (in_time, refused) = (self.in_time.get(), told.status);
