@@ -85,6 +85,8 @@ impl Hosts {
             let pair = ["type", "veth", "peer", "name", "eth0", "netns", name];
             run(&[&["ip", "-n", &switch, "link", "add", "name", port], &pair[..]].concat())?;
             run(&["ip", "-n", &switch, "link", "set", "dev", port, "master", "bridge0", "up"])?;
+            // Not to find out in the middle of a test that this cannot be done.
+            hosts.part([at, at], false)?;
             let address = format!("{}/24", host.address);
             run(&["ip", "-n", name, "addr", "add", &address, "dev", "eth0"])?;
             run(&["ip", "-n", name, "link", "set", "dev", "eth0", "up"])?;
@@ -99,20 +101,21 @@ impl Hosts {
     }
 
     /// Pulls the cable of a host, or puts it back.
-    pub fn plug(&self, at: usize, plugged: bool) {
+    pub fn plug(&self, at: usize, plugged: bool) -> Result<(), String> {
         let state = if plugged { "up" } else { "down" };
         let port = &self.all[at].port;
-        run(&["ip", "-n", &self.switch, "link", "set", "dev", port, state]).unwrap();
+        run(&["ip", "-n", &self.switch, "link", "set", "dev", port, state])
     }
 
     /// Forgets all that two hosts send each other, or no more. Only one pair can be parted at a time:
     /// the switch keeps all *isolated* ports from each other.
-    pub fn part(&self, pair: [usize; 2], parted: bool) {
+    pub fn part(&self, pair: [usize; 2], parted: bool) -> Result<(), String> {
         for at in pair {
             let (port, state) = (&self.all[at].port, if parted { "on" } else { "off" });
             let isolated = ["link", "set", "dev", port, "isolated", state];
-            run(&[&["bridge", "-n", &self.switch], &isolated[..]].concat()).unwrap();
+            run(&[&["bridge", "-n", &self.switch], &isolated[..]].concat())?;
         }
+        Ok(())
     }
 }
 

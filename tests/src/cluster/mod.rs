@@ -204,11 +204,12 @@ impl Cluster {
     /// If the processes have no hosts.
     pub fn cut(&mut self, cut: Cut, is_cut: bool) {
         let hosts = self.hosts.as_ref().expect("processes with hosts");
-        match cut {
+        let done = match cut {
             Cut::Whole(number) => hosts.plug(number - 1, !is_cut),
             Cut::Between(one, other) => hosts.part([one - 1, other - 1], is_cut),
             Cut::FromEtcd(number) => hosts.part([number - 1, self.members.len()], is_cut),
-        }
+        };
+        done.expect("the switch does as it is told");
         if let (Cut::Whole(number) | Cut::FromEtcd(number), true) = (cut, is_cut) {
             self.members[number - 1].misses_etcd = true;
         }

@@ -206,9 +206,9 @@ fn what_was_acknowledged_survives_faults_of_processes_and_of_the_network() {
         let took = begin.elapsed();
         eprintln!("{done} of {rounds} rounds in {took:?}, back after {longest:?} at most");
         assert!(done >= rounds.min(FAULTS.len()), "one of each at least");
-        for writer in &writers {
-            assert!(writer.written >= done, "hardly anything was written: {writer:?}");
-        }
+        let written: usize = writers.iter().map(|writer| writer.written).sum();
+        let all_wrote = writers.iter().all(|writer| writer.written > 0);
+        assert!(all_wrote && written >= 2 * done, "hardly anything was written: {writers:?}");
         cluster.stop();
         let told = cluster.check();
         assert!(told.contains("sound"), "{told}");
