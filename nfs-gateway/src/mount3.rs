@@ -104,7 +104,8 @@ async fn walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, mountstat3> {
     if path.len() > MNTPATHLEN {
         return Err(mountstat3::MNT3ERR_NAMETOOLONG);
     }
-    if !path.starts_with(b"/") {
+    // libnfs mounts the empty path where its URL names a file of the root.
+    if !path.is_empty() && !path.starts_with(b"/") {
         return Err(mountstat3::MNT3ERR_INVAL);
     }
     let parts = exports::parts(path);
