@@ -9,8 +9,9 @@ pub use crate::promises::{Applied, CallId, IntentId, Outcome, Prior, StoredReply
 pub use blockio::geometry::Run;
 pub use blockio::protocol::Unsynced;
 
-/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash).
-pub const SCAN_MAX: u32 = 4096;
+/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): the largest page of a directory,
+/// and one more, which tells that there are more.
+pub const SCAN_MAX: u32 = 4097;
 
 /// Chunks that one [`FindChunks`] returns, at most.
 pub const FOUND_MAX: u32 = 64;

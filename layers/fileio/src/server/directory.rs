@@ -5,7 +5,7 @@
 use futures::future::try_join_all;
 use meta::attributes::access;
 use meta::keys::POSITION_BITS;
-use meta::protocol::{GetOccupancy, LearnOccupancy, NameEntry, ScanNames};
+use meta::protocol::{GetOccupancy, LearnOccupancy, NameEntry, SCAN_MAX, ScanNames};
 use runtime::NodeId;
 
 use super::FileServer;
@@ -21,6 +21,9 @@ const NODES_AT_ONCE_MAX: usize = 16;
 /// So many times an even share each of several nodes is asked for: few have more than that, and need to be asked
 /// once more.
 const SHARES: usize = 2;
+
+// A scan that is cut short by the node looks like one of all that is there.
+const _: () = assert!(ENTRIES_MAX < SCAN_MAX);
 
 /// The part of a cookie that tells the place at a node.
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
