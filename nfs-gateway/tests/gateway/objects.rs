@@ -286,7 +286,7 @@ fn each_error_of_file_io_has_its_status() {
                 (Undelivered::Unreachable.into(), NFS3ERR_JUKEBOX),
                 (Undelivered::Lost.into(), NFS3ERR_JUKEBOX),
                 (Undelivered::Garbled.into(), NFS3ERR_SERVERFAULT),
-                (Undelivered::Fenced.into(), NFS3ERR_SERVERFAULT),
+                (Undelivered::Fenced.into(), NFS3ERR_JUKEBOX),
             ] {
                 service.rule(move |_| Act::Say(Reply::GetAttributes(Err(error))));
                 assert_eq!(status(&client.getattr(&root).await), expected, "{error}");
