@@ -12,9 +12,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::site::Site;
+
+/// Helps the guest's kernel on hosts with wider registers than it knows.
+const PTRACE: &str = include_str!("guest-ptrace.c");
 
 /// Memory of a guest.
 const MEMORY: &str = "256M";
@@ -65,6 +69,16 @@ pub fn may_boot() -> bool {
     true
 }
 
+/// Compiles [`PTRACE`] in `folder`, with the compiler that links Rust programs too.
+fn build_helper(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("ptrace.c"), folder.join("ptrace.so"));
+    fs::write(&source, PTRACE).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O2", "-o"]).args([&library, &source]).arg("-ldl");
+    assert!(compiler.status().unwrap().success(), "cc cannot compile tests/src/guest-ptrace.c");
+    library
+}
+
 /// Runs `job`, lines for a shell, in a guest of its own for at most `seconds`. In the lines
 /// `mount_nfs VERSION DIRECTORY [,OPTION...]` mounts what is served at `port`; a line that fails ends
 /// the job.
@@ -75,9 +89,11 @@ pub fn run(site: &Site, port: u16, seconds: u32, job: &str) -> Told {
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(folder.path().join("job"), job).unwrap();
     let folder = folder.path().canonicalize().unwrap();
+    let helper = build_helper(&folder);
     let folder = folder.to_str().unwrap();
     let output = Command::new("timeout")
         .arg(seconds.to_string())
+        .args(["env", &format!("LD_PRELOAD={}", helper.display())])
         .args(["linux.uml", &format!("mem={MEMORY}"), &format!("uml_dir={folder}/")])
         .args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"])
         .arg(format!("init={folder}/init"))
