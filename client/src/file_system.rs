@@ -175,9 +175,7 @@ impl<S: Spawn> FileSystem<S> {
         path: impl AsRef<[u8]>,
         change: Change,
     ) -> Result<Attributes, Error> {
-        let path = path.as_ref();
-        let changed = async { self.change(&self.find(path, Last::Follow).await?, change).await };
-        changed.await.map_err(Error::of("change", path))
+        self.change_at(path.as_ref(), Last::Follow, change).await
     }
 
     /// Changes attributes; of a symbolic link itself.
@@ -186,8 +184,11 @@ impl<S: Spawn> FileSystem<S> {
         path: impl AsRef<[u8]>,
         change: Change,
     ) -> Result<Attributes, Error> {
-        let path = path.as_ref();
-        let changed = async { self.change(&self.find(path, Last::Keep).await?, change).await };
+        self.change_at(path.as_ref(), Last::Keep, change).await
+    }
+
+    async fn change_at(&self, path: &[u8], last: Last, change: Change) -> Result<Attributes, Error> {
+        let changed = async { self.change(&self.find(path, last).await?, change).await };
         changed.await.map_err(Error::of("change", path))
     }
 

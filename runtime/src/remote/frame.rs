@@ -4,8 +4,9 @@ use std::io;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use crate::ids::VolumeId;
+use crate::ids::{Epoch, NodeId, VolumeId};
 use crate::net::Reader;
+use crate::protocol::{Caller, Class};
 use crate::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
 
 /// Goes up whenever the header changes.
@@ -76,6 +77,29 @@ crate::record! {
         checksum: u32,
         /// Zero.
         reserved_3: u32,
+    }
+}
+
+impl Header {
+    /// That of the reply to the request of this one.
+    pub(super) fn of_reply(&self) -> Self {
+        Self {
+            kind: kind::REPLY,
+            protocol: self.protocol,
+            protocol_version: self.protocol_version,
+            call_id: self.call_id,
+            ..Self::default()
+        }
+    }
+
+    /// For a request: to be answered before those that move data?
+    pub(super) fn class(&self) -> Class {
+        if self.class == 1 { Class::Control } else { Class::Bulk }
+    }
+
+    /// The process's node that asks, and its epoch.
+    pub(super) fn caller(&self) -> Caller {
+        Caller { node: NodeId(self.from), epoch: Epoch(self.epoch) }
     }
 }
 

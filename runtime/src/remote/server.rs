@@ -19,9 +19,9 @@ use super::frame::{Frame, Frames, Greeting, Header, Hello, kind, pack};
 use super::guard::{Guard, Refusal};
 use crate::context::Context;
 use crate::host::undelivered_bytes;
-use crate::ids::{Epoch, NodeId, VolumeId};
+use crate::ids::{NodeId, VolumeId};
 use crate::net::{Listener, Stream, Writer};
-use crate::protocol::{Caller, Class, Undelivered};
+use crate::protocol::{Caller, Undelivered};
 use crate::sync::{Event, Limit};
 use crate::wire::{Encoder, Wire as _, from_bytes};
 
@@ -242,13 +242,13 @@ async fn answer(
     is_process: bool,
 ) -> Vec<Bytes> {
     let caller = if is_process {
-        Caller { node: NodeId(header.from), epoch: Epoch(header.epoch) }
+        header.caller()
     } else {
         // A client's node number is its own affair; that it has none here keeps it from being taken
         // for one of ours. It knows nothing of epochs: what it asks is asked when it comes.
         Caller { node: context.node(), epoch: context.epoch() }
     };
-    let class = if header.class == 1 { Class::Control } else { Class::Bulk };
+    let class = header.class();
     let to = NodeId(header.to);
     let table = (header.protocol, header.protocol_version);
     // A process that looks for a node in the wrong place has old routes; it is not sent on.
@@ -257,14 +257,7 @@ async fn answer(
     } else {
         crate::door::answer_bytes(context, caller, to, class, table, head, bulk).await
     };
-    let reply_header = Header {
-        kind: kind::REPLY,
-        protocol: header.protocol,
-        protocol_version: header.protocol_version,
-        call_id: header.call_id,
-        ..Header::default()
-    };
-    pack(reply_header, reply)
+    pack(header.of_reply(), reply)
 }
 
 /// Replies on their way out. Bounded by the outstanding requests of the connection.

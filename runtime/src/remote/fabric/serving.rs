@@ -12,9 +12,9 @@ use super::pair::{Command, Pair};
 use super::{CALLS_MAX, Life, Peer, Provider};
 use crate::context::Context;
 use crate::door::{AskBytes, Entrance, Reply};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::NodeId;
 use crate::mail::Envelope;
-use crate::protocol::{Caller, Class, Undelivered};
+use crate::protocol::Undelivered;
 use crate::remote::frame::{Frame, Grant, Header, Offer, kind, pack_apart};
 use crate::remote::guard::{Guard, Security};
 use crate::wire::Encoder;
@@ -100,14 +100,13 @@ impl Served {
         let reply = Reply::by(move |bytes| served.reply(header, bytes));
         let to = NodeId(header.to);
         let ask = Box::new(AskBytes {
-            caller: Caller { node: NodeId(header.from), epoch: Epoch(header.epoch) },
+            caller: header.caller(),
             table: (header.protocol, header.protocol_version),
             head,
             bulk,
             reply,
         });
-        let class = if header.class == 1 { Class::Control } else { Class::Bulk };
-        let envelope = Envelope::new(to, ask.caller, class, ask);
+        let envelope = Envelope::new(to, ask.caller, header.class(), ask);
         if self.entrance.is_here(to) {
             self.entrance.send(envelope);
         } else {
@@ -120,14 +119,7 @@ impl Served {
     fn reply(&self, asked: Header, bytes: Encoder) {
         self.running.fetch_sub(1, Relaxed);
         let Some(connection) = self.connection.get().copied() else { return };
-        let header = Header {
-            kind: kind::REPLY,
-            protocol: asked.protocol,
-            protocol_version: asked.protocol_version,
-            call_id: asked.call_id,
-            ..Header::default()
-        };
-        let (head, bulk) = pack_apart(header, bytes);
+        let (head, bulk) = pack_apart(asked.of_reply(), bytes);
         self.pair.tell(Command::Send { connection, head, bulk });
     }
 }
