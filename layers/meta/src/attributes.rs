@@ -161,6 +161,15 @@ impl Time {
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         Self { seconds, nanos: since.subsec_nanos() }
     }
+
+    /// The first one after it.
+    #[must_use]
+    pub fn next(self) -> Self {
+        match self.nanos.checked_add(1).filter(|&nanos| nanos < 1_000_000_000) {
+            Some(nanos) => Self { nanos, ..self },
+            None => Self { seconds: self.seconds.saturating_add(1), nanos: 0 },
+        }
+    }
 }
 
 runtime::choice! {

@@ -13,11 +13,12 @@ mod intents;
 mod leaning;
 mod names;
 mod replies;
+mod trims;
 mod verifiers;
 mod xattrs;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,10 +41,11 @@ use self::holds::Holds;
 use self::in_use::Pins;
 use self::intents::Intents;
 use self::replies::Replies;
+use self::trims::Trims;
 use self::verifiers::Verifiers;
 use crate::information::{FileInformation, Inodes};
 use crate::memory::{Memory, Share};
-use crate::protocol::{Error, Meta, Reply, Request, Run, Settle};
+use crate::protocol::{Error, Meta, Reply, Request, Settle};
 use crate::store::{Batch, Position, Store, StoreError};
 
 /// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of
@@ -73,8 +75,8 @@ pub struct MetaServer {
     remembered: Cell<usize>,
     /// Those of them with changes that no record names.
     dirty: RefCell<BTreeSet<u64>>,
-    /// Blocks of inodes that are gone, which no record named, until they are trimmed.
-    dead: RefCell<BTreeMap<u64, Vec<Run>>>,
+    /// Space that comes back.
+    trims: Trims,
     /// One reader of the store per inode.
     loading: KeyedLock<u64>,
     /// One commit or truncation per inode.
@@ -177,7 +179,7 @@ impl MetaServer {
             share,
             remembered: Cell::default(),
             dirty: RefCell::default(),
-            dead: RefCell::default(),
+            trims: Trims::default(),
             loading: KeyedLock::default(),
             commits: KeyedLock::default(),
             xattrs: KeyedLock::default(),
@@ -215,7 +217,7 @@ impl MetaServer {
             Request::SettleApplied(r) => Reply::SettleApplied(self.settle_applied(r).await),
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
-            Request::GetGone(_) => Reply::GetGone(Ok(self.gone())),
+            Request::GetGone(_) => Reply::GetGone(self.find_gone().await),
             Request::ClaimName(r) => Reply::ClaimName(self.claim_name(by, r).await),
             Request::UnclaimName(r) => {
                 self.unclaim_name(&r);

@@ -6,6 +6,7 @@ mod cluster;
 mod groups;
 mod ranks;
 mod replies;
+mod space;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

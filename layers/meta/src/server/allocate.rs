@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use runtime::NodeId;
+use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
@@ -49,6 +50,8 @@ impl MetaServer {
         if relief { None } else { self.store.allocate(blocks).ok() }
     }
 
+    /// Answers [`Allocate`]. `NoSpace` only if somebody has found out that there is none: space that is on its
+    /// way back, or that a node has which does not answer, is worth asking again for.
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
         let &Allocate { blocks, relief } = request;
         for _ in 0..BUSY_TRIES_MAX {
@@ -66,7 +69,7 @@ impl MetaServer {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Error::NoSpace {})
+        Err(Undelivered::Busy.into())
     }
 
     pub(super) async fn release(&self, runs: Vec<Run>) -> Result<(), Error> {
@@ -76,7 +79,7 @@ impl MetaServer {
     /// Waits for space that is on its way back: files being trimmed, blocks of the last
     /// checkpoint. False if there is none.
     async fn reclaim(&self) -> Result<bool, Error> {
-        if !self.dead.borrow().is_empty() {
+        if self.trims.is_any() {
             self.context.sleep(BUSY_PAUSE).await;
             return Ok(true);
         }
@@ -87,7 +90,8 @@ impl MetaServer {
         Ok(self.store.space().waiting_blocks < waiting)
     }
 
-    /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if none has any.
+    /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have said that
+    /// they have none.
     async fn refill(&self, blocks: u32) -> Result<(), Error> {
         let before = self.store.space().free_blocks;
         let asked_at = self.context.now();
@@ -104,13 +108,19 @@ impl MetaServer {
             self.context.sleep(pause).await;
         }
         let nodes = self.context.fs_nodes();
+        let mut failure = None;
         for step in 1..nodes {
             let donor = NodeId::fs((self.node + step) % nodes);
             let call = GiveGroups { to: self.node, count: GROUPS_ASKED };
-            let groups = ask(&self.context, donor, call).await?;
-            if !groups.is_empty() {
-                return self.take_groups(donor, groups).await;
+            match ask(&self.context, donor, call).await {
+                Ok(groups) if groups.is_empty() => {}
+                Ok(groups) => return self.take_groups(donor, groups).await,
+                // The others may have some.
+                Err(error) => failure = failure.or(Some(error)),
             }
+        }
+        if let Some(error) = failure {
+            return Err(error);
         }
         self.space.dry_at.set(Some(self.context.now()));
         Err(Error::NoSpace {})
@@ -172,7 +182,7 @@ impl MetaServer {
                 if self.reclaim().await? {
                     continue;
                 }
-                break;
+                return Ok(groups);
             }
             let (position, spare) = self
                 .record(|| {
@@ -189,7 +199,7 @@ impl MetaServer {
             self.store.durable(position).await?;
             groups = spare;
         }
-        Ok(groups)
+        if groups.is_empty() { Err(Undelivered::Busy.into()) } else { Ok(groups) }
     }
 
     /// Groups that may be given away. Not one that has come while this request was on its way: should it be

@@ -315,13 +315,14 @@ impl MetaServer {
         noted
     }
 
-    /// Times go to the store with the next commit.
+    /// Times go to the store with the next commit. They are others after every change, also if the clock
+    /// of the node that made it is behind: who has listed the directory goes by them.
     async fn note(&self, directory: u64, time: Time) -> Result<(), Error> {
         self.load(directory, 0).await?;
         self.with_dirty(directory, |active| {
             let attributes = &mut active.inode.attributes;
-            attributes.mtime = attributes.mtime.max(time);
-            attributes.ctime = attributes.ctime.max(time);
+            attributes.mtime = time.max(attributes.mtime.next());
+            attributes.ctime = time.max(attributes.ctime.next());
         })
     }
 

@@ -245,7 +245,7 @@ impl MetaServer {
         self.dirty.borrow_mut().remove(&ino);
         let gone = self.take_from_use(ino);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
-        self.dead.borrow_mut().insert(ino, unnamed);
+        self.trims.inode_is_gone(ino, unnamed);
         self.directories.removed(ino);
         self.holds.removed(ino);
     }

@@ -6,9 +6,9 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use blockio::protocol::Unsynced;
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use runtime::wire::to_bytes;
 
+use super::trims::Cause;
 use super::{MetaServer, REMEMBERED_MAX, decode};
 use crate::active::Uncommitted;
 use crate::attributes::{Attributes, Stamp, Verified};
@@ -29,10 +29,7 @@ const RECORD_BYTES_PER_BLOCK: usize = 48;
 
 /// Chunks in one record of a change that frees space, at most: on a full volume it must fit the
 /// reserve.
-const RELIEF_CHUNKS_MAX: usize = 16;
-
-/// Forgets that are under way at a time.
-const FORGETS_MAX: usize = 64;
+pub(super) const RELIEF_CHUNKS_MAX: usize = 16;
 
 /// Uncommitted chunks after which a file counts as dirty however young they are.
 const UNCOMMITTED_MAX: usize = 1024;
@@ -88,6 +85,9 @@ impl MetaServer {
     }
 
     async fn stored_chunk(&self, ino: u64, index: u64) -> Result<Chunk, Error> {
+        if self.trims.is_cut_off(ino, index) {
+            self.finish_cut(ino).await?;
+        }
         let value = self.store.get(&keys::chunk(ino, index)).await?;
         Ok(value.map(|value| self.decode_chunk(&value)).transpose()?.unwrap_or_default())
     }
@@ -102,6 +102,7 @@ impl MetaServer {
         let FindChunks { ino, generation, first, count_max } = request;
         let count = count_max.clamp(1, FOUND_MAX) as usize;
         self.load(ino, generation).await?;
+        self.finish_cut(ino).await?;
         // Looked at before the store: what a commit moves there meanwhile is in one of the two.
         let mut changed = self.with(ino, |active| Ok(active.changed_chunks(first, count)))?;
         let mut next = None;
@@ -206,7 +207,7 @@ impl MetaServer {
         })?;
         if is_past_end {
             // A commit that failed had recorded chunks past the end to which the file goes back.
-            self.trim_chunks(ino, first_gone(end, self)).await?;
+            self.trim_chunks(ino, first_gone(end, self), Cause::Cut).await?;
         }
         let Some(unnamed) = self.with(ino, |active| Ok(active.roll_back()))? else {
             return Ok(());
@@ -220,6 +221,8 @@ impl MetaServer {
     /// Commits what is sealed; returns the position after which it is durable. With `relief` it is
     /// a part of something that frees space.
     async fn commit_locked(&self, ino: u64, relief: bool) -> Result<Position, Error> {
+        // The intent to free what was cut off ends with a commit.
+        self.finish_cut(ino).await?;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let dropped = self.with(ino, |active| {
             if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
@@ -338,6 +341,8 @@ impl MetaServer {
         let _alone = self.commits.exclusive(ino).await;
         let _kept = self.keep(ino);
         self.load(ino, generation).await?;
+        // Of a cut before this one, which could not free all.
+        self.finish_cut(ino).await?;
         let chunk_size = u64::from(self.stripes.geometry().stripe_size);
         let block_size = blockio::BLOCK_SIZE as u64;
         let shrinks = self.with(ino, |active| Ok(size < active.inode.attributes.size))?;
@@ -359,7 +364,7 @@ impl MetaServer {
         }
         let mut position = self.cut(ino, size, time, boundary).await?;
         if shrinks {
-            position = self.trim_chunks(ino, first_gone(size, self)).await?;
+            position = self.finish_cut(ino).await?;
         }
         self.settle_record(position, durable).await?;
         self.with(ino, |active| Ok(active.inode.attributes))
@@ -411,6 +416,9 @@ impl MetaServer {
                 })
             })
             .await?;
+        if boundary.is_some() {
+            self.trims.was_cut(ino, first_gone(size, self));
+        }
         self.note_remembered(1);
         self.with(ino, |active| {
             active.inode.attributes.size = size;
@@ -440,80 +448,10 @@ impl MetaServer {
         }
     }
 
-    /// Frees what is left of an inode that is gone.
-    pub(super) async fn trim(&self, ino: u64) -> Result<(), Error> {
-        let unnamed = self.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
-        let Some(unnamed) = unnamed else { return Ok(()) };
-        let outcome = self.trim_all(ino, unnamed).await;
-        // Until now whoever needs space waits for this.
-        self.dead.borrow_mut().remove(&ino);
-        outcome
-    }
-
-    async fn trim_all(&self, ino: u64, unnamed: Vec<Run>) -> Result<(), Error> {
-        self.forget_and_release(unnamed).await?;
-        self.trim_xattrs(ino).await?;
-        // With the intent, so last.
-        self.trim_chunks(ino, 0).await?;
-        Ok(())
-    }
-
-    /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
-    async fn trim_chunks(&self, ino: u64, first: u64) -> Result<Position, Error> {
-        let end = keys::chunks_end(ino);
-        let chunks_per_record = self.chunks_per_record().min(RELIEF_CHUNKS_MAX);
-        loop {
-            let from = keys::chunk(ino, first);
-            let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
-            let mut gone = Vec::with_capacity(found.len());
-            for (key, value) in found {
-                let index = keys::chunk_index(&key).ok_or(Error::Damaged {})?;
-                gone.push((index, decode::<Chunk>(&value)?.disk_runs()));
-            }
-            let last = gone.len() < chunks_per_record;
-            let (position, ()) = self
-                .record(|| {
-                    let mut batch = Batch::new();
-                    batch.relieve();
-                    for (index, runs) in &gone {
-                        batch.delete(keys::chunk(ino, *index));
-                        add_runs(&mut batch, &[], runs);
-                    }
-                    if last {
-                        batch.delete(keys::trim_intent(ino));
-                    }
-                    Ok((batch, ()))
-                })
-                .await?;
-            if last {
-                return Ok(position);
-            }
-        }
-    }
-
-    fn chunks_per_record(&self) -> usize {
+    pub(super) fn chunks_per_record(&self) -> usize {
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let room = RECORD_BYTES.min(self.store.batch_bytes_max() / 2);
         (room / (RECORD_BYTES_PER_BLOCK * blocks)).max(1)
-    }
-
-    /// Inodes that are gone and not trimmed yet.
-    pub(super) fn gone(&self) -> Vec<u64> {
-        self.dead.borrow().keys().copied().collect()
-    }
-
-    /// Finishes trims that a crash has interrupted. Nobody uses the files yet.
-    pub(super) async fn finish_trims(&self) -> Result<(), StoreError> {
-        let (from, end) = keys::intents(keys::TRIMS);
-        for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
-            let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
-            let first = decode(&value).map_err(|_| bad_intent())?;
-            if self.store.get(&keys::inode(ino)).await?.is_none() {
-                self.trim_xattrs(ino).await.map_err(|_| bad_intent())?;
-            }
-            self.trim_chunks(ino, first).await.map_err(|_| bad_intent())?;
-        }
-        Ok(())
     }
 
     /// Files with changes that wait for a commit for `age_ms`, or with very many; of any age, those
@@ -534,19 +472,6 @@ impl MetaServer {
             })
         };
         self.dirty.borrow().iter().copied().filter(waits).collect()
-    }
-
-    /// Gives back blocks that no record named. Their content is forgotten first: once a block is
-    /// free the next owner may write it, and a late forget would hit that.
-    pub(super) async fn forget_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
-        let geometry = self.stripes.geometry();
-        let forgets = runs.iter().map(|run| {
-            let (stripe, offset) = geometry.block(run.start);
-            self.stripes.forget(stripe, offset, run.count * blockio::BLOCK_SIZE as u32)
-        });
-        let forgotten = stream::iter(forgets).buffer_unordered(FORGETS_MAX);
-        forgotten.try_collect::<Vec<()>>().await.map_err(StoreError::from)?;
-        Ok(self.store.release(&runs)?)
     }
 }
 
@@ -614,10 +539,6 @@ fn count_freed(changes: &[(u64, Uncommitted)]) -> u64 {
     changes.iter().flat_map(|(_, change)| &change.freed).map(|run| u64::from(run.count)).sum()
 }
 
-fn bad_intent() -> StoreError {
-    StoreError::Damaged { what: "an intent to free blocks", block: 0 }
-}
-
 fn first_gone(size: u64, server: &MetaServer) -> u64 {
     size.div_ceil(u64::from(server.stripes.geometry().stripe_size))
 }
@@ -635,7 +556,7 @@ fn put_chunk(batch: &mut Batch, ino: u64, index: u64, chunk: &Chunk) {
     }
 }
 
-fn add_runs(batch: &mut Batch, taken: &[Run], freed: &[Run]) {
+pub(super) fn add_runs(batch: &mut Batch, taken: &[Run], freed: &[Run]) {
     for &run in taken {
         batch.allocated(run);
     }

@@ -42,6 +42,8 @@ impl Seen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskLog {
     pub(crate) rotten: u64,
+    /// The last entry so far is rotten: a crash may have cut its writing short.
+    last_is_rotten: bool,
     pub(crate) unreadable: u64,
     /// Entries that are missing, in all.
     pub(crate) missing: u64,
@@ -50,6 +52,14 @@ pub(crate) struct DiskLog {
     missing_at_end: u64,
     /// The last entry so far is missing.
     last_is_missing: bool,
+}
+
+impl DiskLog {
+    /// Entries that are rotten, and missing, but for a last one that a crash may have cut short.
+    fn durable_losses(&self) -> (u64, u64) {
+        let last = [self.last_is_rotten, self.last_is_missing].map(u64::from);
+        (self.rotten - last[0], self.missing - last[1])
+    }
 }
 
 /// What the copies of a log tell of the disks that hold them, by disk node and disk.
@@ -69,6 +79,7 @@ impl LogCopies {
         for log in self.disks.values_mut() {
             // What is missing there came before this entry, so it was durable.
             log.missing_at_end += u64::from(std::mem::take(&mut log.last_is_missing));
+            log.last_is_rotten = false;
         }
         let places = pair.stripes().map(|stripe| geometry.place(stripe));
         let is_apart =
@@ -78,7 +89,10 @@ impl LogCopies {
             match seen {
                 Seen::Whole if is_apart => (log.missing_at_end, log.last_is_missing) = (0, false),
                 Seen::Whole => {}
-                Seen::Rotten => log.rotten += 1,
+                Seen::Rotten => {
+                    log.rotten += 1;
+                    log.last_is_rotten = true;
+                }
                 Seen::Unreadable => log.unreadable += 1,
                 Seen::Missing => {
                     log.missing += 1;
@@ -98,8 +112,8 @@ impl LogCopies {
     /// Tells what was read from one copy only. The mount goes on with a fresh log, which has both.
     pub(crate) fn warn(&self, node: u32) {
         for (&(disk_node, disk), log) in &self.disks {
-            let &DiskLog { rotten, unreadable, missing, last_is_missing, .. } = log;
-            let missing = missing - u64::from(last_is_missing);
+            let unreadable = log.unreadable;
+            let (rotten, missing) = log.durable_losses();
             if rotten + unreadable + missing > 0 {
                 tracing::warn!(
                     node,
@@ -118,9 +132,9 @@ impl LogCopies {
     pub(crate) fn tell(&self) -> Vec<String> {
         let mut told = Vec::new();
         for (&(disk_node, disk), log) in &self.disks {
-            let missing = log.missing - u64::from(log.last_is_missing);
+            let (rotten, missing) = log.durable_losses();
             for (count, what) in
-                [(log.rotten, "damaged"), (log.unreadable, "unreadable"), (missing, "missing")]
+                [(rotten, "damaged"), (log.unreadable, "unreadable"), (missing, "missing")]
             {
                 if count > 0 {
                     told.push(format!(
@@ -164,6 +178,10 @@ mod tests {
         assert_eq!(told(&[[Whole, Whole]; 4]).outdated(), None);
         let torn = told(&[[Whole, Whole], [Whole, Missing]]);
         assert_eq!((torn.outdated(), torn.tell().len()), (None, 0));
+        let cut_short = told(&[[Whole, Whole], [Whole, Rotten]]);
+        assert_eq!((cut_short.outdated(), cut_short.tell().len()), (None, 0), "its head is there");
+        let rotten = told(&[[Whole, Rotten], [Whole, Whole]]);
+        assert_eq!((rotten.outdated(), rotten.tell().len()), (None, 1));
         let one = told(&[[Whole, Missing], [Whole, Missing]]);
         assert_eq!((one.outdated(), one.tell().len()), (None, 1), "one lost write at the end");
         let old = [[Whole, Whole], [Whole, Missing], [Whole, Missing], [Whole, Missing]];

@@ -1,0 +1,46 @@
+//! Space comes back while a node lives on, though another one was away when it was to be freed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fileio::protocol::{Credentials, Error, Handle, Write};
+use meta::protocol::GetSpace;
+use runtime::NodeId;
+
+use crate::cluster::{BLOCK, Cluster};
+
+/// Longer than whoever asks a node that is away has patience, and until what failed is tried again.
+const AFTERWARDS: Duration = Duration::from_secs(20);
+
+async fn free_blocks(cluster: &Cluster, node: NodeId) -> u64 {
+    let asked = meta::client::ask(&cluster.application(0), node, GetSpace {}).await;
+    asked.expect("the node is there").free_blocks
+}
+
+/// Writes once, whatever comes of it.
+async fn try_write(cluster: &Cluster, file: Handle, blocks: usize) -> Result<u64, Error> {
+    let data = vec![Bytes::from(vec![7; blocks * BLOCK as usize])];
+    let call = Write { who: Credentials::root(), file, offset: 0, data, durable: false };
+    fileio::client::ask(&cluster.application(0), call).await.map(|written| written.write_verifier)
+}
+
+/// What a cache that is away cannot be told to forget is given back when it is there again, not at the next
+/// mount. (The rounds of faults of `tests/tests/cluster` found it: they ran out of space.)
+#[test]
+fn blocks_of_writes_that_failed_come_back() {
+    let cluster = Cluster::new(71);
+    let world = cluster.world.clone();
+    let [here, away] = [0, 2].map(NodeId::fs);
+    world.run(async {
+        let file = cluster.create(here).await;
+        let before = free_blocks(&cluster, here).await;
+        world.partition(&[here], &[away]);
+        for _ in 0..4 {
+            let failed = try_write(&cluster, file, 64).await;
+            assert!(failed.is_err(), "a third of it cannot be cached");
+        }
+        world.heal();
+        cluster.pass(AFTERWARDS).await;
+        assert_eq!(free_blocks(&cluster, here).await, before);
+    });
+}
