@@ -187,7 +187,12 @@ impl<S: Spawn> FileSystem<S> {
         self.change_at(path.as_ref(), Last::Keep, change).await
     }
 
-    async fn change_at(&self, path: &[u8], last: Last, change: Change) -> Result<Attributes, Error> {
+    async fn change_at(
+        &self,
+        path: &[u8],
+        last: Last,
+        change: Change,
+    ) -> Result<Attributes, Error> {
         let changed = async { self.change(&self.find(path, last).await?, change).await };
         changed.await.map_err(Error::of("change", path))
     }

@@ -47,6 +47,8 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::WriteList(r) => file(&r.file),
         Request::Append(r) => file(&r.file),
         // Asked of all nodes, or of any: the caller says which.
-        Request::GetSpace(_) | Request::Settle(_) | Request::Renew(_) => NodeId::fs(0),
+        Request::GetSpace(_) | Request::Settle(_) | Request::Renew(_) | Request::WasDone(_) => {
+            NodeId::fs(0)
+        }
     }
 }

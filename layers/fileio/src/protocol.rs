@@ -686,6 +686,13 @@ runtime::protocol! {
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
     } -> Appended;
+
+    /// Was this call done by this node, and is its reply stored (ADR 9)? Waits for a copy of it that is
+    /// under way; that it was done is durable then. Asked of all nodes.
+    38 Control WasDone {
+        /// Which call.
+        call: CallId,
+    } -> bool;
 }
 
 runtime::choice! {

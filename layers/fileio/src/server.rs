@@ -202,6 +202,7 @@ impl FileServer {
             Request::TestLock(r) => Reply::TestLock(self.test_lock(&r)),
             Request::Unlock(r) => Reply::Unlock(self.unlock(&r)),
             Request::Open(r) => Reply::Open(self.open(r).await),
+            Request::WasDone(r) => Reply::WasDone(self.was_done(r.call).await),
             Request::SyncDirectory(r) => {
                 Reply::SyncDirectory(self.sync_directory(r.directory).await)
             }

@@ -38,6 +38,7 @@ impl Request {
                 | Self::ListXattrs(_)
                 | Self::TestLock(_)
                 | Self::SyncDirectory(_)
+                | Self::WasDone(_)
         )
     }
 }

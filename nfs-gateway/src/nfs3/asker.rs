@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use fileio::client;
 use fileio::protocol::{
-    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Name, Stamp,
+    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, Name, Stamp, Time,
 };
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, fattr3, nfs_fh3, nfsstat3, post_op_attr,
@@ -23,6 +23,10 @@ use crate::keys::Keys;
 use crate::rpc::{Claim, Question};
 use crate::xdr::{Arguments, Body, Fault};
 use crate::{handle, translate};
+
+/// By so much the number of a directory's state goes on with an epoch: more than a crash takes back of its
+/// time, so it only grows.
+const EPOCH_NANOS: u64 = 1 << 33;
 
 /// The volume that is served.
 #[derive(Debug)]
@@ -52,6 +56,19 @@ impl Volume {
     /// Comes with every directory cookie.
     pub(crate) fn cookie_verifier(&self) -> cookieverf3 {
         self.cookie_verifier
+    }
+
+    //= rfc8881 5.8.1.4: another one whenever data or metadata change
+    /// Another number after every change, and for a directory in every epoch: a crash may take back its
+    /// time, which is not durable with the names that other nodes keep of it. Who goes by the time alone
+    /// would take what it knows of the names for the truth.
+    pub(crate) fn change(&self, attributes: &Attributes) -> u64 {
+        let Time { seconds, nanos } = attributes.ctime;
+        let time = seconds.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(nanos.into());
+        match attributes.kind {
+            Kind::Directory {} => time.wrapping_add(self.ctx.epoch().0.wrapping_mul(EPOCH_NANOS)),
+            _ => time,
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! One call: its operations in order, its reply (RFC 8881 section 16.2).
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,8 +10,9 @@ use runtime::Call;
 use super::Service;
 use super::here::Here;
 use super::limits::{CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, TAG_BYTES_MAX};
+use super::once::{self, Identity, What};
 use super::ops;
-use super::state::{Begun, Channel, Doubt, Kept, Tables};
+use super::state::{Begun, Channel, Kept, Session, Tables};
 use super::status::{Failed, Status};
 use super::table::{Class, ILLEGAL, Operation, is_known};
 use super::words::{SessionId, Stateid};
@@ -48,7 +48,13 @@ pub(super) struct Compound<'a> {
     fingerprint: u64,
     request_bytes: usize,
     operations: u32,
+    /// Which request of which session it is.
+    identity: Option<Identity>,
     session: Option<InSession>,
+    /// The operation that is being done.
+    index: u32,
+    /// What may have been done of it before.
+    past: Past,
     /// The whole reply, if the call was answered before.
     again: Option<Vec<u8>>,
     /// The current file handle.
@@ -59,10 +65,20 @@ pub(super) struct Compound<'a> {
     pub(super) stateid: Option<Stateid>,
     /// The saved one.
     pub(super) saved_stateid: Option<Stateid>,
-    /// What was in doubt when the call came before.
-    doubt: Cell<Option<Doubt>>,
-    /// What was asked once last.
-    asked: Cell<Option<Doubt>>,
+}
+
+/// What is known of earlier copies of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Past {
+    /// There are none.
+    None,
+    /// Nobody knows whether one was done.
+    InDoubt,
+    /// Its session is not known: only what was done of it is answered.
+    Forgotten {
+        /// Something of it was done.
+        was_done: bool,
+    },
 }
 
 /// Does a call; a reply that the slot keeps is sent again as it was.
@@ -87,17 +103,28 @@ pub(super) async fn answer(
         fingerprint,
         request_bytes,
         operations,
+        identity: None,
         session: None,
+        index: 0,
+        past: Past::None,
         again: None,
         current: None,
         saved: None,
         stateid: None,
         saved_stateid: None,
-        doubt: Cell::default(),
-        asked: Cell::default(),
     };
     let mut out = Out::default();
-    let (status, done) = compound.run(minor, &mut arguments, &mut out).await;
+    let (mut status, mut done) = compound.run(minor, &mut arguments, &mut out).await;
+    if compound.past == (Past::Forgotten { was_done: false }) {
+        //= rfc8881 2.10.13.1.4: the client makes a new session, and asks in that
+        if status != Status::DELAY {
+            status = Status::BADSESSION;
+        }
+        out = Out::default();
+        out.u32(Operation::Sequence as u32);
+        out.u32(status.0);
+        done = 1;
+    }
     if let Some(again) = compound.again {
         return Ok(Body { head: again, tail: Vec::new() });
     }
@@ -118,6 +145,7 @@ impl Compound<'_> {
     /// Does all operations up to the first that fails: its status, and how many have a result.
     async fn run(&mut self, minor: u32, arguments: &mut Arguments, out: &mut Out) -> (Status, u32) {
         for index in 0..self.operations {
+            self.index = index;
             let Ok(number) = arguments.take::<u32>() else { return (Status::BADXDR, index) };
             let before = out.mark();
             out.u32(number);
@@ -200,8 +228,37 @@ impl Compound<'_> {
         if operation.class() == Class::Changes {
             self.here()?.check_writable()?;
         }
+        if let Past::Forgotten { .. } = self.past {
+            self.check_past(operation).await?;
+        }
         ops::serve(self, operation, arguments, out).await?;
         if changes { Ok(()) } else { Ok(self.check_room(out.length())?) }
+    }
+
+    /// May this be answered, though the session is not known? Not what would be done only now.
+    async fn check_past(&mut self, operation: Operation) -> Result<(), Status> {
+        let is_done = !once::is_of_names(operation) || self.was_done(operation).await?;
+        if !is_done || !once::needs_no_session(operation) {
+            self.past = Past::Forgotten { was_done: false };
+            return Err(Status::BADSESSION);
+        }
+        if once::is_of_names(operation) {
+            self.past = Past::Forgotten { was_done: true };
+        }
+        Ok(())
+    }
+
+    async fn was_done(&self, operation: Operation) -> Result<bool, Status> {
+        Ok(once::was_done(self.asker, self.call(What::File)?).await?
+            || operation == Operation::Remove && self.has_removed_directory().await?)
+    }
+
+    /// An earlier copy of this REMOVE has removed a directory, not a file.
+    pub(super) async fn has_removed_directory(&self) -> Result<bool, Status> {
+        if self.past == Past::None {
+            return Ok(false);
+        }
+        once::was_done(self.asker, self.call(What::Directory)?).await
     }
 
     /// May the reply have so many bytes?
@@ -229,9 +286,15 @@ impl Compound<'_> {
         (slot, sequence): (u32, u32),
         cached: bool,
     ) -> Result<(), Status> {
+        let fingerprint = self.fingerprint;
+        self.identity = Some(Identity { session: id, slot, sequence, fingerprint });
         let now = self.kept().now();
         let mut tables = self.kept().change();
-        let channel = tables.session(&id)?.channel();
+        let Ok(channel) = tables.session(&id).map(Session::channel) else {
+            drop(tables);
+            self.past = Past::Forgotten { was_done: false };
+            return Ok(());
+        };
         //= rfc8881 18.46.3: TOO_MANY_OPS, REQ_TOO_BIG
         if self.operations > channel.operations_max {
             return Err(Status::TOO_MANY_OPS);
@@ -244,11 +307,11 @@ impl Compound<'_> {
                 drop(tables);
                 self.again = Some(reply);
             }
-            Begun::New { client, channel, doubt } => {
+            Begun::New { client, channel, again } => {
                 tables.hear(client, now);
                 let leases = tables.client(client)?.leases.clone();
                 drop(tables);
-                self.doubt.set(doubt);
+                self.past = if again { Past::InDoubt } else { Past::None };
                 self.session = Some(InSession { id, slot, client, leases, channel, cached });
             }
         }
@@ -259,8 +322,8 @@ impl Compound<'_> {
     fn end(&self, body: &Body) {
         let Some(InSession { id, slot, channel, cached, .. }) = &self.session else { return };
         let mut tables = self.kept().change();
-        if let Some(doubt) = self.asked.get().filter(|_| self.asker.is_in_doubt()) {
-            return tables.doubt(id, *slot, doubt);
+        if self.asker.is_in_doubt() {
+            return tables.is_in_doubt(id, *slot);
         }
         let fits = body.tail.is_empty() && body.head.len() <= channel.cached_bytes_max as usize;
         tables.end(id, *slot, (*cached && fits).then(|| body.head.clone()));
@@ -293,20 +356,16 @@ impl Compound<'_> {
         self.stateid = None;
     }
 
-    /// The number of a call to the nodes below that is done once: that of the last time if nobody knows
-    /// what came of it.
-    pub(super) fn call(&self, directory: bool) -> Result<CallId, Status> {
-        let call = match self.doubt.take() {
-            Some(doubt) => doubt.call,
-            None => self.session()?.leases.call(),
-        };
-        self.asked.set(Some(Doubt { call, directory }));
-        Ok(call)
+    /// The number of a call to the nodes below that is done once: copies of this request have the same.
+    pub(super) fn call(&self, what: What) -> Result<CallId, Status> {
+        let identity = self.identity.ok_or(Status::OP_NOT_IN_SESSION)?;
+        Ok(identity.call(self.index, what))
     }
 
-    /// What is in doubt since the call came before.
-    pub(super) fn doubt(&self) -> Option<Doubt> {
-        self.doubt.get()
+    /// The same for what holds a file for the session's client.
+    pub(super) fn holding_call(&self) -> Result<CallId, Status> {
+        let identity = self.identity.ok_or(Status::OP_NOT_IN_SESSION)?;
+        Ok(identity.call_of(self.session()?.leases.client(), self.index))
     }
 
     /// Changes and looks at what is kept for the session's client.

@@ -6,6 +6,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `compound.rs` | one call: its operations in order, its reply |
+//! | `once.rs` | what is done once, also if its session is not known any more |
 //! | `table.rs` | the operations |
 //! | `ops/` | what each of them does |
 //! | `state/` | what is kept for clients: sessions, open files, owners of locks |
@@ -24,6 +25,7 @@ mod attributes;
 mod compound;
 mod here;
 mod limits;
+mod once;
 mod ops;
 mod pseudo;
 mod state;

@@ -184,6 +184,8 @@ impl Model {
             Request::Unlock(r) => Reply::Unlock(state.unlock(r)),
             Request::Open(r) => Reply::Open(state.open(r)),
             Request::OpenNew(r) => Reply::OpenNew(state.open_new(r, now)),
+            // The model keeps no replies.
+            Request::WasDone(_) => Reply::WasDone(Ok(false)),
             // Only nodes say this to each other; the model is one.
             Request::Trim(_) => Reply::Trim(Err(Error::Invalid {})),
         }

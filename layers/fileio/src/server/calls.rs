@@ -87,6 +87,12 @@ impl FileServer {
         }
     }
 
+    /// Answers [`WasDone`](crate::protocol::WasDone).
+    pub(super) async fn was_done(&self, call: CallId) -> Result<bool, Error> {
+        let _alone = self.calls.running.exclusive(call).await;
+        Ok(self.meta_here(FindReply { call, durable: true }).await?.is_some())
+    }
+
     /// Does a request that has a call id.
     pub(super) async fn perform(self: &Rc<Self>, request: &Request) -> Reply {
         match request {

@@ -12,4 +12,4 @@ mod table;
 
 pub(crate) use bitmap::Bitmap;
 pub(crate) use settable::{New, take_new};
-pub(crate) use table::{Facts, change, readable, tell, wants_space};
+pub(crate) use table::{Facts, readable, tell, wants_space};

@@ -36,7 +36,7 @@ const ROWS: &[Row] = &[
     row(1, |facts, out| out.u32(file_type(facts.attributes.kind))),
     // Handles stay good as long as their file exists.
     row(2, |_, out| out.u32(0)),
-    row(CHANGE, |facts, out| out.u64(change(facts.attributes))),
+    row(CHANGE, |facts, out| out.u64(facts.asker.volume().change(facts.attributes))),
     row(4, |facts, out| out.u64(facts.attributes.size)),
     // Hard links, symbolic links, no named attributes.
     row(5, |_, out| out.bool(true)),
@@ -135,13 +135,6 @@ pub(crate) fn tell(wanted: &Bitmap, facts: &Facts, out: &mut Out) {
             (row.tell)(facts, out);
         }
     });
-}
-
-//= rfc8881 5.8.1.4: another one whenever data or metadata change
-/// Another number after every change.
-pub(crate) fn change(attributes: &Attributes) -> u64 {
-    let Time { seconds, nanos } = attributes.ctime;
-    seconds.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(nanos.into())
 }
 
 fn time(time: Time, out: &mut Out) {

@@ -7,6 +7,7 @@ use crate::nfs3::check_target;
 use crate::v4::attributes::{New, take_new};
 use crate::v4::compound::Compound;
 use crate::v4::here::name;
+use crate::v4::once::What;
 use crate::v4::status::{Failed, Status};
 use crate::xdr::{Arguments, Out};
 
@@ -23,7 +24,7 @@ pub(super) async fn serve(
     let name = name(entry)?;
     let New { which, change } = new?;
     let before = change_of(&here).await;
-    let (who, call, directory) = (here.asker.who(), compound.call(false)?, here.file);
+    let (who, call, directory) = (here.asker.who(), compound.call(What::File)?, here.file);
     let durable = here.asker.syncs();
     let request = MakeNode { who, call, directory, name, node: node?, change, durable };
     let made = here.asker.ask_once(request).await?;

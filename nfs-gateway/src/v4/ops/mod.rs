@@ -16,7 +16,6 @@ mod stateids;
 
 use fileio::protocol::GetAttributes;
 
-use super::attributes::change;
 use super::compound::Compound;
 use super::here::Here;
 use super::status::Failed;
@@ -81,7 +80,7 @@ pub(super) async fn serve(
 /// The number that stands for the state of a directory; of one that is gone, zero.
 async fn change_of(directory: &Here) -> u64 {
     let attributes = directory.asker.ask(GetAttributes { file: directory.file }).await;
-    attributes.map_or(0, |attributes| change(&attributes))
+    attributes.map_or(0, |attributes| directory.asker.volume().change(&attributes))
 }
 
 /// What a directory was, and is now.

@@ -5,6 +5,7 @@ use fileio::protocol::{Kind, Link, Name, ReadLink, Remove, RemoveDirectory, Rena
 use super::{change_of, changed};
 use crate::v4::compound::Compound;
 use crate::v4::here::{Here, name};
+use crate::v4::once::What;
 use crate::v4::status::{Failed, Status};
 use crate::xdr::{Arguments, Out};
 
@@ -17,15 +18,16 @@ pub(super) async fn remove(
     let name = name(arguments.opaque(usize::MAX)?)?;
     let here = compound.here()?;
     let before = change_of(here).await;
-    // What was in doubt is done again as it was: the name may be gone by it.
-    let removed = match compound.doubt() {
-        Some(doubt) => remove_as(compound, here, &name, doubt.directory).await,
-        None => match remove_as(compound, here, &name, false).await {
-            Err(Status::ISDIR) => remove_as(compound, here, &name, true).await,
-            removed => removed,
-        },
+    // What was done is asked for as it was: a file may have the name by now.
+    let removed = if compound.has_removed_directory().await? {
+        Err(Status::ISDIR)
+    } else {
+        remove_as(compound, here, &name, What::File).await
     };
-    removed?;
+    match removed {
+        Err(Status::ISDIR) => remove_as(compound, here, &name, What::Directory).await?,
+        removed => removed?,
+    }
     changed(here, before).await.tell(out);
     Ok(())
 }
@@ -34,11 +36,11 @@ async fn remove_as(
     compound: &Compound<'_>,
     here: &Here,
     name: &Name,
-    is_directory: bool,
+    what: What,
 ) -> Result<(), Status> {
-    let (who, call, directory) = (here.asker.who(), compound.call(is_directory)?, here.file);
+    let (who, call, directory) = (here.asker.who(), compound.call(what)?, here.file);
     let (name, durable) = (name.clone(), here.asker.syncs());
-    if is_directory {
+    if what == What::Directory {
         here.asker.ask_once(RemoveDirectory { who, call, directory, name, durable }).await?;
     } else {
         here.asker.ask_once(Remove { who, call, directory, name, durable }).await?;
@@ -59,7 +61,7 @@ pub(super) async fn rename(
     let (before_from, before_to) = (change_of(from).await, change_of(to).await);
     let rename = Rename {
         who: to.asker.who(),
-        call: compound.call(false)?,
+        call: compound.call(What::File)?,
         from_directory: from.file,
         from_name,
         to_directory: to.file,
@@ -84,7 +86,7 @@ pub(super) async fn link(
     of.check_same_export(here)?;
     let name = name(bytes)?;
     let before = change_of(here).await;
-    let (who, call, durable) = (here.asker.who(), compound.call(false)?, here.asker.syncs());
+    let (who, call, durable) = (here.asker.who(), compound.call(What::File)?, here.asker.syncs());
     let link = Link { who, call, file: of.file, directory: here.file, name, durable };
     here.asker.ask_once(link).await?;
     changed(here, before).await.tell(out);

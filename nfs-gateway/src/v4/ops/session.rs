@@ -188,7 +188,8 @@ pub(super) fn sequence(
     let _highest_slot = arguments.take::<u32>()?;
     let cached = take_bool(arguments)?;
     compound.begin(id, (slot, sequence), cached)?;
-    let last = compound.kept().tables().session(&id)?.channel().slots - 1;
+    let last =
+        compound.kept().tables().session(&id).map_or(slot, |known| known.channel().slots - 1);
     out.fixed(&id);
     out.u32(sequence);
     out.u32(slot);

@@ -7,7 +7,6 @@ use crate::v4::limits::{
 };
 use crate::v4::status::Status;
 use crate::v4::words::SessionId;
-use fileio::protocol::CallId;
 
 /// A reply to a READDIR or a READ of one byte fits at least.
 const BYTES_MIN: u32 = 512;
@@ -50,17 +49,8 @@ struct Slot {
     fingerprint: u64,
     /// What it was answered, if it could be kept.
     reply: Option<Vec<u8>>,
-    /// Nobody knows whether it was done, so the same call below has to be made again.
-    doubt: Option<Doubt>,
-}
-
-/// A call to the nodes below of which nobody knows whether it was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Doubt {
-    /// Its number.
-    pub(crate) call: CallId,
-    /// It was to remove a directory, not a file.
-    pub(crate) directory: bool,
+    /// Nobody knows whether it was done, so the same calls below have to be made again.
+    in_doubt: bool,
 }
 
 /// What a SEQUENCE has found.
@@ -72,8 +62,8 @@ pub(crate) enum Begun {
         client: u64,
         /// Its limits.
         channel: Channel,
-        /// It has come before, and this call below is in doubt.
-        doubt: Option<Doubt>,
+        /// It has come before, and nobody knows whether it was done.
+        again: bool,
     },
     /// One that was answered before.
     Again(Vec<u8>),
@@ -138,7 +128,7 @@ impl Tables {
             // The first copy of it is still being done.
             return Err(Status::DELAY);
         }
-        if sequence == slot.sequence && sequence != 0 && slot.doubt.is_none() {
+        if sequence == slot.sequence && sequence != 0 && !slot.in_doubt {
             if fingerprint != slot.fingerprint {
                 return Err(Status::SEQ_FALSE_RETRY);
             }
@@ -146,12 +136,11 @@ impl Tables {
             return reply.map(Begun::Again).ok_or(Status::RETRY_UNCACHED_REP);
         }
         let is_new = sequence == slot.sequence.wrapping_add(1);
-        if slot.busy || !(is_new || slot.doubt.is_some() && sequence == slot.sequence) {
+        if slot.busy || !(is_new || slot.in_doubt && sequence == slot.sequence) {
             return Err(Status::SEQ_MISORDERED);
         }
-        let doubt = slot.doubt.take().filter(|_| !is_new && fingerprint == slot.fingerprint);
-        *slot = Slot { sequence, busy: true, fingerprint, reply: None, doubt: None };
-        Ok(Begun::New { client, channel, doubt })
+        *slot = Slot { sequence, busy: true, fingerprint, reply: None, in_doubt: false };
+        Ok(Begun::New { client, channel, again: !is_new })
     }
 
     /// The request of a slot was answered; what of the reply is to be kept.
@@ -163,10 +152,10 @@ impl Tables {
     }
 
     /// Nobody knows whether the request of a slot was done: it is waited for again.
-    pub(crate) fn doubt(&mut self, id: &SessionId, slot: u32, doubt: Doubt) {
+    pub(crate) fn is_in_doubt(&mut self, id: &SessionId, slot: u32) {
         if let Some(slot) = self.slot(id, slot) {
             slot.busy = false;
-            slot.doubt = Some(doubt);
+            slot.in_doubt = true;
         }
     }
 

@@ -256,7 +256,7 @@ impl<'a> Host<'a> {
         told.sequence((slot, number));
         self.heard.set(self.heard.get().max(began));
         if once {
-            self.once_more(&call, &reply).await?;
+            self.once_more(&id, &call, &reply).await?;
             self.in_its_place(&id, (slot, number)).await?;
         }
         Ok(Ok(told))
@@ -279,11 +279,15 @@ impl<'a> Host<'a> {
         self.rng.borrow_mut().chance(1, one_in)
     }
 
-    /// Now and then: a request that was answered comes again, and is answered as before.
-    async fn once_more(&self, call: &Call, reply: &Bytes) -> Result<(), PowerCut> {
+    /// Now and then: a request that was answered comes again, and is answered as before; by a gateway that has
+    /// forgotten the session with other attributes, or not at all.
+    async fn once_more(&self, id: &SessionId, call: &Call, reply: &Bytes) -> Result<(), PowerCut> {
         if self.chance(AGAIN_IN) {
             let again = self.exchange(call).await?;
-            let is_same = again == *reply || Told::of(again.clone()).status == status::BADSESSION;
+            let [told, told_again] = [reply, &again].map(|reply| Told::of(reply.clone()).status);
+            let is_same = again == *reply
+                || told_again == status::BADSESSION
+                || told_again == told && self.may_be_forgotten(id);
             assert!(is_same, "answered {reply:?}, and when it came again {again:?}");
         }
         Ok(())
@@ -302,6 +306,15 @@ impl<'a> Host<'a> {
     }
 
     // --- Sessions ---
+
+    /// The gateway may have forgotten the session: it has started again, the lease has ended, or the host has
+    /// another one.
+    fn may_be_forgotten(&self, id: &SessionId) -> bool {
+        let lives = self.gateways.lives(self.gateway);
+        let session = self.session.borrow();
+        let is_known = session.as_ref().is_some_and(|now| now.id == *id && now.life == lives);
+        !is_known || self.now() > self.heard.get() + LEASE
+    }
 
     /// There is a session, in which all is open again that was: the number of the last one.
     async fn ready(&self) -> Result<u64, PowerCut> {

@@ -53,6 +53,9 @@ pub(super) struct Names {
     halves: RefCell<Vec<Half>>,
     /// Made by a call that was not answered: the handle is not known.
     unknown: RefCell<BTreeSet<Key>>,
+    /// What was seen of each directory, by the number of its state: a kernel goes by that as long as the
+    /// number is the same.
+    seen: RefCell<BTreeMap<(usize, u64), BTreeSet<String>>>,
 }
 
 impl Names {
@@ -84,6 +87,7 @@ impl Names {
             twins: RefCell::default(),
             halves: RefCell::default(),
             unknown: RefCell::default(),
+            seen: RefCell::default(),
         })
     }
 
@@ -301,7 +305,9 @@ impl Names {
         present: &BTreeMap<Key, Named>,
     ) -> Result<(), PowerCut> {
         for directory in 0..DIRECTORIES {
+            let Some(change) = self.change_of(worker, directory).await? else { continue };
             let listed = self.list(worker, directory).await?;
+            self.note_seen((directory, change), &listed);
             let listed: BTreeSet<&str> =
                 listed.iter().map(String::as_str).filter(|name| name.contains("-of-")).collect();
             let there = present.keys().filter(|(at, _)| *at == directory);
@@ -309,6 +315,26 @@ impl Names {
             assert_eq!(listed, there, "the names listed of directory {directory}");
         }
         Ok(())
+    }
+
+    /// The number that stands for the state of a directory.
+    async fn change_of(
+        &self,
+        worker: &Worker<'_>,
+        directory: usize,
+    ) -> Result<Option<u64>, PowerCut> {
+        let ask = || Some(Ops::default().put(&self.directories[directory]).look_for_change());
+        let Some(mut answer) = worker.ask(false, ask).await? else { return Ok(None) };
+        assert_eq!(answer.status, status::OK, "directory {directory} is there");
+        Ok(Some(answer.told.done_then_change()))
+    }
+
+    /// Under one number there are always the same names.
+    fn note_seen(&self, state: (usize, u64), listed: &[String]) {
+        let listed: BTreeSet<String> = listed.iter().cloned().collect();
+        let mut seen = self.seen.borrow_mut();
+        let before = seen.entry(state).or_insert_with(|| listed.clone());
+        assert_eq!(*before, listed, "a kernel that knows {state:?} keeps what it saw before");
     }
 
     /// The names of a directory, page by page.

@@ -65,6 +65,7 @@ pub(super) const ANONYMOUS: Stateid = [0; 16];
 pub(super) type SessionId = [u8; 16];
 
 /// Which of the files of a call.
+const CHANGE: u32 = 1 << 3;
 const SIZE: u32 = 1 << 4;
 const MODE: u32 = 1 << (33 - 32);
 const LINKS: u32 = 1 << (35 - 32);
@@ -154,6 +155,11 @@ impl Ops {
     /// GETATTR of size and links.
     pub(super) fn look(self) -> Self {
         self.op(op::GETATTR).word(2).word(SIZE).word(LINKS)
+    }
+
+    /// GETATTR of the number that stands for the state of a file.
+    pub(super) fn look_for_change(self) -> Self {
+        self.op(op::GETATTR).word(1).word(CHANGE)
     }
 
     /// OPEN by `owner`, with what it is to be opened for and what others may not do.
@@ -267,6 +273,15 @@ impl Told {
     /// The same behind a PUTFH.
     pub(super) fn done_then_looked(&mut self) -> (u64, u32) {
         self.done(op::PUTFH).looked()
+    }
+
+    /// What [`Ops::look_for_change`] asks for, behind a PUTFH.
+    pub(super) fn done_then_change(&mut self) -> u64 {
+        self.done(op::PUTFH);
+        let rest = self.done(op::GETATTR);
+        assert_eq!([rest.word(), rest.word()], [1, CHANGE]);
+        let _bytes = rest.word();
+        rest.long()
     }
 
     /// Size and links, as [`Ops::look`] asks for them.
