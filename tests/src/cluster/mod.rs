@@ -163,7 +163,7 @@ impl Cluster {
         let mut file = format!(
             "[coordination]\netcd = [\"{etcd}\"]\nprefix = \"mdfs/test/\"\n\
              [links]\nfabric = {:?}\n\
-             [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"1GiB\"\n",
+             [volume]\nnodes = {}\nstripe = \"64KiB\"\ndisks = 1\ndisk-size = \"256MiB\"\n",
             shape.fabric, shape.nodes
         );
         for (number, member) in (1..).zip(&self.members) {

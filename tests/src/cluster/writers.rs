@@ -243,8 +243,7 @@ impl HardMount<'_> {
     fn call(&mut self, procedure: u32, args: &Args) -> Option<Results> {
         self.until(|nfs| match nfs.try_nfs(procedure, args)? {
             (status::OK, results) => Ok(Some(results)),
-            // There is room: it is told that there is none while disks are away (docs/bugs.md, open).
-            (status::JUKEBOX | status::NOSPC, _) => Ok(None),
+            (status::JUKEBOX, _) => Ok(None),
             (status, _) => panic!("procedure {procedure} ends with {status}"),
         })
     }
