@@ -166,6 +166,10 @@ impl Line {
         pool: &Pool,
         now: Duration,
     ) -> Result<(), OutOfMemory> {
+        let length: usize = data.iter().map(Bytes::len).sum();
+        if length >= self.content.bytes().len() / 2 {
+            self.content.find_memory();
+        }
         let content = self.content.make_mut().ok_or(OutOfMemory)?;
         let mut at = offset as usize;
         for piece in data {
