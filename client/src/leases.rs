@@ -143,11 +143,6 @@ impl Leases {
         Self { client, calls: AtomicU64::default(), open: Mutex::default() }
     }
 
-    /// Its number.
-    pub fn client(&self) -> u64 {
-        self.client
-    }
-
     /// A new call's id.
     pub fn call(&self) -> CallId {
         CallId { client: self.client, number: self.calls.fetch_add(1, Relaxed) }

@@ -1,5 +1,6 @@
 //! One call: its operations in order, its reply (RFC 8881 section 16.2).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use super::here::Here;
 use super::limits::{CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, TAG_BYTES_MAX};
 use super::once::{self, Identity, What};
 use super::ops;
-use super::state::{Begun, Channel, Kept, Session, Tables};
+use super::state::{Begun, Channel, Doubt, Kept, Session, Tables};
 use super::status::{Failed, Status};
 use super::table::{Class, ILLEGAL, Operation, is_known};
 use super::words::{SessionId, Stateid};
@@ -55,6 +56,8 @@ pub(super) struct Compound<'a> {
     index: u32,
     /// What may have been done of it before.
     past: Past,
+    /// The call of its OPEN.
+    opening: Cell<Option<CallId>>,
     /// The whole reply, if the call was answered before.
     again: Option<Vec<u8>>,
     /// The current file handle.
@@ -107,6 +110,7 @@ pub(super) async fn answer(
         session: None,
         index: 0,
         past: Past::None,
+        opening: Cell::default(),
         again: None,
         current: None,
         saved: None,
@@ -307,11 +311,14 @@ impl Compound<'_> {
                 drop(tables);
                 self.again = Some(reply);
             }
-            Begun::New { client, channel, again } => {
+            Begun::New { client, channel, doubt } => {
                 tables.hear(client, now);
                 let leases = tables.client(client)?.leases.clone();
                 drop(tables);
-                self.past = if again { Past::InDoubt } else { Past::None };
+                if let Some(Doubt { opening }) = doubt {
+                    self.past = Past::InDoubt;
+                    self.opening.set(opening);
+                }
                 self.session = Some(InSession { id, slot, client, leases, channel, cached });
             }
         }
@@ -323,7 +330,7 @@ impl Compound<'_> {
         let Some(InSession { id, slot, channel, cached, .. }) = &self.session else { return };
         let mut tables = self.kept().change();
         if self.asker.is_in_doubt() {
-            return tables.is_in_doubt(id, *slot);
+            return tables.doubt(id, *slot, Doubt { opening: self.opening.get() });
         }
         let fits = body.tail.is_empty() && body.head.len() <= channel.cached_bytes_max as usize;
         tables.end(id, *slot, (*cached && fits).then(|| body.head.clone()));
@@ -362,10 +369,14 @@ impl Compound<'_> {
         Ok(identity.call(self.index, what))
     }
 
-    /// The same for what holds a file for the session's client.
-    pub(super) fn holding_call(&self) -> Result<CallId, Status> {
-        let identity = self.identity.ok_or(Status::OP_NOT_IN_SESSION)?;
-        Ok(identity.call_of(self.session()?.leases.client(), self.index))
+    /// The same for an OPEN: a number in the order in which the client's files are held and let go of.
+    pub(super) fn opening_call(&self) -> Result<CallId, Status> {
+        let call = match self.opening.get() {
+            Some(call) => call,
+            None => self.session()?.leases.call(),
+        };
+        self.opening.set(Some(call));
+        Ok(call)
     }
 
     /// Changes and looks at what is kept for the session's client.

@@ -49,15 +49,6 @@ impl Identity {
             | u64::from(self.sequence);
         CallId { client: runtime::hash::xxh3(&key), number }
     }
-
-    /// The same in the name of `client`, a client of the leases below, whose own numbers are small ones.
-    pub(super) fn call_of(&self, client: u64, index: u32) -> CallId {
-        let CallId { client: request, number } = self.call(index, What::File);
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&request.to_le_bytes());
-        key[8..].copy_from_slice(&number.to_le_bytes());
-        CallId { client, number: runtime::hash::xxh3(&key) | 1 << 63 }
-    }
 }
 
 /// Did some node do the call?
@@ -120,12 +111,12 @@ mod tests {
             let identity = *identity;
             let of_index = move |index| {
                 let file = identity.call(index, What::File);
-                [file, identity.call(index, What::Directory), identity.call_of(5, index)]
+                [file, identity.call(index, What::Directory)]
             };
             (0..3).flat_map(of_index)
         };
         let all: BTreeSet<CallId> = others.iter().flat_map(calls).collect();
-        assert_eq!(all.len(), 5 * 3 * 3);
+        assert_eq!(all.len(), 5 * 3 * 2);
         assert!(calls(&first).all(|call| all.contains(&call)), "a copy has the same");
     }
 }

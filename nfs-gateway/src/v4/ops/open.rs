@@ -226,7 +226,7 @@ async fn open_new(
     let leases = compound.session()?.leases.clone();
     let before = change_of(here).await;
     let _opening = leases.opening();
-    let (who, call, directory) = (here.asker.who(), compound.holding_call()?, here.file);
+    let (who, call, directory) = (here.asker.who(), compound.opening_call()?, here.file);
     let change: Change = new.change.clone();
     let durable = here.asker.syncs();
     let create = OpenNew { who, call, directory, name, existing, change, durable };

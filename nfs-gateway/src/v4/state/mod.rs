@@ -27,7 +27,7 @@ use runtime::Context;
 pub(crate) use clients::{Client, Exchange, Named};
 pub(crate) use opens::{Open, READ, Sharing, WRITE};
 pub(crate) use owners::{Locker, Locks, owner_id};
-pub(crate) use sessions::{Begun, Channel, Session, Wanted};
+pub(crate) use sessions::{Begun, Channel, Doubt, Session, Wanted};
 
 use super::limits::{GRACE, LEASE, STATES_MAX, STATES_PER_CLIENT_MAX};
 use super::status::Status;

@@ -7,6 +7,7 @@ use crate::v4::limits::{
 };
 use crate::v4::status::Status;
 use crate::v4::words::SessionId;
+use fileio::protocol::CallId;
 
 /// A reply to a READDIR or a READ of one byte fits at least.
 const BYTES_MIN: u32 = 512;
@@ -50,7 +51,14 @@ struct Slot {
     /// What it was answered, if it could be kept.
     reply: Option<Vec<u8>>,
     /// Nobody knows whether it was done, so the same calls below have to be made again.
-    in_doubt: bool,
+    doubt: Option<Doubt>,
+}
+
+/// A request of which nobody knows whether it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// The call of its OPEN: such calls are in the order in which a client's files are held and let go of.
+    pub(crate) opening: Option<CallId>,
 }
 
 /// What a SEQUENCE has found.
@@ -63,7 +71,7 @@ pub(crate) enum Begun {
         /// Its limits.
         channel: Channel,
         /// It has come before, and nobody knows whether it was done.
-        again: bool,
+        doubt: Option<Doubt>,
     },
     /// One that was answered before.
     Again(Vec<u8>),
@@ -128,7 +136,7 @@ impl Tables {
             // The first copy of it is still being done.
             return Err(Status::DELAY);
         }
-        if sequence == slot.sequence && sequence != 0 && !slot.in_doubt {
+        if sequence == slot.sequence && sequence != 0 && slot.doubt.is_none() {
             if fingerprint != slot.fingerprint {
                 return Err(Status::SEQ_FALSE_RETRY);
             }
@@ -136,11 +144,12 @@ impl Tables {
             return reply.map(Begun::Again).ok_or(Status::RETRY_UNCACHED_REP);
         }
         let is_new = sequence == slot.sequence.wrapping_add(1);
-        if slot.busy || !(is_new || slot.in_doubt && sequence == slot.sequence) {
+        if slot.busy || !(is_new || slot.doubt.is_some() && sequence == slot.sequence) {
             return Err(Status::SEQ_MISORDERED);
         }
-        *slot = Slot { sequence, busy: true, fingerprint, reply: None, in_doubt: false };
-        Ok(Begun::New { client, channel, again: !is_new })
+        let doubt = slot.doubt.take().filter(|_| !is_new && fingerprint == slot.fingerprint);
+        *slot = Slot { sequence, busy: true, fingerprint, reply: None, doubt: None };
+        Ok(Begun::New { client, channel, doubt })
     }
 
     /// The request of a slot was answered; what of the reply is to be kept.
@@ -152,10 +161,10 @@ impl Tables {
     }
 
     /// Nobody knows whether the request of a slot was done: it is waited for again.
-    pub(crate) fn is_in_doubt(&mut self, id: &SessionId, slot: u32) {
+    pub(crate) fn doubt(&mut self, id: &SessionId, slot: u32, doubt: Doubt) {
         if let Some(slot) = self.slot(id, slot) {
             slot.busy = false;
-            slot.in_doubt = true;
+            slot.doubt = Some(doubt);
         }
     }
 
