@@ -201,8 +201,15 @@ impl<'a> Host<'a> {
         let mut has_stray_twin = false;
         for _ in 0..TRIES_MAX {
             let session = self.ready().await?;
+            // As kernels do, nobody gets back what was open while a request is under way, which could open more.
+            let under_way = self.recovering.shared(()).await;
+            if self.sessions.get() != session {
+                continue;
+            }
             let Some(ops) = make() else { return Ok(None) };
-            match self.in_session(slot, once, &ops).await? {
+            let answered = self.in_session(slot, once, &ops).await?;
+            drop(under_way);
+            match answered {
                 Err(forgotten) => {
                     has_stray_twin |= forgotten.perhaps_done;
                     self.recover(session).await?;
