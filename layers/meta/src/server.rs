@@ -217,7 +217,7 @@ impl MetaServer {
             Request::SettleApplied(r) => Reply::SettleApplied(self.settle_applied(r).await),
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
-            Request::GetGone(_) => Reply::GetGone(self.find_gone().await),
+            Request::GetGone(_) => Reply::GetGone(Ok(self.find_gone().await)),
             Request::ClaimName(r) => Reply::ClaimName(self.claim_name(by, r).await),
             Request::UnclaimName(r) => {
                 self.unclaim_name(&r);

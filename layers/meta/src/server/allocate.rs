@@ -26,6 +26,9 @@ const GROUPS_TOLD_MAX: usize = 1024;
 const BUSY_TRIES_MAX: u32 = 200;
 /// The pause before it.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// Space on its way back is waited for so often, then others are asked: it may be on its way for as long as a
+/// cache is away.
+const RECLAIM_TRIES_MAX: u32 = 100;
 /// A checkpoint for the sake of space must bring back at least so many blocks.
 const RECLAIM_BLOCKS_MIN: u64 = 64;
 /// After the whole volume was found full, the others are not asked again for so long: an allocation
@@ -54,7 +57,7 @@ impl MetaServer {
     /// way back, or that a node has which does not answer, is worth asking again for.
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
         let &Allocate { blocks, relief } = request;
-        for _ in 0..BUSY_TRIES_MAX {
+        for attempt in 0..BUSY_TRIES_MAX {
             let allocated = if relief {
                 self.store.allocate_relief(blocks)
             } else {
@@ -64,7 +67,8 @@ impl MetaServer {
                 Ok(runs) => return Ok(runs),
                 // Space that was freed comes back with a checkpoint.
                 Err(StoreError::Busy) => self.context.sleep(BUSY_PAUSE).await,
-                Err(StoreError::NoSpace) if self.reclaim().await? => {}
+                Err(StoreError::NoSpace)
+                    if attempt < RECLAIM_TRIES_MAX && self.reclaim().await? => {}
                 Err(StoreError::NoSpace) => self.refill(blocks).await?,
                 Err(error) => return Err(error.into()),
             }
@@ -122,6 +126,9 @@ impl MetaServer {
         if let Some(error) = failure {
             return Err(error);
         }
+        if self.trims.is_any() {
+            return Err(Undelivered::Busy.into());
+        }
         self.space.dry_at.set(Some(self.context.now()));
         Err(Error::NoSpace {})
     }
@@ -173,16 +180,18 @@ impl MetaServer {
         if groups.is_empty() {
             self.confirm_arrivals().await?;
         }
-        for _ in 0..BUSY_TRIES_MAX {
+        for attempt in 0..BUSY_TRIES_MAX {
             if !groups.is_empty() {
                 break;
             }
             // Both in one moment: what has come back in between must not be overlooked.
             if self.spare_groups(1).is_empty() {
-                if self.reclaim().await? {
+                if attempt < RECLAIM_TRIES_MAX && self.reclaim().await? {
                     continue;
                 }
-                return Ok(groups);
+                // The asker may ask others, and comes again.
+                let is_any = self.trims.is_any();
+                return if is_any { Err(Undelivered::Busy.into()) } else { Ok(groups) };
             }
             let (position, spare) = self
                 .record(|| {

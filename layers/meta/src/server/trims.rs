@@ -181,18 +181,23 @@ impl MetaServer {
 
     /// Gives back what could not be given back before, as far as that goes now; then tells which inodes are
     /// gone and not trimmed yet.
-    pub(super) async fn find_gone(&self) -> Result<Vec<u64>, Error> {
-        self.release_unforgotten().await?;
+    pub(super) async fn find_gone(&self) -> Vec<u64> {
+        if let Err(error) = self.try_again().await {
+            tracing::debug!(%error, "what was cut off a file stays for now");
+        }
+        self.trims.dead.borrow().keys().copied().collect()
+    }
+
+    async fn try_again(&self) -> Result<(), Error> {
+        let runs = self.trims.unforgotten.take();
+        if !runs.is_empty() {
+            self.forget_and_release(runs).await?;
+        }
         let cuts: Vec<u64> = self.trims.cuts.borrow().keys().copied().collect();
         for ino in cuts {
             self.finish_cut(ino).await?;
         }
-        Ok(self.trims.dead.borrow().keys().copied().collect())
-    }
-
-    async fn release_unforgotten(&self) -> Result<(), Error> {
-        let runs = self.trims.unforgotten.take();
-        if runs.is_empty() { Ok(()) } else { self.forget_and_release(runs).await }
+        Ok(())
     }
 }
 

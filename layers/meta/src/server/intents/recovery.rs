@@ -91,7 +91,7 @@ impl MetaServer {
         self.forget_marks(from, to).await?;
         self.intents.untold.borrow_mut().clear();
         self.recovering.set(false);
-        for ino in self.find_gone().await? {
+        for ino in self.find_gone().await {
             self.trim(ino).await?;
         }
         Ok(())
