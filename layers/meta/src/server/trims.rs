@@ -60,11 +60,9 @@ impl Trims {
         self.cuts.borrow().get(&ino).is_some_and(|&first| index >= first)
     }
 
-    /// Is space on its way back?
+    /// Is space on its way back? What could not be cut off at once is not waited for.
     pub(super) fn is_any(&self) -> bool {
-        !self.dead.borrow().is_empty()
-            || !self.cuts.borrow().is_empty()
-            || !self.unforgotten.borrow().is_empty()
+        !self.dead.borrow().is_empty() || !self.unforgotten.borrow().is_empty()
     }
 }
 
@@ -75,11 +73,19 @@ impl MetaServer {
         let _alone = self.trims.trimming.exclusive(ino).await;
         let unnamed = self.trims.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
         let Some(unnamed) = unnamed else { return Ok(()) };
+        let outcome = self.trim_all(ino, unnamed).await;
+        // What is damaged will be damaged the next time: nobody is to wait for that.
+        if matches!(outcome, Ok(()) | Err(Error::Damaged {})) {
+            self.trims.dead.borrow_mut().remove(&ino);
+        }
+        outcome
+    }
+
+    async fn trim_all(&self, ino: u64, unnamed: Vec<Run>) -> Result<(), Error> {
         self.forget_and_release(unnamed).await?;
         self.trim_xattrs(ino).await?;
         // With the intent, so last.
         self.trim_chunks(ino, 0, Cause::Removed).await?;
-        self.trims.dead.borrow_mut().remove(&ino);
         Ok(())
     }
 
