@@ -10,7 +10,9 @@ use runtime::Call;
 
 use super::Service;
 use super::here::Here;
-use super::limits::{CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, TAG_BYTES_MAX};
+use super::limits::{
+    CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, OPERATIONS_MAX, TAG_BYTES_MAX,
+};
 use super::once::{self, Identity, What};
 use super::ops;
 use super::state::{Begun, Channel, Doubt, Kept, Session, Tables};
@@ -296,6 +298,10 @@ impl Compound<'_> {
         let mut tables = self.kept().change();
         let Ok(channel) = tables.session(&id).map(Session::channel) else {
             drop(tables);
+            // There is no channel with a limit of its own.
+            if self.operations > OPERATIONS_MAX {
+                return Err(Status::BADSESSION);
+            }
             self.past = Past::Forgotten { was_done: false };
             return Ok(());
         };
