@@ -36,6 +36,9 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// Where processes listen that have a host of their own.
 const PORT: u16 = 7400;
 const NFS_PORT: u16 = 2049;
+/// Of what the processes have said, a test that fails tells the last lines: whoever reads a report of many
+/// tests shall see the reason too.
+const LINES_TOLD: usize = 60;
 /// Everybody may mount everything: those who ask come from other hosts.
 const EXPORTS: &str = r#"
 [[export]]
@@ -265,7 +268,7 @@ impl Cluster {
         let process = self.members[number - 1].process.as_mut().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "process {number}: '{line}', {}", self.logs());
+        assert!(line.starts_with("ready"), "process {number}: '{line}'");
         self.members[number - 1].ready = line;
     }
 
@@ -321,7 +324,7 @@ impl Cluster {
                 let code = status.code();
                 let is_expected =
                     code == Some(FENCED) || (code == Some(NOT_STARTED) && member.misses_etcd);
-                assert!(is_expected, "process {number} ends with {status}: {}", self.logs());
+                assert!(is_expected, "process {number} ends with {status}");
                 eprintln!("process {number} has ended with {status}");
                 (member.process, member.ended) = (None, Some(Instant::now()));
             }
@@ -341,7 +344,7 @@ impl Cluster {
 
     fn wait_for_end(&mut self, number: usize) {
         let status = self.members[number - 1].process.take().unwrap().wait().unwrap();
-        assert!(status.success(), "process {number} ends with {status}: {}", self.logs());
+        assert!(status.success(), "process {number} ends with {status}");
     }
 
     /// Asks all processes to stop, and waits until they have, cleanly.
@@ -400,18 +403,27 @@ impl Cluster {
         serde_json::from_slice(&told.stdout).unwrap()
     }
 
-    /// What all processes have said.
-    pub fn logs(&self) -> String {
-        let mut logs = String::new();
+    /// What all processes have said, in the order of time, each line with who said it.
+    fn log(&self) -> Vec<String> {
+        let mut log = Vec::new();
         for start in 1..=self.starts {
             for number in self.numbers() {
                 let path = self.site.path(format!("p{number}.{start}.log"));
-                if let Ok(text) = fs::read_to_string(path) {
-                    let _ = write!(logs, "\n--- process {number}, start {start}:\n{text}");
+                let text = fs::read_to_string(path).unwrap_or_default();
+                let mut time = "";
+                for line in text.lines() {
+                    // What is not a line of the log belongs to the line before.
+                    if let Some((begins, _)) = line.split_once(' ')
+                        && begins.ends_with('Z')
+                    {
+                        time = begins;
+                    }
+                    log.push((time.to_owned(), format!("{number}.{start}: {line}")));
                 }
             }
         }
-        logs
+        log.sort_by(|(one, _), (other, _)| one.cmp(other));
+        log.into_iter().map(|(_, line)| line).collect()
     }
 }
 
@@ -423,11 +435,12 @@ impl Drop for Cluster {
         }
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
-        let logs = self.logs();
+        let log = self.log();
+        let last = log[log.len().saturating_sub(LINES_TOLD)..].join("\n");
         if thread::panicking() {
-            eprintln!("{logs}");
+            eprintln!("the last that the processes said (process.start):\n{last}");
         } else {
-            assert!(!logs.contains("panicked"), "{logs}");
+            assert!(!log.iter().any(|line| line.contains("panicked")), "{last}");
         }
     }
 }

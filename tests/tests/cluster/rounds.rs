@@ -106,8 +106,7 @@ pub(super) fn wait_until_back(cluster: &mut Cluster, probe: &str, away: Option<u
             (0..gateways).map(|at| scope.spawn(move || until(over, || ways.answers(at))));
         let waiting: Vec<_> = of_processes.chain(of_gateways).collect();
         while let Some(at) = waiting.iter().position(|one| !one.is_finished()) {
-            let logs = || cluster.logs();
-            assert!(begin.elapsed() < BACK_WITHIN, "number {at} is not back: {}", logs());
+            assert!(begin.elapsed() < BACK_WITHIN, "number {at} is not back");
             cluster.restart_ended();
             thread::sleep(LOOK_PAUSE);
         }
