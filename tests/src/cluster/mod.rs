@@ -33,6 +33,8 @@ const FENCED: i32 = 5;
 const NOT_STARTED: i32 = 1;
 /// A service manager waits so long before it starts again what did not start (`RestartSec` of systemd).
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// A process that is asked to stop does so within this; it waits for the others as long as they may be back.
+const STOPPED_WITHIN: Duration = Duration::from_mins(1);
 /// Where processes listen that have a host of their own.
 const PORT: u16 = 7400;
 const NFS_PORT: u16 = 2049;
@@ -343,8 +345,16 @@ impl Cluster {
     }
 
     fn wait_for_end(&mut self, number: usize) {
-        let status = self.members[number - 1].process.take().unwrap().wait().unwrap();
-        assert!(status.success(), "process {number} ends with {status}");
+        let begin = Instant::now();
+        loop {
+            let process = self.members[number - 1].process.as_mut().unwrap();
+            if let Some(status) = process.try_wait().unwrap() {
+                self.members[number - 1].process = None;
+                return assert!(status.success(), "process {number} ends with {status}");
+            }
+            assert!(begin.elapsed() < STOPPED_WITHIN, "process {number} does not end");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Asks all processes to stop, and waits until they have, cleanly.
