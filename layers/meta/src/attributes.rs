@@ -162,10 +162,10 @@ impl Time {
         Self { seconds, nanos: since.subsec_nanos() }
     }
 
-    /// The first one after it.
+    /// The first one after it that also clients who are told whole microseconds tell from it.
     #[must_use]
     pub fn next(self) -> Self {
-        match self.nanos.checked_add(1).filter(|&nanos| nanos < 1_000_000_000) {
+        match self.nanos.checked_add(1000).filter(|&nanos| nanos < 1_000_000_000) {
             Some(nanos) => Self { nanos, ..self },
             None => Self { seconds: self.seconds.saturating_add(1), nanos: 0 },
         }

@@ -27,6 +27,8 @@ use crate::{handle, translate};
 /// By so much the number of a directory's state goes on with an epoch: more than a crash takes back of its
 /// time, so it only grows.
 const EPOCH_NANOS: u64 = 1 << 33;
+/// So many epochs in a row tell other times of a directory: whole microseconds, by which its times grow at least.
+const NANOS_OF_EPOCHS: u32 = 1000;
 
 /// The volume that is served.
 #[derive(Debug)]
@@ -69,6 +71,20 @@ impl Volume {
             Kind::Directory {} => time.wrapping_add(self.ctx.epoch().0.wrapping_mul(EPOCH_NANOS)),
             _ => time,
         }
+    }
+
+    //= rfc1813 2.6: ctime, "the last time when the attributes of the file were changed", by which clients know
+    //= that what they keep of it is as it was
+    /// Attributes as clients are told them. Below the microseconds of its `ctime` a directory tells the epoch:
+    /// what [`change`](Self::change) says of a crash is also so here.
+    pub(crate) fn fattr(&self, attributes: &Attributes) -> fattr3 {
+        let mut told = translate::fattr(self.id, attributes);
+        if attributes.kind == (Kind::Directory {}) {
+            let nanos = &mut told.ctime.nseconds;
+            *nanos = *nanos - *nanos % NANOS_OF_EPOCHS
+                + (self.ctx.epoch().0 % u64::from(NANOS_OF_EPOCHS)) as u32;
+        }
+        told
     }
 }
 
@@ -284,7 +300,7 @@ impl Asker {
 
     /// Attributes as a reply tells them.
     pub(super) fn told(&self, attributes: &Attributes) -> post_op_attr {
-        Nfs3Option::Some(translate::fattr(self.volume.id, attributes))
+        Nfs3Option::Some(self.volume.fattr(attributes))
     }
 
     /// The handle of the file of `attributes`, as a reply tells it.

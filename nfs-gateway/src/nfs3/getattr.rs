@@ -5,7 +5,6 @@ use nfs3_types::nfs3::GETATTR3resok;
 use nfs3_types::xdr_codec::Void;
 
 use super::asker::{Asker, pack, take_handle};
-use crate::translate;
 use crate::xdr::{Arguments, Body, Fault};
 
 //= rfc1813 3.3.1
@@ -18,7 +17,7 @@ pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Bod
     };
     pack(match attributes {
         Ok(attributes) => {
-            let obj_attributes = translate::fattr(asker.volume().id(), &attributes);
+            let obj_attributes = asker.volume().fattr(&attributes);
             Ok(GETATTR3resok { obj_attributes })
         }
         Err(status) => Err((status, Void)),

@@ -46,4 +46,5 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
     kept(Workload::Holds, 878_300_681, "a node that crashed alone forgot a part of a rename"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
+    kept(Workload::Nfs, 5000, "a directory had the times of an earlier state after a crash"),
 ];

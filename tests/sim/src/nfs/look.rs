@@ -1,5 +1,8 @@
 //! Looking: at one name, at one file, at a directory page by page.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
 use nfs3_types::nfs3::{
     GETATTR3args, GETATTR3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM, Nfs3Option, Nfs3Result,
     READDIR3args, READDIR3res, READDIRPLUS3args, READDIRPLUS3res, cookieverf3, diropargs3,
@@ -63,6 +66,35 @@ pub(super) async fn named_by(link: &Link<'_>, handle: &nfs_fh3) -> Result<(Named
             Ok((named, looked.obj_attributes.nlink))
         }
         Nfs3Result::Err(error) => panic!("a name names what is gone: {error:?}"),
+    }
+}
+
+/// When a directory changed last, as kernels go by it.
+pub(super) async fn state_of(link: &Link<'_>, handle: &nfs_fh3) -> Result<u64, PowerCut> {
+    let arguments = GETATTR3args { object: handle.clone() };
+    let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
+    let looked: GETATTR3res = link.ask(&mut call).await?;
+    match looked {
+        Nfs3Result::Ok(looked) => {
+            let ctime = looked.obj_attributes.ctime;
+            Ok(u64::from(ctime.seconds) << 32 | u64::from(ctime.nseconds))
+        }
+        Nfs3Result::Err(error) => panic!("a directory is gone: {error:?}"),
+    }
+}
+
+/// What was listed of each directory, by what stands for its state: a kernel goes by that as long as the
+/// directory is in the same state.
+#[derive(Default)]
+pub(super) struct Seen(RefCell<BTreeMap<(usize, u64), BTreeSet<String>>>);
+
+impl Seen {
+    /// In one state there are always the same names.
+    pub(super) fn note(&self, state: (usize, u64), listed: impl Iterator<Item = String>) {
+        let listed: BTreeSet<String> = listed.collect();
+        let mut seen = self.0.borrow_mut();
+        let before = seen.entry(state).or_insert_with(|| listed.clone());
+        assert_eq!(*before, listed, "a kernel that knows {state:?} keeps what it saw before");
     }
 }
 

@@ -14,7 +14,9 @@ use nfs3_types::nfs3::{
 use runtime::seed::Rng;
 
 use super::link::{Call, Link, PowerCut};
-use super::look::{Named, at, bytes_of, find, handle_of, named_by, read_plain, read_plus};
+use super::look::{
+    Named, Seen, at, bytes_of, find, handle_of, named_by, read_plain, read_plus, state_of,
+};
 use super::rules;
 use crate::versions::Versions;
 
@@ -74,6 +76,7 @@ pub(super) struct Names {
     halves: RefCell<Vec<Half>>,
     /// Made by a call that was not answered: the handle is not known.
     unknown: RefCell<BTreeSet<Key>>,
+    seen: Seen,
 }
 
 impl Names {
@@ -102,6 +105,7 @@ impl Names {
             left: RefCell::default(),
             halves: RefCell::default(),
             unknown: RefCell::default(),
+            seen: Seen::default(),
         })
     }
 
@@ -466,7 +470,9 @@ impl Names {
     ) -> Result<(), PowerCut> {
         let mut rng = link.scene().fork_rng();
         for directory in 0..DIRECTORIES {
+            let state = state_of(link, &self.directories[directory]).await?;
             let listed = self.list(link, directory, &mut rng).await?;
+            self.seen.note((directory, state), listed.keys().cloned());
             for (name, handle) in &listed {
                 let Some((_, _)) = name.split_once("of-") else { continue };
                 let known = present.get(&(directory, name.clone()));

@@ -11,6 +11,7 @@ use super::Worker;
 use super::host::Answer;
 use super::wire::{Claim, How, Ops, op, status};
 use crate::nfs::link::PowerCut;
+use crate::nfs::look::Seen;
 use crate::versions::Versions;
 
 /// Directories that all use: the root, and one below.
@@ -53,9 +54,7 @@ pub(super) struct Names {
     halves: RefCell<Vec<Half>>,
     /// Made by a call that was not answered: the handle is not known.
     unknown: RefCell<BTreeSet<Key>>,
-    /// What was seen of each directory, by the number of its state: a kernel goes by that as long as the
-    /// number is the same.
-    seen: RefCell<BTreeMap<(usize, u64), BTreeSet<String>>>,
+    seen: Seen,
 }
 
 impl Names {
@@ -87,7 +86,7 @@ impl Names {
             twins: RefCell::default(),
             halves: RefCell::default(),
             unknown: RefCell::default(),
-            seen: RefCell::default(),
+            seen: Seen::default(),
         })
     }
 
@@ -307,7 +306,7 @@ impl Names {
         for directory in 0..DIRECTORIES {
             let Some(change) = self.change_of(worker, directory).await? else { continue };
             let listed = self.list(worker, directory).await?;
-            self.note_seen((directory, change), &listed);
+            self.seen.note((directory, change), listed.iter().cloned());
             let listed: BTreeSet<&str> =
                 listed.iter().map(String::as_str).filter(|name| name.contains("-of-")).collect();
             let there = present.keys().filter(|(at, _)| *at == directory);
@@ -327,14 +326,6 @@ impl Names {
         let Some(mut answer) = worker.ask(false, ask).await? else { return Ok(None) };
         assert_eq!(answer.status, status::OK, "directory {directory} is there");
         Ok(Some(answer.told.done_then_change()))
-    }
-
-    /// Under one number there are always the same names.
-    fn note_seen(&self, state: (usize, u64), listed: &[String]) {
-        let listed: BTreeSet<String> = listed.iter().cloned().collect();
-        let mut seen = self.seen.borrow_mut();
-        let before = seen.entry(state).or_insert_with(|| listed.clone());
-        assert_eq!(*before, listed, "a kernel that knows {state:?} keeps what it saw before");
     }
 
     /// The names of a directory, page by page.
