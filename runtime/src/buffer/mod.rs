@@ -11,10 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use self::slabs::{SLAB_BYTES, Slabs, Slot};
+
+mod slabs;
+
 /// Every buffer starts at a multiple of this, as direct disk transfers ask.
 pub const ALIGNMENT: usize = 4096;
 
-/// Longer buffers are not kept: they come in all lengths, and the allocator cuts what comes back to measure.
+/// Of the buffers that are not cut from slabs longer ones are not kept: they come in all lengths, and the
+/// allocator cuts what comes back to measure.
 const KEPT_LENGTH_MAX: usize = 128 << 10;
 
 #[derive(Clone, Copy)]
@@ -44,36 +49,86 @@ struct Inner {
     kept: Mutex<Kept>,
 }
 
-/// Buffers that nobody uses now: to take one of them again saves the host the work of finding new
-/// memory, which costs more than to fill it.
+/// Where the bytes of a buffer are.
+enum Memory {
+    /// Of the allocator.
+    Own(Box<[Page]>),
+    /// Of a slab of the pool.
+    Slot(Slot),
+}
+
+impl Memory {
+    fn pages(&self) -> &[Page] {
+        match self {
+            Self::Own(pages) => pages,
+            Self::Slot(slot) => slot.pages(),
+        }
+    }
+
+    fn pages_mut(&mut self) -> &mut [Page] {
+        match self {
+            Self::Own(pages) => pages,
+            Self::Slot(slot) => slot.pages_mut(),
+        }
+    }
+}
+
+/// Memory that nobody uses now: to take it again saves the host the work of finding new memory, which
+/// costs more than to fill it.
 #[derive(Default)]
 struct Kept {
-    /// By their length in pages.
+    /// Memory of the allocator, by its length in pages.
     by_pages: BTreeMap<usize, Vec<Box<[Page]>>>,
     bytes: usize,
+    slabs: Slabs,
 }
 
 impl Kept {
-    fn take(&mut self, pages: usize) -> Option<Box<[Page]>> {
-        let taken = self.by_pages.get_mut(&pages)?.pop()?;
-        self.bytes -= pages * ALIGNMENT;
-        Some(taken)
+    fn bytes(&self) -> usize {
+        self.bytes + self.slabs.kept_bytes()
     }
 
-    fn keep(&mut self, pages: Box<[Page]>) {
-        self.bytes += pages.len() * ALIGNMENT;
-        self.by_pages.entry(pages.len()).or_default().push(pages);
+    fn take(&mut self, pages: usize) -> Option<Memory> {
+        if let Some(slot) = self.slabs.take_warm(pages) {
+            return Some(Memory::Slot(slot));
+        }
+        let taken = self.by_pages.get_mut(&pages)?.pop()?;
+        self.bytes -= pages * ALIGNMENT;
+        Some(Memory::Own(taken))
+    }
+
+    /// New memory of a slab, if buffers of so many pages are cut from one. A new slab has at most `bytes_max`
+    /// beside what is asked for.
+    fn take_new(&mut self, pages: usize, bytes_max: usize) -> Option<Memory> {
+        if !Slabs::have(pages) {
+            return None;
+        }
+        let may_grow = bytes_max + pages * ALIGNMENT >= SLAB_BYTES;
+        let bare = self.slabs.take_bare(pages);
+        let taken = bare.or_else(|| may_grow.then(|| self.slabs.take_new(pages)).flatten());
+        taken.map(Memory::Slot)
+    }
+
+    fn keep(&mut self, memory: Memory) {
+        match memory {
+            Memory::Slot(slot) => self.slabs.put_back(slot),
+            Memory::Own(pages) => {
+                self.bytes += pages.len() * ALIGNMENT;
+                self.by_pages.entry(pages.len()).or_default().push(pages);
+            }
+        }
     }
 
     /// Frees the largest until at most `bytes_max` are kept.
     fn shrink(&mut self, bytes_max: usize) {
-        while self.bytes > bytes_max {
-            let Some(mut largest) = self.by_pages.last_entry() else { return };
+        while self.bytes() > bytes_max {
+            let Some(mut largest) = self.by_pages.last_entry() else { break };
             match largest.get_mut().pop() {
                 Some(pages) => self.bytes -= pages.len() * ALIGNMENT,
                 None => drop(largest.remove()),
             }
         }
+        self.slabs.shrink(bytes_max.saturating_sub(self.bytes));
     }
 }
 
@@ -115,18 +170,19 @@ impl Pool {
     /// A buffer whose pages are counted as used already.
     fn counted(&self, length: usize) -> Buffer {
         let pages = length.div_ceil(ALIGNMENT);
-        let kept = {
+        let found = {
             let mut kept = self.kept();
-            let taken = kept.take(pages);
-            if taken.is_none() {
+            kept.take(pages).or_else(|| {
                 // New memory, and what is kept, stay within the limit together.
-                kept.shrink(self.inner.limit_bytes.saturating_sub(self.used_bytes()));
-            }
-            taken
+                let left = self.inner.limit_bytes.saturating_sub(self.used_bytes());
+                kept.shrink(left);
+                let bytes_max = left.saturating_sub(kept.bytes());
+                kept.take_new(pages, bytes_max)
+            })
         };
-        let is_new = kept.is_none();
-        let pages = kept.unwrap_or_else(|| new_pages(pages));
-        Buffer { pages: Some(pages), length, is_new, pool: self.clone() }
+        let is_new = found.is_none();
+        let memory = Some(found.unwrap_or_else(|| Memory::Own(new_pages(pages))));
+        Buffer { memory, length, is_new, pool: self.clone() }
     }
 
     /// Bytes in use, in whole pages.
@@ -167,19 +223,18 @@ impl Pool {
 
     /// Bytes that are kept for later, beside those in use: both together stay within the limit.
     pub fn kept_bytes(&self) -> usize {
-        self.kept().bytes
+        self.kept().bytes()
     }
 
-    fn put_back(&self, pages: Box<[Page]>) {
-        let size = pages.len() * ALIGNMENT;
+    fn put_back(&self, memory: Memory) {
+        let size = size_of_val::<[Page]>(memory.pages());
         let used = self.inner.used_bytes.fetch_sub(size, Relaxed) - size;
-        if size > KEPT_LENGTH_MAX {
+        if size > KEPT_LENGTH_MAX && matches!(memory, Memory::Own(_)) {
             return;
         }
         let mut kept = self.kept();
-        if used + kept.bytes + size <= self.inner.limit_bytes {
-            kept.keep(pages);
-        }
+        kept.keep(memory);
+        kept.shrink(self.inner.limit_bytes.saturating_sub(used));
     }
 }
 
@@ -195,7 +250,7 @@ fn new_pages(count: usize) -> Box<[Page]> {
 /// An aligned buffer with one owner. Goes back to its pool when dropped.
 pub struct Buffer {
     /// Present until dropped.
-    pages: Option<Box<[Page]>>,
+    memory: Option<Memory>,
     length: usize,
     /// The host may not have found its memory yet.
     is_new: bool,
@@ -209,7 +264,8 @@ impl Buffer {
         if !std::mem::take(&mut self.is_new) {
             return;
         }
-        if let Some(pages) = &mut self.pages {
+        if let Some(memory) = &mut self.memory {
+            let pages = memory.pages_mut();
             let bytes = size_of_val::<[Page]>(pages);
             // Whoever cannot do that finds it page after page.
             // SAFETY: the pages are ours, and their content stays as it is.
@@ -227,7 +283,7 @@ impl Buffer {
     }
 
     fn pages(&self) -> &[Page] {
-        self.pages.as_deref().unwrap_or_default()
+        self.memory.as_ref().map(Memory::pages).unwrap_or_default()
     }
 }
 
@@ -252,7 +308,7 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let length = self.length;
-        let pages = self.pages.as_deref_mut().unwrap_or_default();
+        let pages = self.memory.as_mut().map(Memory::pages_mut).unwrap_or_default();
         // SAFETY: as above, and the exclusive borrow of `self` covers the pages.
         #[allow(unsafe_code, reason = "the buffer module views its aligned pages as bytes")]
         unsafe {
@@ -271,8 +327,8 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(pages) = self.pages.take() {
-            self.pool.put_back(pages);
+        if let Some(memory) = self.memory.take() {
+            self.pool.put_back(memory);
         }
     }
 }
@@ -364,6 +420,70 @@ mod tests {
         assert_eq!((pool.used_bytes(), pool.kept_bytes()), (4 * ALIGNMENT, 3 * ALIGNMENT));
         drop(beyond);
         assert!(pool.kept_bytes() <= pool.limit_bytes());
+    }
+
+    /// The usual stripe.
+    const STRIPE: usize = 64 << 10;
+
+    /// Of the memory of this process, what the host has found (kB of `/proc/self/status`).
+    fn resident_kb() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn stripes_lie_side_by_side_and_keep_their_content() {
+        let pool = Pool::new(8 * SLAB_BYTES);
+        let mut all: Vec<Buffer> = (0..40).map(|_| pool.take(STRIPE).unwrap()).collect();
+        for (at, buffer) in all.iter_mut().enumerate() {
+            assert_eq!((buffer.len(), buffer.as_ptr() as usize % STRIPE), (STRIPE, 0));
+            buffer.fill(at as u8);
+        }
+        assert_eq!(pool.used_bytes() + pool.kept_bytes(), 2 * SLAB_BYTES);
+        all.swap_remove(7);
+        all.push(pool.take(STRIPE).unwrap());
+        all[40 - 1].fill(7);
+        all.sort_by_key(|buffer| buffer[0]);
+        for (at, buffer) in all.iter().enumerate() {
+            assert!(buffer.iter().all(|byte| usize::from(*byte) == at));
+        }
+        assert_eq!(pool.used_bytes() + pool.kept_bytes(), 2 * SLAB_BYTES);
+        drop(all);
+        assert_eq!((pool.used_bytes(), pool.kept_bytes()), (0, 2 * SLAB_BYTES));
+    }
+
+    #[test]
+    fn slabs_give_back_what_others_need() {
+        let pool = Pool::new(16 * SLAB_BYTES);
+        let before_kb = resident_kb();
+        let per_slab = SLAB_BYTES / STRIPE;
+        let mut all: Vec<Buffer> = (0..16 * per_slab).map(|_| pool.take(STRIPE).unwrap()).collect();
+        assert_eq!((pool.used_bytes(), pool.kept_bytes()), (16 * SLAB_BYTES, 0));
+        assert!(pool.take(1).is_none());
+        // One stripe of each slab stays, and all of the last.
+        let mut at = 0;
+        all.retain(|_| {
+            at += 1;
+            at > 15 * per_slab || at % per_slab == 0
+        });
+        assert_eq!(pool.kept_bytes(), 15 * (SLAB_BYTES - STRIPE));
+        let mut other = pool.take(10 * SLAB_BYTES).unwrap();
+        other.fill(1);
+        assert!(pool.used_bytes() + pool.kept_bytes() <= pool.limit_bytes());
+        let grown_kb = resident_kb().saturating_sub(before_kb);
+        assert!(grown_kb << 10 < pool.limit_bytes() + 4 * SLAB_BYTES, "{grown_kb} kB for 32 MiB");
+        drop(other);
+        // And takes it again, now or then in small pages.
+        while let Some(mut buffer) = pool.take(STRIPE) {
+            buffer.fill(2);
+            all.push(buffer);
+        }
+        assert_eq!((pool.used_bytes(), pool.kept_bytes()), (16 * SLAB_BYTES, 0));
+        let beyond = pool.take_beyond(STRIPE);
+        drop(all);
+        drop(beyond);
+        assert!(pool.used_bytes() == 0 && pool.kept_bytes() <= pool.limit_bytes());
     }
 
     #[test]

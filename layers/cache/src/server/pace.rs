@@ -9,9 +9,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Of so many lines in the budget the last may become dirty at the pace of the disks only: a burst as
-/// large as the cache is hardly slowed down, and the wall is far enough for all who come at once.
-const LINES_PER_PACED_LINE: usize = 8;
+/// Of eight lines in the budget the last so many may become dirty at the pace of the disks only. Of a burst
+/// twice as large as the cache most requests then go at that pace: none waits much longer than the others.
+const PACED_EIGHTHS: usize = 3;
 
 /// A request waits no longer than this for its turn.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -19,14 +19,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Shorter pauses are saved up: a timer takes as long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// Of so many parts of what is known of the disks a new observation is one.
+/// Of so many parts of what is known of the disks one is forgotten with each new observation.
 const MEMORY: u32 = 4;
 
 /// The pace of one node.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// What the disks took for each of the lines written back of late.
-    per_line: Cell<Duration>,
+    /// Lines written back of late, in thousandths, and how long the disks took for them: many that go together
+    /// take hardly longer than one.
+    late: Cell<(u64, Duration)>,
     /// When the next line may become dirty, at the pace of the disks.
     next: Cell<Duration>,
 }
@@ -34,14 +35,21 @@ pub(super) struct Pace {
 impl Pace {
     /// Notes that the disks took so many lines in so long.
     pub(super) fn note(&self, lines: usize, took: Duration) {
-        let lines = u32::try_from(lines).unwrap_or(u32::MAX).max(1);
-        let known = self.per_line.get() * (MEMORY - 1) / MEMORY;
-        self.per_line.set(known + took / lines / MEMORY);
+        let (known, known_took) = self.late.get();
+        let known = known - known / u64::from(MEMORY);
+        let known_took = known_took * (MEMORY - 1) / MEMORY;
+        self.late.set((known + 1000 * lines as u64, known_took + took));
+    }
+
+    /// What the disks take for one line.
+    fn per_line(&self) -> Duration {
+        let (thousandths, took) = self.late.get();
+        Duration::from_nanos((took.as_nanos() as u64).saturating_mul(1000) / thousandths.max(1))
     }
 
     /// Dirty lines, of a budget of `most`, that cost their writers nothing.
     pub(super) fn share(most: usize) -> usize {
-        most - most / LINES_PER_PACED_LINE
+        most - most / 8 * PACED_EIGHTHS
     }
 
     /// How long one more line waits before it becomes dirty, when `dirty` are of a budget of `most`.
@@ -51,7 +59,7 @@ impl Pace {
             return Duration::ZERO;
         }
         let (above, room) = ((dirty - share) as u32, (most - share) as u32);
-        let step = self.per_line.get() * 2 * above / room;
+        let step = self.per_line() * 2 * above / room;
         let next = self.next.get().max(now) + step.min(PAUSE_MAX);
         let next = next.min(now + PAUSE_MAX);
         self.next.set(next);
@@ -75,16 +83,25 @@ mod tests {
         let pace = paced(2000);
         let (mut now, mut lines) = (Duration::ZERO, 0);
         while now < Duration::from_secs(1) {
-            now += pace.pause(now, 75, 80);
+            now += pace.pause(now, 65, 80);
             lines += 1;
         }
         assert!((495..=515).contains(&lines), "{lines} lines in a second of 500");
     }
 
     #[test]
+    fn a_line_that_went_alone_counts_as_one() {
+        let pace = Pace::default();
+        pace.note(1, Duration::from_millis(20));
+        pace.note(39, Duration::from_millis(25));
+        let micros = pace.per_line().as_micros();
+        assert!((900..1100).contains(&micros), "{micros} us for each of 40");
+    }
+
+    #[test]
     fn within_their_share_lines_cost_nothing_and_the_longest_pause_is_bounded() {
         let pace = paced(1_000_000);
-        assert_eq!(pace.pause(Duration::ZERO, 70, 80), Duration::ZERO);
+        assert_eq!(pace.pause(Duration::ZERO, 50, 80), Duration::ZERO);
         for _ in 0..10 {
             assert_eq!(pace.pause(Duration::ZERO, 80, 80), PAUSE_MAX);
         }
