@@ -14,6 +14,9 @@ use std::time::Duration;
 /// a third as long, and a burst of 0.6 of it loses 40 % of its rate (ADR 52).
 const PACED_EIGHTHS: usize = 2;
 
+/// A budget of fewer lines has no pace: each line is so much of it that the wall is met within a pause.
+const PACED_FROM: usize = 32;
+
 /// A request waits no longer than this for its turn.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -50,7 +53,7 @@ impl Pace {
 
     /// Dirty lines, of a budget of `most`, that cost their writers nothing.
     pub(super) fn share(most: usize) -> usize {
-        most - most / 8 * PACED_EIGHTHS
+        if most < PACED_FROM { most } else { most - most / 8 * PACED_EIGHTHS }
     }
 
     /// How long one more line waits before it becomes dirty, when `dirty` are of a budget of `most`.
