@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::{Handle, Kind};
@@ -20,6 +21,11 @@ use crate::xdr::{Arguments, Body, Fault};
 
 /// Mounts that DUMP tells of, at most; the oldest are forgotten first, as the list is for people.
 const MOUNTS_MAX: usize = 1024;
+
+/// MOUNT has no status that says *later*: while nodes move it asks again for so long, which kernels wait for.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Who has mounted what, as far as is known.
 #[derive(Debug, Default)]
@@ -83,7 +89,7 @@ pub(crate) async fn answer(
 
 //= rfc1813 5.2.1
 async fn mount(asker: &Asker, mounts: &Mounts, host: &str, path: Bytes) -> Result<Body, Fault> {
-    let result = match walk(asker, &path).await {
+    let result = match patient_walk(asker, &path).await.map_err(status) {
         Ok(handle) => {
             mounts.add(host, &path);
             let fhandle = fhandle3(handle.data);
@@ -98,30 +104,41 @@ async fn mount(asker: &Asker, mounts: &Mounts, host: &str, path: Bytes) -> Resul
     Body::pack(&result)
 }
 
+async fn patient_walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
+    let ctx = asker.ctx();
+    let until = ctx.now() + PATIENCE;
+    loop {
+        match walk(asker, path).await {
+            Err(nfsstat3::NFS3ERR_JUKEBOX) if ctx.now() < until => ctx.sleep(PAUSE).await,
+            found => return found,
+        }
+    }
+}
+
 /// Goes from the root of an export to `path` with the rights of the asker; symbolic links are not
 /// followed. Any directory of an export may be mounted.
-async fn walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, mountstat3> {
+async fn walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
     if path.len() > MNTPATHLEN {
-        return Err(mountstat3::MNT3ERR_NAMETOOLONG);
+        return Err(nfsstat3::NFS3ERR_NAMETOOLONG);
     }
     // libnfs mounts the empty path where its URL names a file of the root.
     if !path.is_empty() && !path.starts_with(b"/") {
-        return Err(mountstat3::MNT3ERR_INVAL);
+        return Err(nfsstat3::NFS3ERR_INVAL);
     }
     let parts = exports::parts(path);
-    let export = asker.exports().around(&parts).ok_or(mountstat3::MNT3ERR_ACCES)?;
-    asker.enter(export).map_err(status)?;
-    let mut attributes = from_root(asker, export.parts()).await.map_err(status)?;
+    let export = asker.exports().around(&parts).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+    asker.enter(export)?;
+    let mut attributes = from_root(asker, export.parts()).await?;
     for part in &parts[export.parts().len()..] {
         let directory = Handle { ino: attributes.ino, generation: attributes.generation };
-        let part = component(path.slice_ref(part)).map_err(status)?;
-        attributes = find(asker, directory, part).await.map_err(status)?;
+        let part = component(path.slice_ref(part))?;
+        attributes = find(asker, directory, part).await?;
     }
     if attributes.kind != (Kind::Directory {}) {
-        return Err(mountstat3::MNT3ERR_NOTDIR);
+        return Err(nfsstat3::NFS3ERR_NOTDIR);
     }
     let file = Handle { ino: attributes.ino, generation: attributes.generation };
-    asker.handle(file).map_err(status)
+    asker.handle(file)
 }
 
 //= rfc1813 5.1.5: mountstat3

@@ -4,9 +4,10 @@ use nfs3_types::mount::MOUNT_PROGRAM::*;
 use nfs3_types::mount::mountstat3::*;
 use nfs3_types::mount::*;
 use nfs3_types::xdr_codec::{Opaque, Void};
+use runtime::Undelivered;
 use runtime::seed::with_seed;
 
-use crate::kit::{Client, Stage, Verdict, mode};
+use crate::kit::{Act, Client, Stage, Verdict, mode};
 
 fn path(path: &[u8]) -> dirpath<'_> {
     dirpath(Opaque::borrowed(path))
@@ -63,6 +64,28 @@ fn any_directory_can_be_mounted_and_nothing_else() {
             client.be(1000, 1000);
             let said = mount(&mut client, b"/dir/sub").await;
             assert_eq!(said, Err(MNT3ERR_ACCES as u32), "the way there is private");
+        });
+    });
+}
+
+#[test]
+fn a_mount_waits_for_nodes_that_move() {
+    with_seed(|rng| {
+        let stage = Stage::new(rng);
+        let service = stage.service.clone();
+        stage.run(async |mut client, root| {
+            let mut left = 20;
+            service.rule(move |_| {
+                left -= i32::from(left > 0);
+                if left > 0 { Act::Say(Undelivered::Fenced.into()) } else { Act::Answer }
+            });
+            assert_eq!(mount(&mut client, b"/").await, Ok(root.data.to_vec()));
+            service.rule(|_| Act::Say(Undelivered::Fenced.into()));
+            assert_eq!(
+                mount(&mut client, b"/").await,
+                Err(MNT3ERR_SERVERFAULT as u32),
+                "they do not come"
+            );
         });
     });
 }
