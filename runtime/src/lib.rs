@@ -19,7 +19,7 @@
 //! | `wire.rs` | bytes on the wire and on disk |
 //! | `host.rs` | one node: its servers and their limits; `deadline.rs` until when it may answer |
 //! | `mail.rs` | requests on their way between threads |
-//! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer.rs` its parts |
+//! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer/` its parts |
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `cluster/` | the nodes of other processes |
 //! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
