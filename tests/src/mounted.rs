@@ -10,11 +10,16 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use crate::site::{Site, VOLUME};
 
 /// The directory of a site in which volumes are mounted.
 pub const POINT: &str = "mnt";
+
+/// A mount that is in use is tried again so often.
+const UMOUNT_TRIES_MAX: u64 = 5;
 
 /// A volume that is mounted. It is not any more when dropped.
 #[derive(Debug)]
@@ -94,8 +99,12 @@ impl Mounted {
 
     /// Unmounts the volume as an operator does, and waits until the process has ended, cleanly.
     pub fn unmount(mut self) {
-        let unmounted = Command::new("umount").arg(&self.point).status();
-        assert!(unmounted.unwrap().success());
+        // A process that another test is just starting may hold a file of this one for a moment.
+        let unmounted = (0..UMOUNT_TRIES_MAX).any(|at| {
+            thread::sleep(Duration::from_millis(100 * at));
+            Command::new("umount").arg(&self.point).status().unwrap().success()
+        });
+        assert!(unmounted);
         self.wait_cleanly();
     }
 

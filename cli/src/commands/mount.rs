@@ -23,6 +23,10 @@ use crate::signals::EndSignals;
 const IN_USE_TRIES_MAX: u32 = 100;
 const IN_USE_PAUSE: Duration = Duration::from_millis(100);
 
+/// A mount that is in use is looked at so often, every [`IN_USE_PAUSE`], before that is said: a program that is just
+/// starting another one shares its open files with it for a moment.
+const UNMOUNT_TRIES_MAX: u32 = 10;
+
 /// Mount a volume as a directory of this computer, until it is unmounted, SIGTERM or SIGINT.
 ///
 /// Prints one line when it is ready. The volume is opened by this process, which the other commands then
@@ -144,7 +148,7 @@ impl Mount {
         if !signals.wait_or(&mut ended) {
             return Ok(());
         }
-        match mount.unmount(false) {
+        match unmount_patiently(mount) {
             Err(MountError::InUse) => {}
             done => {
                 done?;
@@ -161,6 +165,19 @@ impl Mount {
         signals.wait_or(&mut ended);
         Ok(())
     }
+}
+
+/// Unmounts it if nothing is open there for long.
+fn unmount_patiently(mount: &fuse_mount::Mount) -> Result<(), MountError> {
+    for _ in 1..UNMOUNT_TRIES_MAX {
+        match mount.unmount(false) {
+            Err(MountError::InUse) => {}
+            done => return done,
+        }
+        #[allow(clippy::disallowed_methods, reason = "a program waits for another one")]
+        thread::sleep(IN_USE_PAUSE);
+    }
+    mount.unmount(false)
 }
 
 /// Never served, or left behind by a server that crashed.
