@@ -13,8 +13,8 @@
 //!   ([`Error::LostWrites`](protocol::Error::LostWrites)).
 //! - Bytes from a disk are compared with the checksum that the reader expects, once; damage that
 //!   does not heal at a second read is [`Error::Corrupt`](protocol::Error::Corrupt), never data.
-//! - Memory is bounded by a budget per node. Once seven eighths of it are dirty, writes of further lines are
-//!   slowed down, at last to the pace of the disks; past it a request waits for half a second and is then
+//! - Memory is bounded by a budget per node. Once half of it is dirty, writes of further lines are slowed down
+//!   by and by, at three quarters to the pace of the disks; past it a request waits for half a second and is then
 //!   answered `Busy`.
 //!
 //! # Asks below
