@@ -19,6 +19,11 @@ use super::log::format::Pair;
 /// stripe: bounds the time of an allocation on a fragmented disk.
 const GROUPS_SEARCHED_MAX: usize = 8;
 
+/// The search for whole stripes begins anew once as many of those behind it are free again, and these are half of
+/// what it has handed out since: what was written before is faster to write than what never was (the host has
+/// found its place), and what a volume uses of its disks stays within twice what lives on it.
+const FREED_MIN: u64 = 16;
+
 /// What a checkpoint writes down: the kept blocks of each owned group.
 pub(crate) type Kept = BTreeMap<u64, Rc<Bits>>;
 
@@ -37,6 +42,11 @@ pub(crate) struct Space {
     loaned_blocks: u64,
     /// Where the search for a whole stripe goes on.
     stripe_cursor: u64,
+    /// Where it begins.
+    stripe_begin: u64,
+    /// Whole stripes handed out since it began, and those behind it that are free again.
+    stripes_taken: u64,
+    stripes_freed: u64,
     /// The stripe that small requests are filling.
     small_cursor: u64,
 }
@@ -74,6 +84,9 @@ impl Space {
             whole_stripes: 0,
             loaned_blocks: 0,
             stripe_cursor: 0,
+            stripe_begin: 0,
+            stripes_taken: 0,
+            stripes_freed: 0,
             small_cursor: 0,
         }
     }
@@ -207,6 +220,7 @@ impl Space {
 
     fn set_busy_in_stripe(&mut self, blocks: Range<u64>, stripe: &Range<u64>, busy: bool) {
         let number = self.layout.group_of(blocks.start);
+        let first = self.layout.stripe_of(blocks.start);
         let Some(group) = self.groups.get_mut(&number) else { return };
         let stripe = group.local(stripe.clone());
         let was_whole = group.busy.ones_in(stripe.clone()) == 0;
@@ -225,6 +239,8 @@ impl Space {
             (false, true) => {
                 group.whole_stripes += 1;
                 self.whole_stripes += 1;
+                let behind = self.stripe_begin..self.stripe_cursor;
+                self.stripes_freed += u64::from(behind.contains(&first));
             }
             _ => {}
         }
@@ -251,8 +267,11 @@ impl Space {
 
     /// Blocks that were handed out come back unused.
     pub(crate) fn return_loan(&mut self, run: Run) {
+        let freed = self.stripes_freed;
         self.end_loan(run);
         self.set_busy(run.blocks(), false);
+        // Perhaps they could not be written: whoever tries again shall not begin with the same ones.
+        self.stripes_freed = freed;
     }
 
     fn end_loan(&mut self, run: Run) {
@@ -367,7 +386,13 @@ impl Space {
         let Some(&group) = self.with_whole.first() else { return };
         let (stripes, nodes) = (self.layout.stripes_of(group), u64::from(self.layout.fs_nodes()));
         let skip = (u64::from(node) + nodes - stripes.start % nodes) % nodes;
-        self.stripe_cursor = stripes.start + skip % (stripes.end - stripes.start);
+        self.stripe_begin = stripes.start + skip % (stripes.end - stripes.start);
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
+        self.stripe_cursor = self.stripe_begin;
+        (self.stripes_taken, self.stripes_freed) = (0, 0);
     }
 
     /// Takes a whole stripe, one that `accept`s if there is such a one.
@@ -379,6 +404,9 @@ impl Space {
 
     /// The next wholly free stripe from the cursor on, round the groups.
     fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        if self.stripes_freed >= FREED_MIN && 2 * self.stripes_freed >= self.stripes_taken {
+            self.begin_anew();
+        }
         let cursor = self.stripe_cursor;
         let first = self.layout.group_of_stripe(cursor);
         let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
@@ -391,6 +419,10 @@ impl Space {
                 group.busy.ones_in(local) == 0 && accept(stripe)
             })
         })?;
+        if found < cursor {
+            (self.stripes_taken, self.stripes_freed) = (0, 0);
+        }
+        self.stripes_taken += 1;
         self.stripe_cursor = found + 1;
         Some(found)
     }
@@ -463,13 +495,17 @@ mod tests {
     const PER_STRIPE: u64 = 16;
 
     fn space() -> Space {
+        space_of(STRIPES)
+    }
+
+    fn space_of(stripes: u64) -> Space {
         let layout = GroupLayout::of(&Geometry {
             volume: VolumeId(1),
             stripe_size: 65536,
             fs_nodes: 3,
             disk_nodes: 2,
             disks_per_node: 1,
-            stripes_per_disk: STRIPES / 2,
+            stripes_per_disk: stripes / 2,
         });
         let mut space = Space::new(layout);
         for group in layout.born(1) {
@@ -574,6 +610,32 @@ mod tests {
         assert!(small.iter().all(|run| space.layout.stripe_of(run.start) == 16));
         let next = space.allocate(16, 0).unwrap();
         assert_eq!(space.layout.stripe_of(next[0].start), 17);
+    }
+
+    #[test]
+    fn what_was_freed_is_used_again_before_what_never_was_used() {
+        let mut space = space_of(30 * FREED_MIN);
+        let mut used = BTreeSet::new();
+        let mut file = |space: &mut Space| {
+            let runs = space.allocate((FREED_MIN * PER_STRIPE) as u32, 0).unwrap();
+            used.extend(runs.iter().map(|run| run.start));
+            runs
+        };
+        let (mut old, _lives) = (file(&mut space), file(&mut space));
+        for _ in 0..20 {
+            let new = file(&mut space);
+            for run in std::mem::replace(&mut old, new) {
+                space.keep_loan(run);
+                space.set_kept(run, false);
+                space.set_busy(run.blocks(), false);
+            }
+        }
+        let all = space.owned_stripes();
+        assert!(
+            used.len() as u64 <= 4 * FREED_MIN && all > 8 * FREED_MIN,
+            "{} of {all}",
+            used.len()
+        );
     }
 
     #[test]
