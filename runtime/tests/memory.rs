@@ -1,5 +1,11 @@
 //! What a pool takes of the host's memory. Alone in its process, whose memory it measures.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test looks at its process, and panics where it fails"
+)]
+
 use runtime::buffer::{Buffer, Pool};
 
 /// The usual stripe.
