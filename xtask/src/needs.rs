@@ -123,6 +123,10 @@ pub(crate) const HOSTS: Need = Need {
     source: Source::Package("iproute2"),
 };
 
+/// Has such hosts lose packets.
+pub(crate) const PACKET_RULES: Need =
+    Need { what: "nft (nftables)", sign: Sign::OnPath("nft"), source: Source::Package("nftables") };
+
 /// Checks the layout of the code.
 pub(crate) const RUSTFMT: Need = Need {
     what: "rustfmt",

@@ -18,6 +18,7 @@ const NEEDS: &[needs::Need] = &[
     needs::BROWSER,
     needs::ETCD,
     needs::HOSTS,
+    needs::PACKET_RULES,
     needs::PJDFSTEST,
     needs::FSX,
     needs::PYTHON,

@@ -25,6 +25,8 @@ const NAMESPACES: &str = "/run/netns";
 const PREFIX: &str = "mdfs-test-";
 /// The namespace that has the bridge.
 const SWITCH: &str = "switch";
+/// Of so many packets that a host with a bad cable is sent it loses one.
+const LOST_OF: u32 = 20;
 /// Clusters that this process has made hosts for.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -65,7 +67,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes so many. Says why not if this user may not, or has no `ip`.
+    /// Makes so many. Says why not if this user may not, or has no `ip` or `nft`.
     pub fn make(count: usize) -> Result<Self, String> {
         sweep();
         let number = MADE.fetch_add(1, Relaxed);
@@ -91,6 +93,8 @@ impl Hosts {
             run(&["ip", "-n", name, "addr", "add", &address, "dev", "eth0"])?;
             run(&["ip", "-n", name, "link", "set", "dev", "eth0", "up"])?;
             run(&["ip", "-n", name, "link", "set", "dev", "lo", "up"])?;
+            hosts.lose(at, true)?;
+            hosts.lose(at, false)?;
         }
         Ok(hosts)
     }
@@ -105,6 +109,19 @@ impl Hosts {
         let state = if plugged { "up" } else { "down" };
         let port = &self.all[at].port;
         run(&["ip", "-n", &self.switch, "link", "set", "dev", port, state])
+    }
+
+    /// A host loses some of the packets that it is sent, at random, or no more.
+    pub fn lose(&self, at: usize, loses: bool) -> Result<(), String> {
+        let rules = if loses {
+            format!(
+                "table inet loss {{ chain heard {{ type filter hook input priority 0; \
+                 iifname eth0 numgen random mod {LOST_OF} 0 drop; }}; }}"
+            )
+        } else {
+            "delete table inet loss".to_owned()
+        };
+        run(&[&self.all[at].words()[..], &["nft", &rules]].concat())
     }
 
     /// Forgets all that two hosts send each other, or no more. Only one pair can be parted at a time:

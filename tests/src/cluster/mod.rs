@@ -109,6 +109,8 @@ pub enum Cut {
     Between(usize, usize),
     /// A process is cut off from etcd.
     FromEtcd(usize),
+    /// A process hears only most of what it is sent.
+    Partly(usize),
 }
 
 /// Ports of the host that were free just now.
@@ -213,10 +215,14 @@ impl Cluster {
             Cut::Whole(number) => hosts.plug(number - 1, !is_cut),
             Cut::Between(one, other) => hosts.part([one - 1, other - 1], is_cut),
             Cut::FromEtcd(number) => hosts.part([number - 1, self.members.len()], is_cut),
+            Cut::Partly(number) => hosts.lose(number - 1, is_cut),
         };
         done.expect("the switch does as it is told");
-        if let (Cut::Whole(number) | Cut::FromEtcd(number), true) = (cut, is_cut) {
-            self.members[number - 1].misses_etcd = true;
+        match cut {
+            Cut::Whole(number) | Cut::FromEtcd(number) | Cut::Partly(number) if is_cut => {
+                self.members[number - 1].misses_etcd = true;
+            }
+            _ => {}
         }
     }
 

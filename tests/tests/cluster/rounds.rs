@@ -39,12 +39,14 @@ enum Fault {
     CutFromOne,
     /// etcd and it do not hear each other.
     CutFromEtcd,
+    /// It loses some of the packets that it is sent.
+    Lose,
 }
 
-use Fault::{CutFromEtcd, CutFromOne, CutOff, Freeze, Kill, Restart};
+use Fault::{CutFromEtcd, CutFromOne, CutOff, Freeze, Kill, Lose, Restart};
 
 /// One after the other, each at first for a moment and later for longer than a lease.
-const FAULTS: [Fault; 6] = [Kill, CutFromOne, Freeze, CutOff, Restart, CutFromEtcd];
+const FAULTS: [Fault; 7] = [Lose, Kill, CutFromOne, Freeze, CutOff, Restart, CutFromEtcd];
 const FAULTS_OF_ONE_HOST: [Fault; 3] = [Kill, Freeze, Restart];
 
 /// Some process suffers, for so long.
@@ -73,6 +75,7 @@ fn strike(cluster: &mut Cluster, fault: Fault, pause: Duration, rng: &mut Rng) {
         CutOff => cut(cluster, Cut::Whole(victim), pause),
         CutFromOne => cut(cluster, Cut::Between(victim, other), pause),
         CutFromEtcd => cut(cluster, Cut::FromEtcd(victim), pause),
+        Lose => cut(cluster, Cut::Partly(victim), pause),
     }
 }
 
