@@ -662,8 +662,8 @@ runtime::protocol! {
         ino: u64,
     } -> bool;
 
-    /// Might files be held by those whom the node knew before it started? Then all outlive their
-    /// last names until [`EndGrace`].
+    /// Might files be held by those whom the node knew before it started? Then all that it had at that
+    /// time outlive their last names until [`EndGrace`].
     46 Control IsInGrace {} -> bool;
 
     /// Whoever held files before the node started has said so again, or has had its time. Returns

@@ -155,16 +155,19 @@ fn round(
     })
 }
 
-/// Looks at all that was acknowledged, and makes room.
-fn look(cluster: &Cluster, writers: &mut [Writer], rng: &mut Rng) {
+/// Looks at all that was acknowledged, and makes room. Returns how many bytes are free before.
+fn look(cluster: &Cluster, writers: &mut [Writer], rng: &mut Rng) -> u64 {
     let member = 1 + rng.index(cluster.numbers().count());
     for writer in writers.iter() {
         writer.check(cluster, member, BACK_WITHIN);
     }
     let volume = cluster.open(member).expect("it has just answered");
+    let space = volume.space().unwrap();
+    assert!(space.free_bytes > space.total_bytes / 2, "what is removed does not go: {space:?}");
     for writer in writers {
         writer.clean_up(&volume);
     }
+    space.free_bytes
 }
 
 /// How many rounds, and for how long at most.
@@ -197,10 +200,10 @@ fn what_was_acknowledged_survives_faults_of_processes_and_of_the_network() {
             let strike = (faults[at % faults.len()], Duration::from_millis(pause_ms));
             let probe = format!("/probe-{at}");
             let back = round(&mut cluster, &mut writers, strike, (&probe, rng));
-            look(&cluster, &mut writers, rng);
+            let free_mib = look(&cluster, &mut writers, rng) >> 20;
             let written: Vec<usize> = writers.iter().map(|writer| writer.written).collect();
             eprintln!(
-                "round {at}: back after {back:?}; durable {written:?}; {:?}",
+                "round {at}: back after {back:?}; durable {written:?}, {free_mib} MiB free; {:?}",
                 begin.elapsed()
             );
             (longest, done) = (longest.max(back), at + 1);

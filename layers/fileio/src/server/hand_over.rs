@@ -6,7 +6,7 @@ use std::rc::Rc;
 use meta::protocol::GetDirty;
 
 use super::FileServer;
-use crate::protocol::{Error, FileIo, FileLock};
+use crate::protocol::{Error, FileIo, FileLock, LEASE};
 
 runtime::record! {
     /// A client that holds files of a node.
@@ -28,6 +28,15 @@ runtime::record! {
         clients: Vec<HandedClient>,
         /// The locks, with the files that they are on.
         locks: Vec<(u64, FileLock)>,
+        /// So long those who held files before an earlier start are still waited for, in milliseconds.
+        grace_left_ms: u64,
+    }
+}
+
+impl HandedFiles {
+    /// Nothing is known of who has files open.
+    pub(crate) fn unknown() -> Self {
+        Self { grace_left_ms: LEASE.as_millis() as u64, ..Self::default() }
     }
 }
 
@@ -41,7 +50,7 @@ impl FileServer {
             self.commit_dirty(0).await?;
             let dirty = self.meta_here(GetDirty { age_ms: 0 }).await?;
             if dirty.is_empty() && self.context.is_drained::<FileIo>() {
-                return Ok(self.leases.handed());
+                return Ok(self.leases.handed(self.context.now()));
             }
         }
     }

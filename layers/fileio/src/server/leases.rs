@@ -42,7 +42,9 @@ pub(super) struct Leases {
     holds: Cell<usize>,
     /// One at a time begins or ends to hold a file.
     holding: KeyedLock<u64>,
-    /// Whoever held files before this node started has had its time to say so again.
+    /// Whoever held files before this node started has its time to say so again until then.
+    grace_end: Cell<Option<Duration>>,
+    /// It has had that time.
     is_grace_over: Cell<bool>,
     /// Locks on files that are held.
     pub(super) locks: RefCell<LockTable>,
@@ -130,19 +132,27 @@ impl Leases {
     }
 
     /// Who holds which files, with which locks.
-    pub(super) fn handed(&self) -> HandedFiles {
+    pub(super) fn handed(&self, now: Duration) -> HandedFiles {
         let clients = self.clients.borrow();
         let clients = clients.iter().map(|(&client, known)| HandedClient {
             client,
             lease: known.lease,
             files: known.files.iter().map(|(&ino, &number)| (ino, number)).collect(),
         });
-        HandedFiles { clients: clients.collect(), locks: self.locks.borrow().all().collect() }
+        let locks = self.locks.borrow().all().collect();
+        let grace_left = match self.grace_end.get() {
+            _ if !self.is_in_grace() => Duration::ZERO,
+            Some(end) => end.saturating_sub(now),
+            None => LEASE,
+        };
+        let grace_left_ms = grace_left.as_millis() as u64;
+        HandedFiles { clients: clients.collect(), locks, grace_left_ms }
     }
 
     /// Goes on with these. Each lease begins anew: whoever moved the node must not cost a client what it
     /// holds.
     pub(super) fn resume(&self, handed: HandedFiles, now: Duration) {
+        self.grace_end.set(Some(now + Duration::from_millis(handed.grace_left_ms)));
         for HandedClient { client, lease, files } in handed.clients {
             let known = Client { lease, until: now + LEASE, files: BTreeMap::new() };
             self.clients.borrow_mut().insert(client, known);
@@ -262,11 +272,14 @@ impl FileServer {
     }
 
     /// After a start: lets those who held files before hold them again. Until a lease is over, every
-    /// file outlives its last name.
+    /// file that there was outlives its last name.
     pub(super) async fn wait_for_holders(self: &Rc<Self>) {
         // Whoever cannot be asked may be waited for.
         if self.meta_here(IsInGrace {}).await.unwrap_or(true) {
-            self.context.sleep(LEASE).await;
+            let now = self.context.now();
+            let end = self.leases.grace_end.get().unwrap_or(now + LEASE);
+            self.leases.grace_end.set(Some(end));
+            self.context.sleep(end.saturating_sub(now)).await;
         }
         self.leases.is_grace_over.set(true);
         self.remove_what_nobody_holds().await;

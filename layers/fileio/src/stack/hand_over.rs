@@ -33,8 +33,8 @@ impl Handed {
     /// Without who has files open, where that is too much to tell: they are waited for, as after a crash.
     #[must_use]
     pub fn without_holders(&self) -> Self {
-        let meta = HandedMeta { held: Vec::new(), in_grace: true, ..self.meta.clone() };
-        Self { files: HandedFiles::default(), meta, ..self.clone() }
+        let meta = HandedMeta { held: Vec::new(), grace_below: u64::MAX, ..self.meta.clone() };
+        Self { files: HandedFiles::unknown(), meta, ..self.clone() }
     }
 }
 

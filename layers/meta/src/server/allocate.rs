@@ -94,6 +94,11 @@ impl MetaServer {
         Ok(self.store.space().waiting_blocks < waiting)
     }
 
+    /// Will files that are gone free space, some time soon?
+    fn is_space_coming(&self) -> bool {
+        self.trims.is_any() || self.holds.keep_space()
+    }
+
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have said that
     /// they have none.
     async fn refill(&self, blocks: u32) -> Result<(), Error> {
@@ -126,7 +131,7 @@ impl MetaServer {
         if let Some(error) = failure {
             return Err(error);
         }
-        if self.trims.is_any() {
+        if self.is_space_coming() {
             return Err(Undelivered::Busy.into());
         }
         self.space.dry_at.set(Some(self.context.now()));
@@ -190,8 +195,8 @@ impl MetaServer {
                     continue;
                 }
                 // The asker may ask others, and comes again.
-                let is_any = self.trims.is_any();
-                return if is_any { Err(Undelivered::Busy.into()) } else { Ok(groups) };
+                let is_coming = self.is_space_coming();
+                return if is_coming { Err(Undelivered::Busy.into()) } else { Ok(groups) };
             }
             let (position, spare) = self
                 .record(|| {

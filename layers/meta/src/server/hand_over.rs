@@ -14,8 +14,8 @@ runtime::record! {
         verifiers: Vec<(u64, u64)>,
         /// Inodes that somebody has open.
         held: Vec<u64>,
-        /// Those who held files before an earlier start are still waited for.
-        in_grace: bool,
+        /// Those who held files before an earlier start are still waited for: inodes below this may be open.
+        grace_below: u64,
     }
 }
 
@@ -36,14 +36,14 @@ impl MetaServer {
         // No await since: what is handed over is what was told last.
         context.close::<Meta>(|_| false);
         let (verifier, verifiers) = self.verifiers.all();
-        let (held, in_grace) = self.holds.all();
-        Ok(HandedMeta { verifier, verifiers, held, in_grace })
+        let (held, grace_below) = self.holds.all();
+        Ok(HandedMeta { verifier, verifiers, held, grace_below })
     }
 
     /// Goes on where the server before this one stopped. To be called before the layer above is served.
     pub fn resume(&self, handed: &HandedMeta) {
         self.verifiers.resume(handed.verifier, &handed.verifiers);
-        self.holds.resume(&handed.held, handed.in_grace);
+        self.holds.resume(&handed.held, handed.grace_below);
     }
 }
 

@@ -26,14 +26,15 @@ pub(super) struct Holds {
     noted: Cell<bool>,
     /// One at a time makes the store say so, or not any more.
     noting: KeyedLock<()>,
-    /// What was held before the node started is not known yet: it may be any file.
-    in_grace: Cell<bool>,
+    /// What was held before an earlier start is not known yet: it may be any file with a number below this one,
+    /// which was the next then. Who holds a younger one is known. Zero if all is known.
+    grace_below: Cell<u64>,
 }
 
 impl Holds {
     /// Does the file outlive its last name?
     pub(super) fn keeps(&self, ino: u64) -> bool {
-        self.in_grace.get() || self.held.borrow().contains(&ino)
+        ino < self.grace_below.get() || self.has(ino)
     }
 
     /// Has somebody the file open, as far as is known?
@@ -56,20 +57,30 @@ impl Holds {
         self.unlinked.borrow_mut().remove(&ino);
     }
 
-    /// What is held, and whether that may be less than is.
-    pub(super) fn all(&self) -> (Vec<u64>, bool) {
-        (self.held.borrow().iter().copied().collect(), self.in_grace.get())
+    /// What is held, and below which number more may be.
+    pub(super) fn all(&self) -> (Vec<u64>, u64) {
+        (self.held.borrow().iter().copied().collect(), self.grace_below.get())
     }
 
-    /// This is held. After a start: what may be held is known, unless the one before did not know.
-    pub(super) fn resume(&self, held: &[u64], in_grace: bool) {
+    /// This is held. After a start: what may be held is known, but for what the one before did not know.
+    pub(super) fn resume(&self, held: &[u64], grace_below: u64) {
         self.held.replace(held.iter().copied().collect());
-        self.in_grace.set(in_grace);
+        self.grace_below.set(grace_below.min(self.grace_below.get()));
+    }
+
+    /// Will space be free once it is known what is held?
+    pub(super) fn keep_space(&self) -> bool {
+        let unlinked = self.unlinked.borrow();
+        unlinked.range(..self.grace_below.get()).any(|&ino| !self.has(ino))
+    }
+
+    fn is_in_grace(&self) -> bool {
+        self.grace_below.get() > 0
     }
 
     /// Is nothing held, as far as can be known?
     fn is_idle(&self) -> bool {
-        !self.in_grace.get() && self.held.borrow().is_empty()
+        !self.is_in_grace() && self.held.borrow().is_empty()
     }
 }
 
@@ -79,7 +90,9 @@ impl MetaServer {
         let (from, to) = keys::only(&keys::held());
         let may_be_held = !self.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
         self.holds.noted.set(may_be_held);
-        self.holds.in_grace.set(may_be_held);
+        if may_be_held {
+            self.holds.grace_below.set(self.next_ino());
+        }
         let (from, to) = keys::all_unlinked();
         let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };
         let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
@@ -153,12 +166,12 @@ impl MetaServer {
 
     /// Might files be held by those whom the node knew before it started?
     pub(super) fn is_in_grace(&self) -> bool {
-        self.holds.in_grace.get()
+        self.holds.is_in_grace()
     }
 
     /// From now on only files that somebody holds outlive their names.
     pub(super) async fn end_grace(&self) -> Result<Vec<u64>, Error> {
-        self.holds.in_grace.set(false);
+        self.holds.grace_below.set(0);
         let unlinked = self.holds.unlinked.borrow().clone();
         let mut gone = Vec::new();
         for ino in unlinked.into_iter().filter(|&ino| !self.holds.keeps(ino)) {

@@ -31,6 +31,11 @@ pub(super) fn root_inode(context: &Context) -> Option<Inode> {
 }
 
 impl MetaServer {
+    /// The number of a new inode: higher than all that this node has given before.
+    pub(super) fn next_ino(&self) -> u64 {
+        self.store.next_number() * u64::from(self.context.fs_nodes()) + u64::from(self.node)
+    }
+
     /// Brings an inode into memory; checks its incarnation unless `generation` is 0. It may leave at the
     /// next await, unless it is [kept](Self::keep).
     pub(super) async fn load(&self, ino: u64, generation: u64) -> Result<(), Error> {

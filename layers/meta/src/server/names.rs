@@ -126,8 +126,7 @@ impl MetaServer {
 
     pub(super) async fn add_file(self: &Rc<Self>, request: AddFile) -> Result<Attributes, Error> {
         let AddFile { directory, name, inode, effects, since, durable, call, after } = request;
-        let nodes = u64::from(self.context.fs_nodes());
-        let ino = self.store.next_number() * nodes + u64::from(self.node);
+        let ino = self.next_ino();
         let generation = self.context.random() | 1;
         let made = new_inode(ino, generation, directory, &inode);
         let attributes = made.attributes;
