@@ -26,7 +26,7 @@ use rustix::fs::{Advice, fadvise};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Files of each volume, unless `--files N` says otherwise.
+/// Files of each volume; `--files N` says otherwise.
 const FILES: u64 = 1_000_000;
 const FILES_IN_TEST: u64 = 500;
 /// Creates under way at once.
@@ -36,8 +36,8 @@ const PARTS: u64 = 10;
 /// Directories of the second volume.
 const DIRECTORIES: u64 = 1000;
 const DISK_BYTES: u64 = 4 << 30;
-/// Stripes in memory; metadata may take half as much again.
-const CACHE_BYTES: usize = 128 << 20;
+/// Stripes in memory, in MiB; metadata may take half as much again. `--cache N` says otherwise.
+const CACHE_MIB: u64 = 128;
 
 /// Bytes of memory: resident now, and the most since [`Memory::reset`].
 #[derive(Clone, Copy)]
@@ -120,9 +120,10 @@ impl Step {
     }
 }
 
-fn measure(parent: &Path, files: u64, directories: u64) {
-    println!("{files} empty files in {directories} directories");
-    let shape = Shape { disk_bytes: DISK_BYTES, cache_bytes: CACHE_BYTES, threads: 0 };
+fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
+    println!("{files} empty files in {directories} directories, {cache_mib} MiB of cache");
+    let cache_bytes = (cache_mib << 20) as usize;
+    let shape = Shape { disk_bytes: DISK_BYTES, cache_bytes, threads: 0 };
     let step = Step::begin();
     let mut scratch = Scratch::new(parent, shape);
     step.end("  format and first mount");
@@ -168,11 +169,15 @@ fn measure(parent: &Path, files: u64, directories: u64) {
     }
 }
 
+/// The number behind an option.
+fn option(name: &str) -> Option<u64> {
+    std::env::args().skip_while(|argument| argument != name).nth(1)?.parse().ok()
+}
+
 fn main() {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--files").skip(1);
-    let wanted = arguments.next().and_then(|number| number.parse().ok());
-    let files = wanted.unwrap_or(sized(FILES, FILES_IN_TEST));
+    let files = option("--files").unwrap_or(sized(FILES, FILES_IN_TEST));
+    let cache_mib = option("--cache").unwrap_or(CACHE_MIB);
     let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    measure(parent, files, 1);
-    measure(parent, files, sized(DIRECTORIES, 10));
+    measure(parent, cache_mib, files, 1);
+    measure(parent, cache_mib, files, sized(DIRECTORIES, 10));
 }

@@ -6,7 +6,7 @@ mod support;
 
 use fileio::client::ask;
 use fileio::protocol::{
-    CallId, Change, Create, Credentials, Existing, GetAttributes, Handle, Lookup, Name, ROOT,
+    CallId, Change, Create, Credentials, Error, Existing, GetAttributes, Handle, Lookup, Name, ROOT,
 };
 use futures::executor::block_on;
 use futures::{StreamExt as _, stream};
@@ -42,6 +42,9 @@ async fn check(context: &Context, number: u64, file: Handle) {
     let found = ask(context, lookup).await.unwrap();
     assert_eq!((found.ino, found.mode), (file.ino, 0o600 + number as u32 % 8), "file {number}");
     assert_eq!(ask(context, GetAttributes { file }).await.unwrap(), found, "file {number}");
+    let other = Name::new(format!("other-{number}").into_bytes()).unwrap();
+    let lookup = Lookup { who: Credentials::root(), directory: ROOT, name: other };
+    assert_eq!(ask(context, lookup).await, Err(Error::NotFound {}));
 }
 
 #[test]

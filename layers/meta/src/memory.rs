@@ -23,6 +23,8 @@ const CHANGES_SHARE: usize = 4;
 /// What a running checkpoint writes and what has come since may have so many times that part together,
 /// at most: past it commits are `Busy`.
 const CHANGES_TIMES_MAX: usize = 4;
+/// The part that filters of leaves may have, which tell what these have not. They are a hundredth of the leaves.
+const FILTERS_SHARE: usize = 16;
 /// Changes of a node below this let no checkpoint start, however little memory there is.
 const CHANGES_BYTES_MIN: usize = 64 << 10;
 /// Uses of a node that are counted together, so that threads seldom meet.
@@ -142,6 +144,11 @@ impl Share {
         let uses = u128::from(self.memory.uses.load(Relaxed)).max(1);
         let by_use = self.memory.limit_bytes as u128 / 2 * u128::from(self.uses.get()) / uses;
         ((even + by_use) as usize).max(NODE_BYTES_MIN)
+    }
+
+    /// Bytes of what is remembered of leaves that have left memory, at most.
+    pub(crate) fn filters_max(&self) -> usize {
+        self.allowance() / FILTERS_SHARE
     }
 
     fn total(&self) -> usize {

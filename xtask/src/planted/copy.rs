@@ -66,7 +66,7 @@ pub(super) fn build(tree: &Tree, texts: &BTreeMap<String, String>) -> Result<Pat
 }
 
 /// The layers' own tests on the emulated machine: part of what the test command simulates.
-const LAYERS: &str = "--test lives --test crash --test store --test promises \
+const LAYERS: &str = "--test lives --test crash --test store --test promises --test memory \
     --package fileio --package meta --package cache --package blockio";
 
 /// Builds the layers' tests in the copy that was written; the programs.

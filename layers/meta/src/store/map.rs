@@ -113,12 +113,14 @@ pub(crate) fn page_blocks(length: usize) -> Vec<u32> {
 }
 
 fn draft(next: Option<PageRef>, piece: &[u8]) -> Draft {
-    let mut body = match next {
+    let next = match next {
         Some(next) => runtime::wire::to_bytes(&next),
         None => vec![0; PageRef::LENGTH],
     };
-    body.extend_from_slice(piece);
-    Draft { kind: PageKind::SpaceMap, level: 0, count: 0, body }
+    let mut draft = Draft::new(PageKind::SpaceMap, 0, next.len() + piece.len());
+    draft.extend(&next);
+    draft.extend(piece);
+    draft
 }
 
 /// The pages of a map, each with its reference, for the places `blocks` (the first block of each).

@@ -123,36 +123,62 @@ pub(crate) fn blocks_for(body: usize) -> u32 {
 /// A page before it has a place.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    pub(crate) kind: PageKind,
-    pub(crate) level: u8,
-    pub(crate) count: u32,
-    pub(crate) body: Vec<u8>,
+    kind: PageKind,
+    level: u8,
+    count: u32,
+    /// Room for the header, and the body.
+    raw: Vec<u8>,
 }
 
 impl Draft {
+    /// One without entries, with room for a body of so many bytes.
+    pub(crate) fn new(kind: PageKind, level: u8, body_bytes: usize) -> Self {
+        assert!(body_bytes <= BODY_MAX, "a page holds its body");
+        let mut raw = Vec::with_capacity(blocks_for(body_bytes) as usize * BLOCK_SIZE);
+        raw.resize(HEADER, 0);
+        Self { kind, level, count: 0, raw }
+    }
+
+    /// The body goes on with these bytes.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.raw.extend_from_slice(bytes);
+    }
+
+    fn entry(&mut self, key: &[u8], value: &[u8]) {
+        self.count += 1;
+        self.extend(&(key.len() as u16).to_le_bytes());
+        self.extend(&(value.len() as u16).to_le_bytes());
+        self.extend(key);
+        self.extend(value);
+    }
+
+    fn body_bytes(&self) -> usize {
+        self.raw.len() - HEADER
+    }
+
     /// Blocks that the page needs.
     pub(crate) fn blocks(&self) -> u32 {
-        blocks_for(self.body.len())
+        blocks_for(self.body_bytes())
     }
 
     /// The page's bytes at `block`, and the reference to them.
-    pub(crate) fn finish(&self, owner: Owner, generation: u64, block: u64) -> (Bytes, PageRef) {
-        let mut out = Encoder::new();
-        MAGIC.put(&mut out);
-        FORMAT_VERSION.put(&mut out);
-        out.bytes(&[self.kind as u8, self.level]);
-        owner.volume.put(&mut out);
-        owner.node.put(&mut out);
-        self.count.put(&mut out);
-        generation.put(&mut out);
-        block.put(&mut out);
-        (self.body.len() as u32).put(&mut out);
-        0u32.put(&mut out);
-        out.bytes(&self.body);
-        let mut raw = out.finish_joined();
-        raw.resize(self.blocks() as usize * BLOCK_SIZE, 0);
-        let reference = PageRef::new(block, &raw);
-        (raw.into(), reference)
+    pub(crate) fn finish(mut self, owner: Owner, generation: u64, block: u64) -> (Bytes, PageRef) {
+        let (blocks, body_bytes) = (self.blocks(), self.body_bytes());
+        let mut head = Encoder::new();
+        MAGIC.put(&mut head);
+        FORMAT_VERSION.put(&mut head);
+        head.bytes(&[self.kind as u8, self.level]);
+        owner.volume.put(&mut head);
+        owner.node.put(&mut head);
+        self.count.put(&mut head);
+        generation.put(&mut head);
+        block.put(&mut head);
+        (body_bytes as u32).put(&mut head);
+        0u32.put(&mut head);
+        self.raw[..HEADER].copy_from_slice(&head.finish_joined());
+        self.raw.resize(blocks as usize * BLOCK_SIZE, 0);
+        let reference = PageRef::new(block, &self.raw);
+        (self.raw.into(), reference)
     }
 }
 
@@ -200,7 +226,19 @@ pub(crate) struct TreePage {
     offsets: Vec<u16>,
 }
 
+/// Where the entries of a page are.
+pub(crate) struct Layout {
+    body_bytes: usize,
+    offsets: Vec<u16>,
+}
+
 impl TreePage {
+    /// A page that was drafted here, and is `raw` now.
+    pub(crate) fn written(level: u8, raw: &Bytes, layout: Layout) -> Self {
+        let Layout { body_bytes, offsets } = layout;
+        Self { level, body: raw.slice(HEADER..HEADER + body_bytes), offsets }
+    }
+
     /// Reads a page that should be at `level`.
     pub(crate) fn new(opened: Opened, level: u8) -> Result<Self, Malformed> {
         let Opened { level: found, count, body } = opened;
@@ -220,7 +258,7 @@ impl TreePage {
         if offset != page.body.len() {
             return Err(Malformed("overlong page"));
         }
-        if !(1..page.len()).all(|index| page.key(index - 1) < page.key(index)) {
+        if !page.keys().is_sorted_by(|one, next| one < next) {
             return Err(Malformed("keys out of order"));
         }
         Ok(page)
@@ -245,6 +283,16 @@ impl TreePage {
     /// How many entries.
     pub(crate) fn len(&self) -> usize {
         self.offsets.len()
+    }
+
+    /// Is it at the lowest level?
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.level == 0
+    }
+
+    /// All keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|index| self.key(index))
     }
 
     /// Bytes in memory.
@@ -327,17 +375,16 @@ impl TreePage {
     }
 }
 
-/// The draft of a tree page with these entries, which must fit.
-pub(crate) fn draft(level: u8, entries: &[(Bytes, Bytes)]) -> Draft {
-    let mut body = Vec::with_capacity(BODY_MAX);
+/// The draft of a tree page with these entries, which must fit, and what [`TreePage::written`] needs to know.
+pub(crate) fn draft(level: u8, entries: &[(Bytes, Bytes)]) -> (Draft, Layout) {
+    let bytes = entries.iter().map(|(key, value)| ENTRY_HEAD + key.len() + value.len()).sum();
+    let mut draft = Draft::new(PageKind::Tree, level, bytes);
+    let mut offsets = Vec::with_capacity(entries.len());
     for (key, value) in entries {
-        body.extend_from_slice(&(key.len() as u16).to_le_bytes());
-        body.extend_from_slice(&(value.len() as u16).to_le_bytes());
-        body.extend_from_slice(key);
-        body.extend_from_slice(value);
+        offsets.push(draft.body_bytes() as u16);
+        draft.entry(key, value);
     }
-    assert!(body.len() <= BODY_MAX, "the entries of a page fit into it");
-    Draft { kind: PageKind::Tree, level, count: entries.len() as u32, body }
+    (draft, Layout { body_bytes: bytes, offsets })
 }
 
 #[cfg(test)]
@@ -353,7 +400,7 @@ mod tests {
             (b"ab".as_slice().into(), b"value".as_slice().into()),
             (b"abc".as_slice().into(), Bytes::new()),
         ];
-        draft(0, &entries).finish(OWNER, 9, 100)
+        draft(0, &entries).0.finish(OWNER, 9, 100)
     }
 
     fn read(raw: &Bytes, owner: Owner, place: &PageRef, level: u8) -> Result<TreePage, Malformed> {

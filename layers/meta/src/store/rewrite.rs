@@ -257,11 +257,11 @@ impl<'a> Rewrite<'a> {
 
     /// Starts to write a page and gives the entry for its parent.
     async fn write(&mut self, level: u8, entries: &[Entry]) -> Result<Entry, StoreError> {
-        let draft = page::draft(level, entries);
+        let (draft, layout) = page::draft(level, entries);
         let run = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
         self.written.push(run);
         let (raw, place) = draft.finish(self.pages.owner(), self.generation, run.start);
-        self.pages.remember(&raw, place, level)?;
+        self.pages.remember(place, TreePage::written(level, &raw, layout));
         let device = self.pages.device();
         let write = async move { device.write(run.start, raw).await.map_err(StoreError::Failed) };
         self.writes.push(write.boxed_local());

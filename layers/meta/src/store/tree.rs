@@ -92,15 +92,8 @@ impl Pages {
     }
 
     /// Keeps a page that has just been written.
-    pub(crate) fn remember(
-        &self,
-        raw: &Bytes,
-        place: PageRef,
-        level: u8,
-    ) -> Result<(), StoreError> {
-        let page = self.parse(raw, &place, level)?;
-        self.cache.borrow_mut().insert(place, page);
-        Ok(())
+    pub(crate) fn remember(&self, place: PageRef, page: TreePage) {
+        self.cache.borrow_mut().insert(place, Rc::new(page));
     }
 
     /// Drops a page that is not used any more.
@@ -128,11 +121,14 @@ impl Pages {
 
     /// The value of `key` in `tree`.
     pub(crate) async fn find(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let leaf = self.leaf(tree, key).await?;
-        Ok(leaf.and_then(|(leaf, _)| leaf.find(key)))
+        let Some((place, _)) = self.leaf_place(tree, key).await? else { return Ok(None) };
+        if self.cache.borrow().lacks(&place, key) {
+            return Ok(None);
+        }
+        Ok(self.load(place, 0).await?.find(key))
     }
 
-    /// As [`find`](Self::find), if all pages on the way are in memory.
+    /// As [`find`](Self::find), if nothing has to be read from the disk.
     pub(crate) fn find_at_once(
         &self,
         tree: Tree,
@@ -144,7 +140,10 @@ impl Pages {
             let page = cache.get(&place)?;
             place = page.child(page.child_index(key)).ok()?;
         }
-        Some(Ok(cache.get(&place)?.find(key)))
+        match cache.get(&place) {
+            Some(leaf) => Some(Ok(leaf.find(key))),
+            None => cache.lacks(&place, key).then_some(Ok(None)),
+        }
     }
 
     /// As [`leaf`](Self::leaf), if all pages on the way are in memory.
@@ -164,15 +163,24 @@ impl Pages {
 
     /// The leaf that `key` belongs to, and the first key that belongs to a later leaf.
     pub(crate) async fn leaf(&self, tree: Tree, key: &[u8]) -> Result<Leaf, StoreError> {
+        let Some((place, end)) = self.leaf_place(tree, key).await? else { return Ok(None) };
+        Ok(Some((self.load(place, 0).await?, end)))
+    }
+
+    /// Where that leaf is, and the first key that belongs to a later one.
+    async fn leaf_place(&self, tree: Tree, key: &[u8]) -> Result<LeafPlace, StoreError> {
         let Some(mut place) = tree.top else { return Ok(None) };
         let mut end = None;
         for level in (1..tree.height).rev() {
             let page = self.load(place, level).await?;
             place = step(&page, place, key, &mut end)?;
         }
-        Ok(Some((self.load(place, 0).await?, end)))
+        Ok(Some((place, end)))
     }
 }
+
+/// The place of a leaf, and the first key that belongs to a later one; `None` if the tree is empty.
+type LeafPlace = Option<(PageRef, Option<Bytes>)>;
 
 /// A leaf, and the first key that belongs to a later one; `None` if the tree is empty.
 pub(crate) type Leaf = Option<(Rc<TreePage>, Option<Bytes>)>;
