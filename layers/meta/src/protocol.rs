@@ -662,9 +662,9 @@ runtime::protocol! {
         ino: u64,
     } -> bool;
 
-    /// Might files be held by those whom the node knew before it started? Then all that it had at that
-    /// time outlive their last names until [`EndGrace`].
-    46 Control IsInGrace {} -> bool;
+    /// Files with numbers below this may be held by those whom the node knew before it started: they outlive
+    /// their last names until [`EndGrace`]. Zero if there are none.
+    46 Control GraceBelow {} -> u64;
 
     /// Whoever held files before the node started has said so again, or has had its time. Returns
     /// files that are gone because nobody holds them. May be asked again and again.

@@ -258,7 +258,7 @@ impl MetaServer {
             Request::FindReply(r) => Reply::FindReply(self.find_reply(r).await),
             Request::Hold(r) => Reply::Hold(self.hold_file(r).await),
             Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
-            Request::IsInGrace(_) => Reply::IsInGrace(Ok(self.is_in_grace())),
+            Request::GraceBelow(_) => Reply::GraceBelow(Ok(self.grace_below())),
             Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
             Request::Rejoin(_) => Reply::Rejoin(self.rejoin().await),
             Request::Returned(r) => Reply::Returned(self.returned(r.node).await),

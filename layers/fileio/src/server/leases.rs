@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use meta::protocol::{self as metadata, EndGrace, IsInGrace};
+use meta::protocol::{self as metadata, EndGrace, GraceBelow};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
@@ -46,6 +46,8 @@ pub(super) struct Leases {
     grace_end: Cell<Option<Duration>>,
     /// It has had that time.
     is_grace_over: Cell<bool>,
+    /// With this number and above are files that nobody can have held before; `None` before that is known.
+    young_from: Cell<Option<u64>>,
     /// Locks on files that are held.
     pub(super) locks: RefCell<LockTable>,
     /// Somebody looks for leases that have ended.
@@ -112,6 +114,11 @@ impl Leases {
     /// Are those who held files before this node started waited for?
     pub(super) fn is_in_grace(&self) -> bool {
         !self.is_grace_over.get()
+    }
+
+    /// Can one of them have held this file?
+    pub(super) fn is_in_grace_for(&self, ino: u64) -> bool {
+        self.is_in_grace() && self.young_from.get().is_none_or(|young| ino < young)
     }
 
     fn is_held(&self, ino: u64) -> bool {
@@ -275,7 +282,9 @@ impl FileServer {
     /// file that there was outlives its last name.
     pub(super) async fn wait_for_holders(self: &Rc<Self>) {
         // Whoever cannot be asked may be waited for.
-        if self.meta_here(IsInGrace {}).await.unwrap_or(true) {
+        let young_from = self.meta_here(GraceBelow {}).await.unwrap_or(u64::MAX);
+        self.leases.young_from.set(Some(young_from));
+        if young_from > 0 {
             let now = self.context.now();
             let end = self.leases.grace_end.get().unwrap_or(now + LEASE);
             self.leases.grace_end.set(Some(end));

@@ -14,7 +14,7 @@ impl FileServer {
             return Ok(Locked::Unheld {});
         }
         // Whoever had locks before this node restarted is heard first.
-        match (self.leases.is_in_grace(), reclaim) {
+        match (self.leases.is_in_grace_for(file.ino), reclaim) {
             (true, false) => return Ok(Locked::Grace {}),
             (false, true) => return Ok(Locked::Late {}),
             (true, true) | (false, false) => {}

@@ -3,6 +3,7 @@
 
 mod ahead;
 mod cluster;
+mod grace;
 mod groups;
 mod ranks;
 mod replies;

@@ -164,9 +164,9 @@ impl MetaServer {
         if self.holds.is_unlinked(ino) { self.remove_unlinked(ino).await } else { Ok(false) }
     }
 
-    /// Might files be held by those whom the node knew before it started?
-    pub(super) fn is_in_grace(&self) -> bool {
-        self.holds.is_in_grace()
+    /// Files with numbers below this might be held by those whom the node knew before it started.
+    pub(super) fn grace_below(&self) -> u64 {
+        self.holds.grace_below.get()
     }
 
     /// From now on only files that somebody holds outlive their names.
