@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fileio::protocol::{
-    CallId, Credentials, Error, Handle, Hold, LEASE, Name, ROOT, Remove, Write,
-};
+use fileio::protocol::{Credentials, Error, Handle, Write};
 use meta::protocol::GetSpace;
 use runtime::NodeId;
 
