@@ -15,6 +15,7 @@
 
 mod files;
 mod gateways;
+mod ledger;
 mod link;
 mod look;
 mod names;

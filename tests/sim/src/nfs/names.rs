@@ -13,20 +13,17 @@ use nfs3_types::nfs3::{
 };
 use runtime::seed::Rng;
 
+use super::ledger::{Key, Ledger};
 use super::link::{Call, Link, PowerCut};
 use super::look::{
     Named, Seen, at, bytes_of, find, handle_of, named_by, read_plain, read_plus, state_of,
 };
 use super::rules;
-use crate::versions::Versions;
 
 /// Directories that all use.
 const DIRECTORIES: usize = 3;
 /// Names of each worker in each directory.
 const NAMES: u64 = 4;
-
-/// Directory and name.
-type Key = (usize, String);
 
 /// What a call changes.
 #[derive(Clone, Debug)]
@@ -56,26 +53,14 @@ struct Done {
     durable: bool,
 }
 
-/// A rename that was not answered before the power went.
-struct Half {
-    from: Key,
-    to: Key,
-    moved: Named,
-    /// The old name was there before, whatever else: only then the file must have a name.
-    certain: bool,
-}
-
 /// The names, and what they may name.
 pub(super) struct Names {
     directories: Vec<nfs_fh3>,
-    named: RefCell<BTreeMap<Key, Versions<Option<Named>>>>,
+    ledger: Ledger<Named>,
     /// What late twins of calls may still do: see [`rules::HAS_A_LATE_TWIN`].
     twins: RefCell<BTreeSet<Key>>,
     /// What was left unanswered, with its worker.
     left: RefCell<Vec<(u32, Change, Call)>>,
-    halves: RefCell<Vec<Half>>,
-    /// Made by a call that was not answered: the handle is not known.
-    unknown: RefCell<BTreeSet<Key>>,
     seen: Seen,
 }
 
@@ -100,11 +85,9 @@ impl Names {
         }
         Ok(Self {
             directories,
-            named: RefCell::default(),
+            ledger: Ledger::default(),
             twins: RefCell::default(),
             left: RefCell::default(),
-            halves: RefCell::default(),
-            unknown: RefCell::default(),
             seen: Seen::default(),
         })
     }
@@ -121,7 +104,7 @@ impl Names {
         if twins.contains(&true) {
             return Ok(());
         }
-        let (here, there) = (self.settled_at(&one), self.settled_at(&other));
+        let (here, there) = (self.ledger.settled_at(&one), self.ledger.settled_at(&other));
         let change = match (here, rng.below(8)) {
             (_, 0) => return self.look(link, &one).await,
             (_, 1) => return self.list(link, one.0, rng).await.map(drop),
@@ -154,7 +137,7 @@ impl Names {
             let Some(index) = index else { return Ok(()) };
             let (_, change, call) = self.left.borrow_mut().swap_remove(index);
             if let Change::Rename(_, from, to) = &change
-                && self.settled_at(from) == self.settled_at(to)
+                && self.ledger.settled_at(from) == self.ledger.settled_at(to)
             {
                 // Both name the file: by RFC 1813 section 3.3.14 nothing is to be done.
                 continue;
@@ -223,10 +206,10 @@ impl Names {
         let Done { made, durable } = done;
         if let (Some(named), Change::Create(key, _) | Change::MakeDirectory(key)) = (made, &change)
         {
-            issued.push((key.clone(), self.issue_at(key, Some(named))));
+            issued.push((key.clone(), self.ledger.issue(key, Some(named))));
         }
         for (key, number) in &issued {
-            self.answered(key, *number, durable);
+            self.ledger.answered(key, *number, durable);
         }
         link.tell(|| format!("done: {change:?}, stray twin: {}", call.has_stray_twin()));
         if rules::HAS_A_LATE_TWIN && call.has_stray_twin() {
@@ -311,18 +294,9 @@ impl Names {
 
     // --- What may be ---
 
-    fn settled_at(&self, key: &Key) -> Option<Named> {
-        self.named.borrow().get(key).and_then(|versions| versions.settled().clone())
-    }
-
-    fn issue_at(&self, key: &Key, named: Option<Named>) -> usize {
-        let mut all = self.named.borrow_mut();
-        all.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
-    }
-
     /// What the change does to names whose new meaning is known.
     fn issue(&self, change: &Change) -> Vec<(Key, usize)> {
-        let issue = |key: &Key, named| (key.clone(), self.issue_at(key, named));
+        let issue = |key: &Key, named| (key.clone(), self.ledger.issue(key, named));
         match change {
             Change::Create(..) | Change::MakeDirectory(_) => Vec::new(),
             Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
@@ -333,33 +307,12 @@ impl Names {
         }
     }
 
-    fn answered(&self, key: &Key, number: usize, durable: bool) {
-        if let Some(versions) = self.named.borrow_mut().get_mut(key) {
-            versions.acknowledge(number);
-            if durable {
-                versions.durable(number);
-            }
-        }
-    }
-
-    /// A power cut before the present change would have left `key` as it is.
-    fn is_certain(&self, key: &Key, named: &Named) -> bool {
-        let all = self.named.borrow();
-        // The change itself is the last one.
-        let possible = all.get(key).and_then(|versions| versions.after_crash().split_last());
-        possible.is_some_and(|(_, before)| before.iter().all(|one| one.as_ref() == Some(named)))
-    }
-
     fn left_unanswered(&self, change: &Change) {
         match change {
             Change::Create(key, _) | Change::MakeDirectory(key) => {
-                self.unknown.borrow_mut().insert(key.clone());
+                self.ledger.is_unknown(key);
             }
-            Change::Rename(moved, from, to) => {
-                let certain = self.is_certain(from, moved);
-                let (from, to, moved) = (from.clone(), to.clone(), moved.clone());
-                self.halves.borrow_mut().push(Half { from, to, moved, certain });
-            }
+            Change::Rename(moved, from, to) => self.ledger.left_half(moved, from, to),
             _ => {}
         }
     }
@@ -373,7 +326,7 @@ impl Names {
 
     async fn look(&self, link: &Link<'_>, key: &Key) -> Result<(), PowerCut> {
         let found = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
-        let wanted = self.settled_at(key).map(|named| named.handle);
+        let wanted = self.ledger.settled_at(key).map(|named| named.handle);
         assert_eq!(found.as_ref().map(bytes_of), wanted, "{key:?}");
         Ok(())
     }
@@ -412,36 +365,14 @@ impl Names {
 
     /// Compares all names while nothing is under way.
     pub(super) async fn check(&self, link: &Link<'_>, after_crash: bool) -> Result<(), PowerCut> {
-        let unknown = self.unknown.take();
-        let mut keys: BTreeSet<Key> = self.named.borrow().keys().cloned().collect();
-        keys.extend(unknown.iter().cloned());
         let mut present: BTreeMap<Key, Named> = BTreeMap::new();
-        for key in keys {
+        for key in self.ledger.keys() {
             let handle = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
-            let found = match &handle {
-                Some(handle) => Some(named_by(link, handle).await?.0),
-                None => None,
-            };
-            present.extend(found.clone().map(|named| (key.clone(), named)));
-            let mut all = self.named.borrow_mut();
-            let versions = all.entry(key.clone()).or_insert_with(|| Versions::new(None));
-            let right = if after_crash {
-                versions.after_crash().contains(&found) || found.is_some() && unknown.contains(&key)
-            } else {
-                *versions.settled() == found
-            };
-            assert!(right, "{key:?} names {found:?}; after a crash: {after_crash}; {versions:?}");
-            if after_crash {
-                versions.settle(found);
+            if let Some(handle) = handle {
+                present.insert(key, named_by(link, &handle).await?.0);
             }
         }
-        for Half { from, to, moved, certain } in self.halves.take() {
-            let lost = present.get(&from) != Some(&moved) && present.get(&to) != Some(&moved);
-            assert!(
-                !(lost && certain),
-                "{moved:?} was renamed from {from:?} to {to:?} and is lost"
-            );
-        }
+        self.ledger.judge(&present, after_crash);
         self.check_links(link, &present).await?;
         self.check_lists(link, &present).await
     }

@@ -10,9 +10,9 @@ use runtime::seed::Rng;
 use super::Worker;
 use super::host::Answer;
 use super::wire::{Claim, How, Ops, op, status};
+use crate::nfs::ledger::{Key, Ledger};
 use crate::nfs::link::PowerCut;
 use crate::nfs::look::Seen;
-use crate::versions::Versions;
 
 /// Directories that all use: the root, and one below.
 const DIRECTORIES: usize = 2;
@@ -22,8 +22,6 @@ const NAMES: u64 = 4;
 /// The current state id: that of the OPEN before.
 const CURRENT: [u8; 16] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Directory and name.
-type Key = (usize, String);
 /// A file by its handle.
 type Named = Bytes;
 
@@ -36,24 +34,12 @@ enum Change {
     Rename(Named, Key, Key),
 }
 
-/// A rename that was not answered before the power went.
-struct Half {
-    from: Key,
-    to: Key,
-    moved: Named,
-    /// The old name was there before, whatever else: only then the file must have a name.
-    certain: bool,
-}
-
 /// The names, and what they may name.
 pub(super) struct Names {
     directories: Vec<Bytes>,
-    named: RefCell<BTreeMap<Key, Versions<Option<Named>>>>,
+    ledger: Ledger<Named>,
     /// What copies of calls in sessions that are lost may still do.
     twins: RefCell<BTreeSet<Key>>,
-    halves: RefCell<Vec<Half>>,
-    /// Made by a call that was not answered: the handle is not known.
-    unknown: RefCell<BTreeSet<Key>>,
     seen: Seen,
 }
 
@@ -82,10 +68,8 @@ impl Names {
         let below = found.told.done(op::GETFH).opaque();
         Ok(Self {
             directories: vec![root, below],
-            named: RefCell::default(),
+            ledger: Ledger::default(),
             twins: RefCell::default(),
-            halves: RefCell::default(),
-            unknown: RefCell::default(),
             seen: Seen::default(),
         })
     }
@@ -101,7 +85,7 @@ impl Names {
         if in_doubt.contains(&true) {
             return Ok(());
         }
-        let (here, there) = (self.settled_at(&one), self.settled_at(&other));
+        let (here, there) = (self.ledger.settled_at(&one), self.ledger.settled_at(&other));
         let change = match (here, rng.below(8)) {
             (_, 0) => return self.look(worker, &one).await,
             (None, _) => {
@@ -159,24 +143,17 @@ impl Names {
         if let Change::Create(key, _) = &change {
             let made =
                 if durable { made(&mut answer) } else { self.find_made(worker, key).await? };
-            issued.push((key.clone(), self.issue_at(key, Some(made))));
+            issued.push((key.clone(), self.ledger.issue(key, Some(made))));
         }
         for (key, number) in &issued {
-            if let Some(versions) = self.named.borrow_mut().get_mut(key) {
-                versions.acknowledge(*number);
-                if durable {
-                    versions.durable(*number);
-                }
-            }
+            self.ledger.answered(key, *number, durable);
         }
         Ok(())
     }
 
     /// What a copy of the call has made.
     async fn find_made(&self, worker: &Worker<'_>, key: &Key) -> Result<Named, PowerCut> {
-        let found = self.find(worker, key).await.inspect_err(|_| {
-            self.unknown.borrow_mut().insert(key.clone());
-        });
+        let found = self.find(worker, key).await.inspect_err(|_| self.ledger.is_unknown(key));
         Ok(found?.unwrap_or_else(|| panic!("{key:?} exists, and does not")))
     }
 
@@ -194,18 +171,9 @@ impl Names {
 
     // --- What may be ---
 
-    fn settled_at(&self, key: &Key) -> Option<Named> {
-        self.named.borrow().get(key).and_then(|versions| versions.settled().clone())
-    }
-
-    fn issue_at(&self, key: &Key, named: Option<Named>) -> usize {
-        let mut all = self.named.borrow_mut();
-        all.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
-    }
-
     /// What the change does to names whose new meaning is known.
     fn issue(&self, change: &Change) -> Vec<(Key, usize)> {
-        let issue = |key: &Key, named| (key.clone(), self.issue_at(key, named));
+        let issue = |key: &Key, named| (key.clone(), self.ledger.issue(key, named));
         match change {
             Change::Create(..) => Vec::new(),
             Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
@@ -218,19 +186,8 @@ impl Names {
 
     fn left_unanswered(&self, change: &Change) {
         match change {
-            Change::Create(key, _) => {
-                self.unknown.borrow_mut().insert(key.clone());
-            }
-            Change::Rename(moved, from, to) => {
-                let (from, to, moved) = (from.clone(), to.clone(), moved.clone());
-                let all = self.named.borrow();
-                // The change itself is the last one.
-                let before = all.get(&from).and_then(|names| names.after_crash().split_last());
-                let certain = before.is_some_and(|(_, before)| {
-                    before.iter().all(|named| named.as_ref() == Some(&moved))
-                });
-                self.halves.borrow_mut().push(Half { from, to, moved, certain });
-            }
+            Change::Create(key, _) => self.ledger.is_unknown(key),
+            Change::Rename(moved, from, to) => self.ledger.left_half(moved, from, to),
             Change::Link(..) | Change::Remove(_) => {}
         }
     }
@@ -244,7 +201,7 @@ impl Names {
 
     async fn look(&self, worker: &Worker<'_>, key: &Key) -> Result<(), PowerCut> {
         let found = self.find(worker, key).await?;
-        assert_eq!(found, self.settled_at(key), "{key:?}");
+        assert_eq!(found, self.ledger.settled_at(key), "{key:?}");
         Ok(())
     }
 
@@ -254,29 +211,13 @@ impl Names {
         worker: &Worker<'_>,
         after_crash: bool,
     ) -> Result<(), PowerCut> {
-        let unknown = self.unknown.take();
-        let mut keys: BTreeSet<Key> = self.named.borrow().keys().cloned().collect();
-        keys.extend(unknown.iter().cloned());
         let mut present: BTreeMap<Key, Named> = BTreeMap::new();
-        for key in keys {
-            let found = self.find(worker, &key).await?;
-            present.extend(found.clone().map(|named| (key.clone(), named)));
-            let mut all = self.named.borrow_mut();
-            let versions = all.entry(key.clone()).or_insert_with(|| Versions::new(None));
-            let right = if after_crash {
-                versions.after_crash().contains(&found) || found.is_some() && unknown.contains(&key)
-            } else {
-                *versions.settled() == found
-            };
-            assert!(right, "{key:?} names {found:?}; after a crash: {after_crash}; {versions:?}");
-            if after_crash {
-                versions.settle(found);
+        for key in self.ledger.keys() {
+            if let Some(found) = self.find(worker, &key).await? {
+                present.insert(key, found);
             }
         }
-        for Half { from, to, moved, certain } in self.halves.take() {
-            let lost = present.get(&from) != Some(&moved) && present.get(&to) != Some(&moved);
-            assert!(!(lost && certain), "a file was renamed from {from:?} to {to:?} and is lost");
-        }
+        self.ledger.judge(&present, after_crash);
         self.check_links(worker, &present).await?;
         self.check_lists(worker, &present).await
     }

@@ -1,0 +1,114 @@
+//! What names may name, by what clients were told, and whether that is what is found.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use crate::versions::Versions;
+
+/// Directory and name.
+pub(super) type Key = (usize, String);
+
+/// A rename that was not answered before the power went.
+struct Half<N> {
+    from: Key,
+    to: Key,
+    moved: N,
+    /// The old name was there before, whatever else: only then the file must have a name.
+    certain: bool,
+}
+
+/// Names, and what each may name: an `N`, or nothing.
+pub(super) struct Ledger<N> {
+    named: RefCell<BTreeMap<Key, Versions<Option<N>>>>,
+    halves: RefCell<Vec<Half<N>>>,
+    /// Made by a call that was not answered: what it made is not known.
+    unknown: RefCell<BTreeSet<Key>>,
+}
+
+impl<N> Default for Ledger<N> {
+    fn default() -> Self {
+        Self { named: RefCell::default(), halves: RefCell::default(), unknown: RefCell::default() }
+    }
+}
+
+impl<N: Clone + PartialEq + Debug> Ledger<N> {
+    /// What `key` names, if nothing is under way.
+    pub(super) fn settled_at(&self, key: &Key) -> Option<N> {
+        self.named.borrow().get(key).and_then(|versions| versions.settled().clone())
+    }
+
+    /// A call that gives `key` another meaning is about to be sent; its number.
+    pub(super) fn issue(&self, key: &Key, named: Option<N>) -> usize {
+        let mut all = self.named.borrow_mut();
+        all.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
+    }
+
+    /// The call of that number was answered.
+    pub(super) fn answered(&self, key: &Key, number: usize, durable: bool) {
+        if let Some(versions) = self.named.borrow_mut().get_mut(key) {
+            versions.acknowledge(number);
+            if durable {
+                versions.durable(number);
+            }
+        }
+    }
+
+    /// Nobody was told what was made with this name.
+    pub(super) fn is_unknown(&self, key: &Key) {
+        self.unknown.borrow_mut().insert(key.clone());
+    }
+
+    /// A rename, the last call that was issued for these names, was not answered.
+    pub(super) fn left_half(&self, moved: &N, from: &Key, to: &Key) {
+        let certain = self.is_certain(from, moved);
+        let (from, to, moved) = (from.clone(), to.clone(), moved.clone());
+        self.halves.borrow_mut().push(Half { from, to, moved, certain });
+    }
+
+    /// A power cut before the present call would have left `key` as it is.
+    fn is_certain(&self, key: &Key, named: &N) -> bool {
+        let all = self.named.borrow();
+        // The call itself is the last one.
+        let possible = all.get(key).and_then(|versions| versions.after_crash().split_last());
+        possible.is_some_and(|(_, before)| before.iter().all(|one| one.as_ref() == Some(named)))
+    }
+
+    /// All names that may be there.
+    pub(super) fn keys(&self) -> BTreeSet<Key> {
+        let unknown = self.unknown.borrow();
+        self.named.borrow().keys().chain(unknown.iter()).cloned().collect()
+    }
+
+    /// May all that is `present` of [these names](Self::keys) be there, and all else not? After a crash it is
+    /// known from then on.
+    ///
+    /// # Panics
+    ///
+    /// If it may not.
+    pub(super) fn judge(&self, present: &BTreeMap<Key, N>, after_crash: bool) {
+        for key in self.keys() {
+            let found = present.get(&key).cloned();
+            let is_unknown = self.unknown.borrow().contains(&key);
+            let mut all = self.named.borrow_mut();
+            let versions = all.entry(key.clone()).or_insert_with(|| Versions::new(None));
+            let right = if after_crash {
+                versions.after_crash().contains(&found) || found.is_some() && is_unknown
+            } else {
+                *versions.settled() == found
+            };
+            assert!(right, "{key:?} names {found:?}; after a crash: {after_crash}; {versions:?}");
+            if after_crash {
+                versions.settle(found);
+            }
+        }
+        self.unknown.take();
+        for Half { from, to, moved, certain } in self.halves.take() {
+            let lost = present.get(&from) != Some(&moved) && present.get(&to) != Some(&moved);
+            assert!(
+                !(lost && certain),
+                "{moved:?} was renamed from {from:?} to {to:?} and is lost"
+            );
+        }
+    }
+}
