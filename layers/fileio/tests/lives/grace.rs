@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use fileio::protocol::{
-    ByteRange, CallId, Credentials, Handle, Hold, LEASE, Lock, LockKind, LockOwner, Locked, Name,
-    ROOT, Remove,
+    ByteRange, CallId, Credentials, Error, Handle, Hold, LEASE, Lock, LockKind, LockOwner, Locked,
+    Name, ROOT, Remove,
 };
 use runtime::NodeId;
+use runtime::protocol::Undelivered;
 
 use crate::cluster::{Cluster, FS_NODES};
-use crate::space::free_blocks;
+use crate::space::{free_blocks, try_write};
 
 /// What was removed, and is not waited for, is free by then.
 const SOON: Duration = Duration::from_secs(1);
@@ -88,5 +89,36 @@ fn what_was_made_after_a_start_can_be_locked_at_once() {
         assert_eq!(lock(&cluster, 7, old, true).await, Locked::Granted {});
         cluster.pass(LEASE).await;
         assert_eq!(lock(&cluster, 8, old, false).await, Locked::Granted {});
+    });
+}
+
+/// Space that comes when a grace ends is worth waiting for.
+#[test]
+fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
+    const PIECE: usize = 64;
+    let cluster = Cluster::new(74);
+    let world = cluster.world.clone();
+    let here = NodeId::fs(0);
+    let [old, other] = two_names_at(here);
+    world.run(async {
+        let file = make(&cluster, 1, &old).await;
+        cluster.ask(Hold { call: CallId { client: 1, number: 2 }, file }).await;
+        let full = cluster.make(CallId { client: 1, number: 3 }, &other).await;
+        let mut pieces = 0;
+        let refusal = loop {
+            match try_write(&cluster, full, pieces * PIECE as u64, PIECE).await {
+                Ok(_) => pieces += 1,
+                Err(error) => break error,
+            }
+            cluster.commit(full).await;
+        };
+        assert_eq!(refusal, Error::NoSpace {});
+        cluster.restart(here).await;
+        remove(&cluster, 4, &old).await;
+        let end = pieces * PIECE as u64;
+        let refusal = try_write(&cluster, full, end, PIECE).await;
+        assert_eq!(refusal, Err(Undelivered::Busy.into()));
+        cluster.pass(LEASE).await;
+        assert!(try_write(&cluster, full, end, PIECE).await.is_ok());
     });
 }

@@ -17,10 +17,16 @@ pub(crate) async fn free_blocks(cluster: &Cluster, node: NodeId) -> u64 {
     asked.expect("the node is there").free_blocks
 }
 
-/// Writes once, whatever comes of it.
-async fn try_write(cluster: &Cluster, file: Handle, blocks: usize) -> Result<u64, Error> {
+/// Writes blocks from `first` on once, whatever comes of it.
+pub(crate) async fn try_write(
+    cluster: &Cluster,
+    file: Handle,
+    first: u64,
+    blocks: usize,
+) -> Result<u64, Error> {
     let data = vec![Bytes::from(vec![7; blocks * BLOCK as usize])];
-    let call = Write { who: Credentials::root(), file, offset: 0, data, durable: false };
+    let (who, offset) = (Credentials::root(), first * BLOCK);
+    let call = Write { who, file, offset, data, durable: false };
     fileio::client::ask(&cluster.application(0), call).await.map(|written| written.write_verifier)
 }
 
@@ -36,7 +42,7 @@ fn blocks_of_writes_that_failed_come_back() {
         let before = free_blocks(&cluster, here).await;
         world.partition(&[here], &[away]);
         for _ in 0..4 {
-            let failed = try_write(&cluster, file, 64).await;
+            let failed = try_write(&cluster, file, 0, 64).await;
             assert!(failed.is_err(), "a third of it cannot be cached");
         }
         world.heal();
