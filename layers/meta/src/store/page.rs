@@ -236,7 +236,9 @@ impl TreePage {
     /// A page that was drafted here, and is `raw` now.
     pub(crate) fn written(level: u8, raw: &Bytes, layout: Layout) -> Self {
         let Layout { body_bytes, offsets } = layout;
-        Self { level, body: raw.slice(HEADER..HEADER + body_bytes), offsets }
+        let page = Self { level, body: raw.slice(HEADER..HEADER + body_bytes), offsets };
+        debug_assert!(page.keys().is_sorted_by(|one, next| one < next), "keys out of order");
+        page
     }
 
     /// Reads a page that should be at `level`.

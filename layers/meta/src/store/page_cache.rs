@@ -1,7 +1,6 @@
 //! Tree pages in memory, the least recently used leave first. A leaf that has left leaves a *filter* behind, a
 //! hundredth of its size, which tells of most keys that it has not: who makes a file looks for its name first, and need
-//! not read the leaf where it would be (a Bloom filter, as LSM trees have them for
-//! their tables).
+//! not read the leaf where it would be (a Bloom filter, as LSM trees have them for their tables).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
