@@ -21,6 +21,8 @@ enum Sign {
     OnPath(&'static str),
     /// This call succeeds.
     Succeeds(&'static str),
+    /// This much space, in GiB, is free for `target/` or used by it already.
+    Space(u64),
     /// It is among the tools of this tree, in this version.
     Tool { name: &'static str, version: &'static str },
 }
@@ -35,8 +37,20 @@ enum Source {
     Build(&'static str),
 }
 
+/// What the test command must find free even where all is built: new builds of changed crates and
+/// the volumes of the tests. In GiB.
+const LEAST_SPACE_GIB: u64 = 4;
+
 /// Where the tools of this tree are.
 const TOOLS: &str = "target/tools";
+
+/// What the test command builds, in debug and in release. It fills the disk late, half an hour after
+/// the start, if it is short.
+pub(crate) const SPACE: Need = Need {
+    what: "12 GiB on the disk, free or in target/ (4 of them free)",
+    sign: Sign::Space(12),
+    source: Source::Line("cargo clean"),
+};
 
 /// Rust links with it, and some crates contain C.
 pub(crate) const C_COMPILER: Need = Need {
@@ -172,6 +186,7 @@ impl Need {
             }
             Sign::OnPath(program) => on_path(program),
             Sign::Succeeds(line) => Call::new(line).output().is_some(),
+            Sign::Space(needed) => has_space(needed),
         }
     }
 
@@ -205,6 +220,19 @@ pub(crate) fn meet(needs: &[Need]) -> u8 {
 
 fn unmet(needs: &[Need]) -> Vec<Need> {
     needs.iter().filter(|need| !need.is_met()).copied().collect()
+}
+
+/// Whether `target/` may grow to `needed_gib`. A system without `df` as POSIX has it is not refused.
+fn has_space(needed_gib: u64) -> bool {
+    let free = Call::new("df -Pk .").output().and_then(|text| kib(text.lines().nth(1)?, 3));
+    let used = Call::new("du -sk target").output().and_then(|text| kib(&text, 0)).unwrap_or(0);
+    let missing = (needed_gib << 20).saturating_sub(used).max(LEAST_SPACE_GIB << 20);
+    free.is_none_or(|free| free >= missing)
+}
+
+/// The number in `column` of a line of `df` or `du`.
+fn kib(line: &str, column: usize) -> Option<u64> {
+    line.split_whitespace().nth(column)?.parse().ok()
 }
 
 fn on_path(program: &str) -> bool {
@@ -268,6 +296,13 @@ mod tests {
         assert!(advice.contains("missing: an NFS client"), "{advice}");
         assert!(advice.contains(apt), "{advice}");
         assert!(advice.contains("   rustup component add rustfmt\n"), "{advice}");
+    }
+
+    #[test]
+    fn space_is_asked_for_before_it_lacks() {
+        assert!(has_space(0), "this test needs 4 GiB itself");
+        assert!(!has_space(1 << 40));
+        assert_eq!(kib("/dev/vda  264212084 38756704  56529184 41% /", 3), Some(56_529_184));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{USAGE, needs, python, sim, tidy};
 
 /// What the checks need on the machine; from the NFS client on for the whole-system tests.
 const NEEDS: &[needs::Need] = &[
+    needs::SPACE,
     needs::C_COMPILER,
     needs::RUSTFMT,
     needs::CLIPPY,
