@@ -29,17 +29,24 @@ async fn remove(cluster: &Cluster, number: u64, name: &Name) {
     cluster.ask(remove).await;
 }
 
-/// Two names of the root that are on one node.
-fn two_names_at(node: NodeId) -> [Name; 2] {
+/// The node that starts again.
+const HERE: NodeId = NodeId::fs(0);
+
+/// Two names of the root that are on that node.
+fn two_names() -> [Name; 2] {
     let name = |number: u32| Name::new(number.to_string().into_bytes()).expect("a name");
-    let is_there = |name: &Name| meta::hash::name_node(ROOT.ino, name, FS_NODES) == node;
-    let mut names = (0..).map(name).filter(is_there);
+    let is_here = |name: &Name| meta::hash::name_node(ROOT.ino, name, FS_NODES) == HERE;
+    let mut names = (0..).map(name).filter(is_here);
     [(); 2].map(|()| names.next().expect("names do not end"))
+}
+
+async fn hold(cluster: &Cluster, number: u64, file: Handle) -> u64 {
+    cluster.ask(Hold { call: CallId { client: 1, number }, file }).await.lease
 }
 
 /// Opens the file and locks all of it.
 async fn lock(cluster: &Cluster, number: u64, file: Handle, reclaim: bool) -> Locked {
-    let lease = cluster.ask(Hold { call: CallId { client: 1, number }, file }).await.lease;
+    let lease = hold(cluster, number, file).await;
     let (owner, range) = (LockOwner { client: 1, id: 1 }, ByteRange::ALL);
     let kind = LockKind::Exclusive {};
     cluster.ask(Lock { file, owner, range, kind, lease, reclaim }).await
@@ -51,24 +58,23 @@ async fn lock(cluster: &Cluster, number: u64, file: Handle, reclaim: bool) -> Lo
 fn what_was_made_after_a_start_is_not_kept_for_those_who_came_before() {
     let cluster = Cluster::new(72);
     let world = cluster.world.clone();
-    let here = NodeId::fs(0);
-    let [old, young] = two_names_at(here);
+    let [old, young] = two_names();
     world.run(async {
         let file = make(&cluster, 1, &old).await;
         // It may be open from here on.
-        cluster.ask(Hold { call: CallId { client: 1, number: 2 }, file }).await;
-        cluster.restart(here).await;
-        let before = free_blocks(&cluster, here).await;
+        hold(&cluster, 2, file).await;
+        cluster.restart(HERE).await;
+        let before = free_blocks(&cluster, HERE).await;
         make(&cluster, 3, &young).await;
-        assert!(free_blocks(&cluster, here).await + 64 <= before);
+        assert!(free_blocks(&cluster, HERE).await + 64 <= before);
         remove(&cluster, 4, &young).await;
         cluster.pass(SOON).await;
-        assert_eq!(free_blocks(&cluster, here).await, before);
+        assert_eq!(free_blocks(&cluster, HERE).await, before);
         remove(&cluster, 5, &old).await;
         cluster.pass(SOON).await;
-        assert_eq!(free_blocks(&cluster, here).await, before);
+        assert_eq!(free_blocks(&cluster, HERE).await, before);
         cluster.pass(LEASE).await;
-        assert_eq!(free_blocks(&cluster, here).await, before + 64);
+        assert_eq!(free_blocks(&cluster, HERE).await, before + 64);
     });
 }
 
@@ -76,12 +82,11 @@ fn what_was_made_after_a_start_is_not_kept_for_those_who_came_before() {
 fn what_was_made_after_a_start_can_be_locked_at_once() {
     let cluster = Cluster::new(73);
     let world = cluster.world.clone();
-    let here = NodeId::fs(0);
-    let [old, young] = two_names_at(here);
+    let [old, young] = two_names();
     world.run(async {
         let old = make(&cluster, 1, &old).await;
         assert_eq!(lock(&cluster, 2, old, false).await, Locked::Granted {});
-        cluster.restart(here).await;
+        cluster.restart(HERE).await;
         let young = make(&cluster, 3, &young).await;
         assert_eq!(lock(&cluster, 4, young, false).await, Locked::Granted {});
         assert_eq!(lock(&cluster, 5, young, true).await, Locked::Late {}, "nobody had it before");
@@ -98,11 +103,10 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
     const PIECE: usize = 64;
     let cluster = Cluster::new(74);
     let world = cluster.world.clone();
-    let here = NodeId::fs(0);
-    let [old, other] = two_names_at(here);
+    let [old, other] = two_names();
     world.run(async {
         let file = make(&cluster, 1, &old).await;
-        cluster.ask(Hold { call: CallId { client: 1, number: 2 }, file }).await;
+        hold(&cluster, 2, file).await;
         let full = cluster.make(CallId { client: 1, number: 3 }, &other).await;
         let mut pieces = 0;
         let refusal = loop {
@@ -113,7 +117,7 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
             cluster.commit(full).await;
         };
         assert_eq!(refusal, Error::NoSpace {});
-        cluster.restart(here).await;
+        cluster.restart(HERE).await;
         remove(&cluster, 4, &old).await;
         let end = pieces * PIECE as u64;
         let refusal = try_write(&cluster, full, end, PIECE).await;

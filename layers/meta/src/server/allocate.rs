@@ -96,7 +96,7 @@ impl MetaServer {
 
     /// Will files that are gone free space, some time soon?
     fn is_space_coming(&self) -> bool {
-        self.trims.is_any() || self.holds.keep_space()
+        self.trims.is_any() || self.holds.is_space_kept()
     }
 
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have said that

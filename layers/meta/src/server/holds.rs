@@ -69,7 +69,7 @@ impl Holds {
     }
 
     /// Will space be free once it is known what is held?
-    pub(super) fn keep_space(&self) -> bool {
+    pub(super) fn is_space_kept(&self) -> bool {
         let unlinked = self.unlinked.borrow();
         unlinked.range(..self.grace_below.get()).any(|&ino| !self.has(ino))
     }

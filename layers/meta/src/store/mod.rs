@@ -36,6 +36,7 @@
 //! | `log.rs`, `log/` | segments, entries, replay |
 //! | `writer.rs` | group commit |
 //! | `held.rs` | records that wait for records of other nodes |
+//! | `recent.rs` | what records change that are not durable yet |
 //! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
 //! | `overlay.rs` | changes not yet in the tree |
@@ -62,6 +63,7 @@ mod open;
 mod overlay;
 mod page;
 mod page_cache;
+mod recent;
 mod rewrite;
 mod root;
 mod space;
@@ -201,12 +203,7 @@ impl Store {
     /// The place of the last change of the keys from `from` on and before `to`, deletions too; the
     /// start, which is durable, if nothing is on its way.
     pub fn last_change(&self, from: &[u8], to: &[u8]) -> Position {
-        let state = self.state.borrow();
-        if state.log.durable() >= state.log.last() {
-            return Position::default();
-        }
-        let position = state.last_change(from, to);
-        Position(if state.log.durable() >= position { 0 } else { position })
+        Position(self.state.borrow().recent.last_change(from, to))
     }
 
     /// Does everything up to `position` survive a crash?

@@ -225,14 +225,14 @@ impl Past {
         }
         self.root.position = head.position;
         self.root.counter = self.root.counter.max(head.counter);
-        ops.into_iter().try_for_each(|op| self.replay_op(op, head.position))
+        ops.into_iter().try_for_each(|op| self.replay_op(op))
     }
 
-    fn replay_op(&mut self, op: Op, position: u64) -> Result<(), StoreError> {
+    fn replay_op(&mut self, op: Op) -> Result<(), StoreError> {
         let damaged = |block| StoreError::Damaged { what: "the space of a log record", block };
         match op {
-            Op::Put { key, value } => self.overlay.set(key, Some(value), position),
-            Op::Delete { key } => self.overlay.set(key, None, position),
+            Op::Put { key, value } => self.overlay.set(key, Some(value)),
+            Op::Delete { key } => self.overlay.set(key, None),
             Op::Allocated { run } | Op::Freed { run } if !self.space.owns(run) => {
                 return Err(damaged(run.start));
             }

@@ -7,13 +7,6 @@ use bytes::Bytes;
 
 use super::rewrite::Change;
 
-/// A value, or `None` for a deletion, and the record that told of it.
-#[derive(Clone, Debug)]
-struct Entry {
-    value: Option<Bytes>,
-    position: u64,
-}
-
 /// Bytes of memory that an entry takes besides key and value: its slot in a tree of which two thirds are
 /// full, and two allocations.
 const ENTRY_BYTES: usize = 160;
@@ -21,7 +14,8 @@ const ENTRY_BYTES: usize = 160;
 /// Changes by key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
-    entries: BTreeMap<Bytes, Entry>,
+    /// A value, or `None` for a deletion.
+    entries: BTreeMap<Bytes, Option<Bytes>>,
     /// Bytes of all keys and values that were ever put: at least what is there now.
     bytes: u64,
     /// Bytes in memory.
@@ -29,17 +23,17 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// Notes the change of `key` by the record `position`.
-    pub(crate) fn set(&mut self, key: Bytes, value: Option<Bytes>, position: u64) {
+    /// Notes the change of `key`.
+    pub(crate) fn set(&mut self, key: Bytes, value: Option<Bytes>) {
         self.bytes += (key.len() + length(value.as_ref())) as u64;
-        self.insert(key, Entry { value, position });
+        self.insert(key, value);
     }
 
-    fn insert(&mut self, key: Bytes, entry: Entry) {
-        let (key_bytes, value_bytes) = (key.len(), length(entry.value.as_ref()));
+    fn insert(&mut self, key: Bytes, value: Option<Bytes>) {
+        let (key_bytes, value_bytes) = (key.len(), length(value.as_ref()));
         self.memory_bytes += value_bytes;
-        match self.entries.insert(key, entry) {
-            Some(before) => self.memory_bytes -= length(before.value.as_ref()),
+        match self.entries.insert(key, value) {
+            Some(before) => self.memory_bytes -= length(before.as_ref()),
             None => self.memory_bytes += key_bytes + ENTRY_BYTES,
         }
     }
@@ -51,14 +45,7 @@ impl Overlay {
 
     /// The change of `key`, if there is one.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Bytes>> {
-        self.entries.get(key).map(|entry| &entry.value)
-    }
-
-    /// The last record that changed a key from `from` on and before `to`; 0 if none did.
-    pub(crate) fn last_change(&self, from: &[u8], to: &[u8]) -> u64 {
-        let range = (Bound::Included(from), Bound::Excluded(to));
-        let entries = (from < to).then(|| self.entries.range::<[u8], _>(range));
-        entries.into_iter().flatten().map(|(_, entry)| entry.position).max().unwrap_or(0)
+        self.entries.get(key)
     }
 
     /// Changed keys.
@@ -97,7 +84,7 @@ impl Overlay {
     /// Puts the changes of `newer` over these.
     pub(crate) fn cover(&mut self, newer: Self) {
         self.bytes += newer.bytes;
-        newer.entries.into_iter().for_each(|(key, entry)| self.insert(key, entry));
+        newer.entries.into_iter().for_each(|(key, value)| self.insert(key, value));
     }
 }
 
@@ -105,8 +92,8 @@ fn length(value: Option<&Bytes>) -> usize {
     value.map_or(0, Bytes::len)
 }
 
-fn change((key, entry): (&Bytes, &Entry)) -> Change {
-    (key.clone(), entry.value.clone())
+fn change((key, value): (&Bytes, &Option<Bytes>)) -> Change {
+    (key.clone(), value.clone())
 }
 
 /// An ordered list of changes.
@@ -159,8 +146,8 @@ mod tests {
 
     fn overlay(changes: &[(&'static str, Option<&'static str>)]) -> Overlay {
         let mut overlay = Overlay::default();
-        for (position, (key, value)) in (1..).zip(changes) {
-            overlay.set(Bytes::from(*key), value.map(Bytes::from), position);
+        for (key, value) in changes {
+            overlay.set(Bytes::from(*key), value.map(Bytes::from));
         }
         overlay
     }
@@ -183,17 +170,9 @@ mod tests {
     fn what_is_replaced_takes_no_memory_any_more() {
         let mut changes = overlay(&[("a", Some("1234")), ("b", None)]);
         let before = changes.memory_bytes();
-        changes.set("a".into(), Some("56".into()), 7);
+        changes.set("a".into(), Some("56".into()));
         assert_eq!(changes.memory_bytes(), before - 2);
         changes.cover(overlay(&[("a", None), ("c", Some("9"))]));
         assert_eq!(changes.memory_bytes(), 3 * (ENTRY_BYTES + 1) + 1);
-    }
-
-    #[test]
-    fn deletions_count_when_the_last_change_of_a_range_is_asked_for() {
-        let mut overlay = overlay(&[("a", Some("1")), ("b", None), ("c", Some("2"))]);
-        assert_eq!([overlay.last_change(b"a", b"c"), overlay.last_change(b"d", b"z")], [2, 0]);
-        overlay.set("a".into(), None, 9);
-        assert_eq!([overlay.last_change(b"a", b"c"), overlay.last_change(b"c", b"a")], [9, 0]);
     }
 }

@@ -15,6 +15,7 @@ use super::limits;
 use super::log::Log;
 use super::overlay::Overlay;
 use super::page::PageRef;
+use super::recent::Recent;
 use super::root::Root;
 use super::space::Space;
 use crate::memory::{Kind, Share};
@@ -71,6 +72,8 @@ pub(crate) struct State {
     pub(crate) recorded: u64,
     waiting: VecDeque<Waiting>,
     waiting_blocks: u64,
+    /// What records change that are not durable yet.
+    pub(crate) recent: Recent,
     /// Records that wait for records of other nodes.
     pub(crate) held: Held,
     /// Somebody wants the log durable up to here.
@@ -109,6 +112,7 @@ impl State {
             map_pages,
             waiting: VecDeque::new(),
             waiting_blocks: 0,
+            recent: Recent::default(),
             held: Held::default(),
             wanted,
             writing: false,
@@ -140,13 +144,6 @@ impl State {
     pub(crate) fn changed(&self, key: &[u8]) -> Option<&Option<Bytes>> {
         let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key));
         self.active.get(key).or_else(frozen)
-    }
-
-    /// The last record that changed a key from `from` on and before `to`, as far as that is not in
-    /// the tree.
-    pub(crate) fn last_change(&self, from: &[u8], to: &[u8]) -> u64 {
-        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.last_change(from, to));
-        self.active.last_change(from, to).max(frozen)
     }
 
     /// Is the log so long that a checkpoint should start?
@@ -310,8 +307,8 @@ impl State {
 
     fn apply_op(&mut self, op: Op, position: u64) {
         match op {
-            Op::Put { key, value } => self.active.set(key, Some(value), position),
-            Op::Delete { key } => self.active.set(key, None, position),
+            Op::Put { key, value } => self.change(key, Some(value), position),
+            Op::Delete { key } => self.change(key, None, position),
             Op::Allocated { run } => self.space.keep_loan(run),
             Op::Freed { run } => {
                 self.space.set_kept(run, false);
@@ -325,15 +322,21 @@ impl State {
         }
     }
 
+    fn change(&mut self, key: Bytes, value: Option<Bytes>, position: u64) {
+        self.recent.note(position, key.clone());
+        self.active.set(key, value);
+    }
+
     fn wait(&mut self, position: u64, blocks: Range<u64>) {
         self.waiting_blocks += blocks.end - blocks.start;
         self.waiting.push_back(Waiting { position, blocks });
     }
 
-    /// Hands freed blocks on to the allocator, as far as that is safe: their record is durable, and
+    /// Some records more are durable. Hands freed blocks on to the allocator, as far as that is safe: their record is durable, and
     /// no checkpoint is running that still knows them as used. (A replay from the root that it
     /// writes would free them once more, and they could hold a page of its tree by then.)
     pub(crate) fn settle(&mut self) {
+        self.recent.settle(self.log.durable());
         let limit = self.log.durable().min(self.frozen_position.unwrap_or(u64::MAX));
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.position <= limit) {
             self.waiting_blocks -= waiting.blocks.end - waiting.blocks.start;

@@ -55,7 +55,7 @@ impl<N: Clone + PartialEq + Debug> Ledger<N> {
     }
 
     /// Nobody was told what was made with this name.
-    pub(super) fn is_unknown(&self, key: &Key) {
+    pub(super) fn note_unknown(&self, key: &Key) {
         self.unknown.borrow_mut().insert(key.clone());
     }
 

@@ -310,7 +310,7 @@ impl Names {
     fn left_unanswered(&self, change: &Change) {
         match change {
             Change::Create(key, _) | Change::MakeDirectory(key) => {
-                self.ledger.is_unknown(key);
+                self.ledger.note_unknown(key);
             }
             Change::Rename(moved, from, to) => self.ledger.left_half(moved, from, to),
             _ => {}

@@ -153,7 +153,7 @@ impl Names {
 
     /// What a copy of the call has made.
     async fn find_made(&self, worker: &Worker<'_>, key: &Key) -> Result<Named, PowerCut> {
-        let found = self.find(worker, key).await.inspect_err(|_| self.ledger.is_unknown(key));
+        let found = self.find(worker, key).await.inspect_err(|_| self.ledger.note_unknown(key));
         Ok(found?.unwrap_or_else(|| panic!("{key:?} exists, and does not")))
     }
 
@@ -186,7 +186,7 @@ impl Names {
 
     fn left_unanswered(&self, change: &Change) {
         match change {
-            Change::Create(key, _) => self.ledger.is_unknown(key),
+            Change::Create(key, _) => self.ledger.note_unknown(key),
             Change::Rename(moved, from, to) => self.ledger.left_half(moved, from, to),
             Change::Link(..) | Change::Remove(_) => {}
         }
