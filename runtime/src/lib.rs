@@ -43,6 +43,7 @@ pub mod ids;
 pub mod machine;
 pub mod mail;
 pub mod membership;
+pub mod metrics;
 pub mod net;
 pub mod protocol;
 pub mod remote;

@@ -1,111 +1,97 @@
 //! The volume as text (the text format 0.0.4 of Prometheus).
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use fileio::stack::{CacheStatus, DiskStatus, Figures};
+use runtime::metrics::{Kind, Page};
 
 /// The sums over all caches, and each disk.
 pub(super) fn of(figures: &Figures) -> String {
-    let mut text = String::new();
+    let mut page = Page::new("mdfs_");
     let away = |gone: usize, all: usize| [("answer", all - gone), ("away", gone)];
     let gone = figures.caches.iter().filter(|cache| cache.is_none()).count();
-    head(
-        &mut text,
-        "nodes",
-        "gauge",
-        "File-system nodes of the volume, as this process reaches them.",
-    );
+    let help = "File-system nodes of the volume, as this process reaches them.";
+    let mut nodes = page.metric("nodes", Kind::Gauge, help);
     for (state, count) in away(gone, figures.caches.len()) {
-        line(&mut text, format_args!("mdfs_nodes{{state=\"{state}\"}} {count}"));
+        nodes.of(format_args!("state=\"{state}\""), count);
     }
     let gone = figures.disks.iter().filter(|disks| disks.is_none()).count();
-    head(
-        &mut text,
-        "disk_nodes",
-        "gauge",
-        "Disk nodes of the volume, as this process reaches them.",
-    );
+    let help = "Disk nodes of the volume, as this process reaches them.";
+    let mut nodes = page.metric("disk_nodes", Kind::Gauge, help);
     for (state, count) in away(gone, figures.disks.len()) {
-        line(&mut text, format_args!("mdfs_disk_nodes{{state=\"{state}\"}} {count}"));
+        nodes.of(format_args!("state=\"{state}\""), count);
     }
-    processes(figures, &mut text);
-    caches(figures, &mut text);
-    disks(figures, &mut text);
-    text
+    processes(figures, &mut page);
+    caches(figures, &mut page);
+    disks(figures, &mut page);
+    page.finish()
 }
 
 /// Of a volume of several processes only.
-fn processes(figures: &Figures, text: &mut String) {
+fn processes(figures: &Figures, page: &mut Page) {
     let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
     for process in figures.cache_processes.iter().flatten() {
         *nodes.entry(*process).or_default() += 1;
     }
-    if !nodes.is_empty() {
-        head(
-            text,
-            "process_nodes",
-            "gauge",
-            "File-system nodes that a process has, by the node map.",
-        );
+    if nodes.is_empty() {
+        return;
     }
+    let help = "File-system nodes that a process has, by the node map.";
+    let mut metric = page.metric("process_nodes", Kind::Gauge, help);
     for (process, count) in nodes {
-        line(text, format_args!("mdfs_process_nodes{{process=\"{process}\"}} {count}"));
+        metric.of(format_args!("process=\"{process}\""), count);
     }
 }
 
-fn caches(figures: &Figures, text: &mut String) {
+fn caches(figures: &Figures, page: &mut Page) {
     let all =
         figures.caches.iter().flatten().fold(CacheStatus::default(), |sum, cache| sum + *cache);
     let CacheStatus { lines, dirty_lines, hits, misses, evictions, write_backs } = all;
     for (name, kind, help, value) in [
-        ("cache_lines", "gauge", "Stripes held by all caches.", lines),
-        ("cache_dirty_lines", "gauge", "Of these, with bytes that no disk has yet.", dirty_lines),
-        ("cache_hits_total", "counter", "Reads answered from memory.", hits),
-        ("cache_misses_total", "counter", "Reads sent to disks.", misses),
-        ("cache_evictions_total", "counter", "Stripes dropped to make room.", evictions),
-        ("cache_write_backs_total", "counter", "Writes sent to disks.", write_backs),
+        ("cache_lines", Kind::Gauge, "Stripes held by all caches.", lines),
+        (
+            "cache_dirty_lines",
+            Kind::Gauge,
+            "Of these, with bytes that no disk has yet.",
+            dirty_lines,
+        ),
+        ("cache_hits_total", Kind::Counter, "Reads answered from memory.", hits),
+        ("cache_misses_total", Kind::Counter, "Reads sent to disks.", misses),
+        ("cache_evictions_total", Kind::Counter, "Stripes dropped to make room.", evictions),
+        ("cache_write_backs_total", Kind::Counter, "Writes sent to disks.", write_backs),
     ] {
-        head(text, name, kind, help);
-        line(text, format_args!("mdfs_{name} {value}"));
+        page.metric(name, kind, help).is(value);
     }
 }
 
 /// A column that is one number per disk.
-type Column = (&'static str, &'static str, &'static str, fn(&DiskStatus) -> u64);
+type Column = (&'static str, Kind, &'static str, fn(&DiskStatus) -> u64);
 
 const COLUMNS: [Column; 9] = [
-    ("disk_healthy", "gauge", "0 once the disk has failed for good.", |disk| disk.healthy.into()),
-    ("disk_queued", "gauge", "Requests that wait.", |disk| disk.queued.into()),
-    ("disk_reads_total", "counter", "Reads done.", |disk| disk.reads),
-    ("disk_writes_total", "counter", "Writes done.", |disk| disk.writes),
-    ("disk_syncs_total", "counter", "Flushes of the disk's own cache done.", |disk| disk.syncs),
-    ("disk_read_bytes_total", "counter", "Bytes read.", |disk| disk.read_bytes),
-    ("disk_written_bytes_total", "counter", "Bytes written.", |disk| disk.written_bytes),
-    ("disk_merged_total", "counter", "Requests that went with a neighbour.", |disk| disk.merged),
-    ("disk_busy_total", "counter", "Requests refused since too many waited.", |disk| disk.busy),
+    ("disk_healthy", Kind::Gauge, "0 once the disk has failed for good.", |disk| {
+        disk.healthy.into()
+    }),
+    ("disk_queued", Kind::Gauge, "Requests that wait.", |disk| disk.queued.into()),
+    ("disk_reads_total", Kind::Counter, "Reads done.", |disk| disk.reads),
+    ("disk_writes_total", Kind::Counter, "Writes done.", |disk| disk.writes),
+    ("disk_syncs_total", Kind::Counter, "Flushes of the disk's own cache done.", |disk| disk.syncs),
+    ("disk_read_bytes_total", Kind::Counter, "Bytes read.", |disk| disk.read_bytes),
+    ("disk_written_bytes_total", Kind::Counter, "Bytes written.", |disk| disk.written_bytes),
+    ("disk_merged_total", Kind::Counter, "Requests that went with a neighbour.", |disk| {
+        disk.merged
+    }),
+    ("disk_busy_total", Kind::Counter, "Requests refused since too many waited.", |disk| disk.busy),
 ];
 
-fn disks(figures: &Figures, text: &mut String) {
+fn disks(figures: &Figures, page: &mut Page) {
     for (name, kind, help, column) in COLUMNS {
-        head(text, name, kind, help);
+        let mut metric = page.metric(name, kind, help);
         for (node, disks) in figures.disks.iter().enumerate() {
             for (index, disk) in disks.iter().flatten().enumerate() {
-                let value = column(disk);
-                line(text, format_args!("mdfs_{name}{{node=\"{node}\",disk=\"{index}\"}} {value}"));
+                metric.of(format_args!("node=\"{node}\",disk=\"{index}\""), column(disk));
             }
         }
     }
-}
-
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    line(text, format_args!("# HELP mdfs_{name} {help}"));
-    line(text, format_args!("# TYPE mdfs_{name} {kind}"));
-}
-
-fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
-    // Writing into a string cannot fail.
-    let _ = writeln!(text, "{content}");
 }
 
 #[cfg(test)]

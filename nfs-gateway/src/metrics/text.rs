@@ -1,10 +1,10 @@
 //! The counts as text (the text format 0.0.4 of Prometheus).
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use nfs3_types::mount::MOUNT_PROGRAM;
 use nfs3_types::nfs3::NFS_PROGRAM;
+use runtime::metrics::{Kind, Metric, Page};
 
 use super::{Counted, LATENCY_CLASSES, Metrics, Row};
 
@@ -34,62 +34,43 @@ const COLUMNS: [Column; 4] = [
 impl Metrics {
     /// All operations that were ever asked for, and `gauges`.
     pub(crate) fn text(&self, gauges: &[Gauge]) -> String {
-        let mut text = String::new();
+        let mut page = Page::new("mdfs_nfs_");
         for Gauge { name, help, value } in gauges {
-            head(&mut text, name, help, "gauge");
-            line(&mut text, format_args!("mdfs_nfs_{name} {value}"));
+            page.metric(name, Kind::Gauge, help).is(value);
         }
         let asked: Vec<(String, &Row)> = Counted::all()
             .map(|what| (what.name(), &self.rows[what.index()]))
             .filter(|(_, row)| row.count.get() > 0)
             .collect();
         for (name, help, column) in COLUMNS {
-            head(&mut text, name, help, "counter");
+            let mut metric = page.metric(name, Kind::Counter, help);
             for (operation, row) in &asked {
-                let value = column(row);
-                line(
-                    &mut text,
-                    format_args!("mdfs_nfs_{name}{{operation=\"{operation}\"}} {value}"),
-                );
+                metric.of(format_args!("operation=\"{operation}\""), column(row));
             }
         }
         let help = "From the arrival of a request to its answer.";
-        head(&mut text, "request_seconds", help, "histogram");
+        let mut metric = page.metric("request_seconds", Kind::Histogram, help);
         for (operation, row) in &asked {
-            row.histogram(operation, &mut text);
+            row.histogram(operation, &mut metric);
         }
-        text
+        page.finish()
     }
 }
 
 impl Row {
-    fn histogram(&self, operation: &str, text: &mut String) {
-        let name = "mdfs_nfs_request_seconds";
+    fn histogram(&self, operation: &str, metric: &mut Metric<'_>) {
         let mut sum = 0;
         for class in 0..LATENCY_CLASSES {
             sum += self.latency[class].get();
             let bound = Duration::from_micros(1 << class).as_secs_f64();
-            line(
-                text,
-                format_args!("{name}_bucket{{operation=\"{operation}\",le=\"{bound}\"}} {sum}"),
-            );
+            metric.part("_bucket", format_args!("operation=\"{operation}\",le=\"{bound}\""), sum);
         }
         let count = self.count.get();
         let seconds = Duration::from_nanos(self.nanos.get()).as_secs_f64();
-        line(text, format_args!("{name}_bucket{{operation=\"{operation}\",le=\"+Inf\"}} {count}"));
-        line(text, format_args!("{name}_sum{{operation=\"{operation}\"}} {seconds}"));
-        line(text, format_args!("{name}_count{{operation=\"{operation}\"}} {count}"));
+        metric.part("_bucket", format_args!("operation=\"{operation}\",le=\"+Inf\""), count);
+        metric.part("_sum", format_args!("operation=\"{operation}\""), seconds);
+        metric.part("_count", format_args!("operation=\"{operation}\""), count);
     }
-}
-
-fn head(text: &mut String, name: &str, help: &str, kind: &str) {
-    line(text, format_args!("# HELP mdfs_nfs_{name} {help}"));
-    line(text, format_args!("# TYPE mdfs_nfs_{name} {kind}"));
-}
-
-fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
-    // Writing into a string cannot fail.
-    let _ = writeln!(text, "{content}");
 }
 
 impl Counted {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use self::slabs::{SLAB_BYTES, Slabs, Slot};
+use self::slabs::{Ground, SLAB_BYTES, Slabs, Slot};
 
 mod slabs;
 
@@ -97,18 +97,6 @@ impl Kept {
         Some(Memory::Own(taken))
     }
 
-    /// New memory of a slab, if buffers of so many pages are cut from one. A new slab has at most `bytes_max`
-    /// beside what is asked for.
-    fn take_new(&mut self, pages: usize, bytes_max: usize) -> Option<Memory> {
-        if !Slabs::have(pages) {
-            return None;
-        }
-        let may_grow = bytes_max + pages * ALIGNMENT >= SLAB_BYTES;
-        let bare = self.slabs.take_bare(pages);
-        let taken = bare.or_else(|| may_grow.then(|| self.slabs.take_new(pages)).flatten());
-        taken.map(Memory::Slot)
-    }
-
     fn keep(&mut self, memory: Memory) {
         match memory {
             Memory::Slot(slot) => self.slabs.put_back(slot),
@@ -170,19 +158,41 @@ impl Pool {
     /// A buffer whose pages are counted as used already.
     fn counted(&self, length: usize) -> Buffer {
         let pages = length.div_ceil(ALIGNMENT);
-        let found = {
-            let mut kept = self.kept();
-            kept.take(pages).or_else(|| {
-                // New memory, and what is kept, stay within the limit together.
-                let left = self.inner.limit_bytes.saturating_sub(self.used_bytes());
-                kept.shrink(left);
-                let bytes_max = left.saturating_sub(kept.bytes());
-                kept.take_new(pages, bytes_max)
-            })
-        };
+        let kept = self.kept().take(pages);
+        let found = kept.or_else(|| self.take_new(pages).map(Memory::Slot));
         let is_new = found.is_none();
         let memory = Some(found.unwrap_or_else(|| Memory::Own(new_pages(pages))));
         Buffer { memory, length, is_new, pool: self.clone() }
+    }
+
+    /// New memory of a slab, if buffers of so many pages are cut from one.
+    fn take_new(&self, pages: usize) -> Option<Slot> {
+        let mut kept = self.kept();
+        let left = self.left_for(&mut kept);
+        if !Slabs::have(pages) {
+            return None;
+        }
+        if let Some(bare) = kept.slabs.take_bare(pages) {
+            return Some(bare);
+        }
+        drop(kept);
+        if left + pages * ALIGNMENT < SLAB_BYTES {
+            return None;
+        }
+        let ground = Ground::find()?;
+        let mut kept = self.kept();
+        let slot = kept.slabs.take_new(ground, pages);
+        // Others may have done the same.
+        self.left_for(&mut kept);
+        slot
+    }
+
+    /// Bytes of new memory that the limit leaves beside what is used and kept; what is kept makes room for
+    /// what is used.
+    fn left_for(&self, kept: &mut Kept) -> usize {
+        let left = self.inner.limit_bytes.saturating_sub(self.used_bytes());
+        kept.shrink(left);
+        left.saturating_sub(kept.bytes())
     }
 
     /// Bytes in use, in whole pages.

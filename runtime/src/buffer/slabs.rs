@@ -53,9 +53,35 @@ impl Slot {
     }
 }
 
-/// Memory of its own, unmapped when dropped: by then all its slots are back.
+/// [`SLAB_BYTES`] of memory at a multiple of them, which the host has found. Unmapped when dropped.
+pub(super) struct Ground(NonNull<Page>);
+
+// SAFETY: it is the only owner of its pages.
+#[allow(unsafe_code, reason = "the buffer module owns memory by address")]
+unsafe impl Send for Ground {}
+
+impl Ground {
+    /// Nothing if the host has none. Takes the host half as long as to fill it: not to be asked for under a lock.
+    pub(super) fn find() -> Option<Self> {
+        let memory = map_aligned()?;
+        advise(memory, SLAB_BYTES, Advice::LinuxHugepage);
+        advise(memory, SLAB_BYTES, Advice::LinuxPopulateWrite);
+        Some(Self(memory))
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody uses it: a slab is dropped only when all its slots are back
+        // (`Slabs`), or with the pool, which each buffer holds.
+        #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), SLAB_BYTES) };
+    }
+}
+
+/// Ground that is cut into slots.
 struct Slab {
-    memory: NonNull<Page>,
+    ground: Ground,
     slot_pages: usize,
     /// Slots that nobody uses, with memory. The last was used last.
     warm: Vec<u16>,
@@ -63,18 +89,11 @@ struct Slab {
     bare: Vec<u16>,
 }
 
-// SAFETY: a slab is the only owner of the slots that nobody uses.
-#[allow(unsafe_code, reason = "the buffer module owns memory by address")]
-unsafe impl Send for Slab {}
-
 impl Slab {
-    /// With memory for all its slots; nothing if the host has none.
-    fn new(slot_pages: usize) -> Option<Self> {
-        let memory = map_aligned()?;
+    /// With memory for all its slots.
+    fn new(ground: Ground, slot_pages: usize) -> Self {
         let slots = (SLAB_BYTES / (slot_pages * ALIGNMENT)) as u16;
-        advise(memory, SLAB_BYTES, Advice::LinuxHugepage);
-        advise(memory, SLAB_BYTES, Advice::LinuxPopulateWrite);
-        Some(Self { memory, slot_pages, warm: (0..slots).rev().collect(), bare: Vec::new() })
+        Self { ground, slot_pages, warm: (0..slots).rev().collect(), bare: Vec::new() }
     }
 
     fn slot_bytes(&self) -> usize {
@@ -89,7 +108,7 @@ impl Slab {
         // SAFETY: slots are numbered so that the last ends within the slab.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
         unsafe {
-            self.memory.add(usize::from(slot) * self.slot_pages)
+            self.ground.0.add(usize::from(slot) * self.slot_pages)
         }
     }
 
@@ -98,20 +117,11 @@ impl Slab {
         let Some(slot) = self.warm.pop() else { return false };
         if self.bare.is_empty() {
             // Else the host would find memory for all slots again where one is asked for.
-            advise(self.memory, SLAB_BYTES, Advice::LinuxNoHugepage);
+            advise(self.ground.0, SLAB_BYTES, Advice::LinuxNoHugepage);
         }
         advise(self.start_of(slot), self.slot_bytes(), Advice::LinuxDontNeed);
         self.bare.push(slot);
         true
-    }
-}
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no slot of it is used (`Slabs` drops slabs only then, or with the
-        // pool, which each buffer holds).
-        #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
-        let _ = unsafe { munmap(self.memory.as_ptr().cast(), SLAB_BYTES) };
     }
 }
 
@@ -181,8 +191,8 @@ impl Slabs {
     }
 
     /// A slot of a new slab, whose others are kept.
-    pub(super) fn take_new(&mut self, pages: usize) -> Option<Slot> {
-        let slab = Slab::new(pages)?;
+    pub(super) fn take_new(&mut self, ground: Ground, pages: usize) -> Option<Slot> {
+        let slab = Slab::new(ground, pages);
         let free = self.all.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.all.push(None);

@@ -1,11 +1,11 @@
 //! Who may connect to a process of the cluster, and what is counted of those who may not.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use crate::metrics::{Kind, Page};
 use crate::net::Stream;
 
 /// Reasons and places of which one line was logged, at most; what comes after is only counted.
@@ -148,22 +148,19 @@ impl Guard {
     /// All counts as lines that Prometheus reads (its text format 0.0.4).
     pub fn counts(&self) -> String {
         let security = self.security.name();
-        let mut text = format!(
-            "# HELP mdfs_links_accepted_total Connections of other processes that were let in.\n\
-             # TYPE mdfs_links_accepted_total counter\n\
-             mdfs_links_accepted_total{{security=\"{security}\"}} {}\n\
-             # HELP mdfs_links_refused_total Connections from or to other processes that were refused \
-             or broke.\n\
-             # TYPE mdfs_links_refused_total counter\n",
-            self.let_in()
-        );
+        let mut page = Page::new("mdfs_links_");
+        let help = "Connections of other processes that were let in.";
+        let mut let_in = page.metric("accepted_total", Kind::Counter, help);
+        let_in.of(format_args!("security=\"{security}\""), self.let_in());
+        let help = "Connections from or to other processes that were refused or broke.";
+        let mut refused = page.metric("refused_total", Kind::Counter, help);
         for why in Refusal::ALL {
-            let count = self.refused(why);
-            // Writing into a string cannot fail.
-            let _ = writeln!(text, "mdfs_links_refused_total{{reason=\"{}\"}} {count}", why.name());
+            refused.of(format_args!("reason=\"{}\"", why.name()), self.refused(why));
         }
+        let text = page.finish();
         #[cfg(feature = "fabric")]
-        text.extend(self.fabrics.as_ref().map(|fabrics| fabrics.counts()));
+        let text =
+            text + &self.fabrics.as_ref().map_or_else(String::new, |fabrics| fabrics.counts());
         text
     }
 

@@ -42,6 +42,21 @@ impl Two {
         two
     }
 
+    /// Offers so many bytes to be read, by a frame that is changed first. They can be read as long as the result lives.
+    fn offer_forged(&mut self, bytes: usize, change: fn(&mut Header)) -> impl Sized + use<> {
+        let source = Buffer::holding(content(bytes));
+        let open = self.ours.connections.get(self.to_them.0).unwrap();
+        let exposure = self.ours.link.expose_to_read(open.owner, &source).unwrap();
+        let body = encode_segments([exposure.remote].into_iter());
+        let mut ask = Control::greeting(Kind::Ask, body);
+        ask.header.head_length = 0;
+        ask.header.bulk_length = bytes as u32;
+        ask.header.segments = 1;
+        change(&mut ask.header);
+        self.ours.control(self.to_them.0, ask);
+        (exposure, source)
+    }
+
     fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let start = clock();
         loop {
@@ -208,15 +223,8 @@ fn what_is_sealed_cannot_be_forged_changed_or_repeated() {
 fn a_bulk_that_was_not_sealed_by_the_peer_is_not_handed_out() {
     on_each(|setup| {
         let mut two = Two::with(setup, Some(KEY));
-        let source = Buffer::holding(content(100_000));
-        let open = two.ours.connections.get(two.to_them.0).unwrap();
-        let exposure = two.ours.link.expose_to_read(open.owner, &source).unwrap();
-        let body = encode_segments([exposure.remote].into_iter());
-        let mut ask = Control::greeting(Kind::Ask, body);
-        ask.header.head_length = 0;
-        ask.header.bulk_length = 100_000 - TAG_SIZE as u32;
-        ask.header.segments = 1;
-        two.ours.control(two.to_them.0, ask);
+        let _offered =
+            two.offer_forged(100_000, |header| header.bulk_length = 100_000 - TAG_SIZE as u32);
         assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Corrupt, .. }));
     });
 }
@@ -523,17 +531,10 @@ fn a_corrupted_frame_is_dropped_and_what_follows_is_a_gap() {
 fn a_bulk_that_changed_on_the_way_is_not_handed_out() {
     on_each(|setup| {
         let mut two = Two::new(setup);
-        let source = Buffer::holding(content(100_000));
-        let open = two.ours.connections.get(two.to_them.0).unwrap();
-        let exposure = two.ours.link.expose_to_read(open.owner, &source).unwrap();
-        let body = encode_segments([exposure.remote].into_iter());
-        let mut ask = Control::greeting(Kind::Ask, body);
-        ask.header.head_length = 0;
-        ask.header.bulk_length = 100_000;
-        ask.header.segments = 1;
-        ask.header.flags = SUM_IS_HERE;
-        ask.header.bulk_checksum = 1;
-        two.ours.control(two.to_them.0, ask);
+        let _offered = two.offer_forged(100_000, |header| {
+            header.flags = SUM_IS_HERE;
+            header.bulk_checksum = 1;
+        });
         assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Corrupt, .. }));
         assert_eq!(two.theirs.counters().corrupt, 1);
     });

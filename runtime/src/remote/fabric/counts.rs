@@ -1,13 +1,13 @@
 //! What is counted of libfabric, for people and Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use ::fabric::policy::Mechanism;
 use ::fabric::transport::Counters;
 
 use super::pair::Pair;
 use super::{Fabrics, Provider, lock};
+use crate::metrics::{Kind, Page};
 
 /// What pairs that have ended have left.
 #[derive(Debug, Default)]
@@ -53,12 +53,11 @@ impl Fabrics {
     pub fn counts(&self) -> String {
         let totals: Vec<(&str, Total)> =
             self.providers().iter().map(|one| (one.name(), self.total(*one))).collect();
-        let mut text = String::new();
-        let mut metric = |name: &str, kind: &str, help: &str, lines: &[(String, u64)]| {
-            // Writing into a string cannot fail.
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            for (labels, value) in lines {
-                let _ = writeln!(text, "{name}{{{labels}}} {value}");
+        let mut page = Page::new("mdfs_fabric_");
+        let mut metric = |name: &str, kind: Kind, help: &str, samples: &[(String, u64)]| {
+            let mut metric = page.metric(name, kind, help);
+            for (labels, value) in samples {
+                metric.of(format_args!("{labels}"), value);
             }
         };
         let links = self.links().into_iter().map(|((process, provider), count)| {
@@ -67,7 +66,7 @@ impl Fabrics {
         });
         let links: Vec<_> = links.collect();
         let help = "Links with a process that go over libfabric.";
-        metric("mdfs_fabric_links", "gauge", help, &links);
+        metric("links", Kind::Gauge, help, &links);
         let each = |what: &dyn Fn(&Total) -> Vec<(&'static str, u64)>, label: &str| {
             let of = |(provider, total): &(&str, Total)| {
                 let told = what(total).into_iter().map(|(value, count)| {
@@ -85,12 +84,12 @@ impl Fabrics {
             "mechanism",
         );
         let help = "Messages, where their data was moved.";
-        metric("mdfs_fabric_messages_total", "counter", help, &messages);
+        metric("messages_total", Kind::Counter, help, &messages);
         let bytes = |total: &Total| {
             vec![("out", total.counters.bytes_out), ("in", total.counters.bytes_in)]
         };
         let help = "Bytes of messages.";
-        metric("mdfs_fabric_bytes_total", "counter", help, &each(&bytes, "direction"));
+        metric("bytes_total", Kind::Counter, help, &each(&bytes, "direction"));
         let refused = |total: &Total| {
             let counters = total.counters;
             vec![
@@ -105,7 +104,7 @@ impl Fabrics {
             ]
         };
         let help = "Frames that were not taken, and links that went on without.";
-        metric("mdfs_fabric_refused_total", "counter", help, &each(&refused, "reason"));
-        text
+        metric("refused_total", Kind::Counter, help, &each(&refused, "reason"));
+        page.finish()
     }
 }
