@@ -18,6 +18,11 @@ use super::{
 /// Bytes of the page cache that sled may use: the records are few and small.
 const CACHE_BYTES: u64 = 1 << 20;
 
+/// The pause before a database that is locked is opened again.
+const LOCKED_PAUSE: Duration = Duration::from_millis(10);
+/// How many of them, at most: one second in all.
+const LOCKED_PAUSES_MAX: u32 = 100;
+
 /// The embedded engine. Clones are clients of the same store.
 #[derive(Clone, Debug)]
 pub struct Sled {
@@ -44,11 +49,27 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Opens the database once nobody has it locked. Its directory is ours: whoever has the lock is a program that this process
+/// starts, and that is no other program yet.
+#[allow(clippy::disallowed_methods, reason = "an engine of the machine waits before it starts")]
+fn open_free(directory: &Path) -> sled::Result<sled::Db> {
+    let config = sled::Config::new().path(directory).cache_capacity(CACHE_BYTES);
+    for _ in 0..LOCKED_PAUSES_MAX {
+        match config.open() {
+            // There is no kind for it.
+            Err(sled::Error::Io(error)) if error.to_string().contains("could not acquire lock") => {
+                std::thread::sleep(LOCKED_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+    config.open()
+}
+
 impl Sled {
     /// Opens the store in `directory`, or makes it.
     pub fn open(directory: &Path) -> Result<Self, CoordinationError> {
-        let config = sled::Config::new().path(directory).cache_capacity(CACHE_BYTES);
-        let database = config.open()?;
+        let database = open_free(directory)?;
         let mut stored = Vec::new();
         for entry in database.iter() {
             let (key, value) = entry?;
@@ -249,6 +270,21 @@ mod tests {
             assert!(next > last && next.0 > after, "{next:?} after {last:?} and {after}");
             last = next;
         }
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "a test stands for another program")]
+    fn a_store_that_a_starting_program_has_locked_is_waited_for() {
+        let directory = tempfile::TempDir::new().unwrap();
+        drop(Sled::open(directory.path()).unwrap());
+        let inherited = std::fs::File::open(directory.path().join("db")).unwrap();
+        inherited.lock().unwrap();
+        let starting = std::thread::spawn(move || {
+            std::thread::sleep(5 * LOCKED_PAUSE);
+            drop(inherited);
+        });
+        Sled::open(directory.path()).unwrap();
+        starting.join().unwrap();
     }
 
     #[test]

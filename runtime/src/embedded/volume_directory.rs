@@ -29,8 +29,19 @@ pub struct VolumeDirectory {
     path: PathBuf,
     /// Disk files and links that were made since it is held.
     made: Vec<PathBuf>,
-    /// The lock goes with the open file.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The lock of the directory. It is taken off and not only closed: a program that this process starts at the same time
+/// has the open file, too, until it is another program, and would hold the lock for that long.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // What is closed next is not locked any more either.
+        let _ = self.0.unlock();
+    }
 }
 
 /// A volume's directory cannot be used.
@@ -107,7 +118,7 @@ impl VolumeDirectory {
         let options = File::options().create(true).truncate(false).write(true).open(&name);
         let lock = options.map_err(host("cannot open", &name))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), made: Vec::new(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), made: Vec::new(), _lock: Lock(lock) }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse),
             Err(TryLockError::Error(error)) => Err(host("cannot lock", &name)(error)),
         }
@@ -218,4 +229,22 @@ impl VolumeDirectory {
 /// The identity of a new volume.
 pub fn new_volume_id() -> VolumeId {
     VolumeId(u128::from(fresh_seed()) << 64 | u128::from(fresh_seed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::used_underscore_binding, reason = "the lock is only held")]
+    fn a_directory_that_was_closed_can_be_opened_while_a_program_is_being_started() {
+        let place = tempfile::TempDir::new().unwrap();
+        let directory = VolumeDirectory::create(place.path()).unwrap();
+        assert!(matches!(VolumeDirectory::open(place.path()), Err(DirectoryError::InUse)));
+        // As the program has it that is being started.
+        let inherited = directory._lock.0.try_clone().unwrap();
+        drop(directory);
+        VolumeDirectory::open(place.path()).unwrap();
+        drop(inherited);
+    }
 }
