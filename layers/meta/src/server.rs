@@ -30,12 +30,12 @@ use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
-use runtime::{Caller, Context, NodeId, NodeKind, Server};
+use runtime::{Caller, Context, NodeKind, Server};
 
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
-use self::directories::Directories;
+use self::directories::{Asker, Directories};
 pub use self::hand_over::HandedMeta;
 use self::holds::Holds;
 use self::in_use::Pins;
@@ -127,7 +127,10 @@ impl Server<Meta> for MetaServer {
             Request::Install(r) => {
                 async move { Reply::Install(self.install(r).await) }.boxed_local()
             }
-            request => async move { self.answer(caller.node, request).await }.boxed_local(),
+            request => {
+                let by = self.directories.asker(caller.node);
+                async move { self.answer(by, request).await }.boxed_local()
+            }
         }
     }
 }
@@ -203,7 +206,7 @@ impl MetaServer {
         Ok(server)
     }
 
-    async fn answer(self: Rc<Self>, by: NodeId, request: Request) -> Reply {
+    async fn answer(self: Rc<Self>, by: Asker, request: Request) -> Reply {
         match request {
             Request::Begin(r) => Reply::Begin(self.begin(r, by).await),
             Request::End(r) => Reply::End(self.end(r, by).await),
@@ -229,7 +232,7 @@ impl MetaServer {
                 self.thaw(&r);
                 Reply::Thaw(Ok(()))
             }
-            Request::HasNames(r) => Reply::HasNames(self.has_names(by, &r).await),
+            Request::HasNames(r) => Reply::HasNames(self.has_names(by.node, &r).await),
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
             Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
             Request::Map(r) => Reply::Map(self.map(r).await),

@@ -183,37 +183,43 @@ impl Cluster {
 
     /// What a name in the root names.
     pub(crate) async fn find(&self, name: &Name) -> Option<Handle> {
-        let lookup = Lookup { who: Credentials::root(), directory: ROOT, name: name.clone() };
-        for _ in 0..TRIES_MAX {
-            match fileio::client::ask(&self.application(0), lookup.clone()).await {
-                Ok(found) => {
-                    return Some(Handle { ino: found.ino, generation: found.generation });
-                }
-                Err(Error::NotFound {}) => return None,
-                Err(Error::Undelivered { .. } | Error::Damaged {}) => {}
-                Err(error) => panic!("{name:?}: {error}"),
-            }
-            self.pass(Duration::from_millis(10)).await;
-        }
-        panic!("{name:?} is looked up in vain");
+        self.find_in(ROOT, name).await
     }
 
-    /// Asks until there is an answer.
+    /// What a name names.
+    pub(crate) async fn find_in(&self, directory: Handle, name: &Name) -> Option<Handle> {
+        let lookup = Lookup { who: Credentials::root(), directory, name: name.clone() };
+        match self.ask_for(lookup).await {
+            Ok(found) => Some(Handle { ino: found.ino, generation: found.generation }),
+            Err(Error::NotFound {}) => None,
+            Err(error) => panic!("{name:?}: {error}"),
+        }
+    }
+
+    /// Asks until it is done.
     pub(crate) async fn ask<C>(&self, call: C) -> C::Reply
+    where
+        C: Call<Protocol = FileIo> + Clone + Debug,
+    {
+        let told = format!("{call:?}");
+        self.ask_for(call).await.unwrap_or_else(|error| panic!("{told}: {error}"))
+    }
+
+    /// Asks until it is done or refused.
+    pub(crate) async fn ask_for<C>(&self, call: C) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = FileIo> + Clone + Debug,
     {
         let mut last = None;
         for _ in 0..TRIES_MAX {
             match fileio::client::ask(&self.application(0), call.clone()).await {
-                Ok(reply) => return reply,
                 // Damage is to be over once the nodes are there again and have looked.
                 Err(error @ (Error::Undelivered { .. } | Error::Damaged {})) => last = Some(error),
-                Err(error) => panic!("{error}"),
+                answer => return answer,
             }
             self.pass(Duration::from_millis(10)).await;
         }
-        panic!("asked in vain: {last:?}");
+        panic!("asked in vain: {call:?}: {last:?}");
     }
 
     /// A file whose inode is on the node `node`.

@@ -97,6 +97,28 @@ fn what_was_made_after_a_start_can_be_locked_at_once() {
     });
 }
 
+/// That somebody may have a file open is durable before it is open.
+#[test]
+fn a_file_outlives_its_name_if_its_node_restarts_as_soon_as_it_is_open() {
+    let cluster = Cluster::new(75);
+    let world = cluster.world.clone();
+    world.run(async {
+        for (index, number) in (0..FS_NODES).zip((0..).step_by(4)) {
+            let here = NodeId::fs(index);
+            let [name, _] = two_names_at(here);
+            let file = make(&cluster, number, &name).await;
+            let hold = || Hold { call: CallId { client: 1, number: number + 2 }, file };
+            cluster.ask(hold()).await;
+            cluster.restart(here).await;
+            remove(&cluster, number + 1, &name).await;
+            cluster.pass(SOON).await;
+            // As clients do that are told that they are not known any more.
+            cluster.ask(hold()).await;
+            assert_eq!(cluster.read(file, 0, 64).await, [7; 64]);
+        }
+    });
+}
+
 /// Space that comes when a grace ends is worth waiting for.
 #[test]
 fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {

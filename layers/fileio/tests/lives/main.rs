@@ -5,9 +5,13 @@ mod ahead;
 mod cluster;
 mod grace;
 mod groups;
+mod moments;
 mod ranks;
 mod replies;
+mod returned;
 mod space;
+mod syncs;
+mod tree;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

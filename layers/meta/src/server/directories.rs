@@ -39,6 +39,17 @@ pub(super) struct Directories {
     tree_by: Cell<Option<NodeId>>,
     /// Changes that ended, counted.
     ended: Cell<u64>,
+    /// How often each node has come back alone.
+    returns: RefCell<BTreeMap<NodeId, u64>>,
+}
+
+/// A node, in the life in which it asked for something. What it asked for may take a while; if that life is over then,
+/// nobody would ever give up what it was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    pub(super) node: NodeId,
+    /// How often the node had come back when it asked.
+    returns: u64,
 }
 
 /// Keeps a name from being changed by others.
@@ -98,6 +109,7 @@ impl Default for Directories {
             tree: Limit::new(1, TREE_WAITING_MAX),
             tree_by: Cell::new(None),
             ended: Cell::default(),
+            returns: RefCell::default(),
         }
     }
 }
@@ -127,6 +139,20 @@ impl State {
 }
 
 impl Directories {
+    /// The node, in the life that it has now.
+    pub(super) fn asker(&self, node: NodeId) -> Asker {
+        Asker { node, returns: self.returns_of(node) }
+    }
+
+    fn returns_of(&self, node: NodeId) -> u64 {
+        self.returns.borrow().get(&node).copied().unwrap_or(0)
+    }
+
+    /// Busy if the life is over in which `by` asked: nobody hears it.
+    fn check_life(&self, by: Asker) -> Result<(), Error> {
+        if self.returns_of(by.node) == by.returns { Ok(()) } else { Err(Undelivered::Busy.into()) }
+    }
+
     /// One change of a name at a time. A name that is claimed is busy for all but the claimant: to
     /// wait could close a circle of renames.
     pub(super) async fn name_lock(
@@ -141,9 +167,11 @@ impl Directories {
         Ok(guard)
     }
 
-    /// Claims a name for the node `by`; the caller holds its lock.
-    pub(super) fn claim(&self, key: Vec<u8>, by: u32) {
+    /// Claims a name for `asker`, which calls itself `by`; the caller holds its lock.
+    pub(super) fn claim(&self, key: Vec<u8>, by: u32, asker: Asker) -> Result<(), Error> {
+        self.check_life(asker)?;
         self.claims.borrow_mut().insert(key, Claim { by, hidden: false });
+        Ok(())
     }
 
     /// A claimed name cannot be looked up until it is given up.
@@ -163,8 +191,10 @@ impl Directories {
         }
     }
 
-    /// A node has lost all memory: what it had claimed, frozen or begun is void.
+    /// A node has lost all memory: what it had claimed, frozen or begun is void, and what it had asked for and
+    /// still waits here comes to nothing.
     pub(super) fn give_up(&self, node: NodeId) {
+        *self.returns.borrow_mut().entry(node).or_default() += 1;
         self.claims.borrow_mut().retain(|_, claim| NodeId::fs(claim.by) != node);
         self.unclaimed.tell();
         for state in self.states.borrow_mut().values_mut() {
@@ -205,11 +235,12 @@ impl Directories {
         self.changed.tell();
     }
 
-    pub(super) async fn lock_tree(&self, by: NodeId) -> Result<(), Error> {
+    pub(super) async fn lock_tree(&self, by: Asker) -> Result<(), Error> {
         let permit = self.tree.acquire().await.ok_or(Undelivered::Busy)?;
+        self.check_life(by)?;
         // Given back by `unlock_tree`, which is another request.
         std::mem::forget(permit);
-        self.tree_by.set(Some(by));
+        self.tree_by.set(Some(by.node));
         Ok(())
     }
 
@@ -283,14 +314,15 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: Begin, by: NodeId) -> Result<(Inode, Prior), Error> {
+    pub(super) async fn begin(&self, request: Begin, by: Asker) -> Result<(Inode, Prior), Error> {
         // Its names must not be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
-        let made = self.prior_for(by, made.unwrap_or_default()).await?;
+        let made = self.prior_for(by.node, made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
+        self.directories.check_life(by)?;
         let begun = self.directories.with(request.directory, |state| {
             if state.frozen_by.is_none() {
-                *state.begun_by(by) += 1;
+                *state.begun_by(by.node) += 1;
                 state.nodes.insert(request.node);
             }
             state.frozen_by.is_none()
@@ -298,7 +330,7 @@ impl MetaServer {
         if begun { Ok((inode, made)) } else { Err(Undelivered::Busy.into()) }
     }
 
-    pub(super) async fn end(&self, request: End, by: NodeId) -> Result<(), Error> {
+    pub(super) async fn end(&self, request: End, by: Asker) -> Result<(), Error> {
         let End { directory, time, node } = request;
         let noted = match time {
             Some(time) => self.note(directory, time).await,
@@ -306,9 +338,11 @@ impl MetaServer {
         };
         let number = self.directories.ended.get() + 1;
         self.directories.ended.set(number);
+        // What an earlier life had begun is not counted any more.
+        let is_counted = self.directories.check_life(by).is_ok();
         self.directories.with(directory, |state| {
-            let begun = state.begun_by(by);
-            *begun = begun.saturating_sub(1);
+            let begun = state.begun_by(by.node);
+            *begun = begun.saturating_sub(usize::from(is_counted));
             state.unsettled.insert(node, number);
         });
         self.directories.changed.tell();
@@ -326,12 +360,13 @@ impl MetaServer {
         })
     }
 
-    pub(super) async fn freeze(&self, request: Freeze, by: NodeId) -> Result<Occupancy, Error> {
+    pub(super) async fn freeze(&self, request: Freeze, by: Asker) -> Result<Occupancy, Error> {
         let Freeze { directory, generation } = request;
         let inode = self.load_directory(directory, generation).await?;
+        self.directories.check_life(by)?;
         let first = self.directories.with(directory, |state| {
             let first = state.frozen_by.is_none();
-            state.frozen_by.get_or_insert(by);
+            state.frozen_by.get_or_insert(by.node);
             first
         });
         if !first {

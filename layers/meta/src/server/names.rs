@@ -6,6 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use runtime::NodeId;
 
+use super::directories::Asker;
 use super::intents::{Addition, Way};
 use super::{MetaServer, decode};
 use crate::attributes::{Attributes, Kind, Name};
@@ -138,7 +139,7 @@ impl MetaServer {
 
     pub(super) async fn claim_name(
         &self,
-        asker: NodeId,
+        asker: Asker,
         request: ClaimName,
     ) -> Result<Claimed, Error> {
         let ClaimName { directory, name, by } = request;
@@ -147,8 +148,8 @@ impl MetaServer {
         let value = self.store.get(&key).await?;
         // What is decided elsewhere on the strength of this must find it so after a crash.
         let (from, to) = keys::only(&key);
-        let changed = self.prior_for(asker, self.store.last_change(&from, &to)).await?;
-        self.directories.claim(key, by);
+        let changed = self.prior_for(asker.node, self.store.last_change(&from, &to)).await?;
+        self.directories.claim(key, by, asker)?;
         Ok(Claimed { dentry: value.map(|value| decode(&value)).transpose()?, changed })
     }
 
