@@ -18,6 +18,8 @@ pub(crate) const DISK_NODES: u32 = 2;
 /// Application nodes: a client asks from any of them.
 pub(crate) const APPLICATIONS: u32 = 2;
 pub(crate) const BLOCK: u64 = 4096;
+/// Bytes of a stripe, and of a chunk of a file.
+pub(crate) const STRIPE_SIZE: u32 = 16 << 10;
 /// Bytes that each file-system node may cache: all that a test writes.
 const CACHE_BYTES: usize = 8 << 20;
 /// A request is asked again so often while nodes restart.
@@ -26,13 +28,19 @@ const TRIES_MAX: u32 = 2_000;
 pub(crate) struct Cluster {
     pub(crate) world: World,
     geometry: blockio::Geometry,
+    cache_bytes: usize,
     epoch: Cell<u64>,
 }
 
 impl Cluster {
     /// A fresh volume, served.
     pub(crate) fn new(seed: u64) -> Self {
-        let stripe_size = 16 << 10;
+        Self::with_cache(seed, CACHE_BYTES)
+    }
+
+    /// The same, of which each file-system node may cache so many bytes.
+    pub(crate) fn with_cache(seed: u64, cache_bytes: usize) -> Self {
+        let stripe_size = STRIPE_SIZE;
         let geometry = blockio::Geometry {
             volume: VolumeId(7),
             stripe_size,
@@ -45,7 +53,7 @@ impl Cluster {
         let world = World::new(seed, Shape { fs_nodes: FS_NODES, disk_nodes: DISK_NODES });
         (0..DISK_NODES)
             .for_each(|node| world.create_used_disk(&path(node), geometry.disk_length()));
-        let cluster = Self { world, geometry, epoch: Cell::new(1) };
+        let cluster = Self { world, geometry, cache_bytes, epoch: Cell::new(1) };
         let world = cluster.world.clone();
         world.run(cluster.format()).expect("an empty volume");
         cluster
@@ -77,7 +85,7 @@ impl Cluster {
 
     /// Brings the layers of one node up, or those below its metadata.
     async fn serve(&self, node: NodeId) -> Result<(), StackError> {
-        let geometry = self.geometry;
+        let (geometry, cache_bytes) = (self.geometry, self.cache_bytes);
         match node.kind() {
             NodeKind::Disk(index) => {
                 let paths = vec![path(index).into()];
@@ -86,7 +94,7 @@ impl Cluster {
             }
             _ => {
                 self.on(node, move |context| async move {
-                    node::serve_cache(&context, geometry, CACHE_BYTES);
+                    node::serve_cache(&context, geometry, cache_bytes);
                     Ok(())
                 })
                 .await

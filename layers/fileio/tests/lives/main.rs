@@ -2,6 +2,7 @@
 //! write verifier says that it is not; what was committed is there.
 
 mod ahead;
+mod chunks;
 mod cluster;
 mod grace;
 mod groups;

@@ -20,17 +20,22 @@ const NAMED: NodeId = NodeId::fs(2);
 
 /// Longer than any of these changes takes if nothing is in its way.
 const LONGEST_US: u64 = 800;
+/// Between two moments, and between two of the first ones, when most requests are on their way and no disk is
+/// waited for.
 const STEP_US: usize = 32;
+const FIRST_STEP_US: usize = 4;
+const FIRST_US: u64 = 64;
 
 /// Does `change` to a fresh tree again and again, while another node restarts at another moment of it: it is given
 /// what it has to do meanwhile.
-fn at_each_moment(seed: u64, change: impl AsyncFn(&Tree<'_>, Restart<'_>)) {
+fn at_each_moment(seed: u64, change: &impl AsyncFn(&Tree<'_>, Restart<'_>)) {
     let cluster = Cluster::new(seed);
     let world = cluster.world.clone();
     world.run(async {
         let tree = Tree::new(&cluster);
         for node in [OLD, NEW, NAMED] {
-            for moment_us in (0..LONGEST_US).step_by(STEP_US) {
+            let first = (0..FIRST_US).step_by(FIRST_STEP_US);
+            for moment_us in first.chain((FIRST_US..LONGEST_US).step_by(STEP_US)) {
                 let moment = Duration::from_micros(moment_us);
                 change(&tree, Restart { cluster: &cluster, node, moment }).await;
             }
@@ -58,7 +63,7 @@ impl Restart<'_> {
 
 #[test]
 fn a_rename_over_a_file_is_done_and_both_names_can_be_changed_again() {
-    at_each_moment(80, async |tree, restart| {
+    at_each_moment(80, &async |tree, restart| {
         let (old, new) = (tree.place(ROOT, OLD), tree.place(ROOT, NEW));
         let moved = tree.file(&old, NAMED).await;
         tree.file(&new, NAMED).await;
@@ -74,7 +79,7 @@ fn a_rename_over_a_file_is_done_and_both_names_can_be_changed_again() {
 
 #[test]
 fn a_rename_over_an_empty_directory_is_done_and_all_directories_can_be_changed_again() {
-    at_each_moment(81, async |tree, restart| {
+    at_each_moment(81, &async |tree, restart| {
         let above = tree.place(ROOT, NAMED);
         let directory = tree.make_directory(&above).await;
         let (old, new) = (tree.place(ROOT, OLD), tree.place(directory, NEW));
@@ -93,7 +98,7 @@ fn a_rename_over_an_empty_directory_is_done_and_all_directories_can_be_changed_a
 
 #[test]
 fn an_empty_directory_is_removed_and_its_name_can_be_used_again() {
-    at_each_moment(82, async |tree, restart| {
+    at_each_moment(82, &async |tree, restart| {
         let place = tree.place(ROOT, OLD);
         tree.directory(&place, NAMED).await;
         restart.amid(tree.remove_directory(&place)).await;
@@ -106,7 +111,7 @@ fn an_empty_directory_is_removed_and_its_name_can_be_used_again() {
 /// Who finds a directory not empty lets others go on with it.
 #[test]
 fn a_directory_that_was_not_empty_can_be_changed_again() {
-    at_each_moment(83, async |tree, restart| {
+    at_each_moment(83, &async |tree, restart| {
         let place = tree.place(ROOT, OLD);
         let directory = tree.directory(&place, NAMED).await;
         let inside = tree.place(directory, NEW);
@@ -119,7 +124,7 @@ fn a_directory_that_was_not_empty_can_be_changed_again() {
 
 #[test]
 fn a_link_is_made_and_its_name_can_be_changed_again() {
-    at_each_moment(84, async |tree, restart| {
+    at_each_moment(84, &async |tree, restart| {
         let (first, second) = (tree.place(ROOT, OLD), tree.place(ROOT, NEW));
         let file = tree.file(&first, NAMED).await;
         restart.amid(tree.link(file, &second)).await;
@@ -134,7 +139,7 @@ fn a_link_is_made_and_its_name_can_be_changed_again() {
 /// The record of the directory is waited for, so that no name is durable in a directory that is not.
 #[test]
 fn a_file_is_made_in_a_directory_that_is_not_durable_yet_and_both_can_be_removed() {
-    at_each_moment(85, async |tree, restart| {
+    at_each_moment(85, &async |tree, restart| {
         let place = tree.place(ROOT, NAMED);
         let directory = tree.cluster.ask(tree.making(&place, false)).await;
         let inside = tree.place(handle(&directory), OLD);
@@ -156,18 +161,18 @@ fn a_file_is_made_in_a_directory_that_is_not_durable_yet_and_both_can_be_removed
 /// One directory at a time changes its place in the tree.
 #[test]
 fn directories_that_move_at_the_same_time_are_moved_and_more_can_be() {
-    at_each_moment(86, async |tree, restart| {
+    at_each_moment(86, &async |tree, restart| {
         let above = tree.place(ROOT, NAMED);
         let directory = tree.make_directory(&above).await;
-        let mut moves = Vec::new();
+        let mut all = Vec::new();
         for node in [OLD, NEW, NAMED] {
             let (old, new) = (tree.place(ROOT, node), tree.place(directory, node));
             let moved = tree.make_directory(&old).await;
-            moves.push((moved, old, new));
+            all.push((moved, old, new));
         }
-        let moving = moves.iter().map(|(_, old, new)| tree.rename(old, new));
+        let moving = all.iter().map(|(_, old, new)| tree.rename(old, new));
         restart.amid(async { drop(join_all(moving).await) }).await;
-        for (moved, old, new) in &moves {
+        for (moved, old, new) in &all {
             assert_eq!([tree.find(old).await, tree.find(new).await], [None, Some(*moved)]);
             tree.rename(new, old).await;
             tree.remove_directory(old).await;
