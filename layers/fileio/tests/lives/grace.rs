@@ -32,11 +32,11 @@ async fn remove(cluster: &Cluster, number: u64, name: &Name) {
 /// The node that starts again.
 const HERE: NodeId = NodeId::fs(0);
 
-/// Two names of the root that are on that node.
-fn two_names() -> [Name; 2] {
+/// Two names of the root that are on one node.
+fn two_names_at(node: NodeId) -> [Name; 2] {
     let name = |number: u32| Name::new(number.to_string().into_bytes()).expect("a name");
-    let is_here = |name: &Name| meta::hash::name_node(ROOT.ino, name, FS_NODES) == HERE;
-    let mut names = (0..).map(name).filter(is_here);
+    let is_there = |name: &Name| meta::hash::name_node(ROOT.ino, name, FS_NODES) == node;
+    let mut names = (0..).map(name).filter(is_there);
     [(); 2].map(|()| names.next().expect("names do not end"))
 }
 
@@ -58,7 +58,7 @@ async fn lock(cluster: &Cluster, number: u64, file: Handle, reclaim: bool) -> Lo
 fn what_was_made_after_a_start_is_not_kept_for_those_who_came_before() {
     let cluster = Cluster::new(72);
     let world = cluster.world.clone();
-    let [old, young] = two_names();
+    let [old, young] = two_names_at(HERE);
     world.run(async {
         let file = make(&cluster, 1, &old).await;
         // It may be open from here on.
@@ -82,7 +82,7 @@ fn what_was_made_after_a_start_is_not_kept_for_those_who_came_before() {
 fn what_was_made_after_a_start_can_be_locked_at_once() {
     let cluster = Cluster::new(73);
     let world = cluster.world.clone();
-    let [old, young] = two_names();
+    let [old, young] = two_names_at(HERE);
     world.run(async {
         let old = make(&cluster, 1, &old).await;
         assert_eq!(lock(&cluster, 2, old, false).await, Locked::Granted {});
@@ -107,13 +107,12 @@ fn a_file_outlives_its_name_if_its_node_restarts_as_soon_as_it_is_open() {
             let here = NodeId::fs(index);
             let [name, _] = two_names_at(here);
             let file = make(&cluster, number, &name).await;
-            let hold = || Hold { call: CallId { client: 1, number: number + 2 }, file };
-            cluster.ask(hold()).await;
+            hold(&cluster, number + 2, file).await;
             cluster.restart(here).await;
             remove(&cluster, number + 1, &name).await;
             cluster.pass(SOON).await;
             // As clients do that are told that they are not known any more.
-            cluster.ask(hold()).await;
+            hold(&cluster, number + 2, file).await;
             assert_eq!(cluster.read(file, 0, 64).await, [7; 64]);
         }
     });
@@ -125,7 +124,7 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
     const PIECE: usize = 64;
     let cluster = Cluster::new(74);
     let world = cluster.world.clone();
-    let [old, other] = two_names();
+    let [old, other] = two_names_at(HERE);
     world.run(async {
         let file = make(&cluster, 1, &old).await;
         hold(&cluster, 2, file).await;
