@@ -17,6 +17,8 @@ for wanted in nfsv3 nfsv4; do
         [ -d "/sys/module/$name" ] || $bb insmod "$modules/$module"
     done
 done
+# By this name servers know the kernel as a client of version 4: no two guests may have the same.
+$bb hostname "$($bb basename "$FOLDER")"
 me=10.0.2.15 host=10.0.2.2
 $bb ip link set lo up
 $bb ip link set eth0 up

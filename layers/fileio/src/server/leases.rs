@@ -15,7 +15,8 @@ use super::{FileServer, HandedClient, HandedFiles};
 use crate::locks::LockTable;
 use crate::protocol::{CallId, Error, FileLock, Handle, Held, Hold, Kind, LEASE, LetGo, Renew};
 
-/// Clients with a lease at one node, at most; past it the answer is `Busy`.
+/// Clients with a lease at one node, at most. Past it those that hold nothing make room, and if all hold
+/// something the answer is `Busy`.
 const CLIENTS_MAX: usize = 4096;
 /// Files that all clients together hold at one node, at most; past it the answer is `Busy`.
 const HOLDS_MAX: usize = 1 << 16;
@@ -138,6 +139,20 @@ impl Leases {
         is_over.then(|| clients.remove(&client)).flatten()
     }
 
+    /// Forgets clients that hold nothing, the half of them that was heard least lately. False if there are none.
+    fn make_room(&self) -> bool {
+        let mut clients = self.clients.borrow_mut();
+        let idle = clients.iter().filter(|(_, known)| known.files.is_empty());
+        let mut idle: Vec<(Duration, u64)> =
+            idle.map(|(&client, known)| (known.until, client)).collect();
+        idle.sort_unstable();
+        idle.truncate(idle.len().div_ceil(2));
+        for (_, client) in &idle {
+            clients.remove(client);
+        }
+        !idle.is_empty()
+    }
+
     /// Who holds which files, with which locks.
     pub(super) fn handed(&self, now: Duration) -> HandedFiles {
         let clients = self.clients.borrow();
@@ -200,7 +215,8 @@ impl FileServer {
         if let Some(lease) = self.leases.renewed(client, self.context.now()) {
             return Ok(lease);
         }
-        if self.leases.clients.borrow().len() >= CLIENTS_MAX {
+        let is_full = self.leases.clients.borrow().len() >= CLIENTS_MAX;
+        if is_full && !self.leases.make_room() {
             return Err(Undelivered::Busy.into());
         }
         let (lease, until) = (self.context.random() | 1, self.context.now() + LEASE);

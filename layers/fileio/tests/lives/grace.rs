@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fileio::protocol::{
-    ByteRange, CallId, Credentials, Error, Handle, Hold, LEASE, Lock, LockKind, LockOwner, Locked,
-    Name, ROOT, Remove,
+    ByteRange, CallId, Credentials, Error, Handle, Hold, LEASE, LetGo, Lock, LockKind, LockOwner,
+    Locked, Name, ROOT, Remove, Renew,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -145,5 +145,27 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
         assert_eq!(refusal, Err(Undelivered::Busy.into()));
         cluster.pass(LEASE).await;
         assert!(try_write(&cluster, full, end, PIECE).await.is_ok());
+    });
+}
+
+/// More clients than a node can know come and go within one lease. (Two kernels with one name made each other begin
+/// anew, over and over, and after a while nobody could open a file.)
+#[test]
+fn clients_that_have_nothing_open_any_more_keep_nobody_out() {
+    const CLIENTS: u64 = 10_000;
+    let cluster = Cluster::new(76);
+    let world = cluster.world.clone();
+    let [name, _] = two_names_at(HERE);
+    world.run(async {
+        let file = make(&cluster, 1, &name).await;
+        let lease = hold(&cluster, 2, file).await;
+        for client in 2..CLIENTS {
+            cluster.ask(Hold { call: CallId { client, number: 1 }, file }).await;
+            cluster.ask(LetGo { call: CallId { client, number: 2 }, file }).await;
+        }
+        assert!(
+            cluster.ask(Renew { client: 1, lease }).await,
+            "who has a file open is not forgotten"
+        );
     });
 }

@@ -12,6 +12,9 @@ use crate::v4::limits::{CLIENTS_MAX, LEASE, SESSIONS_MAX, SESSIONS_PER_CLIENT_MA
 use crate::v4::status::Status;
 use crate::v4::words::{SessionId, Verifier};
 
+/// A client that has begun so often, each time within a lease, is told of in the log.
+const LIVES_SUSPECT: u32 = 4;
+
 /// A client, by the name that it has given itself.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -30,6 +33,10 @@ pub(crate) struct Client {
     pub(crate) leases: Arc<Leases>,
     /// When it was heard last.
     seen: Duration,
+    /// When it made its first session.
+    began: Duration,
+    /// So many of its name have begun, each before the lease of the one before could have ended.
+    lives: u32,
     /// It has said that it has everything again.
     pub(crate) reclaimed: bool,
     /// Its states.
@@ -111,6 +118,8 @@ impl Tables {
             last_session: None,
             leases: Arc::new(Leases::new(kept.ctx.random())),
             seen: now,
+            began: now,
+            lives: 1,
             reclaimed: false,
             states: 0,
         };
@@ -152,12 +161,9 @@ impl Tables {
             return Err(Status::DELAY);
         }
         let session = Session::new(id, wanted)?;
-        let name = client.name.clone();
-        if !client.confirmed
-            && let Some(before) = self.of_name(&name, true)
-        {
-            // The client has restarted: nobody uses what it had.
-            self.forget(&kept.ctx, before);
+        if !client.confirmed {
+            client.began = client.seen;
+            self.follow(&kept.ctx, id);
         }
         let mut session_id = [0; 16];
         session_id[..8].copy_from_slice(&self.instance.to_be_bytes());
@@ -170,6 +176,28 @@ impl Tables {
             client.last_session = Some(told.clone());
         }
         Ok(told)
+    }
+
+    /// If the client has restarted, nobody uses what it had.
+    fn follow(&mut self, ctx: &Context, id: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let Some(before) = self.of_name(&client.name, true) else { return };
+        let lives = self.clients.get(&before).map_or(1, |before| {
+            if client.began < before.began + LEASE { before.lives.saturating_add(1) } else { 1 }
+        });
+        if lives >= LIVES_SUSPECT && lives.is_power_of_two() {
+            tracing::warn!(
+                target: "mdfs::nfs",
+                client = %client.name.escape_ascii(),
+                times = lives,
+                "an NFS client begins anew over and over, and loses what it has open: two computers may have the \
+                 same name; give each its own, or another nfs4_unique_id of its kernel's module nfs"
+            );
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.lives = lives;
+        }
+        self.forget(ctx, before);
     }
 
     /// The client is heard.
