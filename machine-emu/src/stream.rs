@@ -6,14 +6,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use runtime::net::{Address, Listener, Reader, Stream, Writer};
+use runtime::net::{Address, Direct, Listener, Reader, Stream, Writer};
 use runtime::seed::Rng;
 
 use crate::alarm::Alarm;
@@ -147,7 +147,7 @@ impl Pipe {
 
 /// What a reader finds.
 enum Found {
-    Bytes(usize),
+    Bytes(Bytes),
     NotBefore(u64),
     End,
     Reset,
@@ -160,7 +160,8 @@ struct PipeReader {
 }
 
 impl PipeReader {
-    fn look(&self, buffer: &mut BytesMut) -> Option<Found> {
+    /// Takes at most `room` bytes, if there are any.
+    fn look(&self, room: usize) -> Option<Found> {
         let mut pipe = self.pipe.borrow_mut();
         let Some(&(at_ns, ref chunk)) = pipe.chunks.front() else {
             return match pipe.end {
@@ -172,8 +173,6 @@ impl PipeReader {
         if at_ns > self.core.now_ns.get() {
             return Some(Found::NotBefore(at_ns));
         }
-        let room = buffer.capacity() - buffer.len();
-        let room = if room == 0 { READ_BYTES } else { room };
         let mut count = chunk.len().min(room);
         let streams = &mut *self.core.streams.borrow_mut();
         if streams.rng.chance(1, 4) {
@@ -190,15 +189,10 @@ impl PipeReader {
         if let Some(writer) = pipe.writer.take() {
             writer.wake();
         }
-        buffer.extend_from_slice(&taken);
-        Some(Found::Bytes(count))
+        Some(Found::Bytes(taken))
     }
 
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_take(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<Bytes>> {
         loop {
             if let Some(alarm) = &mut self.alarm {
                 if alarm.poll_unpin(cx).is_pending() && self.pipe.borrow().end != End::Reset {
@@ -207,9 +201,9 @@ impl PipeReader {
                 }
                 self.alarm = None;
             }
-            match self.look(buffer) {
-                Some(Found::Bytes(count)) => return Poll::Ready(Ok(count)),
-                Some(Found::End) => return Poll::Ready(Ok(0)),
+            match self.look(room) {
+                Some(Found::Bytes(taken)) => return Poll::Ready(Ok(taken)),
+                Some(Found::End) => return Poll::Ready(Ok(Bytes::new())),
                 Some(Found::Reset) => {
                     let error = io::Error::from(io::ErrorKind::ConnectionReset);
                     return Poll::Ready(Err(error));
@@ -229,7 +223,38 @@ impl PipeReader {
 
 impl Reader for PipeReader {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
-        poll_fn(|cx| self.poll_read(cx, buffer)).boxed_local()
+        async move {
+            let room = buffer.capacity() - buffer.len();
+            let room = if room == 0 { READ_BYTES } else { room };
+            let taken = poll_fn(|cx| self.poll_take(cx, room)).await?;
+            buffer.extend_from_slice(&taken);
+            Ok(taken.len())
+        }
+        .boxed_local()
+    }
+
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(self)
+    }
+}
+
+impl Direct for PipeReader {
+    fn read_into<'a>(
+        &'a mut self,
+        rooms: &'a mut [IoSliceMut<'a>],
+    ) -> LocalBoxFuture<'a, io::Result<usize>> {
+        async move {
+            let room = rooms.iter().map(|room| room.len()).sum();
+            let taken = poll_fn(|cx| self.poll_take(cx, room)).await?;
+            let mut left = &taken[..];
+            for room in rooms {
+                let (part, rest) = left.split_at(left.len().min(room.len()));
+                room[..part.len()].copy_from_slice(part);
+                left = rest;
+            }
+            Ok(taken.len())
+        }
+        .boxed_local()
     }
 }
 

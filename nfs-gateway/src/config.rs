@@ -29,6 +29,8 @@ pub mod limits {
     pub const IDLE: Duration = Duration::from_mins(6);
     /// Calls that run when the gateway stops have so long to end.
     pub const DRAIN: Duration = Duration::from_secs(5);
+    /// Bytes of a stripe of most volumes.
+    pub const STRIPE_BYTES: usize = 64 << 10;
     /// A call that takes so long is told of.
     pub const SLOW: Duration = Duration::from_secs(1);
 }
@@ -62,6 +64,9 @@ pub struct Config {
     /// How long running calls may go on when the gateway stops or the peer has closed its side
     /// ([`limits::DRAIN`]).
     pub drain: Duration,
+    /// Bytes of the volume's stripes ([`limits::STRIPE_BYTES`]): the data of large WRITEs are received in such
+    /// pieces, which a cache with such lines need not copy.
+    pub stripe_bytes: usize,
     /// A call that takes so long is told of in the log ([`limits::SLOW`]).
     pub slow: Duration,
 }
@@ -88,6 +93,7 @@ impl Config {
             outstanding_bytes_max: limits::OUTSTANDING_BYTES,
             idle: limits::IDLE,
             drain: limits::DRAIN,
+            stripe_bytes: limits::STRIPE_BYTES,
             slow: limits::SLOW,
         }
     }

@@ -26,6 +26,7 @@ use tracing::Instrument as _;
 
 use crate::config::Config;
 use crate::dispatch::{self, Peer, Programs};
+use crate::landing::Landing;
 use crate::metrics::{Counted, Metrics, Outcome, Slow, SlowLog};
 use crate::record::{Assembler, Record, Violation};
 use crate::rpc::{self, Call, Refusal};
@@ -238,6 +239,10 @@ impl Connection {
         let config = &self.common.config;
         let (bytes_max, fragments_max) = (config.record_bytes_max, config.fragments_max);
         let mut assembler = Assembler::new(bytes_max, fragments_max, self.common.spares.clone());
+        if reader.direct().is_some() {
+            let (pool, stripe_bytes) = (self.common.ctx.pool().clone(), config.stripe_bytes);
+            assembler = assembler.landing_at(Landing { pool, stripe_bytes });
+        }
         let mut stopped = pin!(self.draining.wait());
         // The place of a future that has ended is that of the next one: they are large.
         let mut spare = None;
@@ -266,7 +271,14 @@ impl Connection {
 
     /// Waits for bytes.
     async fn receive(&self, reader: &mut dyn Reader, assembler: &mut Assembler) -> Result<(), End> {
-        let received = reader.read(assembler.room()).await?;
+        let received = match reader.direct() {
+            Some(direct) if let Some(mut rooms) = assembler.landing_room() => {
+                let received = direct.read_into(&mut rooms).await?;
+                assembler.land(received);
+                received
+            }
+            _ => reader.read(assembler.room()).await?,
+        };
         self.moved.set(self.common.ctx.now());
         if received == 0 { Err(End::Peer) } else { Ok(()) }
     }

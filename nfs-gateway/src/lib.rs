@@ -31,6 +31,7 @@
 //! | `server.rs` | accepts streams, counts them, stops |
 //! | `connection.rs` | one stream: records in, replies out in any order |
 //! | `record.rs` | record marking (RFC 5531 section 11) |
+//! | `landing.rs` | the data of a WRITE, received where the cache keeps them |
 //! | `spares.rs` | receive buffers that are used again |
 //! | `rpc.rs` | the head of a call, the head of a reply (RFC 5531 section 9) |
 //! | `xdr.rs` | arguments, each length checked against the bytes that are there |
@@ -50,6 +51,7 @@ mod dispatch;
 mod exports;
 mod handle;
 mod keys;
+mod landing;
 mod metrics;
 mod mount3;
 mod nfs3;

@@ -131,7 +131,8 @@ impl Question {
     }
 }
 
-fn authenticator(input: &[u8]) -> IResult<&[u8], (u32, &[u8])> {
+/// A flavour, and what stands for it.
+pub(crate) fn authenticator(input: &[u8]) -> IResult<&[u8], (u32, &[u8])> {
     let (input, flavour) = be_u32(input)?;
     let (input, body) = opaque(input, AUTH_BYTES_MAX)?;
     Ok((input, (flavour, body)))

@@ -2,6 +2,8 @@
 //! length of an opaque before the bytes are there, so everything of variable length is taken here:
 //! by nom, as a slice of the receive buffer, never longer than what is left of the record.
 
+use std::borrow::Cow;
+
 use bytes::{Bytes, BytesMut};
 use nfs3_types::nfs3::{cookieverf3, createhow3, mknoddata3, sattr3, sattrguard3, stable_how};
 use nfs3_types::xdr_codec::{Pack, Unpack};
@@ -86,6 +88,19 @@ impl Arguments {
     /// The contiguous part that has not been taken yet.
     pub(crate) fn head(&self) -> &[u8] {
         &self.head
+    }
+
+    /// The first bytes that have not been taken yet, at most so many, however the record was cut.
+    pub(crate) fn first(&self, bytes_max: usize) -> Cow<'_, [u8]> {
+        if self.head.len() >= bytes_max || self.rest.is_empty() {
+            return self.head[..self.head.len().min(bytes_max)].into();
+        }
+        let pieces = std::iter::once(&self.head).chain(&self.rest);
+        let mut first = Vec::with_capacity(bytes_max);
+        for piece in pieces {
+            first.extend_from_slice(&piece[..piece.len().min(bytes_max - first.len())]);
+        }
+        first.into()
     }
 
     /// Bytes that have not been taken yet.
@@ -344,6 +359,21 @@ mod tests {
     fn arguments(head: &[u8], rest: &[&[u8]]) -> Arguments {
         let rest = rest.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
         Arguments::of(Bytes::copy_from_slice(head), rest)
+    }
+
+    #[test]
+    fn the_first_bytes_are_the_same_however_a_record_was_cut() {
+        with_seed(|rng| {
+            let mut all = vec![0; 1000];
+            rng.fill(&mut all);
+            for _ in 0..100 {
+                let (one, two) = (rng.index(1000), rng.index(1000));
+                let (one, two) = (one.min(two), one.max(two));
+                let cut = arguments(&all[..one], &[&all[one..two], &all[two..]]);
+                let most = rng.index(1200);
+                assert_eq!(cut.first(most), arguments(&all, &[]).first(most));
+            }
+        });
     }
 
     #[test]

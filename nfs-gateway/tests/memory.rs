@@ -53,6 +53,12 @@ fn promises() -> Vec<Vec<u8>> {
         promises.push(call(procedure, &[4, 0, huge]));
         promises.push(call(procedure, &[4, 0, 0, 0, huge, 0, huge]));
     }
+    // A payload that does not come, or not all of it.
+    for length in [1000, 20_000, 50_000, 200_000] {
+        let promise = words(&[1, 0, 2, 100_003, 3, 7, 0, 0, 0, 0, 4, 0, 0, 0, 1 << 20, 2, 1 << 20]);
+        let mark = words(&[1 << 31 | (promise.len() as u32 + (1 << 20))]);
+        promises.push([mark, promise, vec![0; length]].concat());
+    }
     for length in [1000, 50_000, 1 << 20] {
         let half = [words(&[1 << 31 | limits::RECORD_BYTES as u32]), vec![0; length]].concat();
         promises.push(half);

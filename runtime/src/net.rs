@@ -1,7 +1,7 @@
 //! Byte streams to the outside: NFS clients and other processes.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::path::PathBuf;
 
 use bytes::{Bytes, BytesMut};
@@ -54,6 +54,21 @@ pub trait Reader {
     /// Waits for bytes and appends them to the spare capacity of `buffer`, growing it if there is
     /// none. Returns how many; 0 at the end of the stream.
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>>;
+
+    /// Bytes can go to a place of the caller's choice too.
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        None
+    }
+}
+
+/// The receiving half of a stream that puts bytes where the caller wants them.
+pub trait Direct {
+    /// Waits for bytes and fills `rooms`, which are not empty, in order. Returns how many came; 0 at the end of
+    /// the stream.
+    fn read_into<'a>(
+        &'a mut self,
+        rooms: &'a mut [IoSliceMut<'a>],
+    ) -> LocalBoxFuture<'a, io::Result<usize>>;
 }
 
 /// The sending half of a stream.

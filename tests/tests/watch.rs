@@ -10,6 +10,7 @@ use std::fs;
 use std::net::TcpListener;
 
 use serde_json::Value;
+use tests::raw_nfs::RawNfs;
 use tests::{Served, Site, get};
 
 const NODES: usize = 16;
@@ -53,6 +54,37 @@ fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
     }
     assert!(get(&address, "/elsewhere").0.starts_with("HTTP/1.0 404"));
 
+    served.stop();
+}
+
+/// What came into the stripes of a file was received where the cache keeps it.
+#[test]
+fn a_large_write_over_nfs_is_not_copied_on_its_way_into_the_cache() {
+    const LENGTH: usize = 1 << 20;
+    let site = Site::formatted(256, NODES as u32);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free.to_string();
+    let arguments = ["serve", "VOL", "--nfs", "127.0.0.1:0", "--metrics", &address];
+    let served = Served::with(&site, &arguments);
+    let copied = || -> u64 {
+        let (_, text) = get(&address, "/metrics");
+        let told =
+            text.lines().find_map(|line| line.strip_prefix("mdfs_buffer_copied_bytes_total "));
+        told.unwrap().parse().unwrap()
+    };
+    let mut nfs = RawNfs::connect(&served);
+    let root = nfs.root();
+    let file = nfs.create(&root, b"file").unwrap();
+    let data: Vec<u8> = (0..LENGTH).map(|at| (at * 31 + at / 251) as u8).collect();
+    let before = copied();
+    for at in 0..4 {
+        assert_eq!(nfs.write(&file, (at * LENGTH) as u64, &data), 0);
+    }
+    // Of each what was received with its head.
+    let copies = copied() - before;
+    assert!(copies < LENGTH as u64, "{copies} bytes were copied of {}", 4 * LENGTH);
+    let read = nfs.read_file(&file, LENGTH as u64, LENGTH as u32).unwrap();
+    assert!(read == data, "other bytes are read than were written");
     served.stop();
 }
 

@@ -181,7 +181,10 @@ impl Served {
         let Some(address) = nfs else {
             return Ok((None, watch.map(|watch| watch.start_in(running)).transpose()?));
         };
-        let config = Config::new(running.geometry().volume, secret().map_err(ServeError::Secret)?);
+        let geometry = running.geometry();
+        let stripe_bytes = geometry.stripe_size as usize;
+        let config = Config::new(geometry.volume, secret().map_err(ServeError::Secret)?);
+        let config = Config { stripe_bytes, ..config };
         let config = match settings {
             Some(settings) => settings.apply(&config),
             None => config,

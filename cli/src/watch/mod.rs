@@ -62,7 +62,8 @@ impl Watch {
                     async move { Some(json(&figures(&context).await)) }.boxed_local()
                 }
                 "/metrics" => async move {
-                    let text = text::of(&figures(&context).await) + &counts();
+                    let volume = text::of(&figures(&context).await);
+                    let text = volume + &text::of_buffers(context.pool()) + &counts();
                     Some(Page { kind: "text/plain; version=0.0.4", body: text.into() })
                 }
                 .boxed_local(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fileio::stack::{CacheStatus, DiskStatus, Figures};
+use runtime::buffer::Pool;
 use runtime::metrics::{Kind, Page};
 
 /// The sums over all caches, and each disk.
@@ -24,6 +25,18 @@ pub(super) fn of(figures: &Figures) -> String {
     processes(figures, &mut page);
     caches(figures, &mut page);
     disks(figures, &mut page);
+    page.finish()
+}
+
+/// The memory of this process.
+pub(super) fn of_buffers(pool: &Pool) -> String {
+    let mut page = Page::new("mdfs_buffer_");
+    let used = page.metric("used_bytes", Kind::Gauge, "Memory of cached stripes and transfers.");
+    used.is(pool.used_bytes());
+    let help = "Bytes of files copied from one buffer to another.";
+    page.metric("copied_bytes_total", Kind::Counter, help).is(pool.copied_bytes());
+    let help = "Bytes copied only because a disk could not take them where they were.";
+    page.metric("bounced_bytes_total", Kind::Counter, help).is(pool.bounced_bytes());
     page.finish()
 }
 

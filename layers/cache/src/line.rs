@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use blockio::BLOCK_SIZE;
 use bytes::Bytes;
-use runtime::buffer::{Buffer, Pool, Shared};
+use runtime::buffer::{Pool, Shared};
 use runtime::hash::crc32c;
 
 use crate::extents::Extents;
@@ -18,7 +18,7 @@ const RANGES_MAX: usize = 256;
 /// Parts of a line that are shorter than this, in the middle, are copied together: a slice costs more.
 const SLICE_MIN: usize = 256;
 
-/// The pool had no room for the copy that a change of a line with slices out needs.
+/// The pool had no room for the content of a line, or for the copy that a change of one with slices out needs.
 #[derive(Debug)]
 pub(crate) struct OutOfMemory;
 
@@ -29,7 +29,9 @@ pub(crate) struct OutOfMemory;
 /// compared with a checksum yet). Each of the sets is a part of `valid`.
 #[derive(Debug)]
 pub(crate) struct Line {
-    content: Shared,
+    /// From the first write or fill on.
+    content: Option<Shared>,
+    length: u32,
     valid: Extents,
     dirty: Extents,
     /// Sent to the disk, not answered yet.
@@ -48,10 +50,11 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A line of which nothing is known.
-    pub(crate) fn new(buffer: Buffer) -> Self {
+    /// A line of `length` bytes, of which nothing is known. It takes no memory yet.
+    pub(crate) fn new(length: u32) -> Self {
         Self {
-            content: Shared::new(buffer),
+            content: None,
+            length,
             valid: Extents::default(),
             dirty: Extents::default(),
             writing: Extents::default(),
@@ -66,8 +69,7 @@ impl Line {
 
     /// If all of it is dirty: how often it was written.
     pub(crate) fn whole_state(&self) -> Option<u64> {
-        let all = 0..self.content.bytes().len() as u32;
-        self.dirty.covers(&all).then_some(self.writes)
+        self.dirty.covers(&(0..self.length)).then_some(self.writes)
     }
 
     /// Some byte is on no disk yet, or nobody has heard yet that it is.
@@ -118,12 +120,41 @@ impl Line {
 
     /// The bytes of the whole stripe that are not known.
     pub(crate) fn gaps(&self) -> Extents {
-        self.valid.gaps(&(0..self.content.bytes().len() as u32))
+        self.valid.gaps(&(0..self.length))
     }
 
     /// The bytes of `range`, without a copy; they must be known.
     pub(crate) fn slice(&mut self, range: &Range<u32>) -> Bytes {
-        self.content.slice(as_index(range))
+        let content = self.content.as_mut();
+        content.map_or_else(Bytes::new, |content| content.slice(as_index(range)))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.content.as_ref().map_or(&[], Shared::bytes)
+    }
+
+    /// The content, of which about `length` bytes are to be changed.
+    fn make_mut(&mut self, length: usize, pool: &Pool) -> Result<&mut [u8], OutOfMemory> {
+        if self.content.is_none() {
+            self.content = pool.take(self.length as usize).map(Shared::new);
+        }
+        let content = self.content.as_mut().ok_or(OutOfMemory)?;
+        if length >= self.length as usize / 2 {
+            content.find_memory();
+        }
+        content.make_mut().ok_or(OutOfMemory)
+    }
+
+    /// Takes `bytes` for its content, without a copy, if they are a whole line in a buffer of the pool that was
+    /// [lent](runtime::buffer::Buffer::lend).
+    fn adopt(&mut self, bytes: &Bytes, pool: &Pool) -> bool {
+        if bytes.len() != self.length as usize {
+            return false;
+        }
+        let adopted = Shared::adopt(bytes, pool);
+        let is_adopted = adopted.is_some();
+        self.content = adopted.or(self.content.take());
+        is_adopted
     }
 
     /// The bytes of `extents`, which must be known: a slice for each, or, if they are small, one copy of all.
@@ -134,7 +165,7 @@ impl Line {
         }
         let mut packed = Vec::with_capacity(length);
         for extent in extents {
-            packed.extend_from_slice(&self.content.bytes()[as_index(&range_of(*extent))]);
+            packed.extend_from_slice(&self.bytes()[as_index(&range_of(*extent))]);
         }
         pool.count_copy(length);
         vec![packed.into()]
@@ -147,7 +178,8 @@ impl Line {
         pool: &Pool,
         now: Duration,
     ) -> Result<(), OutOfMemory> {
-        let content = self.content.make_mut().ok_or(OutOfMemory)?;
+        let length = parts.iter().map(|part| part.data.len()).sum();
+        let content = self.make_mut(length, pool)?;
         for Placed { offset, data } in parts {
             content[*offset as usize..][..data.len()].copy_from_slice(data);
             pool.count_copy(data.len());
@@ -158,7 +190,8 @@ impl Line {
         Ok(())
     }
 
-    /// Replaces bytes from `offset` on, by one copy.
+    /// Replaces bytes from `offset` on, by one copy, or, if they are a whole line that was received into a buffer
+    /// of the pool, by none.
     pub(crate) fn write(
         &mut self,
         offset: u32,
@@ -167,17 +200,16 @@ impl Line {
         now: Duration,
     ) -> Result<(), OutOfMemory> {
         let length: usize = data.iter().map(Bytes::len).sum();
-        if length >= self.content.bytes().len() / 2 {
-            self.content.find_memory();
+        if !matches!(data, [whole] if self.adopt(whole, pool)) {
+            let content = self.make_mut(length, pool)?;
+            let mut at = offset as usize;
+            for piece in data {
+                content[at..at + piece.len()].copy_from_slice(piece);
+                at += piece.len();
+            }
+            pool.count_copy(length);
         }
-        let content = self.content.make_mut().ok_or(OutOfMemory)?;
-        let mut at = offset as usize;
-        for piece in data {
-            content[at..at + piece.len()].copy_from_slice(piece);
-            at += piece.len();
-        }
-        pool.count_copy(at - offset as usize);
-        self.note_written(offset..at as u32, now);
+        self.note_written(offset..offset + length as u32, now);
         Ok(())
     }
 
@@ -185,9 +217,10 @@ impl Line {
     pub(crate) fn write_zeros(
         &mut self,
         range: Range<u32>,
+        pool: &Pool,
         now: Duration,
     ) -> Result<(), OutOfMemory> {
-        self.content.make_mut().ok_or(OutOfMemory)?[as_index(&range)].fill(0);
+        self.make_mut(range.len(), pool)?[as_index(&range)].fill(0);
         self.note_written(range, now);
         Ok(())
     }
@@ -206,19 +239,25 @@ impl Line {
     pub(crate) fn fill(
         &mut self,
         offset: u32,
-        from_disk: &[u8],
+        from_disk: &Bytes,
         wanted: &Extents,
         pool: &Pool,
     ) -> Result<(), OutOfMemory> {
-        let content = self.content.make_mut().ok_or(OutOfMemory)?;
-        for range in wanted.iter() {
-            for gap in self.valid.gaps(&range).iter() {
+        let gaps = wanted.iter().map(|range| self.valid.gaps(&range));
+        let gaps: Vec<Range<u32>> = gaps.flat_map(|gaps| gaps.iter().collect::<Vec<_>>()).collect();
+        let is_all = matches!(&gaps[..], [gap] if gap.len() == self.length as usize);
+        if !(is_all && self.adopt(from_disk, pool)) {
+            let length = gaps.iter().map(Range::len).sum();
+            let content = self.make_mut(length, pool)?;
+            for gap in &gaps {
                 let source = gap.start - offset..gap.end - offset;
-                content[as_index(&gap)].copy_from_slice(&from_disk[as_index(&source)]);
-                pool.count_copy(gap.len());
-                self.valid.insert(gap.clone());
-                self.unchecked.insert(gap);
+                content[as_index(gap)].copy_from_slice(&from_disk[as_index(&source)]);
             }
+            pool.count_copy(length);
+        }
+        for gap in gaps {
+            self.valid.insert(gap.clone());
+            self.unchecked.insert(gap);
         }
         Ok(())
     }
@@ -234,7 +273,7 @@ impl Line {
             if !self.unchecked.intersects(&block) {
                 continue;
             }
-            if crc32c(&self.content.bytes()[as_index(&block)]) != expected {
+            if crc32c(&self.bytes()[as_index(&block)]) != expected {
                 for range in self.unchecked.intersection(&block).iter() {
                     self.valid.remove(&range);
                 }
@@ -268,9 +307,9 @@ impl Line {
     pub(crate) fn begin_write_back(&mut self) -> WritingBack {
         let dirty = std::mem::take(&mut self.dirty);
         self.writing.insert_all(&dirty);
-        let Self { writing, content, .. } = self;
-        let pieces = writing.iter().map(|range| (range.start, content.slice(as_index(&range))));
-        WritingBack { pieces: pieces.collect(), dirty_since: self.dirty_since.take() }
+        let ranges: Vec<Range<u32>> = self.writing.iter().collect();
+        let pieces = ranges.iter().map(|range| (range.start, self.slice(range))).collect();
+        WritingBack { pieces, dirty_since: self.dirty_since.take() }
     }
 
     /// One piece of a write-back was answered: its bytes are clean, but for those that were
@@ -328,8 +367,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1);
 
-    fn line(pool: &Pool) -> Line {
-        Line::new(pool.take(4 * BLOCK_SIZE).unwrap())
+    fn line() -> Line {
+        Line::new(4 * BLOCK_SIZE as u32)
     }
 
     fn write(line: &mut Line, offset: u32, data: &'static [u8], pool: &Pool) {
@@ -339,18 +378,55 @@ mod tests {
     #[test]
     fn a_fill_never_replaces_what_was_written() {
         let pool = Pool::new(1 << 20);
-        let mut line = line(&pool);
+        let mut line = line();
         let wanted = line.gaps();
         write(&mut line, 2, b"new", &pool);
-        line.fill(0, &[b'o'; 4 * BLOCK_SIZE], &wanted, &pool).unwrap();
+        line.fill(0, &Bytes::from_static(&[b'o'; 4 * BLOCK_SIZE]), &wanted, &pool).unwrap();
         assert_eq!(&line.slice(&(0..7))[..], b"oonewoo");
         assert!(line.gaps().is_empty());
+    }
+
+    /// A line's worth of `byte`, lent by `pool`.
+    fn lent(byte: u8, pool: &Pool) -> Bytes {
+        let mut buffer = pool.take(4 * BLOCK_SIZE).unwrap();
+        buffer.fill(byte);
+        buffer.lend()
+    }
+
+    #[test]
+    fn a_whole_line_is_adopted_and_copied_only_if_it_changes_while_it_is_read() {
+        let pool = Pool::new(8 * BLOCK_SIZE);
+        let mut line = line();
+        line.write(0, &[lent(b'w', &pool)], &pool, NOW).unwrap();
+        assert_eq!((pool.copied_bytes(), pool.used_bytes()), (0, 4 * BLOCK_SIZE));
+        write(&mut line, 1, b"x", &pool);
+        assert_eq!(pool.copied_bytes(), 1);
+        let read = line.slice(&(0..3));
+        write(&mut line, 2, b"y", &pool);
+        assert_eq!((&read[..], &line.slice(&(0..3))[..]), (&b"wxw"[..], &b"wxy"[..]));
+        drop(read);
+        line.write(0, &[lent(b'z', &pool)], &pool, NOW).unwrap();
+        assert_eq!((&line.slice(&(0..3))[..], pool.used_bytes()), (&b"zzz"[..], 4 * BLOCK_SIZE));
+        assert!(line.whole_state().is_some());
+    }
+
+    #[test]
+    fn what_comes_from_a_disk_is_adopted_if_nothing_is_known() {
+        let pool = Pool::new(8 * BLOCK_SIZE);
+        let mut line = line();
+        line.fill(0, &lent(b'd', &pool), &line.gaps(), &pool).unwrap();
+        assert_eq!((&line.slice(&(0..3))[..], pool.copied_bytes()), (&b"ddd"[..], 0));
+        let wrong = crc32c(&[0; BLOCK_SIZE]);
+        assert_eq!(line.check(0, &[wrong]), Some(0), "it is not trusted");
+        line.fill(0, &lent(b'e', &pool), &line.gaps(), &pool).unwrap();
+        assert_eq!(pool.copied_bytes(), BLOCK_SIZE as u64, "the others are as they were");
+        assert_eq!(line.slice(&(4095..4097))[..], b"ed"[..]);
     }
 
     #[test]
     fn bytes_written_during_a_write_back_stay_dirty() {
         let pool = Pool::new(1 << 20);
-        let mut line = line(&pool);
+        let mut line = line();
         write(&mut line, 0, b"abcdef", &pool);
         let first = line.begin_write_back();
         assert_eq!(first.pieces, [(0, Bytes::from_static(b"abcdef"))]);
@@ -365,7 +441,7 @@ mod tests {
     #[test]
     fn a_failed_piece_is_dirty_again_unless_it_was_forgotten() {
         let pool = Pool::new(1 << 20);
-        let mut line = line(&pool);
+        let mut line = line();
         write(&mut line, 0, b"abcdef", &pool);
         write(&mut line, 10, b"good", &pool);
         let first = line.begin_write_back();
@@ -380,11 +456,11 @@ mod tests {
     #[test]
     fn written_blocks_are_trusted_and_others_are_compared_once() {
         let pool = Pool::new(1 << 20);
-        let mut line = line(&pool);
-        let disk = [7; 4 * BLOCK_SIZE];
+        let mut line = line();
+        let disk = Bytes::from_static(&[7; 4 * BLOCK_SIZE]);
         line.fill(0, &disk, &line.gaps(), &pool).unwrap();
         let good = crc32c(&disk[..BLOCK_SIZE]);
-        line.write_zeros(0..BLOCK_SIZE as u32, NOW).unwrap();
+        line.write_zeros(0..BLOCK_SIZE as u32, &pool, NOW).unwrap();
         assert_eq!(line.check(0, &[!good, good, good, !good]), Some(3));
         assert!(line.has(&(0..3 * BLOCK_SIZE as u32)));
         assert_eq!(line.gaps().hull(), Some(3 * BLOCK_SIZE as u32..4 * BLOCK_SIZE as u32));
@@ -394,8 +470,8 @@ mod tests {
     #[test]
     fn dropping_clean_bytes_keeps_what_no_disk_has() {
         let pool = Pool::new(1 << 20);
-        let mut line = line(&pool);
-        line.fill(0, &[0; 4 * BLOCK_SIZE], &line.gaps(), &pool).unwrap();
+        let mut line = line();
+        line.fill(0, &Bytes::from_static(&[0; 4 * BLOCK_SIZE]), &line.gaps(), &pool).unwrap();
         write(&mut line, 0, b"under way", &pool);
         let _begun = line.begin_write_back();
         write(&mut line, 100, b"dirty", &pool);
@@ -407,7 +483,7 @@ mod tests {
     #[test]
     fn a_forgotten_line_is_useless() {
         let pool = Pool::new(1 << 20);
-        let mut line = line(&pool);
+        let mut line = line();
         write(&mut line, 5, b"abc", &pool);
         line.forget(&(0..7));
         assert!(line.is_dirty() && !line.is_useless());

@@ -101,8 +101,8 @@ impl Server {
         config: Config,
         below: Rc<dyn Stripes>,
     ) -> Rc<Self> {
-        let stripe_size = geometry.stripe_size as usize;
-        let lines_max = (config.node_budget_bytes / stripe_size).max(1);
+        let stripe_size = geometry.stripe_size;
+        let lines_max = (config.node_budget_bytes / stripe_size as usize).max(1);
         Rc::new(Self {
             context,
             geometry,

@@ -279,7 +279,7 @@ impl DiskState {
         if self.hits(self.faults.stale_read_ppm) && self.platter.cached().next().is_some() {
             hit(Fault::DiskReadStale);
             self.platter.read_durable_into(offset, &mut buffer);
-            return Ok(buffer.freeze());
+            return Ok(buffer.lend());
         }
         let mut place = offset;
         if self.hits(self.faults.misdirected_read_ppm) {
@@ -287,7 +287,7 @@ impl DiskState {
             place = self.elsewhere(buffer.len());
         }
         self.platter.read_into(place, &mut buffer);
-        Ok(buffer.freeze())
+        Ok(buffer.lend())
     }
 
     fn write(&mut self, offset: u64, data: Bytes, hit: &dyn Fn(Fault)) -> io::Result<()> {

@@ -23,8 +23,7 @@ use crate::metrics::{Counted, Outcome};
 use crate::nfs3::Asker;
 use crate::xdr::{Arguments, Body, Fault, Out};
 
-/// So many bytes of the arguments tell a retransmission from another request. All of a record's first ones
-/// are contiguous.
+/// So many bytes of the arguments tell a retransmission from another request.
 const FINGERPRINT_BYTES: usize = 512;
 
 /// The request of a session that a call is.
@@ -93,8 +92,7 @@ pub(super) async fn answer(
     mut arguments: Arguments,
 ) -> Result<Body, Fault> {
     let request_bytes = arguments.length();
-    let head = arguments.head();
-    let fingerprint = runtime::hash::xxh3(&head[..head.len().min(FINGERPRINT_BYTES)]);
+    let fingerprint = runtime::hash::xxh3(&arguments.first(FINGERPRINT_BYTES));
     let tag = arguments.opaque(TAG_BYTES_MAX)?;
     let minor = arguments.take::<u32>()?;
     let operations = arguments.take::<u32>()?;

@@ -24,7 +24,7 @@
 mod attributes;
 mod compound;
 mod here;
-mod limits;
+pub(crate) mod limits;
 mod once;
 mod ops;
 mod pseudo;
@@ -50,7 +50,8 @@ pub(crate) use table::Operation;
 pub(crate) const VERSION: u32 = 4;
 
 const NULL: u32 = 0;
-const COMPOUND: u32 = 1;
+/// The procedure that does all the others' work.
+pub(crate) const COMPOUND: u32 = 1;
 
 /// Words of a READ from its number to its count, and of a READDIR to its largest reply.
 const READ_COUNT_AT: usize = 7;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 
@@ -21,6 +21,9 @@ pub const ALIGNMENT: usize = 4096;
 /// Of the buffers that are not cut from slabs longer ones are not kept: they come in all lengths, and the
 /// allocator cuts what comes back to measure.
 const KEPT_LENGTH_MAX: usize = 128 << 10;
+
+/// What [`Pool::take_spare`] leaves to others, unless the limit is small.
+pub const LEFT_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
@@ -47,6 +50,8 @@ struct Inner {
     copied_bytes: AtomicU64,
     bounced_bytes: AtomicU64,
     kept: Mutex<Kept>,
+    /// Buffers that were lent, by where they begin.
+    lent: Mutex<BTreeMap<usize, Weak<Buffer>>>,
 }
 
 /// Where the bytes of a buffer are.
@@ -130,6 +135,7 @@ impl Pool {
                 copied_bytes: AtomicU64::new(0),
                 bounced_bytes: AtomicU64::new(0),
                 kept: Mutex::default(),
+                lent: Mutex::default(),
             }),
         }
     }
@@ -146,6 +152,14 @@ impl Pool {
             })
             .ok()?;
         Some(self.counted(length))
+    }
+
+    /// As [`take`](Self::take), for what can be done without: the limit must leave a quarter of it, or
+    /// [`LEFT_BYTES`], to others.
+    pub fn take_spare(&self, length: usize) -> Option<Buffer> {
+        let limit = self.inner.limit_bytes;
+        let left = limit.checked_sub(self.used_bytes() + length.next_multiple_of(ALIGNMENT))?;
+        (left >= LEFT_BYTES.min(limit / 4)).then(|| self.take(length)).flatten()
     }
 
     /// A buffer of `length` bytes, also if the limit is reached. For what a transfer that has begun
@@ -227,6 +241,10 @@ impl Pool {
         self.inner.bounced_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    fn lent(&self) -> MutexGuard<'_, BTreeMap<usize, Weak<Buffer>>> {
+        self.inner.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -292,6 +310,14 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
+    /// As [`freeze`](Self::freeze); whoever gets all of it can [adopt](Shared::adopt) it.
+    pub fn lend(self) -> Bytes {
+        let (pool, place) = (self.pool.clone(), self.as_ptr().addr());
+        let buffer = Arc::new(self);
+        pool.lent().insert(place, Arc::downgrade(&buffer));
+        Bytes::from_owner(Lent(buffer))
+    }
+
     fn pages(&self) -> &[Page] {
         self.memory.as_ref().map(Memory::pages).unwrap_or_default()
     }
@@ -343,6 +369,21 @@ impl Drop for Buffer {
     }
 }
 
+/// A buffer that nobody can adopt any more once this is gone.
+struct Lent(Arc<Buffer>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.0.pool.lent().remove(&self.0.as_ptr().addr());
+    }
+}
+
 /// A buffer that many may read while one may still write: slices are handed out without a copy,
 /// and a write copies the buffer first if slices are out.
 #[derive(Debug)]
@@ -364,6 +405,13 @@ impl Shared {
     /// Shares `buffer`.
     pub fn new(buffer: Buffer) -> Self {
         Self { buffer: Arc::new(buffer), view: None }
+    }
+
+    /// Shares the buffer that was [lent](Buffer::lend) as `bytes`, all of it and without a copy; nothing if
+    /// they are not a whole buffer of `pool`, which would keep more memory in use than they are.
+    pub fn adopt(bytes: &Bytes, pool: &Pool) -> Option<Self> {
+        let buffer = pool.lent().get(&bytes.as_ptr().addr())?.upgrade()?;
+        (buffer.len() == bytes.len()).then(|| Self { buffer, view: Some(bytes.clone()) })
     }
 
     /// A slice that stays as it is now, whatever is written later.
@@ -454,6 +502,35 @@ mod tests {
         assert_eq!(pool.used_bytes() + pool.kept_bytes(), 2 * SLAB_BYTES);
         drop(all);
         assert_eq!((pool.used_bytes(), pool.kept_bytes()), (0, 2 * SLAB_BYTES));
+    }
+
+    #[test]
+    fn what_was_lent_is_adopted_as_a_whole_and_written_once_nobody_reads_it() {
+        let pool = Pool::new(4 * ALIGNMENT);
+        let mut buffer = pool.take(ALIGNMENT).unwrap();
+        buffer.fill(1);
+        let bytes = buffer.lend();
+        assert!(Shared::adopt(&bytes.slice(..ALIGNMENT - 1), &pool).is_none(), "a part of it");
+        assert!(Shared::adopt(&bytes, &Pool::new(1)).is_none(), "of another pool");
+        let mut first = Shared::adopt(&bytes, &pool).unwrap();
+        let mut second = Shared::adopt(&bytes, &pool).unwrap();
+        let slice = first.slice(0..4);
+        drop(bytes);
+        first.make_mut().unwrap().fill(2);
+        assert_eq!((&slice[..], second.bytes()[0], pool.copied_bytes()), (&[1; 4][..], 1, 4096));
+        drop(slice);
+        second.make_mut().unwrap().fill(3);
+        assert_eq!((first.bytes()[0], pool.copied_bytes()), (2, 4096), "it is alone: no copy");
+        drop((first, second));
+        assert_eq!((pool.used_bytes(), pool.lent().len()), (0, 0));
+    }
+
+    #[test]
+    fn who_can_do_without_leaves_some() {
+        let pool = Pool::new(8 * ALIGNMENT);
+        let _six = pool.take_spare(6 * ALIGNMENT).unwrap();
+        assert!(pool.take_spare(1).is_none());
+        assert!(pool.take(2 * ALIGNMENT).is_some());
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 use std::fs::Permissions;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::PermissionsExt as _;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::net::{Address, Listener, Reader, Stream, Writer};
+use crate::net::{Address, Direct, Listener, Reader, Stream, Writer};
 
 /// Room that a reader makes before it asks for bytes.
 const READ_ROOM: usize = 64 << 10;
@@ -59,7 +60,8 @@ impl Listener for TcpListener {
             let (socket, peer) = (*self).accept().await?;
             socket.set_nodelay(true)?;
             let (reader, writer) = socket.into_split();
-            Ok(stream(reader, writer, peer.to_string()))
+            let (reader, writer) = (Box::new(ReceivingTcp(reader)), Box::new(Sending(writer)));
+            Ok(Stream { reader, writer, peer: peer.to_string() })
         }
         .boxed_local()
     }
@@ -86,6 +88,16 @@ impl Listener for UnixListener {
     }
 }
 
+async fn read_some(
+    reader: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> io::Result<usize> {
+    if buffer.capacity() == buffer.len() {
+        buffer.reserve(READ_ROOM);
+    }
+    reader.read_buf(buffer).await
+}
+
 struct Receiving<R>(R);
 
 impl<R: AsyncRead + Unpin> Reader for Receiving<R> {
@@ -95,6 +107,37 @@ impl<R: AsyncRead + Unpin> Reader for Receiving<R> {
                 buffer.reserve(READ_ROOM);
             }
             self.0.read_buf(buffer).await
+        }
+        .boxed_local()
+    }
+}
+
+/// The same of a TCP connection.
+struct ReceivingTcp(OwnedReadHalf);
+
+impl Reader for ReceivingTcp {
+    fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
+        read_some(&mut self.0, buffer).boxed_local()
+    }
+
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(self)
+    }
+}
+
+impl Direct for ReceivingTcp {
+    fn read_into<'a>(
+        &'a mut self,
+        rooms: &'a mut [IoSliceMut<'a>],
+    ) -> LocalBoxFuture<'a, io::Result<usize>> {
+        async move {
+            loop {
+                self.0.readable().await?;
+                match self.0.try_read_vectored(rooms) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    received => return received,
+                }
+            }
         }
         .boxed_local()
     }

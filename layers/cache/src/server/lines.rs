@@ -18,7 +18,7 @@ pub(super) struct Lines {
     /// Look-ups only.
     by_stripe: Table<u64, Entry>,
     order: Replacement,
-    stripe_size: usize,
+    stripe_size: u32,
     count_max: usize,
     dirty_count: usize,
 }
@@ -52,7 +52,7 @@ pub(super) enum Victim {
 
 impl Lines {
     /// No lines; at most `count_max` of `stripe_size` bytes.
-    pub(super) fn new(stripe_size: usize, count_max: usize) -> Self {
+    pub(super) fn new(stripe_size: u32, count_max: usize) -> Self {
         let (by_stripe, order) = (Table::default(), Replacement::default());
         Self { by_stripe, order, stripe_size, count_max, dirty_count: 0 }
     }
@@ -135,17 +135,15 @@ impl Lines {
         Found::Whole(line.gather(extents, pool))
     }
 
-    /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget or the pool has
-    /// no room for it.
-    pub(super) fn ensure(&mut self, stripe: u64, pool: &Pool) -> bool {
+    /// Notes a use of the line of `stripe`, a new one if there is none; false if the budget has no room for it.
+    pub(super) fn ensure(&mut self, stripe: u64) -> bool {
         if self.touch(stripe).is_some() {
             return true;
         }
         if self.by_stripe.len() >= self.count_max {
             return false;
         }
-        let Some(buffer) = pool.take(self.stripe_size) else { return false };
-        let entry = Entry { line: Line::new(buffer), place: self.order.insert(stripe) };
+        let entry = Entry { line: Line::new(self.stripe_size), place: self.order.insert(stripe) };
         self.by_stripe.insert(stripe, entry);
         true
     }
@@ -216,25 +214,25 @@ mod tests {
 
     use super::*;
 
-    const SIZE: usize = 4096;
+    const SIZE: u32 = 4096;
 
-    fn lines(count: u64, pool: &Pool) -> Lines {
+    fn lines(count: u64) -> Lines {
         let mut lines = Lines::new(SIZE, 3);
-        assert!((0..count).all(|stripe| lines.ensure(stripe, pool)));
+        assert!((0..count).all(|stripe| lines.ensure(stripe)));
         lines
     }
 
-    fn write(lines: &mut Lines, stripe: u64) {
-        let written = lines.change(stripe, |line| line.write_zeros(0..1, Duration::ZERO));
+    fn write(lines: &mut Lines, stripe: u64, pool: &Pool) {
+        let written = lines.change(stripe, |line| line.write_zeros(0..1, pool, Duration::ZERO));
         written.unwrap().unwrap();
     }
 
     #[test]
     fn a_clean_line_goes_before_an_older_dirty_one_and_a_pinned_one_never() {
         let pool = Pool::new(1 << 20);
-        let mut lines = lines(3, &pool);
-        assert!(!lines.ensure(3, &pool), "the budget is full");
-        write(&mut lines, 0);
+        let mut lines = lines(3);
+        assert!(!lines.ensure(3), "the budget is full");
+        write(&mut lines, 0, &pool);
         lines.change(1, Line::pin);
         assert_eq!(lines.victim(), Some(Victim::Clean(2)));
         lines.change(2, Line::pin);
@@ -245,16 +243,15 @@ mod tests {
 
     #[test]
     fn the_dirty_are_counted_and_useless_lines_vanish() {
-        let pool = Pool::new(2 * SIZE);
-        let mut lines = lines(2, &pool);
-        assert!(!lines.ensure(2, &pool), "the pool is empty");
-        write(&mut lines, 0);
-        write(&mut lines, 0);
-        write(&mut lines, 1);
+        let pool = Pool::new(2 * SIZE as usize);
+        let mut lines = lines(2);
+        write(&mut lines, 0, &pool);
+        write(&mut lines, 0, &pool);
+        write(&mut lines, 1, &pool);
         assert_eq!(lines.dirty_count(), 2);
         assert_eq!(lines.dirty().map(|(stripe, _)| stripe).collect::<Vec<_>>(), [0, 1]);
         lines.change(0, |line| line.forget(&(0..4096)));
         assert_eq!((lines.dirty_count(), lines.count()), (1, 1));
-        assert_eq!(pool.used_bytes(), SIZE);
+        assert_eq!(pool.used_bytes(), SIZE as usize);
     }
 }

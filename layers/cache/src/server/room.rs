@@ -72,7 +72,7 @@ impl Server {
 
     /// Holds the line of `stripe`, a new one if there is none; `None` if there is no room.
     pub(super) fn pin_new(self: &Rc<Self>, stripe: u64) -> Option<Pin> {
-        let exists = self.lines.borrow_mut().ensure(stripe, self.context.pool());
+        let exists = self.lines.borrow_mut().ensure(stripe);
         exists.then(|| self.pin(stripe)).flatten()
     }
 }

@@ -48,7 +48,8 @@ impl Server {
         if range.is_empty() {
             return Ok(self.life(stripe));
         }
-        let change = |line: &mut Line| line.write_zeros(range.clone(), self.context.now());
+        let (pool, now) = (self.context.pool(), self.context.now());
+        let change = |line: &mut Line| line.write_zeros(range.clone(), pool, now);
         self.change(stripe, change).await
     }
 
@@ -112,7 +113,6 @@ impl Server {
         change: impl FnOnce(&mut Line) -> Result<(), OutOfMemory>,
     ) -> bool {
         let mut lines = self.lines.borrow_mut();
-        lines.ensure(stripe, self.context.pool())
-            && matches!(lines.change(stripe, change), Some(Ok(())))
+        lines.ensure(stripe) && matches!(lines.change(stripe, change), Some(Ok(())))
     }
 }

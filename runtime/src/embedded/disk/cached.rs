@@ -41,7 +41,7 @@ impl Disk for CachedDisk {
         };
         blocking(move || {
             file.read_exact_at(&mut buffer, offset)?;
-            Ok(buffer.freeze())
+            Ok(buffer.lend())
         })
     }
 

@@ -132,7 +132,7 @@ impl Inner {
             if found < before + length {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Ok(buffer.freeze().slice(before..before + length))
+            Ok(buffer.lend().slice(before..before + length))
         }
         .boxed_local()
     }

@@ -75,8 +75,10 @@ impl<'a> Gateways<'a> {
         lives.set(lives.get() + 1);
         let context = self.scene.cluster.world().context(self.homes[index as usize]);
         let entropy = std::array::from_fn(|_| context.random() as u8);
-        let volume = self.scene.cluster.geometry().volume;
-        let config = Config { exports: exports(), ..Config::new(volume, entropy) };
+        let geometry = self.scene.cluster.geometry();
+        let stripe_bytes = geometry.stripe_size as usize;
+        let config =
+            Config { exports: exports(), stripe_bytes, ..Config::new(geometry.volume, entropy) };
         let started = Gateway::start(context, &link::address(index), config).await;
         started.unwrap_or_else(|error| panic!("gateway {index}: {error}"));
     }
