@@ -521,12 +521,15 @@ runtime::protocol! {
     /// Space of this node.
     26 Control GetSpace {} -> NodeSpace;
 
-    /// One change of directories' places in the tree at a time: wait for the turn. Asked of the
-    /// root's node.
-    27 Control LockTree {} -> ();
+    /// One change of directories' places in the tree at a time: wait for the turn, which has this number. Asked of
+    /// the root's node.
+    27 Control LockTree {} -> u64;
 
-    /// The turn is over.
-    28 Control UnlockTree {} -> ();
+    /// The turn is over. Nothing happens if it is another one's: a node that comes back forgets whose it was.
+    28 Control UnlockTree {
+        /// Its number.
+        turn: u64,
+    } -> ();
 
     /// Make all records durable and the log short.
     29 Bulk Settle {} -> ();

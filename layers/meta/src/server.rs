@@ -247,9 +247,12 @@ impl MetaServer {
             Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
             Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(r).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
-            Request::LockTree(_) => Reply::LockTree(self.directories.lock_tree(by).await),
-            Request::UnlockTree(_) => {
-                self.directories.unlock_tree();
+            Request::LockTree(_) => {
+                let turn = self.context.random();
+                Reply::LockTree(self.directories.lock_tree(by, turn).await)
+            }
+            Request::UnlockTree(r) => {
+                self.directories.unlock_tree(r.turn);
                 Reply::UnlockTree(Ok(()))
             }
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),

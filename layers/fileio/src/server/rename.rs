@@ -52,25 +52,32 @@ impl FileServer {
             let found = self.find(request.from_directory, &request.from_name).await?;
             let moves_directory = found.is_some_and(|found| found.kind == (Kind::Directory {}));
             if !moves_directory || request.from_directory == request.to_directory {
-                return self.rename_once(request).await;
+                return self.rename_once(request, None).await;
             }
             // Two directories moved into each other at the same time would be lost to the tree.
             let keeper = self.node_of(ROOT.ino);
-            self.meta(keeper, LockTree {}).await?;
-            let outcome = self.rename_once(request).await;
-            self.meta(keeper, UnlockTree {}).await?;
+            // If the keeper comes back from here on, others have a turn too.
+            let since = self.context.epoch().0;
+            let turn = self.meta(keeper, LockTree {}).await?;
+            let outcome = self.rename_once(request, Some(since)).await;
+            self.meta(keeper, UnlockTree { turn }).await?;
             outcome
         })
         .await
     }
 
-    async fn rename_once(self: &Rc<Self>, request: &Rename) -> Result<(), Error> {
+    /// Leans on what was prepared in the epoch `since` too.
+    async fn rename_once(
+        self: &Rc<Self>,
+        request: &Rename,
+        since: Option<u64>,
+    ) -> Result<(), Error> {
         let Rename { from_directory, to_directory, to_name, .. } = request;
         let to_node = name_node(to_directory.ino, to_name, self.context.fs_nodes());
         self.changing(*from_directory, async |from| {
             let from_time = self
                 .changing_at(*to_directory, to_node, async |to| {
-                    let (since, to_made) = (from.since, to.made);
+                    let (since, to_made) = (since.unwrap_or(from.since), to.made);
                     let (from, to) = (&from.attributes, &to.attributes);
                     rules::check_search(&request.who, to)?;
                     rules::check_search(&request.who, from)?;

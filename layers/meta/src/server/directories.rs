@@ -35,8 +35,8 @@ pub(super) struct Directories {
     claims: RefCell<BTreeMap<Vec<u8>, Claim>>,
     unclaimed: Event,
     tree: Limit,
-    /// Whose turn it is to change the tree.
-    tree_by: Cell<Option<NodeId>>,
+    /// Whose turn it is to change the tree, and its number.
+    turn: Cell<Option<(NodeId, u64)>>,
     /// Changes that ended, counted.
     ended: Cell<u64>,
     /// How often each node has come back alone.
@@ -107,7 +107,7 @@ impl Default for Directories {
             claims: RefCell::default(),
             unclaimed: Event::default(),
             tree: Limit::new(1, TREE_WAITING_MAX),
-            tree_by: Cell::new(None),
+            turn: Cell::new(None),
             ended: Cell::default(),
             returns: RefCell::default(),
         }
@@ -202,9 +202,7 @@ impl Directories {
             state.frozen_by = state.frozen_by.filter(|by| *by != node);
         }
         self.changed.tell();
-        if self.tree_by.get() == Some(node) {
-            self.unlock_tree();
-        }
+        self.end_turn(|by, _| by == node);
     }
 
     /// It is decided that the name of `key` is gone, but its file does not have the new name yet.
@@ -235,18 +233,24 @@ impl Directories {
         self.changed.tell();
     }
 
-    pub(super) async fn lock_tree(&self, by: Asker) -> Result<(), Error> {
+    /// Waits for the turn of `by`, which will have this number.
+    pub(super) async fn lock_tree(&self, by: Asker, turn: u64) -> Result<u64, Error> {
         let permit = self.tree.acquire().await.ok_or(Undelivered::Busy)?;
         self.check_life(by)?;
         // Given back by `unlock_tree`, which is another request.
         std::mem::forget(permit);
-        self.tree_by.set(Some(by.node));
-        Ok(())
+        self.turn.set(Some((by.node, turn)));
+        Ok(turn)
     }
 
-    /// Does nothing if nobody has the turn: this node may have forgotten who had it.
-    pub(super) fn unlock_tree(&self) {
-        if self.tree_by.take().is_some() {
+    /// Does nothing if it is not this turn: this node may have forgotten it, and have let another begin.
+    pub(super) fn unlock_tree(&self, turn: u64) {
+        self.end_turn(|_, now| now == turn);
+    }
+
+    fn end_turn(&self, is_meant: impl FnOnce(NodeId, u64) -> bool) {
+        if self.turn.get().is_some_and(|(by, turn)| is_meant(by, turn)) {
+            self.turn.set(None);
             self.tree.put_back();
         }
     }
@@ -399,5 +403,29 @@ impl MetaServer {
             state.complete = true;
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_turn_of_an_earlier_life_does_not_end_the_turn_of_another() {
+        // The node came back, so it knows nothing of turn 1.
+        let directories = Directories::default();
+        let asker = |node| directories.asker(NodeId::fs(node));
+        let take = |node, turn| directories.lock_tree(asker(node), turn).now_or_never();
+        assert_eq!(take(2, 2), Some(Ok(2)));
+        directories.unlock_tree(1);
+        assert_eq!(take(3, 3), None, "it is the turn of node 2");
+        directories.unlock_tree(2);
+        assert_eq!(take(3, 4), Some(Ok(4)));
+        directories.give_up(NodeId::fs(2));
+        assert_eq!(take(2, 5), None, "only the node that came back has lost its turn");
+        directories.give_up(NodeId::fs(3));
+        assert_eq!(take(2, 6), Some(Ok(6)));
     }
 }
