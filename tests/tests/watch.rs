@@ -66,23 +66,23 @@ fn a_large_write_over_nfs_is_not_copied_on_its_way_into_the_cache() {
     let address = free.to_string();
     let arguments = ["serve", "VOL", "--nfs", "127.0.0.1:0", "--metrics", &address];
     let served = Served::with(&site, &arguments);
-    let copied = || -> u64 {
+    let told = || -> u64 {
         let (_, text) = get(&address, "/metrics");
         let told =
             text.lines().find_map(|line| line.strip_prefix("mdfs_buffer_copied_bytes_total "));
-        told.unwrap().parse().unwrap()
+        line.unwrap().parse().unwrap()
     };
     let mut nfs = RawNfs::connect(&served);
     let root = nfs.root();
     let file = nfs.create(&root, b"file").unwrap();
     let data: Vec<u8> = (0..LENGTH).map(|at| (at * 31 + at / 251) as u8).collect();
-    let before = copied();
+    let before = told();
     for at in 0..4 {
         assert_eq!(nfs.write(&file, (at * LENGTH) as u64, &data), 0);
     }
     // Of each what was received with its head.
-    let copies = copied() - before;
-    assert!(copies < LENGTH as u64, "{copies} bytes were copied of {}", 4 * LENGTH);
+    let count = told() - before;
+    assert!(count < LENGTH as u64, "{count} bytes were copied of {}", 4 * LENGTH);
     let read = nfs.read_file(&file, LENGTH as u64, LENGTH as u32).unwrap();
     assert!(read == data, "other bytes are read than were written");
     served.stop();
