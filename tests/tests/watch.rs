@@ -68,9 +68,9 @@ fn a_large_write_over_nfs_is_not_copied_on_its_way_into_the_cache() {
     let served = Served::with(&site, &arguments);
     let told = || -> u64 {
         let (_, text) = get(&address, "/metrics");
-        let told =
+        let value =
             text.lines().find_map(|line| line.strip_prefix("mdfs_buffer_copied_bytes_total "));
-        line.unwrap().parse().unwrap()
+        value.unwrap().parse().unwrap()
     };
     let mut nfs = RawNfs::connect(&served);
     let root = nfs.root();
