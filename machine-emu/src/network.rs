@@ -81,8 +81,8 @@ pub struct NetworkFaults {
 struct WaitingCall {
     from: u32,
     to: u32,
-    /// Neither the request nor its reply is lost, doubled or damaged by chance.
-    spared: bool,
+    /// The request and its reply.
+    bears: Bears,
     message: Box<dyn Message>,
 }
 
@@ -102,8 +102,8 @@ struct Frame {
     body: Body,
     head: Vec<u8>,
     bulk: Bytes,
-    /// See [`WaitingCall::spared`].
-    spared: bool,
+    /// See [`WaitingCall::bears`].
+    bears: Bears,
     /// Computed where it matters: for frames that are going to be damaged.
     checksum: Option<u32>,
 }
@@ -166,8 +166,19 @@ impl Link {
     }
 }
 
-/// Says of a request, by its table and its row, whether it may come to harm.
-pub(crate) type Expendable = Box<dyn Fn(u8, u8) -> bool>;
+/// What a request, and its reply, bear of the faults that come by chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bears {
+    /// None but delays.
+    Nothing,
+    /// That it is lost or damaged.
+    Loss,
+    /// That it is doubled, too.
+    All,
+}
+
+/// Says of a request, by its table and its row, what it bears.
+pub(crate) type Expendable = Box<dyn Fn(u8, u8) -> Bears>;
 
 /// What happens to one frame.
 enum Fate {
@@ -179,7 +190,7 @@ enum Fate {
 pub(crate) struct Network {
     pub(crate) timing: NetworkTiming,
     pub(crate) faults: NetworkFaults,
-    /// Which requests may be lost, doubled or damaged; all of them unless told otherwise.
+    /// What requests bear; everything unless told otherwise.
     pub(crate) expendable: Option<Expendable>,
     rng: Rng,
     links: Table<u64, Link>,
@@ -322,8 +333,11 @@ impl Network {
             hit(Fault::MessageCut);
             return Fate::Lost;
         }
-        let NetworkFaults { loss_ppm, duplicate_ppm, corrupt_ppm, .. } =
-            if frame.spared { NetworkFaults::default() } else { self.faults };
+        let NetworkFaults { loss_ppm, duplicate_ppm, corrupt_ppm, .. } = match frame.bears {
+            Bears::Nothing => NetworkFaults::default(),
+            Bears::Loss => NetworkFaults { duplicate_ppm: 0, ..self.faults },
+            Bears::All => self.faults,
+        };
         if self.hits(loss_ppm) {
             hit(Fault::MessageLost);
             return Fate::Lost;
@@ -355,18 +369,18 @@ impl Core {
             return message.refuse(Undelivered::Garbled);
         }
         let body = Body::Request { caller, protocol: message.protocol() };
-        let (call, spared) = {
+        let (call, bears) = {
             let mut network = self.network.borrow_mut();
             let tag = head.first().copied().unwrap_or_default();
             let expendable = network.expendable.as_ref();
-            let spared = expendable.is_some_and(|may_suffer| !may_suffer(message.protocol(), tag));
+            let bears = expendable.map_or(Bears::All, |bears| bears(message.protocol(), tag));
             if *network.inbound(to) >= INBOUND_FRAMES_MAX {
                 drop(network);
                 return message.refuse(Undelivered::Busy);
             }
-            (network.calls.insert(WaitingCall { from, to, spared, message }), spared)
+            (network.calls.insert(WaitingCall { from, to, bears, message }), bears)
         };
-        let frame = Frame { from, to, class, call, body, head, bulk, spared, checksum: None };
+        let frame = Frame { from, to, class, call, body, head, bulk, bears, checksum: None };
         self.trace.request(frame.bytes());
         self.note(from, What::Request, frame.digest());
         self.transmit(frame);
@@ -381,10 +395,10 @@ impl Core {
         let bulk = join(&bulk);
         let body = Body::Reply;
         // A call that is gone has been answered: its other reply may have any fate.
-        let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.spared);
-        let spared = waiting.unwrap_or(false);
+        let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.bears);
+        let bears = waiting.unwrap_or(Bears::All);
         let class = Class::Control;
-        let frame = Frame { from, to, class, call, body, head, bulk, spared, checksum: None };
+        let frame = Frame { from, to, class, call, body, head, bulk, bears, checksum: None };
         self.trace.reply(frame.bytes());
         self.note(from, What::Reply, frame.digest());
         self.transmit(frame);

@@ -16,7 +16,7 @@ use crate::core::{Core, Shape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
 use crate::link::{LinkError, MeshSetup};
 use crate::mesh::{Mesh, Recorder};
-use crate::network::{LinkTiming, NetworkFaults, NetworkTiming};
+use crate::network::{Bears, LinkTiming, NetworkFaults, NetworkTiming};
 use crate::stream::StreamFaults;
 use crate::trace::{Counters, Fault};
 
@@ -278,10 +278,10 @@ impl World {
         self.core().network.borrow_mut().faults = faults;
     }
 
-    /// From now on only requests for which `expendable` says so, of the number of their table and
-    /// the tag of their row, are lost, doubled or damaged by chance, and their replies. For
-    /// requests that do not bear it yet; delays and cuts hit all.
-    pub fn set_expendable(&self, expendable: impl Fn(u8, u8) -> bool + 'static) {
+    /// From now on requests are lost, doubled or damaged by chance, and their replies, only as far as
+    /// `expendable` says, of the number of their table and the tag of their row. For requests that do
+    /// not bear it yet; delays and cuts hit all.
+    pub fn set_expendable(&self, expendable: impl Fn(u8, u8) -> Bears + 'static) {
         self.core().network.borrow_mut().expendable = Some(Box::new(expendable));
     }
 

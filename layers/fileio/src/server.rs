@@ -18,6 +18,7 @@ mod remove;
 mod rename;
 mod space;
 mod sync;
+mod ties;
 mod write;
 mod xattrs;
 
@@ -40,6 +41,7 @@ use self::calls::Calls;
 use self::edges::Edges;
 pub use self::hand_over::{HandedClient, HandedFiles};
 use self::leases::Leases;
+use self::ties::Ties;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
@@ -71,6 +73,7 @@ pub struct FileServer {
     calls: Calls,
     appends: Appends,
     leases: Leases,
+    ties: Rc<Ties>,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -153,11 +156,14 @@ impl FileServer {
             calls: Calls::default(),
             appends: Appends::default(),
             leases: Leases::default(),
+            ties: Rc::default(),
         });
         let committing = server.clone();
         server.context.task(async move { committing.commit_now_and_then().await });
         let waiting = server.clone();
         server.context.task(async move { waiting.wait_for_holders().await });
+        let telling = server.clone();
+        server.context.task(async move { telling.tell_of_ties().await });
         server
     }
 
@@ -267,11 +273,11 @@ impl FileServer {
         let since = self.context.epoch().0;
         let node = self.node_of(directory.ino);
         let Handle { ino, generation } = directory;
-        let begin = Begin { directory: ino, generation, node: names_at.0 };
-        let (inode, made) = self.meta(node, begin).await?;
+        let begin = |tie| Begin { directory: ino, generation, node: names_at.0, tie };
+        let ((inode, made), change) = self.tie(node, begin).await?;
         let outcome = work(&Above { attributes: inode.attributes, made, since }).await;
         let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
-        self.meta(node, End { directory: ino, time, node: names_at.0 }).await?;
+        self.untie(change, |tie| End { directory: ino, time, node: names_at.0, tie }).await?;
         outcome.map(|(value, _)| value)
     }
 

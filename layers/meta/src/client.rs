@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::{Call, Context, NodeId};
+use runtime::{Call, Context, Epoch, NodeId};
 
 use crate::protocol::{Error, Meta};
 
@@ -10,6 +10,14 @@ use crate::protocol::{Error, Meta};
 const BUSY_TRIES_MAX: u32 = 10;
 /// The first pause before asking a busy node again; each later one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_micros(200);
+
+/// Ties of one node in one epoch number fewer than two to the power of this.
+const TIES_BITS: u32 = 40;
+
+/// The number of the first tie that a node has in an epoch: above all of its earlier lives, whose epochs are over.
+pub fn first_tie(epoch: Epoch) -> u64 {
+    epoch.0 << TIES_BITS
+}
 
 /// Asks the metadata of `node`.
 pub async fn ask<C>(context: &Context, node: NodeId, call: C) -> Result<C::Reply, Error>

@@ -274,6 +274,8 @@ runtime::protocol! {
         generation: u64,
         /// Where the names are.
         node: u32,
+        /// The number of this tie of the asker.
+        tie: u64,
     } -> (Inode, Prior);
 
     /// The change announced by [`Begin`] is done, or was not made.
@@ -284,6 +286,8 @@ runtime::protocol! {
         time: Option<Time>,
         /// Where they are.
         node: u32,
+        /// The number of the tie.
+        tie: u64,
     } -> ();
 
     /// One inode.
@@ -394,12 +398,16 @@ runtime::protocol! {
         directory: u64,
         /// Its incarnation.
         generation: u64,
+        /// The number of this tie of the asker.
+        tie: u64,
     } -> Occupancy;
 
     /// Let changes go on: the directory was not removed.
     12 Control Thaw {
         /// The directory.
         directory: u64,
+        /// The number of the tie.
+        tie: u64,
     } -> ();
 
     /// Are there names of this directory at this node? If not, there are none after a crash either that
@@ -521,14 +529,16 @@ runtime::protocol! {
     /// Space of this node.
     26 Control GetSpace {} -> NodeSpace;
 
-    /// One change of directories' places in the tree at a time: wait for the turn, which has this number. Asked of
-    /// the root's node.
-    27 Control LockTree {} -> u64;
+    /// One change of directories' places in the tree at a time: wait for the turn. Asked of the root's node.
+    27 Control LockTree {
+        /// The number of this tie of the asker.
+        tie: u64,
+    } -> ();
 
     /// The turn is over. Nothing happens if it is another one's: a node that comes back forgets whose it was.
     28 Control UnlockTree {
-        /// Its number.
-        turn: u64,
+        /// The number of the tie.
+        tie: u64,
     } -> ();
 
     /// Make all records durable and the log short.
@@ -542,8 +552,8 @@ runtime::protocol! {
         directory: u64,
         /// The name.
         name: Name,
-        /// The node that claims it.
-        by: u32,
+        /// The number of this tie of the asker.
+        tie: u64,
     } -> Claimed;
 
     /// The change was not made.
@@ -552,8 +562,8 @@ runtime::protocol! {
         directory: u64,
         /// The name.
         name: Name,
-        /// The node that claimed it.
-        by: u32,
+        /// The number of the tie.
+        tie: u64,
     } -> ();
 
     /// Make all effects durable that `node` has sent. It will not send intents below a number again.
@@ -683,6 +693,8 @@ runtime::protocol! {
     49 Bulk Returned {
         /// Which node.
         node: u32,
+        /// The ties of its earlier lives have numbers below this.
+        below: u64,
     } -> ();
 
     /// At the end of a clean stop, after [`Settle`]: one root more, so that a disk which is put back
@@ -707,6 +719,21 @@ runtime::protocol! {
         directory: u64,
         /// Its incarnation.
         generation: u64,
+    } -> ();
+
+    /// An answer was lost: of all ties with numbers below one, the asker has only these here, and will have no
+    /// others. The rest is void: names claimed, directories frozen, changes begun, the turn.
+    54 Control GiveUp {
+        /// Above all numbers that the asker has given so far.
+        below: u64,
+        /// What it has.
+        keep: Vec<u64>,
+    } -> ();
+
+    /// Wait until another node has applied all that this one has decided so far; `Lost` if that takes long.
+    55 Bulk AllApplied {
+        /// Which node.
+        node: u32,
     } -> ();
 }
 

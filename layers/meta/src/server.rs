@@ -30,12 +30,12 @@ use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
-use runtime::{Caller, Context, NodeKind, Server};
+use runtime::{Caller, Context, NodeId, NodeKind, Server};
 
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
-use self::directories::{Asker, Directories};
+use self::directories::{Directories, Tie};
 pub use self::hand_over::HandedMeta;
 use self::holds::Holds;
 use self::in_use::Pins;
@@ -127,10 +127,7 @@ impl Server<Meta> for MetaServer {
             Request::Install(r) => {
                 async move { Reply::Install(self.install(r).await) }.boxed_local()
             }
-            request => {
-                let by = self.directories.asker(caller.node);
-                async move { self.answer(by, request).await }.boxed_local()
-            }
+            request => async move { self.answer(caller.node, request).await }.boxed_local(),
         }
     }
 }
@@ -206,7 +203,7 @@ impl MetaServer {
         Ok(server)
     }
 
-    async fn answer(self: Rc<Self>, by: Asker, request: Request) -> Reply {
+    async fn answer(self: Rc<Self>, by: NodeId, request: Request) -> Reply {
         match request {
             Request::Begin(r) => Reply::Begin(self.begin(r, by).await),
             Request::End(r) => Reply::End(self.end(r, by).await),
@@ -223,16 +220,16 @@ impl MetaServer {
             Request::GetGone(_) => Reply::GetGone(Ok(self.find_gone().await)),
             Request::ClaimName(r) => Reply::ClaimName(self.claim_name(by, r).await),
             Request::UnclaimName(r) => {
-                self.unclaim_name(&r);
+                self.unclaim_name(&r, by);
                 Reply::UnclaimName(Ok(()))
             }
             Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
             Request::Freeze(r) => Reply::Freeze(self.freeze(r, by).await),
             Request::Thaw(r) => {
-                self.thaw(&r);
+                self.thaw(&r, by);
                 Reply::Thaw(Ok(()))
             }
-            Request::HasNames(r) => Reply::HasNames(self.has_names(by.node, &r).await),
+            Request::HasNames(r) => Reply::HasNames(self.has_names(by, &r).await),
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
             Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
             Request::Map(r) => Reply::Map(self.map(r).await),
@@ -247,12 +244,12 @@ impl MetaServer {
             Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
             Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(r).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
-            Request::LockTree(_) => {
-                let turn = self.context.random();
-                Reply::LockTree(self.directories.lock_tree(by, turn).await)
+            Request::LockTree(r) => {
+                let tie = Tie { node: by, number: r.tie };
+                Reply::LockTree(self.directories.lock_tree(tie).await)
             }
             Request::UnlockTree(r) => {
-                self.directories.unlock_tree(r.turn);
+                self.directories.unlock_tree(Tie { node: by, number: r.tie });
                 Reply::UnlockTree(Ok(()))
             }
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
@@ -267,11 +264,13 @@ impl MetaServer {
             Request::GraceBelow(_) => Reply::GraceBelow(Ok(self.grace_below())),
             Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
             Request::Rejoin(_) => Reply::Rejoin(self.rejoin().await),
-            Request::Returned(r) => Reply::Returned(self.returned(r.node).await),
+            Request::Returned(r) => Reply::Returned(self.returned(r).await),
             Request::Conclude(_) => Reply::Conclude(self.conclude().await),
             Request::SettleTo(r) => Reply::SettleTo(self.settle_to(r.position).await),
             Request::SettleNames(r) => Reply::SettleNames(self.settle_names(r.directory).await),
             Request::SyncNames(r) => Reply::SyncNames(self.sync_names(r).await),
+            Request::GiveUp(r) => Reply::GiveUp(self.give_up(by, r.below, &r.keep).await),
+            Request::AllApplied(r) => Reply::AllApplied(self.all_applied(r.node).await),
         }
     }
 
@@ -329,6 +328,8 @@ fn is_for_recovery(request: &Request) -> bool {
             | Request::UnclaimName(_)
             | Request::Thaw(_)
             | Request::UnlockTree(_)
+            | Request::GiveUp(_)
+            | Request::AllApplied(_)
             | Request::Release(_)
             | Request::GiveGroups(_)
             | Request::GroupsArrived(_)

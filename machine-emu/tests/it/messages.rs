@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{Fault, LinkTiming, NetworkFaults, NetworkTiming};
+use machine_emu::{Bears, Fault, LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::seed::with_seed;
 use runtime::{NodeId, Undelivered};
 
@@ -210,7 +210,7 @@ fn only_what_is_expendable_is_lost_by_chance() {
     let world = serving(7, 1);
     world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
     // Row 1 is Ping.
-    world.set_expendable(|_, tag| tag == 1);
+    world.set_expendable(|_, tag| if tag == 1 { Bears::All } else { Bears::Nothing });
     let context = application(&world);
     let lost = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(lost, Err(Undelivered::Lost));

@@ -96,8 +96,7 @@ pub(crate) async fn dial(
     hello: &Hello,
     guard: &Guard,
 ) -> io::Result<(Frames, Writer)> {
-    let socket = TcpStream::connect(address).await?;
-    socket.set_nodelay(true)?;
+    let socket = connect_to(address).await?;
     let (reader, writer) = socket.into_split();
     let plain = stream(reader, writer, address.to_owned());
     let stranger = |error: &io::Error| {
@@ -116,6 +115,16 @@ pub(crate) async fn dial(
     // A process that does not want us closes without a word, or says by TLS why.
     greeting(&mut frames).await.inspect_err(stranger)?;
     Ok((frames, writer))
+}
+
+/// A request that was not sent when a link is given up is dropped, and none is sent again: what was lost
+/// must not arrive when it was asked for once more by another link, and done (ADR 57).
+#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
+async fn connect_to(address: &str) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    socket.set_zero_linger()?;
+    Ok(socket)
 }
 
 async fn greeting(frames: &mut Frames) -> io::Result<Greeting> {
@@ -294,5 +303,30 @@ impl Entrance for Remote {
         if self.work.try_send(work).is_err() {
             tracing::debug!("work was dropped: the connection is over, or has too much of it");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_link_that_is_given_up_sends_nothing_any_more() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let given_up = connect_to(&address).await.unwrap();
+            let (mut accepted, _) = listener.accept().await.unwrap();
+            // More than the other side takes.
+            while given_up.try_write(&[0; 1 << 16]).is_ok() {}
+            drop(given_up);
+            let mut taken = Vec::new();
+            let ended = accepted.read_to_end(&mut taken).await;
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        });
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fileio::stack::Handed;
 use futures::future::join_all;
-use machine_emu::{DiskOperation, LinkTiming, NetworkFaults, NetworkTiming, World};
+use machine_emu::{Bears, DiskOperation, LinkTiming, NetworkFaults, NetworkTiming, World};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId, NodeKind};
 
@@ -149,6 +149,25 @@ fn draw_moves(
     }
     strikes.retain(|(at_us, _)| *at_us < end_us);
     strikes
+}
+
+/// What requests bear where applications only are not spared.
+fn bears_of_applications(protocol: u8, tag: u8) -> Bears {
+    match (is_repeatable(protocol, tag), is_tie(protocol, tag)) {
+        (true, _) => Bears::All,
+        (_, true) => Bears::Loss,
+        _ => Bears::Nothing,
+    }
+}
+
+/// What they bear where none is lost for good.
+fn bears_of_readers(protocol: u8, tag: u8) -> Bears {
+    if is_read(protocol, tag) { Bears::All } else { Bears::Nothing }
+}
+
+/// What one node has at another is found out again when an answer is lost (ADR 57).
+fn is_tie(protocol: u8, tag: u8) -> bool {
+    protocol == 3 && matches!(tag, 1 | 2 | 11 | 12 | 27 | 28 | 30 | 31 | 54)
 }
 
 /// Requests that may come twice: they change nothing, or are done once.
@@ -644,7 +663,7 @@ fn set_network(cluster: &Cluster, strike: &Strike) {
         return;
     };
     let world = cluster.world();
-    world.set_expendable(if applications_only { is_repeatable } else { is_read });
+    world.set_expendable(if applications_only { bears_of_applications } else { bears_of_readers });
     world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
     world.set_network_faults(NetworkFaults {
         loss_ppm,

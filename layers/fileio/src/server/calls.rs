@@ -58,7 +58,7 @@ impl FileServer {
         }
         // A call that comes again may have been done without its directory's node hearing of it, which
         // then cannot make it durable when asked to.
-        match self.meta_here(FindReply { call, durable: true }).await {
+        match self.find_reply(call, true).await {
             Ok(None) => {}
             Ok(Some(outcome)) => return self.again(request, outcome).await,
             Err(error) => return refused(request, error),
@@ -70,7 +70,7 @@ impl FileServer {
         // A call without a stored reply was not done, however it ended; one with it was, whatever
         // failed after it was decided.
         let durable = is_durable(request) || failure(&reply).is_some();
-        match (self.meta_here(FindReply { call, durable }).await, failure(&reply)) {
+        match (self.find_reply(call, durable).await, failure(&reply)) {
             (Ok(Some(_)), None) => reply,
             (Ok(Some(outcome)), Some(_)) => self.again(request, outcome).await,
             (Ok(None), Some(error)) if is_in_doubt(error) => {
@@ -90,7 +90,16 @@ impl FileServer {
     /// Answers [`WasDone`](crate::protocol::WasDone).
     pub(super) async fn was_done(&self, call: CallId) -> Result<bool, Error> {
         let _alone = self.calls.running.exclusive(call).await;
-        Ok(self.meta_here(FindReply { call, durable: true }).await?.is_some())
+        Ok(self.find_reply(call, true).await?.is_some())
+    }
+
+    /// The reply of a call that was done, when all nodes know of it that must.
+    async fn find_reply(&self, call: CallId, durable: bool) -> Result<Option<Outcome>, Error> {
+        let found = self.meta_here(FindReply { call, durable }).await?;
+        if found.is_some() {
+            self.ties_are_told().await?;
+        }
+        Ok(found)
     }
 
     /// Does a request that has a call id.

@@ -10,6 +10,7 @@ use meta::protocol::{
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
+use super::ties::Tie;
 use super::{Above, FileServer, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
@@ -149,8 +150,8 @@ impl FileServer {
         found: Dentry,
     ) -> Result<(), Error> {
         let node = self.context.node();
-        let claimed = self.claim(node, directory, name).await?;
-        self.unclaim(node, directory, name).await?;
+        let (claimed, claim) = self.claim(node, directory, name).await?;
+        self.unclaim(claim, directory, name).await;
         if claimed.dentry != Some(found) {
             return Err(Error::Changed {});
         }
@@ -259,10 +260,12 @@ impl FileServer {
         self.racing(async || {
             self.changing_at(*directory, name_node, async |above| {
                 rules::check_search(&request.who, &above.attributes)?;
-                let found = self.claim(name_node, *directory, name).await?;
+                let (found, claim) = self.claim(name_node, *directory, name).await?;
                 let linked = self.link_claimed(request, found, above).await;
-                if linked.as_ref().is_err_and(|error| !is_in_doubt(*error)) {
-                    self.unclaim(name_node, *directory, name).await?;
+                match &linked {
+                    Ok(_) => claim.finish(),
+                    Err(error) if is_in_doubt(*error) => drop(claim),
+                    Err(_) => self.unclaim(claim, *directory, name).await,
                 }
                 let (attributes, time) = linked?;
                 Ok((attributes, Some(time)))
@@ -322,20 +325,15 @@ impl FileServer {
         node: NodeId,
         directory: Handle,
         name: &Name,
-    ) -> Result<Claimed, Error> {
-        let (directory, name, by) = (directory.ino, name.clone(), self.context.node().0);
-        self.meta(node, ClaimName { directory, name, by }).await
+    ) -> Result<(Claimed, Tie), Error> {
+        let (directory, name) = (directory.ino, name.clone());
+        self.tie(node, |tie| ClaimName { directory, name, tie }).await
     }
 
-    /// The name was not changed.
-    pub(super) async fn unclaim(
-        &self,
-        node: NodeId,
-        directory: Handle,
-        name: &Name,
-    ) -> Result<(), Error> {
-        let (directory, name, by) = (directory.ino, name.clone(), self.context.node().0);
-        self.meta(node, UnclaimName { directory, name, by }).await
+    /// The name was not changed. If its node does not hear of it now, it will.
+    pub(super) async fn unclaim(&self, claim: Tie, directory: Handle, name: &Name) {
+        let (directory, name) = (directory.ino, name.clone());
+        let _ = self.untie(claim, |tie| UnclaimName { directory, name, tie }).await;
     }
 }
 

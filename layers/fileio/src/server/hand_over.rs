@@ -58,6 +58,7 @@ impl FileServer {
     /// Goes on where the server before this one stopped. To be called before this one serves.
     pub fn resume(self: &Rc<Self>, handed: HandedFiles) {
         self.leases.resume(handed, self.context.now());
+        self.doubt_all_ties();
         self.look_later();
     }
 }

@@ -7,6 +7,7 @@ use meta::protocol::{Dentry, Effect, Execute, Freeze, HasNames, Occupancy, Prior
 use runtime::NodeId;
 
 use super::create::handle_of;
+use super::ties::Tie;
 use super::{Above, FileServer, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
@@ -87,7 +88,7 @@ impl FileServer {
             return Err(Error::NotDirectory {});
         }
         let now = self.now();
-        let after = self.freeze_empty(&found).await?;
+        let (after, frozen) = self.freeze_empty(&found).await?;
         let effects = vec![
             take_name(*directory, name, &found),
             drop_link(&found, now),
@@ -95,41 +96,36 @@ impl FileServer {
         ];
         let removed =
             self.execute(Execute { effects, claimed: false, since, durable, call, after }).await;
-        if let Err(error) = removed {
-            if !is_in_doubt(error) {
-                self.thaw(&found).await?;
-            }
-            return Err(error);
+        match removed {
+            Ok(()) => frozen.finish(),
+            Err(error) if is_in_doubt(error) => drop(frozen),
+            Err(_) => self.thaw(frozen, &found).await,
         }
-        Ok(((), None))
+        removed.map(|()| ((), None))
     }
 
     /// Stops changes in a directory that is empty; `NotEmpty` if it is not, and then lets changes
     /// go on. Returns the removals on which it leans that the directory is empty.
-    pub(super) async fn freeze_empty(&self, found: &Dentry) -> Result<Vec<Prior>, Error> {
+    pub(super) async fn freeze_empty(&self, found: &Dentry) -> Result<(Vec<Prior>, Tie), Error> {
         let Handle { ino, generation } = handle_of(found);
         let node = self.node_of(ino);
-        let freeze = Freeze { directory: ino, generation };
-        let occupancy = match self.meta(node, freeze).await {
+        let freeze = |tie| Freeze { directory: ino, generation, tie };
+        let (occupancy, frozen) = match self.tie(node, freeze).await {
             Err(Error::Stale {}) => return Err(Error::Changed {}),
             occupancy => occupancy?,
         };
-        let empty = self.is_empty(ino, &occupancy).await;
-        match empty {
-            Ok(Some(removals)) => Ok(removals),
-            Ok(None) => {
-                self.thaw(found).await?;
-                Err(Error::NotEmpty {})
-            }
-            Err(error) => {
-                self.thaw(found).await?;
-                Err(error)
-            }
-        }
+        let error = match self.is_empty(ino, &occupancy).await {
+            Ok(Some(removals)) => return Ok((removals, frozen)),
+            Ok(None) => Error::NotEmpty {},
+            Err(error) => error,
+        };
+        self.thaw(frozen, found).await;
+        Err(error)
     }
 
-    pub(super) async fn thaw(&self, found: &Dentry) -> Result<(), Error> {
-        self.meta(self.node_of(found.ino), Thaw { directory: found.ino }).await
+    /// The directory was not removed. If its node does not hear of it now, it will.
+    pub(super) async fn thaw(&self, frozen: Tie, found: &Dentry) {
+        let _ = self.untie(frozen, |tie| Thaw { directory: found.ino, tie }).await;
     }
 
     /// The last removals from the directory if it is empty, else `None`.

@@ -10,6 +10,7 @@ use runtime::NodeId;
 
 use super::create::handle_of;
 use super::remove::{drop_link, take_name};
+use super::ties::Tie;
 use super::{FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
@@ -27,6 +28,15 @@ struct Move {
     /// A directory changes its place in the tree.
     moves_up: bool,
     time: Time,
+}
+
+/// What a rename is about, and that it may be done.
+struct Prepared {
+    plan: Move,
+    /// On which it leans that a directory which is replaced is empty.
+    removals: Vec<Prior>,
+    /// That directory.
+    frozen: Option<Tie>,
 }
 
 /// A name.
@@ -58,9 +68,10 @@ impl FileServer {
             let keeper = self.node_of(ROOT.ino);
             // If the keeper comes back from here on, others have a turn too.
             let since = self.context.epoch().0;
-            let turn = self.meta(keeper, LockTree {}).await?;
+            let ((), turn) = self.tie(keeper, |tie| LockTree { tie }).await?;
             let outcome = self.rename_once(request, Some(since)).await;
-            self.meta(keeper, UnlockTree { turn }).await?;
+            // If the keeper does not hear of it now, it will.
+            let _ = self.untie(turn, |tie| UnlockTree { tie }).await;
             outcome
         })
         .await
@@ -105,30 +116,32 @@ impl FileServer {
         }
         let old = Place { node: self.context.node(), directory: *from_directory, name: from_name };
         let new = Place { node: to_node, directory: *to_directory, name: to_name };
-        let [moved, replaced] = self.claim_both(&old, &new).await?;
+        let ([moved, replaced], claims) = self.claim_both(&old, &new).await?;
         let mut after = vec![above.to_made, moved.changed, replaced.changed];
-        let plan = match self.prepare(request, moved.dentry, replaced.dentry, above).await {
-            Ok(Some((plan, removals))) => {
-                after.extend(removals);
-                plan
-            }
+        let prepared = self.prepare(request, moved.dentry, replaced.dentry, above).await;
+        let Prepared { plan, removals, frozen } = match prepared {
+            Ok(Some(prepared)) => prepared,
             nothing => {
-                self.unclaim_both(&old, &new).await?;
+                self.unclaim_both(claims, &old, &new).await;
                 return nothing.map(|_| (None, None));
             }
         };
+        after.extend(removals);
         let &Rename { call, durable, .. } = request;
         let (effects, since) = (effects(request, &plan), above.since);
         let done =
             self.execute(Execute { effects, claimed: true, since, durable, call, after }).await;
-        if let Err(error) = done {
-            if !is_in_doubt(error) {
-                let thawed = self.thaw_replaced(&plan).await;
-                self.unclaim_both(&old, &new).await?;
-                thawed?;
+        match done {
+            Ok(()) => claims.into_iter().chain(frozen).for_each(Tie::finish),
+            Err(error) if is_in_doubt(error) => drop((claims, frozen)),
+            Err(_) => {
+                if let Some((frozen, replaced)) = frozen.zip(plan.replaced) {
+                    self.thaw(frozen, &replaced).await;
+                }
+                self.unclaim_both(claims, &old, &new).await;
             }
-            return Err(error);
         }
+        done?;
         let [from_links, to_links] = links(request, &plan);
         let unless_counted = |links| (links == 0).then_some(plan.time);
         Ok((unless_counted(from_links), unless_counted(to_links)))
@@ -136,35 +149,44 @@ impl FileServer {
 
     /// Claims two names in an order that all follow, so that renames do not hinder one another for
     /// ever; what they name.
-    async fn claim_both(&self, old: &Place<'_>, new: &Place<'_>) -> Result<[Claimed; 2], Error> {
+    async fn claim_both(
+        &self,
+        old: &Place<'_>,
+        new: &Place<'_>,
+    ) -> Result<([Claimed; 2], [Tie; 2]), Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
-        let found = self.claim(first.node, first.directory, first.name).await?;
-        match self.claim(second.node, second.directory, second.name).await {
-            Ok(other) => Ok(if old_first { [found, other] } else { [other, found] }),
-            Err(error) => {
-                self.unclaim(first.node, first.directory, first.name).await?;
-                Err(error)
-            }
-        }
+        let (found, claim) = self.claim(first.node, first.directory, first.name).await?;
+        let (other, other_claim) =
+            match self.claim(second.node, second.directory, second.name).await {
+                Ok(claimed) => claimed,
+                Err(error) => {
+                    self.unclaim(claim, first.directory, first.name).await;
+                    return Err(error);
+                }
+            };
+        Ok(if old_first {
+            ([found, other], [claim, other_claim])
+        } else {
+            ([other, found], [other_claim, claim])
+        })
     }
 
-    async fn unclaim_both(&self, old: &Place<'_>, new: &Place<'_>) -> Result<(), Error> {
-        let given_up = self.unclaim(new.node, new.directory, new.name).await;
-        // Also if that node is away: it has forgotten its claims.
-        self.unclaim(old.node, old.directory, old.name).await?;
-        given_up
+    async fn unclaim_both(&self, claims: [Tie; 2], old: &Place<'_>, new: &Place<'_>) {
+        let [of_old, of_new] = claims;
+        self.unclaim(of_new, new.directory, new.name).await;
+        self.unclaim(of_old, old.directory, old.name).await;
     }
 
     /// Looks everything up, checks the rules, and freezes a directory that is replaced; `None` if
-    /// there is nothing to do. With the removals on which it leans that this directory is empty.
+    /// there is nothing to do.
     async fn prepare(
         &self,
         request: &Rename,
         moved: Option<Dentry>,
         replaced: Option<Dentry>,
         above: &Directories<'_>,
-    ) -> Result<Option<(Move, Vec<Prior>)>, Error> {
+    ) -> Result<Option<Prepared>, Error> {
         let moved = moved.ok_or(Error::NotFound {})?;
         if replaced.is_some() && !request.replace {
             return Err(Error::Exists {});
@@ -173,18 +195,14 @@ impl FileServer {
             return Ok(None);
         }
         let plan = self.plan_rename(request, moved, replaced, above).await?;
-        let removals = match plan.replaced_directory() {
-            Some(replaced) => self.freeze_empty(&replaced).await?,
-            None => Vec::new(),
+        let (removals, frozen) = match plan.replaced_directory() {
+            Some(replaced) => {
+                let (removals, frozen) = self.freeze_empty(&replaced).await?;
+                (removals, Some(frozen))
+            }
+            None => (Vec::new(), None),
         };
-        Ok(Some((plan, removals)))
-    }
-
-    async fn thaw_replaced(&self, plan: &Move) -> Result<(), Error> {
-        match plan.replaced_directory() {
-            Some(replaced) => self.thaw(&replaced).await,
-            None => Ok(()),
-        }
+        Ok(Some(Prepared { plan, removals, frozen }))
     }
 
     async fn plan_rename(

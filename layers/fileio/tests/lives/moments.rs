@@ -1,5 +1,6 @@
-//! A node restarts at each moment of a change of names in which several nodes have a part: the change is done
-//! once and whole, and what a dead life had claimed or stopped can be changed again. (ADR 13)
+//! A node restarts, or cannot be reached for a while, at each moment of a change of names in which several nodes have
+//! a part: the change is done once and whole, and what a dead life had claimed or stopped (ADR 13), or what was
+//! claimed or stopped though nobody heard of it (ADR 57), can be changed again.
 
 use std::future::Future;
 use std::time::Duration;
@@ -26,48 +27,72 @@ const STEP_US: usize = 32;
 const FIRST_STEP_US: usize = 4;
 const FIRST_US: u64 = 64;
 
-/// Does `change` to a fresh tree again and again, while another node restarts at another moment of it: it is given
-/// what it has to do meanwhile.
-fn at_each_moment(seed: u64, change: &impl AsyncFn(&Tree<'_>, Restart<'_>)) {
-    let cluster = Cluster::new(seed);
-    let world = cluster.world.clone();
-    world.run(async {
-        let tree = Tree::new(&cluster);
-        for node in [OLD, NEW, NAMED] {
-            let first = (0..FIRST_US).step_by(FIRST_STEP_US);
-            for moment_us in first.chain((FIRST_US..LONGEST_US).step_by(STEP_US)) {
-                let moment = Duration::from_micros(moment_us);
-                change(&tree, Restart { cluster: &cluster, node, moment }).await;
+/// Links are cut for so long: what is on its way then is lost, and nothing is tried in vain for long.
+const CUT: Duration = Duration::from_millis(30);
+
+/// Does `change` to a fresh tree again and again, while another node is in trouble at another moment of it: it is
+/// given what it has to do meanwhile.
+fn at_each_moment(seed: u64, change: &impl AsyncFn(&Tree<'_>, Trouble<'_>)) {
+    for kind in [Kind::Restart, Kind::Cut] {
+        let cluster = Cluster::new(seed);
+        let world = cluster.world.clone();
+        world.run(async {
+            let tree = Tree::new(&cluster);
+            for node in [OLD, NEW, NAMED] {
+                let first = (0..FIRST_US).step_by(FIRST_STEP_US);
+                for moment_us in first.chain((FIRST_US..LONGEST_US).step_by(STEP_US)) {
+                    let moment = Duration::from_micros(moment_us);
+                    change(&tree, Trouble { cluster: &cluster, kind, node, moment }).await;
+                }
             }
-        }
-    });
+        });
+    }
 }
 
-/// A restart of a node.
-struct Restart<'a> {
+#[derive(Clone, Copy)]
+enum Kind {
+    /// It restarts.
+    Restart,
+    /// The others cannot reach it, nor it them, for a while.
+    Cut,
+}
+
+/// What happens to a node, and when.
+struct Trouble<'a> {
     cluster: &'a Cluster,
+    kind: Kind,
     node: NodeId,
     moment: Duration,
 }
 
-impl Restart<'_> {
-    /// Does `work`, and the restart at its moment of it.
+impl Trouble<'_> {
+    /// Does `work`, and makes the trouble at its moment of it.
     async fn amid(self, work: impl Future<Output = ()>) {
-        let restarting = async {
+        let trouble = async {
             self.cluster.pass(self.moment).await;
-            self.cluster.restart(self.node).await;
+            match self.kind {
+                Kind::Restart => self.cluster.restart(self.node).await,
+                Kind::Cut => self.cut().await,
+            }
         };
-        join(work, restarting).await;
+        join(work, trouble).await;
+    }
+
+    async fn cut(&self) {
+        let others = [OLD, NEW, NAMED].into_iter().filter(|node| *node != self.node);
+        self.cluster.world.partition(&[self.node], &others.collect::<Vec<_>>());
+        self.cluster.pass(CUT).await;
+        self.cluster.world.heal();
     }
 }
 
 #[test]
 fn a_rename_over_a_file_is_done_and_both_names_can_be_changed_again() {
-    at_each_moment(80, &async |tree, restart| {
+    at_each_moment(80, &async |tree, trouble| {
         let (old, new) = (tree.place(ROOT, OLD), tree.place(ROOT, NEW));
         let moved = tree.file(&old, NAMED).await;
         tree.file(&new, NAMED).await;
-        restart.amid(tree.rename(&old, &new)).await;
+        trouble.amid(tree.rename(&old, &new)).await;
         assert_eq!([tree.find(&old).await, tree.find(&new).await], [None, Some(moved)]);
         tree.rename(&new, &old).await;
         assert_eq!([tree.find(&old).await, tree.find(&new).await], [Some(moved), None]);
@@ -79,13 +104,13 @@ fn a_rename_over_a_file_is_done_and_both_names_can_be_changed_again() {
 
 #[test]
 fn a_rename_over_an_empty_directory_is_done_and_all_directories_can_be_changed_again() {
-    at_each_moment(81, &async |tree, restart| {
+    at_each_moment(81, &async |tree, trouble| {
         let above = tree.place(ROOT, NAMED);
         let directory = tree.make_directory(&above).await;
         let (old, new) = (tree.place(ROOT, OLD), tree.place(directory, NEW));
         let moved = tree.directory(&old, NAMED).await;
         tree.directory(&new, NAMED).await;
-        restart.amid(tree.rename(&old, &new)).await;
+        trouble.amid(tree.rename(&old, &new)).await;
         assert_eq!([tree.find(&old).await, tree.find(&new).await], [None, Some(moved)]);
         let inside = tree.place(moved, OLD);
         tree.create(&inside, true).await;
@@ -98,10 +123,10 @@ fn a_rename_over_an_empty_directory_is_done_and_all_directories_can_be_changed_a
 
 #[test]
 fn an_empty_directory_is_removed_and_its_name_can_be_used_again() {
-    at_each_moment(82, &async |tree, restart| {
+    at_each_moment(82, &async |tree, trouble| {
         let place = tree.place(ROOT, OLD);
         tree.directory(&place, NAMED).await;
-        restart.amid(tree.remove_directory(&place)).await;
+        trouble.amid(tree.remove_directory(&place)).await;
         assert_eq!(tree.find(&place).await, None);
         tree.make_directory(&place).await;
         tree.remove_directory(&place).await;
@@ -111,12 +136,12 @@ fn an_empty_directory_is_removed_and_its_name_can_be_used_again() {
 /// Who finds a directory not empty lets others go on with it.
 #[test]
 fn a_directory_that_was_not_empty_can_be_changed_again() {
-    at_each_moment(83, &async |tree, restart| {
+    at_each_moment(83, &async |tree, trouble| {
         let place = tree.place(ROOT, OLD);
         let directory = tree.directory(&place, NAMED).await;
         let inside = tree.place(directory, NEW);
         tree.create(&inside, true).await;
-        restart.amid(tree.cannot_remove_directory(&place)).await;
+        trouble.amid(tree.cannot_remove_directory(&place)).await;
         tree.remove(&inside).await;
         tree.remove_directory(&place).await;
     });
@@ -124,10 +149,10 @@ fn a_directory_that_was_not_empty_can_be_changed_again() {
 
 #[test]
 fn a_link_is_made_and_its_name_can_be_changed_again() {
-    at_each_moment(84, &async |tree, restart| {
+    at_each_moment(84, &async |tree, trouble| {
         let (first, second) = (tree.place(ROOT, OLD), tree.place(ROOT, NEW));
         let file = tree.file(&first, NAMED).await;
-        restart.amid(tree.link(file, &second)).await;
+        trouble.amid(tree.link(file, &second)).await;
         assert_eq!([tree.find(&first).await, tree.find(&second).await], [Some(file); 2]);
         tree.rename(&second, &tree.place(ROOT, OLD)).await;
         tree.create(&second, true).await;
@@ -139,7 +164,7 @@ fn a_link_is_made_and_its_name_can_be_changed_again() {
 /// The record of the directory is waited for, so that no name is durable in a directory that is not.
 #[test]
 fn a_file_is_made_in_a_directory_that_is_not_durable_yet_and_both_can_be_removed() {
-    at_each_moment(85, &async |tree, restart| {
+    at_each_moment(85, &async |tree, trouble| {
         let place = tree.place(ROOT, NAMED);
         let directory = tree.cluster.ask(tree.making(&place, false)).await;
         let inside = tree.place(handle(&directory), OLD);
@@ -150,7 +175,7 @@ fn a_file_is_made_in_a_directory_that_is_not_durable_yet_and_both_can_be_removed
                 Err(error) => assert_eq!(error, Error::Stale {}),
             }
         };
-        restart.amid(making).await;
+        trouble.amid(making).await;
         if tree.find(&place).await.is_some() {
             tree.remove(&inside).await;
             tree.remove_directory(&place).await;
@@ -161,7 +186,7 @@ fn a_file_is_made_in_a_directory_that_is_not_durable_yet_and_both_can_be_removed
 /// One directory at a time changes its place in the tree.
 #[test]
 fn directories_that_move_at_the_same_time_are_moved_and_more_can_be() {
-    at_each_moment(86, &async |tree, restart| {
+    at_each_moment(86, &async |tree, trouble| {
         let above = tree.place(ROOT, NAMED);
         let directory = tree.make_directory(&above).await;
         let mut all = Vec::new();
@@ -171,7 +196,7 @@ fn directories_that_move_at_the_same_time_are_moved_and_more_can_be() {
             all.push((moved, old, new));
         }
         let moving = all.iter().map(|(_, old, new)| tree.rename(old, new));
-        restart.amid(async { drop(join_all(moving).await) }).await;
+        trouble.amid(async { drop(join_all(moving).await) }).await;
         for (moved, old, new) in &all {
             assert_eq!([tree.find(old).await, tree.find(new).await], [None, Some(*moved)]);
             tree.rename(new, old).await;

@@ -35,29 +35,26 @@ pub(super) struct Directories {
     claims: RefCell<BTreeMap<Vec<u8>, Claim>>,
     unclaimed: Event,
     tree: Limit,
-    /// Whose turn it is to change the tree, and its number.
-    turn: Cell<Option<(NodeId, u64)>>,
+    /// Whose turn it is to change the tree.
+    turn: Cell<Option<Tie>>,
     /// Changes that ended, counted.
     ended: Cell<u64>,
-    /// How often each node has come back alone.
-    returns: RefCell<BTreeMap<NodeId, u64>>,
+    /// Ties of nodes below these numbers are void, but for those that are kept.
+    void_below: RefCell<BTreeMap<NodeId, u64>>,
 }
 
-/// A node, in the life in which it asked for something. What it asked for may take a while; if that life is over then,
-/// nobody would ever give up what it was given.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
+/// What one node keeps for another (ADR 57): a name that it has claimed, a directory that it has frozen or changes
+/// names of, the turn. Later ties of a node have higher numbers, also in its later lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tie {
     pub(super) node: NodeId,
-    /// How often the node had come back when it asked.
-    returns: u64,
+    pub(super) number: u64,
 }
 
 /// Keeps a name from being changed by others.
 #[derive(Debug)]
 struct Claim {
-    /// The node that claimed it. When that node restarts alone its claims are void once its intents
-    /// have been sent again.
-    by: u32,
+    by: Tie,
     /// It is decided that the name is gone, but its file does not have the new name yet.
     hidden: bool,
 }
@@ -66,10 +63,10 @@ struct Claim {
 struct State {
     /// The record that made it, if that was since the mount.
     made: Position,
-    /// Changes between `Begin` and `End`, by the nodes that made them.
-    changing: Vec<(NodeId, usize)>,
-    /// No change may begin: this node wants to remove it.
-    frozen_by: Option<NodeId>,
+    /// Changes between `Begin` and `End`.
+    changing: Vec<Tie>,
+    /// No change may begin: somebody wants to remove it.
+    frozen_by: Option<Tie>,
     /// Nodes that may hold names.
     nodes: BTreeSet<u32>,
     /// No other node holds names.
@@ -109,7 +106,7 @@ impl Default for Directories {
             tree: Limit::new(1, TREE_WAITING_MAX),
             turn: Cell::new(None),
             ended: Cell::default(),
-            returns: RefCell::default(),
+            void_below: RefCell::default(),
         }
     }
 }
@@ -125,32 +122,15 @@ impl State {
     }
 
     fn is_changing(&self) -> bool {
-        self.changing.iter().any(|(_, count)| *count > 0)
-    }
-
-    fn begun_by(&mut self, node: NodeId) -> &mut usize {
-        let at = self.changing.iter().position(|(by, _)| *by == node);
-        let at = at.unwrap_or_else(|| {
-            self.changing.push((node, 0));
-            self.changing.len() - 1
-        });
-        &mut self.changing[at].1
+        !self.changing.is_empty()
     }
 }
 
 impl Directories {
-    /// The node, in the life that it has now.
-    pub(super) fn asker(&self, node: NodeId) -> Asker {
-        Asker { node, returns: self.returns_of(node) }
-    }
-
-    fn returns_of(&self, node: NodeId) -> u64 {
-        self.returns.borrow().get(&node).copied().unwrap_or(0)
-    }
-
-    /// Busy if the life is over in which `by` asked: nobody hears it.
-    fn check_life(&self, by: Asker) -> Result<(), Error> {
-        if self.returns_of(by.node) == by.returns { Ok(()) } else { Err(Undelivered::Busy.into()) }
+    /// Busy if it is void: nobody would ever give it up.
+    fn check(&self, tie: Tie) -> Result<(), Error> {
+        let below = self.void_below.borrow().get(&tie.node).copied().unwrap_or(0);
+        if tie.number >= below { Ok(()) } else { Err(Undelivered::Busy.into()) }
     }
 
     /// One change of a name at a time. A name that is claimed is busy for all but the claimant: to
@@ -167,9 +147,9 @@ impl Directories {
         Ok(guard)
     }
 
-    /// Claims a name for `asker`, which calls itself `by`; the caller holds its lock.
-    pub(super) fn claim(&self, key: Vec<u8>, by: u32, asker: Asker) -> Result<(), Error> {
-        self.check_life(asker)?;
+    /// Claims a name; the caller holds its lock.
+    pub(super) fn claim(&self, key: Vec<u8>, by: Tie) -> Result<(), Error> {
+        self.check(by)?;
         self.claims.borrow_mut().insert(key, Claim { by, hidden: false });
         Ok(())
     }
@@ -181,28 +161,43 @@ impl Directories {
         }
     }
 
-    /// Gives a claim of the node `by` up.
-    pub(super) fn unclaim(&self, key: &[u8], by: u32) {
+    /// Gives a claim up, if it is one of those that are meant.
+    pub(super) fn unclaim(&self, key: &[u8], is_meant: impl FnOnce(Tie) -> bool) {
         let mut claims = self.claims.borrow_mut();
-        if claims.get(key).is_some_and(|claim| claim.by == by) {
+        if claims.get(key).is_some_and(|claim| is_meant(claim.by)) {
             claims.remove(key);
             drop(claims);
             self.unclaimed.tell();
         }
     }
 
-    /// A node has lost all memory: what it had claimed, frozen or begun is void, and what it had asked for and
-    /// still waits here comes to nothing.
-    pub(super) fn give_up(&self, node: NodeId) {
-        *self.returns.borrow_mut().entry(node).or_default() += 1;
-        self.claims.borrow_mut().retain(|_, claim| NodeId::fs(claim.by) != node);
+    /// From now on ties of `node` below this number are refused. Returns the directories that void ones were
+    /// changing.
+    fn refuse_below(&self, node: NodeId, below: u64, is_void: impl Fn(&Tie) -> bool) -> Vec<u64> {
+        let mut void_below = self.void_below.borrow_mut();
+        let known = void_below.entry(node).or_default();
+        *known = below.max(*known);
+        let states = self.states.borrow();
+        let changed = states.iter().filter(|(_, state)| state.changing.iter().any(&is_void));
+        changed.map(|(&ino, _)| ino).collect()
+    }
+
+    /// What is void is given up.
+    fn give_up(&self, is_void: impl Fn(&Tie) -> bool) {
+        self.claims.borrow_mut().retain(|_, claim| !is_void(&claim.by));
         self.unclaimed.tell();
+        let number = self.ended.get() + 1;
+        self.ended.set(number);
         for state in self.states.borrow_mut().values_mut() {
-            state.changing.retain(|(by, _)| *by != node);
-            state.frozen_by = state.frozen_by.filter(|by| *by != node);
+            if state.changing.iter().any(&is_void) {
+                state.changing.retain(|tie| !is_void(tie));
+                // Nobody knows what became of these changes.
+                (state.is_tracked, state.since) = (false, number);
+            }
+            state.frozen_by = state.frozen_by.filter(|by| !is_void(by));
         }
         self.changed.tell();
-        self.end_turn(|by, _| by == node);
+        self.end_turn(is_void);
     }
 
     /// It is decided that the name of `key` is gone, but its file does not have the new name yet.
@@ -233,23 +228,23 @@ impl Directories {
         self.changed.tell();
     }
 
-    /// Waits for the turn of `by`, which will have this number.
-    pub(super) async fn lock_tree(&self, by: Asker, turn: u64) -> Result<u64, Error> {
+    /// Waits for the turn of `by`.
+    pub(super) async fn lock_tree(&self, by: Tie) -> Result<(), Error> {
         let permit = self.tree.acquire().await.ok_or(Undelivered::Busy)?;
-        self.check_life(by)?;
+        self.check(by)?;
         // Given back by `unlock_tree`, which is another request.
         std::mem::forget(permit);
-        self.turn.set(Some((by.node, turn)));
-        Ok(turn)
+        self.turn.set(Some(by));
+        Ok(())
     }
 
     /// Does nothing if it is not this turn: this node may have forgotten it, and have let another begin.
-    pub(super) fn unlock_tree(&self, turn: u64) {
-        self.end_turn(|_, now| now == turn);
+    pub(super) fn unlock_tree(&self, by: Tie) {
+        self.end_turn(|now| *now == by);
     }
 
-    fn end_turn(&self, is_meant: impl FnOnce(NodeId, u64) -> bool) {
-        if self.turn.get().is_some_and(|(by, turn)| is_meant(by, turn)) {
+    fn end_turn(&self, is_meant: impl FnOnce(&Tie) -> bool) {
+        if self.turn.get().as_ref().is_some_and(is_meant) {
             self.turn.set(None);
             self.tree.put_back();
         }
@@ -307,6 +302,28 @@ impl Directories {
 }
 
 impl MetaServer {
+    /// Of its ties below this number `node` has only those that it keeps. It does not know whether the others have
+    /// changed names.
+    pub(super) async fn give_up(
+        &self,
+        node: NodeId,
+        below: u64,
+        keep: &[u64],
+    ) -> Result<(), Error> {
+        let keep: BTreeSet<u64> = keep.iter().copied().collect();
+        let is_void =
+            |tie: &Tie| tie.node == node && tie.number < below && !keep.contains(&tie.number);
+        let now = Time::from_unix(self.context.unix_time());
+        for directory in self.directories.refuse_below(node, below, is_void) {
+            // One that is gone or damaged has no times.
+            if let Err(error @ Error::Undelivered { .. }) = self.note(directory, now).await {
+                return Err(error);
+            }
+        }
+        self.directories.give_up(is_void);
+        Ok(())
+    }
+
     async fn load_directory(&self, ino: u64, generation: u64) -> Result<Inode, Error> {
         self.load(ino, generation).await?;
         let inode = self.with(ino, |active| Ok(active.inode.clone()))?;
@@ -318,15 +335,16 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: Begin, by: Asker) -> Result<(Inode, Prior), Error> {
+    pub(super) async fn begin(&self, request: Begin, by: NodeId) -> Result<(Inode, Prior), Error> {
+        let tie = Tie { node: by, number: request.tie };
         // Its names must not be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
-        let made = self.prior_for(by.node, made.unwrap_or_default()).await?;
+        let made = self.prior_for(by, made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
-        self.directories.check_life(by)?;
+        self.directories.check(tie)?;
         let begun = self.directories.with(request.directory, |state| {
             if state.frozen_by.is_none() {
-                *state.begun_by(by.node) += 1;
+                state.changing.push(tie);
                 state.nodes.insert(request.node);
             }
             state.frozen_by.is_none()
@@ -334,19 +352,19 @@ impl MetaServer {
         if begun { Ok((inode, made)) } else { Err(Undelivered::Busy.into()) }
     }
 
-    pub(super) async fn end(&self, request: End, by: Asker) -> Result<(), Error> {
-        let End { directory, time, node } = request;
+    pub(super) async fn end(&self, request: End, by: NodeId) -> Result<(), Error> {
+        let End { directory, time, node, tie: number } = request;
+        let ended = Tie { node: by, number };
         let noted = match time {
             Some(time) => self.note(directory, time).await,
             None => Ok(()),
         };
         let number = self.directories.ended.get() + 1;
         self.directories.ended.set(number);
-        // What an earlier life had begun is not counted any more.
-        let is_counted = self.directories.check_life(by).is_ok();
         self.directories.with(directory, |state| {
-            let begun = state.begun_by(by.node);
-            *begun = begun.saturating_sub(usize::from(is_counted));
+            if let Some(at) = state.changing.iter().position(|begun| *begun == ended) {
+                state.changing.swap_remove(at);
+            }
             state.unsettled.insert(node, number);
         });
         self.directories.changed.tell();
@@ -364,13 +382,14 @@ impl MetaServer {
         })
     }
 
-    pub(super) async fn freeze(&self, request: Freeze, by: Asker) -> Result<Occupancy, Error> {
-        let Freeze { directory, generation } = request;
+    pub(super) async fn freeze(&self, request: Freeze, by: NodeId) -> Result<Occupancy, Error> {
+        let Freeze { directory, generation, tie } = request;
+        let tie = Tie { node: by, number: tie };
         let inode = self.load_directory(directory, generation).await?;
-        self.directories.check_life(by)?;
+        self.directories.check(tie)?;
         let first = self.directories.with(directory, |state| {
             let first = state.frozen_by.is_none();
-            state.frozen_by.get_or_insert(by.node);
+            state.frozen_by.get_or_insert(tie);
             first
         });
         if !first {
@@ -378,7 +397,13 @@ impl MetaServer {
         }
         loop {
             let changed = self.directories.changed.next();
-            if !self.directories.with(directory, |state| state.is_changing()) {
+            let state = |state: &mut State| (state.frozen_by == Some(tie), state.is_changing());
+            let (is_frozen, is_changing) = self.directories.with(directory, state);
+            if !is_frozen {
+                // It was given up meanwhile.
+                return Err(Undelivered::Busy.into());
+            }
+            if !is_changing {
                 let nodes = self.directories.occupied(directory);
                 return Ok(Occupancy { inode, nodes });
             }
@@ -386,8 +411,11 @@ impl MetaServer {
         }
     }
 
-    pub(super) fn thaw(&self, request: &Thaw) {
-        self.directories.with(request.directory, |state| state.frozen_by = None);
+    pub(super) fn thaw(&self, request: &Thaw, by: NodeId) {
+        let tie = Tie { node: by, number: request.tie };
+        self.directories.with(request.directory, |state| {
+            state.frozen_by = state.frozen_by.filter(|frozen_by| *frozen_by != tie);
+        });
         self.directories.changed.tell();
     }
 
@@ -412,20 +440,41 @@ mod tests {
 
     use super::*;
 
+    fn tie(node: u32, number: u64) -> Tie {
+        Tie { node: NodeId::fs(node), number }
+    }
+
     #[test]
     fn a_turn_of_an_earlier_life_does_not_end_the_turn_of_another() {
         // The node came back, so it knows nothing of turn 1.
         let directories = Directories::default();
-        let asker = |node| directories.asker(NodeId::fs(node));
-        let take = |node, turn| directories.lock_tree(asker(node), turn).now_or_never();
-        assert_eq!(take(2, 2), Some(Ok(2)));
-        directories.unlock_tree(1);
-        assert_eq!(take(3, 3), None, "it is the turn of node 2");
-        directories.unlock_tree(2);
-        assert_eq!(take(3, 4), Some(Ok(4)));
-        directories.give_up(NodeId::fs(2));
-        assert_eq!(take(2, 5), None, "only the node that came back has lost its turn");
-        directories.give_up(NodeId::fs(3));
-        assert_eq!(take(2, 6), Some(Ok(6)));
+        let take = |by| directories.lock_tree(by).now_or_never();
+        assert_eq!(take(tie(2, 2)), Some(Ok(())));
+        directories.unlock_tree(tie(2, 1));
+        assert_eq!(take(tie(3, 3)), None, "it is the turn of node 2");
+        directories.unlock_tree(tie(2, 2));
+        assert_eq!(take(tie(3, 4)), Some(Ok(())));
+        directories.give_up(|tie| tie.node == NodeId::fs(2));
+        assert_eq!(take(tie(2, 5)), None, "only the node that came back has lost its turn");
+        directories.give_up(|tie| tie.node == NodeId::fs(3));
+        assert_eq!(take(tie(2, 6)), Some(Ok(())));
+    }
+
+    #[test]
+    fn a_tie_that_comes_after_it_was_given_up_is_refused() {
+        let directories = Directories::default();
+        let is_void = |tie: &Tie| tie.node == NodeId::fs(2) && tie.number < 7 && tie.number != 5;
+        directories.claim(vec![5], tie(2, 5)).unwrap();
+        directories.claim(vec![6], tie(2, 6)).unwrap();
+        directories.refuse_below(NodeId::fs(2), 7, is_void);
+        directories.give_up(is_void);
+        let claimed: Vec<Vec<u8>> = directories.claims.borrow().keys().cloned().collect();
+        assert_eq!(claimed, [[5]], "what the node has it keeps");
+        assert!(directories.claim(vec![4], tie(2, 4)).is_err());
+        directories.claim(vec![7], tie(2, 7)).unwrap();
+        directories.claim(vec![8], tie(3, 4)).unwrap();
+        // An older word changes nothing.
+        directories.refuse_below(NodeId::fs(2), 3, |_| false);
+        assert!(directories.claim(vec![9], tie(2, 6)).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use runtime::NodeId;
 
-use super::directories::Asker;
+use super::directories::Tie;
 use super::intents::{Addition, Way};
 use super::{MetaServer, decode};
 use crate::attributes::{Attributes, Kind, Name};
@@ -139,22 +139,24 @@ impl MetaServer {
 
     pub(super) async fn claim_name(
         &self,
-        asker: Asker,
+        asker: NodeId,
         request: ClaimName,
     ) -> Result<Claimed, Error> {
-        let ClaimName { directory, name, by } = request;
+        let ClaimName { directory, name, tie } = request;
         let key = keys::name(directory, &name);
         let _alone = self.directories.name_lock(&key, false).await?;
         let value = self.store.get(&key).await?;
         // What is decided elsewhere on the strength of this must find it so after a crash.
         let (from, to) = keys::only(&key);
-        let changed = self.prior_for(asker.node, self.store.last_change(&from, &to)).await?;
-        self.directories.claim(key, by, asker)?;
+        let changed = self.prior_for(asker, self.store.last_change(&from, &to)).await?;
+        self.directories.claim(key, Tie { node: asker, number: tie })?;
         Ok(Claimed { dentry: value.map(|value| decode(&value)).transpose()?, changed })
     }
 
-    pub(super) fn unclaim_name(&self, request: &UnclaimName) {
-        self.directories.unclaim(&keys::name(request.directory, &request.name), request.by);
+    pub(super) fn unclaim_name(&self, request: &UnclaimName, by: NodeId) {
+        let UnclaimName { directory, name, tie } = request;
+        let tie = Tie { node: by, number: *tie };
+        self.directories.unclaim(&keys::name(*directory, name), |claimed_by| claimed_by == tie);
     }
 }
 

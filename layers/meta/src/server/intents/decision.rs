@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use runtime::NodeId;
 use runtime::protocol::Undelivered;
 use runtime::wire::to_bytes;
 
 use super::super::MetaServer;
+use super::super::directories::Tie;
 use super::super::effects::{Misfit, Staged};
 use super::name_keys;
 use super::table::{Open, Stage};
@@ -204,7 +206,8 @@ impl MetaServer {
 
     /// The node `by` has claimed the names of `effects`, if anybody has.
     pub(super) fn give_up_claims(&self, effects: &[Effect], by: u32) {
-        name_keys(effects).for_each(|key| self.directories.unclaim(&key, by));
+        let is_meant = |tie: Tie| tie.node == NodeId::fs(by);
+        name_keys(effects).for_each(|key| self.directories.unclaim(&key, is_meant));
     }
 
     /// The effects of an open intent, in the order of their nodes.

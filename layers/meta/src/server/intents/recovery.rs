@@ -10,7 +10,7 @@ use runtime::NodeId;
 use super::super::{MetaServer, decode};
 use super::table::{Open, Stage};
 use super::{FINISHED_AT_ONCE, moves_directory};
-use crate::client::ask;
+use crate::client::{ask, first_tie};
 use crate::keys;
 use crate::protocol::{Error, Returned};
 use crate::store::StoreError;
@@ -53,8 +53,8 @@ impl MetaServer {
         // First: whoever gives up what an earlier life has claimed must have what that has promised.
         self.finish_intents().await?;
         let others = (0..self.context.fs_nodes()).filter(|node| *node != self.node);
-        let told =
-            others.map(|node| ask(&self.context, NodeId::fs(node), Returned { node: self.node }));
+        let call = Returned { node: self.node, below: first_tie(self.context.epoch()) };
+        let told = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
         join_all(told).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
         self.recovering.set(false);
         // The others keep marks of what was promised here.
@@ -64,8 +64,9 @@ impl MetaServer {
 
     /// Tells a node that has come back alone what it may have forgotten. What is decided from now on
     /// was begun in this epoch, and so leans on its new life.
-    pub(in crate::server) async fn returned(&self, node: u32) -> Result<(), Error> {
-        self.directories.give_up(NodeId::fs(node));
+    pub(in crate::server) async fn returned(&self, request: Returned) -> Result<(), Error> {
+        let Returned { node, below } = request;
+        self.give_up(NodeId::fs(node), below, &[]).await?;
         loop {
             let decided = self.intents.decided.next();
             if !self.intents.are_deciding(node) {

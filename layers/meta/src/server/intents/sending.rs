@@ -8,6 +8,7 @@ use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
 use super::super::MetaServer;
+use super::super::directories::Tie;
 use super::table::Stage;
 use super::{has_name, moves_directory};
 use crate::client::ask;
@@ -49,7 +50,8 @@ impl MetaServer {
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.stage = if outcome.is_ok() { Stage::Applied } else { Stage::Left };
             if outcome.is_ok() {
-                open.hidden.drain(..).for_each(|key| self.directories.unclaim(&key, self.node));
+                let is_mine = |tie: Tie| tie.node == self.context.node();
+                open.hidden.drain(..).for_each(|key| self.directories.unclaim(&key, is_mine));
                 self.intents.applied.tell();
             }
         }
@@ -73,6 +75,14 @@ impl MetaServer {
                 return Err(Undelivered::Lost.into());
             }
         }
+    }
+
+    /// Waits until `node` has applied all that is promised to it now.
+    pub(in crate::server) async fn all_applied(&self, node: u32) -> Result<(), Error> {
+        for number in self.intents.not_applied_by(node) {
+            self.is_applied(number).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn send_to(

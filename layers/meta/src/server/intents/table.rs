@@ -128,6 +128,16 @@ impl Intents {
         .collect()
     }
 
+    /// Intents whose effects at `node` may still be on their way.
+    pub(super) fn not_applied_by(&self, node: u32) -> Vec<u64> {
+        let is_open =
+            |open: &Open| matches!(open.stage, Stage::Deciding | Stage::Sending | Stage::Left);
+        let open = self.open.borrow();
+        let of_node =
+            open.iter().filter(|(_, open)| open.effects.contains_key(&node) && is_open(open));
+        of_node.map(|(&number, _)| number).collect()
+    }
+
     /// Intents that concern `node` are about to be decided.
     pub(super) fn are_deciding(&self, node: u32) -> bool {
         let open = self.open.borrow();
