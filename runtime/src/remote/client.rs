@@ -314,6 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "the other side is no machine of ours")]
     fn a_link_that_is_given_up_sends_nothing_any_more() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

@@ -12,6 +12,7 @@ mod replies;
 mod returned;
 mod space;
 mod syncs;
+mod ties;
 mod tree;
 
 use std::cell::{Cell, RefCell};
