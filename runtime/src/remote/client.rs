@@ -323,7 +323,7 @@ mod tests {
             let given_up = connect_to(&address).await.unwrap();
             let (mut accepted, _) = listener.accept().await.unwrap();
             // More than the other side takes.
-            while given_up.try_write(&[0; 1 << 16]).is_ok() {}
+            while given_up.try_write(&vec![0; 1 << 16]).is_ok() {}
             drop(given_up);
             let mut taken = Vec::new();
             let ended = accepted.read_to_end(&mut taken).await;
