@@ -104,16 +104,25 @@ impl std::fmt::Debug for MetaServer {
 }
 
 impl Server<Meta> for MetaServer {
-    fn at_once(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+    fn at_once(self: Rc<Self>, caller: Caller, request: &Request) -> Option<Reply> {
         if self.recovering.get() {
             return None;
         }
+        let by = caller.node;
         match request {
             Request::GetInode(r) => self.inode_at_once(r).map(|inode| Reply::GetInode(Ok(inode))),
             Request::FindName(r) => self.find_name_at_once(r).map(Reply::FindName),
             Request::ScanNames(r) => self.scan_names_at_once(r).map(Reply::ScanNames),
             Request::Allocate(r) => self.allocate_at_once(r).map(|runs| Reply::Allocate(Ok(runs))),
             Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
+            // Round each new name. They do nothing before they wait, if they have to.
+            Request::Begin(r) if self.is_in_use(r.directory) => {
+                self.begin(r, by).now_or_never().map(Reply::Begin)
+            }
+            Request::End(r) if self.is_in_use(r.directory) => {
+                self.end(r, by).now_or_never().map(Reply::End)
+            }
+            Request::FindReply(r) => self.find_reply(r).now_or_never().map(Reply::FindReply),
             _ => None,
         }
     }
@@ -126,6 +135,9 @@ impl Server<Meta> for MetaServer {
             // On the way of each write: the future of all requests together is many times as large.
             Request::Install(r) => {
                 async move { Reply::Install(self.install(r).await) }.boxed_local()
+            }
+            Request::AddFile(r) => {
+                async move { Reply::AddFile(self.add_file(r).await) }.boxed_local()
             }
             request => async move { self.answer(caller.node, request).await }.boxed_local(),
         }
@@ -205,8 +217,8 @@ impl MetaServer {
 
     async fn answer(self: Rc<Self>, by: NodeId, request: Request) -> Reply {
         match request {
-            Request::Begin(r) => Reply::Begin(self.begin(r, by).await),
-            Request::End(r) => Reply::End(self.end(r, by).await),
+            Request::Begin(r) => Reply::Begin(self.begin(&r, by).await),
+            Request::End(r) => Reply::End(self.end(&r, by).await),
             Request::GetInode(r) => Reply::GetInode(self.get_inode(r).await),
             Request::ChangeInode(r) => Reply::ChangeInode(self.change_inode(r).await),
             Request::FindName(r) => Reply::FindName(self.find_name(r).await),
@@ -258,7 +270,7 @@ impl MetaServer {
             Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
             Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
-            Request::FindReply(r) => Reply::FindReply(self.find_reply(r).await),
+            Request::FindReply(r) => Reply::FindReply(self.find_reply(&r).await),
             Request::Hold(r) => Reply::Hold(self.hold_file(r).await),
             Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
             Request::GraceBelow(_) => Reply::GraceBelow(Ok(self.grace_below())),

@@ -335,7 +335,7 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: Begin, by: NodeId) -> Result<(Inode, Prior), Error> {
+    pub(super) async fn begin(&self, request: &Begin, by: NodeId) -> Result<(Inode, Prior), Error> {
         let tie = Tie { node: by, number: request.tie };
         // Its names must not be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
@@ -352,8 +352,8 @@ impl MetaServer {
         if begun { Ok((inode, made)) } else { Err(Undelivered::Busy.into()) }
     }
 
-    pub(super) async fn end(&self, request: End, by: NodeId) -> Result<(), Error> {
-        let End { directory, time, node, tie: number } = request;
+    pub(super) async fn end(&self, request: &End, by: NodeId) -> Result<(), Error> {
+        let &End { directory, time, node, tie: number } = request;
         let ended = Tie { node: by, number };
         let noted = match time {
             Some(time) => self.note(directory, time).await,

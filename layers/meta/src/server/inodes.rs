@@ -57,6 +57,11 @@ impl MetaServer {
         if generation == 0 || found == Some(generation) { Ok(()) } else { Err(Error::Stale {}) }
     }
 
+    /// Is it in memory?
+    pub(super) fn is_in_use(&self, ino: u64) -> bool {
+        self.inodes.borrow().contains_key(&ino)
+    }
+
     /// Looks at or changes an inode that was [loaded](Self::load) just before, without an await
     /// in between, or that is [kept](Self::keep).
     pub(super) fn with<T>(

@@ -113,7 +113,7 @@ fn is_too_old(since: Duration, now: Duration) -> bool {
 }
 
 impl MetaServer {
-    pub(super) async fn find_reply(&self, request: FindReply) -> Result<Option<Outcome>, Error> {
+    pub(super) async fn find_reply(&self, request: &FindReply) -> Result<Option<Outcome>, Error> {
         let found = self.replies.find(request.call, self.context.now());
         let Some(Kept { outcome, position, intent, .. }) = found else { return Ok(None) };
         if request.durable {
