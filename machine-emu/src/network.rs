@@ -502,7 +502,9 @@ impl Core {
     }
 
     fn arrive_request(self: &Rc<Self>, frame: Frame, caller: Caller, protocol: u8) {
-        let Some(host) = self.living(frame.to).and_then(|machine| machine.living_host()) else {
+        let machine = self.living(frame.to);
+        let living = machine.and_then(|machine| Some((machine.living_host()?, machine)));
+        let Some((host, machine)) = living else {
             self.fault(frame.to, Fault::MessageToDeadNode);
             let refused = self.network.borrow_mut().rng.chance(1, 2);
             if !refused {
@@ -512,7 +514,8 @@ impl Core {
             return self.push_in(latency_ns, Event::Refuse(frame.call, Undelivered::Unreachable));
         };
         self.stir(frame.to);
-        let handler = host.run_bytes(caller, protocol, &frame.head, frame.bulk);
+        let bulk = machine.take_in(frame.bulk);
+        let handler = host.run_bytes(caller, protocol, &frame.head, bulk);
         let work = Work::Answer { handler, caller: frame.from, call: frame.call };
         self.tasks.borrow_mut().spawn(frame.to, frame.class, work);
     }
@@ -521,7 +524,11 @@ impl Core {
         // The call is gone if this is a twin's reply, or if its caller gave up or died.
         let call = self.network.borrow_mut().calls.remove(frame.call);
         if let Some(call) = call {
-            call.message.answer_bytes(Decoder::new(&frame.head, frame.bulk.clone()));
+            let bulk = match self.living(frame.to) {
+                Some(machine) => machine.take_in(frame.bulk.clone()),
+                None => frame.bulk.clone(),
+            };
+            call.message.answer_bytes(Decoder::new(&frame.head, bulk));
         }
     }
 

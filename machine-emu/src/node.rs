@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::buffer::Pool;
@@ -257,6 +258,9 @@ fn pick<T>(queue: &mut VecDeque<T>, shuffle: &mut Option<Rng>) -> Option<T> {
     queue.pop_front()
 }
 
+/// Payloads from this size on come in buffers of the receiving node.
+const OWN_BUFFER_MIN: usize = 4096;
+
 /// The machine as one incarnation of one node sees it. Each node is a process of its own: it calls
 /// itself directly and everybody else through the network.
 pub(crate) struct NodeMachine {
@@ -287,6 +291,15 @@ impl NodeMachine {
 
     pub(crate) fn alive(&self) -> bool {
         self.host.borrow().is_some()
+    }
+
+    /// The payload of a message, in a buffer of this node if it is large and there is room: whoever gets all of
+    /// it may keep the buffer.
+    pub(crate) fn take_in(&self, bulk: Bytes) -> Bytes {
+        let spare = (bulk.len() >= OWN_BUFFER_MIN).then(|| self.pool.take_spare(bulk.len()));
+        let Some(mut buffer) = spare.flatten() else { return bulk };
+        buffer.copy_from_slice(&bulk);
+        buffer.lend()
     }
 
     /// The servers of a node that lives.

@@ -10,6 +10,7 @@ use blockio::Stripes;
 use blockio::protocol::{Error, Unsynced};
 use bytes::Bytes;
 use futures::FutureExt as _;
+use futures::future::join;
 use machine_emu::SECTOR_SIZE;
 use runtime::seed::Rng;
 
@@ -74,7 +75,14 @@ impl Registers<'_> {
             let stripe = u64::from(client) * STRIPES + rng.below(STRIPES);
             let first = rng.below(self.per_stripe);
             let count = 1 + rng.below((self.per_stripe - first).min(24));
-            let done = match rng.below(10) {
+            let done = match rng.below(11) {
+                // All of the stripe is read from the disk while a part of it is written.
+                10 => {
+                    let reading = self.fetch(client, stripe, 0, self.per_stripe);
+                    let writing = self.write(client, stripe, first, count, &mut rng);
+                    let (read, written) = join(reading, writing).await;
+                    read.and(written)
+                }
                 0..5 => self.write(client, stripe, first, count, &mut rng).await,
                 5..8 => self.read(client, stripe, first, count).await,
                 _ => self.sync(client, rng.chance(1, 3).then_some(stripe)).await,
