@@ -15,11 +15,11 @@ use super::{FileServer, HandedClient, HandedFiles};
 use crate::locks::LockTable;
 use crate::protocol::{CallId, Error, FileLock, Handle, Held, Hold, Kind, LEASE, LetGo, Renew};
 
-/// Clients with a lease at one node, at most. Past it those that hold nothing make room, and if all hold
-/// something the answer is `Busy`.
-const CLIENTS_MAX: usize = 4096;
-/// Files that all clients together hold at one node, at most; past it the answer is `Busy`.
+/// Files that all clients together hold at one node, at most; past it the answer is `Busy`. Each process of a
+/// parallel program that has one common file open holds it.
 const HOLDS_MAX: usize = 1 << 16;
+/// Clients with a lease at one node, at most. Past it those that hold nothing make room.
+const CLIENTS_MAX: usize = HOLDS_MAX;
 /// Leases are looked through so often for those that have ended.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -152,7 +152,7 @@ fn a_volume_that_waits_for_the_end_of_a_grace_is_busy_and_not_full() {
 /// anew, over and over, and after a while nobody could open a file.)
 #[test]
 fn clients_that_have_nothing_open_any_more_keep_nobody_out() {
-    const CLIENTS: u64 = 10_000;
+    const CLIENTS: u64 = 70_000;
     let cluster = Cluster::new(76);
     let world = cluster.world.clone();
     let [name, _] = two_names_at(HERE);
@@ -167,5 +167,22 @@ fn clients_that_have_nothing_open_any_more_keep_nobody_out() {
             cluster.ask(Renew { client: 1, lease }).await,
             "who has a file open is not forgotten"
         );
+    });
+}
+
+/// As the processes of a large parallel program have.
+#[test]
+fn many_clients_have_one_file_open() {
+    const CLIENTS: u64 = 6_000;
+    let cluster = Cluster::new(77);
+    let world = cluster.world.clone();
+    let [name, _] = two_names_at(HERE);
+    world.run(async {
+        let file = make(&cluster, 1, &name).await;
+        let lease = hold(&cluster, 1, file).await;
+        for client in 2..CLIENTS {
+            cluster.ask(Hold { call: CallId { client, number: 1 }, file }).await;
+        }
+        assert!(cluster.ask(Renew { client: 1, lease }).await, "it has the file open still");
     });
 }
