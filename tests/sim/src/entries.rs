@@ -18,6 +18,7 @@ use futures::future::{join, join_all};
 use meta::hash::ino_node;
 use meta::protocol::Map;
 use meta::store::VALUE_BYTES_MAX;
+use runtime::Undelivered;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
@@ -646,9 +647,15 @@ impl Entries<'_> {
     async fn blocks(&self, file: Handle) -> u64 {
         let context = self.scene.cluster.application(OBSERVER);
         let Handle { ino, generation } = file;
-        let call = Map { ino, generation, first: 0, count: CHUNKS_MAX };
-        let chunks = meta::client::ask(&context, ino_node(ino, context.fs_nodes()), call).await;
-        let chunks = chunks.unwrap_or_else(|error| panic!("the map of {file:?}: {error}"));
+        let node = ino_node(ino, context.fs_nodes());
+        let chunks = loop {
+            let call = Map { ino, generation, first: 0, count: CHUNKS_MAX };
+            match meta::client::ask(&context, node, call).await {
+                Ok(chunks) => break chunks,
+                Err(meta::protocol::Error::Undelivered { why: Undelivered::Lost }) => {}
+                Err(error) => panic!("the map of {file:?}: {error}"),
+            }
+        };
         chunks.iter().map(meta::protocol::Chunk::count).sum()
     }
 

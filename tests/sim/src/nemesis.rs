@@ -151,23 +151,14 @@ fn draw_moves(
     strikes
 }
 
-/// What requests bear where applications only are not spared.
-fn bears_of_applications(protocol: u8, tag: u8) -> Bears {
-    match (is_repeatable(protocol, tag), is_tie(protocol, tag)) {
-        (true, _) => Bears::All,
-        (_, true) => Bears::Loss,
-        _ => Bears::Nothing,
-    }
+/// What requests bear where any may be lost, as all on a link are that breaks.
+fn bears_of_all(protocol: u8, tag: u8) -> Bears {
+    if is_repeatable(protocol, tag) { Bears::All } else { Bears::Loss }
 }
 
 /// What they bear where none is lost for good.
 fn bears_of_readers(protocol: u8, tag: u8) -> Bears {
     if is_read(protocol, tag) { Bears::All } else { Bears::Nothing }
-}
-
-/// What one node has at another is found out again when an answer is lost (ADR 57).
-fn is_tie(protocol: u8, tag: u8) -> bool {
-    protocol == 3 && matches!(tag, 1 | 2 | 11 | 12 | 27 | 28 | 30 | 31 | 54)
 }
 
 /// Requests that may come twice: they change nothing, or are done once.
@@ -657,13 +648,13 @@ fn set_network(cluster: &Cluster, strike: &Strike) {
         delay_ppm,
         delay_max_ns,
         jitter_ns,
-        applications_only,
+        loses_any,
     } = strike
     else {
         return;
     };
     let world = cluster.world();
-    world.set_expendable(if applications_only { bears_of_applications } else { bears_of_readers });
+    world.set_expendable(if loses_any { bears_of_all } else { bears_of_readers });
     world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
     world.set_network_faults(NetworkFaults {
         loss_ppm,
@@ -690,7 +681,7 @@ fn draw_setup(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Strike)> {
         delay_ppm: some(rng, 50_000),
         delay_max_ns: 1_000 << rng.below(14),
         jitter_ns: 1_000 << rng.below(8),
-        applications_only: loses,
+        loses_any: loses,
     });
     if rng.chance(1, 2) {
         strikes.extend(nodes.iter().map(|&node| draw_jump(rng, node)));

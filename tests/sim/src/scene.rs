@@ -205,11 +205,20 @@ impl Scene {
         let nodes = self.cluster.geometry().fs_nodes;
         let context = self.cluster.application(OBSERVER);
         for node in (0..nodes).map(NodeId::fs) {
-            let settling = context.spawn(node, Settle {});
+            let settling = until_told(
+                || context.spawn(node, Settle {}),
+                |error| matches!(error, Error::Undelivered { why: Undelivered::Lost }),
+            );
             let settled = self.lively("a clean stop", settling).await;
             settled.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
         }
-        let concluded = self.lively("a clean stop", self.cluster.conclude(self.phases)).await;
+        let concluding = until_told(
+            || self.cluster.conclude(self.phases),
+            |error| {
+                matches!(error, StackError::Settle(Error::Undelivered { why: Undelivered::Lost }))
+            },
+        );
+        let concluded = self.lively("a clean stop", concluding).await;
         concluded.unwrap_or_else(|error| panic!("a clean stop failed: {error}"));
         self.cut_power();
     }
@@ -318,5 +327,18 @@ impl<C: fmt::Debug> fmt::Display for Short<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{:?}", self.0);
         f.write_str(text.get(..TOLD_BYTES_MAX).unwrap_or(&text))
+    }
+}
+
+/// The outcome of `work`, which is done again as long as its reply is lost.
+async fn until_told<T, E, F: Future<Output = Result<T, E>>>(
+    work: impl Fn() -> F,
+    is_lost: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    loop {
+        match work().await {
+            Err(error) if is_lost(&error) => {}
+            outcome => return outcome,
+        }
     }
 }

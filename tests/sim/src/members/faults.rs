@@ -157,7 +157,7 @@ fn draw_network(rng: &mut Rng) -> Strike {
         delay_ppm: some(rng, 200_000),
         delay_max_ns: 1_000 << rng.below(21),
         jitter_ns: 1_000 << rng.below(12),
-        applications_only: false,
+        loses_any: false,
     }
 }
 

@@ -134,7 +134,7 @@ strikes! {
     /// or have a call id: of applications only, or of all nodes.
     Network "network" {
         loss_ppm: u32, corrupt_ppm: u32, duplicate_ppm: u32, reorder_ppm: u32, delay_ppm: u32,
-        delay_max_ns: u64, jitter_ns: u64, applications_only: bool,
+        delay_max_ns: u64, jitter_ns: u64, loses_any: bool,
     }
     /// A processor stands still.
     Freeze "freeze" { node: NodeId, for_us: u64 }
