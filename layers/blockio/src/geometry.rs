@@ -88,6 +88,28 @@ pub enum GeometryError {
     TooLarge,
 }
 
+runtime::choice! {
+    /// Where reserved blocks had best be: together with the rest of their chunk, so that this is in one
+    /// stripe, however it was written. A wish, and not more.
+    #[derive(Copy)]
+    pub enum Near {
+        /// Wherever there is room.
+        1 Anywhere {},
+        /// From this block on.
+        2 At {
+            /// Its number on the logical disk.
+            block: u64,
+            /// If that is in use: as with `Apart`, and not where it would be in the way of others.
+            or_apart: bool,
+        },
+        /// In a stripe of which nothing is used yet.
+        3 Apart {
+            /// So many of its blocks stay free before them.
+            skip: u32,
+        },
+    }
+}
+
 runtime::record! {
     /// Consecutive blocks of the logical disk, all within one stripe.
     #[derive(Copy, PartialOrd, Ord)]

@@ -79,6 +79,21 @@ fn lines_that_are_written_again_are_not_written_behind() {
 }
 
 #[test]
+fn the_next_file_in_the_same_stripes_is_written_behind_too() {
+    let world = World::new(&Setup { lines_per_node: 400, ..Setup::default() });
+    let (client, disk, context) = (world.client.clone(), world.disk.clone(), world.context());
+    world.run(async move {
+        for file in 1..=3 {
+            write_lines(&client, 0..100, file).await;
+            context.sleep(SECOND / 2).await;
+            assert!(disk.writes.get() >= u64::from(file - 1) * 100 + 75, "{file}");
+            sync(&client, (0..100).map(|line| line * NODES).collect()).await.unwrap();
+            assert_eq!(disk.writes.get(), u64::from(file) * 100);
+        }
+    });
+}
+
+#[test]
 fn parts_of_lines_are_not_written_behind() {
     let world = World::new(&Setup { lines_per_node: 400, ..Setup::default() });
     let (client, disk, context) = (world.client.clone(), world.disk.clone(), world.context());

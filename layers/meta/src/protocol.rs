@@ -6,7 +6,7 @@ use runtime::protocol::Undelivered;
 
 pub use crate::attributes::{Attributes, Kind, Name, Stamp, Time, Verified, XattrMode, XattrName};
 pub use crate::promises::{Applied, CallId, IntentId, Outcome, Prior, StoredReply};
-pub use blockio::geometry::Run;
+pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
 
 /// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): the largest page of a directory,
@@ -451,6 +451,8 @@ runtime::protocol! {
         blocks: u32,
         /// For a change that frees space: on a full volume a few may come from the reserve.
         relief: bool,
+        /// Where they had best be.
+        near: Near,
     } -> Vec<Run>;
 
     /// Give reserved blocks back that were never installed.

@@ -1,5 +1,6 @@
 //! The lines of one node: look-up, order of use, room.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use blockio::BLOCK_SIZE;
@@ -175,6 +176,16 @@ impl Lines {
         let state = line.whole_state()?;
         line.was_whole = true;
         Some(state)
+    }
+
+    /// These stripes were synced. Blocks that a record names are not rewritten (ADR 5), so what is written there next is
+    /// of somebody else.
+    pub(super) fn note_synced(&mut self, stripes: &BTreeSet<u64>) {
+        for stripe in stripes {
+            if let Some(entry) = self.by_stripe.get_mut(stripe) {
+                entry.line.was_whole = false;
+            }
+        }
     }
 
     /// The line to drop next: the first in turn that is clean, else the first that is dirty; `None` if all

@@ -49,6 +49,7 @@ impl Server {
             self.check_lives(&written)?;
             // Else some of the stripes may be dirty again.
             if before == self.restarts_below() {
+                self.lines.borrow_mut().note_synced(&stripes);
                 return Ok(self.lives_below(&stripes));
             }
         }

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use meta::attributes::access;
 use meta::protocol::{
     Allocate as Reserve, ChangeInode, Chunk, ChunkUpdate, Commit, FOUND_MAX, FindChunks,
-    FoundChunks, FreshBlock, InodeChange, Install, RollBack, Run, Seal, Truncate, Unsynced,
+    FoundChunks, FreshBlock, InodeChange, Install, Near, RollBack, Run, Seal, Truncate, Unsynced,
 };
 
 use super::read::zeros;
@@ -94,7 +94,8 @@ impl FileServer {
         let rest = Pieces::new(vec![zeros((start + BLOCK - size) as usize)]);
         let content = Pieces::join([kept, rest]);
         let checksum = content.checksum(0, content.length());
-        let reserved = self.meta_here(Reserve { blocks: 1, relief: true }).await?;
+        let call = Reserve { blocks: 1, relief: true, near: Near::Anywhere {} };
+        let reserved = self.meta_here(call).await?;
         let block = reserved.first().ok_or(Error::Damaged {})?.start;
         let (stripe, offset) = self.geometry.block(block);
         match self.stripes.write(stripe, offset, content.into_vec()).await {

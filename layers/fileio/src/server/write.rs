@@ -11,7 +11,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use meta::attributes::access;
 use meta::chunks::Slot;
-use meta::protocol::{Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Release, Run, Unsynced};
+use meta::protocol::{
+    Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Near, Release, Run, Unsynced,
+};
 
 use super::FileServer;
 use crate::pieces::Pieces;
@@ -66,8 +68,10 @@ type ByStripe = Vec<(u64, Vec<(u32, Pieces)>)>;
 /// What is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Data of a client.
+    /// Data of a client: a part of a chunk, of which the rest may follow.
     Data,
+    /// Parts of many chunks: of several chunks they share a stripe, which is asked once.
+    Parts,
     /// Zeros at the edge of a hole: on a full volume the reserve helps.
     Relief,
 }
@@ -270,10 +274,16 @@ impl FileServer {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.sealed);
-        let touched = spans.iter().flat_map(|span| &slots[span.blocks()]);
-        let reserved = match touched.filter(|slot| needs(slot)).count() as u32 {
-            0 => Vec::new(),
-            blocks => self.meta_here(Allocate { blocks, relief: purpose.is_relief() }).await?,
+        let mut fresh = spans.iter().flat_map(Span::blocks).filter(|&place| needs(&slots[place]));
+        let reserved = match fresh.next() {
+            None => Vec::new(),
+            Some(first) => {
+                let blocks = 1 + fresh.count() as u32;
+                let relief = purpose.is_relief();
+                let apart = purpose == Purpose::Data && index > 0;
+                let near = self.near(&old, first, blocks, apart);
+                self.meta_here(Allocate { blocks, relief, near }).await?
+            }
         };
         let mut fresh = reserved.iter().flat_map(Run::blocks);
         let mut in_place = false;
@@ -293,6 +303,28 @@ impl FileServer {
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
         let end = index * u64::from(self.geometry.stripe_size) + to as u64;
         Ok(Draft { index, old, slots, chunk, reserved, in_place, spans, end })
+    }
+
+    /// Where `blocks` blocks of a chunk had best be, the first of them at place `first`: where they would be if the
+    /// chunk had been written in one go. A chunk that is written in pieces (records of several writers, a log that
+    /// grows) is in one stripe then, is asked for by one message, and takes one entry of the map.
+    /// With `apart` the first of them have a stripe for the chunk alone; not in the first chunk of a file, since small
+    /// files share stripes.
+    fn near(&self, chunk: &Chunk, first: usize, blocks: u32, apart: bool) -> Near {
+        let before = chunk.runs.iter().rev().find(|run| run.end() as usize <= first);
+        let Some(run) = before.or_else(|| chunk.runs.first()) else {
+            let is_part = blocks < self.geometry.blocks_per_stripe();
+            let skip = first as u32;
+            return if apart && is_part { Near::Apart { skip } } else { Near::Anywhere {} };
+        };
+        let at = (run.start + first as u64).checked_sub(u64::from(run.at));
+        let stripe_of = |block: u64| self.geometry.block(block).0;
+        match at {
+            Some(block) if stripe_of(block) == stripe_of(run.start) => {
+                Near::At { block, or_apart: apart }
+            }
+            _ => Near::Anywhere {},
+        }
     }
 
     /// What came of a draft, once the cache has it or does not.

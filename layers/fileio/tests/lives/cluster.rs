@@ -232,7 +232,12 @@ impl Cluster {
 
     /// A file whose inode is on the node `node`.
     pub(crate) async fn create(&self, node: NodeId) -> Handle {
-        for number in 0.. {
+        self.create_from(node, 0).await
+    }
+
+    /// The same; two calls with numbers that are far apart make two files.
+    pub(crate) async fn create_from(&self, node: NodeId, first: u64) -> Handle {
+        for number in first.. {
             let name = Name::new(format!("{node} {number}").into_bytes()).expect("a name");
             let call = CallId { client: 1, number };
             if fileio::hash::owner(&create(call, &name).into(), FS_NODES) == node {

@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
-use fileio::protocol::{Credentials, Read, ReadList, Regions, Write, WriteList};
+use fileio::protocol::{Credentials, Handle, Read, ReadList, Regions, Write, WriteList};
 use futures::future::join_all;
+use meta::protocol::Map;
 use runtime::NodeId;
 use runtime::seed::Rng;
 
-use crate::cluster::{BLOCK, Cluster};
+use crate::cluster::{BLOCK, Cluster, STRIPE_SIZE};
 
 const RANKS: u64 = 8;
 /// Blocks of the file: 3 MiB.
@@ -151,4 +152,57 @@ fn records_that_share_their_blocks_need_no_more_messages_than_whole_blocks() {
     println!("{RECORDS} whole blocks: {blocks} messages; as many shorter records: {records}");
     // A record may lie across two chunks, which are in two stripes.
     assert!(records <= blocks + RECORDS / 2, "{messages:?}");
+}
+
+/// Chunks whose blocks are asked for at a time.
+const CHUNKS_AT_ONCE: u32 = 64;
+
+/// Chunks of a file, and how many of them have all their blocks in one stripe.
+async fn in_one_stripe(cluster: &Cluster, node: NodeId, file: Handle, chunks: u64) -> (u64, u64) {
+    let Handle { ino, generation } = file;
+    let (mut all, mut whole) = (0, 0);
+    while all < chunks {
+        let call = Map { ino, generation, first: all, count: CHUNKS_AT_ONCE };
+        let found = meta::client::ask(&cluster.application(0), node, call).await;
+        let found = found.expect("the node is there");
+        all += found.len() as u64;
+        let stripe = |block: u64| block * BLOCK / u64::from(STRIPE_SIZE);
+        let is_whole =
+            |runs: &[u64]| runs.windows(2).all(|pair| stripe(pair[0]) == stripe(pair[1]));
+        let starts = found.iter().map(|chunk| chunk.runs.iter().map(|run| run.start).collect());
+        whole += starts.filter(|runs: &Vec<u64>| is_whole(runs)).count() as u64;
+    }
+    (all, whole)
+}
+
+/// More than what the node had of the volume: what others give it comes before it has to use what is left between
+/// the blocks of others.
+#[test]
+fn a_chunk_is_in_one_stripe_although_several_have_written_it() {
+    const RECORD: u64 = 3;
+    const RECORDS: u64 = 720;
+    const SPARSE: u64 = 300;
+    let cluster = Cluster::new(93);
+    let world = cluster.world.clone();
+    world.run(async {
+        let node = NodeId::fs(1);
+        // A block of each chunk: room is left in their stripes.
+        let sparse = cluster.create_from(node, 1000).await;
+        for chunk in 1..=SPARSE {
+            cluster.write(sparse, chunk * u64::from(STRIPE_SIZE) / BLOCK, &[chunk]).await;
+        }
+        let file = cluster.create(node).await;
+        for turn in strided(RECORDS) {
+            let write = async |&number: &u64| {
+                let content: Vec<u64> = (0..RECORD).map(|i| number * RECORD + i + 1).collect();
+                cluster.write(file, number * RECORD, &content).await
+            };
+            join_all(turn.iter().map(write)).await;
+            cluster.pass(Duration::from_micros(300)).await;
+        }
+        let chunks = RECORD * RECORDS * BLOCK / u64::from(STRIPE_SIZE);
+        let (all, whole) = in_one_stripe(&cluster, node, file, chunks).await;
+        println!("{whole} of {all} chunks are in one stripe");
+        assert!(100 * whole >= 98 * all, "{whole} of {all}");
+    });
 }

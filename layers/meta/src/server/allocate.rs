@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::rc::Rc;
 use std::time::Duration;
 
 use runtime::NodeId;
@@ -14,7 +15,7 @@ use runtime::wire::to_bytes;
 use super::{MetaServer, decode};
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{Allocate, Error, GiveGroups, GroupsArrived, NodeSpace, Run};
+use crate::protocol::{Allocate, Error, GiveGroups, GroupsArrived, Near, NodeSpace, Run};
 use crate::store::{Batch, StoreError};
 
 /// Groups asked of another node at a time.
@@ -34,6 +35,8 @@ const RECLAIM_BLOCKS_MIN: u64 = 64;
 /// After the whole volume was found full, the others are not asked again for so long: an allocation
 /// waits until then.
 const DRY_PAUSE: Duration = Duration::from_millis(500);
+/// After none was found ahead of time, none is looked for so long.
+const AHEAD_PAUSE: Duration = Duration::from_secs(5);
 
 /// Allocation state of one node.
 #[derive(Default)]
@@ -42,26 +45,59 @@ pub(super) struct Space {
     refill: KeyedLock<()>,
     /// Nobody had groups to give, at this time.
     dry_at: Cell<Option<Duration>>,
+    /// Space is being looked for before it is needed.
+    looking_ahead: Cell<bool>,
     /// Groups that have come since the start, and that their donors may offer once more.
     unconfirmed: RefCell<BTreeSet<u64>>,
 }
 
 impl MetaServer {
     /// Answers [`Allocate`], if this node has the space at hand.
-    pub(super) fn allocate_at_once(&self, request: &Allocate) -> Option<Vec<Run>> {
-        let &Allocate { blocks, relief } = request;
-        if relief { None } else { self.store.allocate(blocks).ok() }
+    pub(super) fn allocate_at_once(self: &Rc<Self>, request: &Allocate) -> Option<Vec<Run>> {
+        let &Allocate { blocks, relief, near } = request;
+        if relief {
+            return None;
+        }
+        // Once for each chunk that is begun.
+        if matches!(near, Near::Apart { .. }) && self.store.is_short() {
+            self.look_ahead();
+        }
+        self.store.allocate_near(blocks, near).ok()
+    }
+
+    /// Looks for space in the background: whoever allocates when there is none waits for a checkpoint, or for
+    /// others, and gets what is left between the blocks of others before.
+    fn look_ahead(self: &Rc<Self>) {
+        if self.space.looking_ahead.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.context.task(async move {
+            if let Err(error) = me.find_space_ahead().await {
+                tracing::debug!(%error, "no space was found ahead of time");
+                me.context.sleep(AHEAD_PAUSE).await;
+            }
+            me.space.looking_ahead.set(false);
+        });
+    }
+
+    /// What was freed here first, then what others can spare.
+    async fn find_space_ahead(&self) -> Result<(), Error> {
+        if self.store.space().waiting_blocks >= RECLAIM_BLOCKS_MIN {
+            self.store.checkpoint().await?;
+        }
+        if self.store.is_short() { self.refill(0).await } else { Ok(()) }
     }
 
     /// Answers [`Allocate`]. `NoSpace` only if somebody has found out that there is none: space that is on its
     /// way back, or that a node has which does not answer, is worth asking again for.
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
-        let &Allocate { blocks, relief } = request;
+        let &Allocate { blocks, relief, near } = request;
         for attempt in 0..BUSY_TRIES_MAX {
             let allocated = if relief {
                 self.store.allocate_relief(blocks)
             } else {
-                self.store.allocate(blocks)
+                self.store.allocate_near(blocks, near)
             };
             match allocated {
                 Ok(runs) => return Ok(runs),

@@ -77,6 +77,7 @@ use std::ops::Bound;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use blockio::geometry::Near;
 use bytes::Bytes;
 use runtime::Context;
 use runtime::sync::Event;
@@ -354,11 +355,16 @@ impl Store {
     /// caller's until a batch names them ([`Batch::allocated`]) or they are given back
     /// ([`release`](Self::release)); a crash gives them back.
     pub fn allocate(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+        self.allocate_near(blocks, Near::Anywhere {})
+    }
+
+    /// As [`allocate`](Self::allocate), at a place that is wished for, if it is free.
+    pub fn allocate_near(&self, blocks: u32, near: Near) -> Result<Vec<Run>, StoreError> {
         let (floor, kept_back) = {
             let state = self.state.borrow();
             (state.data_floor(), state.reserve_blocks())
         };
-        self.allocate_above(blocks, floor, kept_back)
+        self.allocate_above(blocks, near, floor, kept_back)
     }
 
     /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
@@ -369,13 +375,21 @@ impl Store {
             let state = self.state.borrow();
             (state.relief_floor(), state.relief_reserve_blocks())
         };
-        self.allocate_above(blocks, floor, kept_back)
+        self.allocate_above(blocks, Near::Anywhere {}, floor, kept_back)
+    }
+
+    /// Little is left above what data must leave: less than what [`spare_groups`](Self::spare_groups) leaves, so that
+    /// nodes that look for more do not take it from each other in turn.
+    pub fn is_short(&self) -> bool {
+        let state = self.state.borrow();
+        2 * state.space.whole_stripes() < 3 * state.data_floor()
     }
 
     /// Leaves `floor` whole stripes; `kept_back` blocks once checkpoints have little to do.
     fn allocate_above(
         &self,
         blocks: u32,
+        near: Near,
         floor: u64,
         kept_back: u64,
     ) -> Result<Vec<Run>, StoreError> {
@@ -383,7 +397,7 @@ impl Store {
         if let Some(stopped) = state.stopped {
             return Err(stopped);
         }
-        if let Some(runs) = state.space.allocate(blocks, floor) {
+        if let Some(runs) = state.space.allocate(blocks, floor, near) {
             return Ok(runs);
         }
         let may_find = state.may_find(blocks, kept_back);

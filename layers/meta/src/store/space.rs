@@ -10,19 +10,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use blockio::Geometry;
+use blockio::geometry::Near;
 
 use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
 use super::log::format::Pair;
 
-/// Partly used groups that a request for a few blocks looks through before it breaks a whole
-/// stripe: bounds the time of an allocation on a fragmented disk.
-const GROUPS_SEARCHED_MAX: usize = 8;
+mod search;
 
-/// The search for whole stripes begins anew once as many of those behind it are free again, and these are half of
-/// what it has handed out since: what was written before is faster to write than what never was (the host has
-/// found its place), and what a volume uses of its disks stays within twice what lives on it.
-const FREED_MIN: u64 = 16;
+use search::GROUPS_SEARCHED_MAX;
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
 pub(crate) type Kept = BTreeMap<u64, Rc<Bits>>;
@@ -59,6 +55,8 @@ struct Group {
     kept: Rc<Bits>,
     loaned: Bits,
     whole_stripes: u32,
+    /// No partly used stripe of it has more free blocks in a row.
+    fit_max: u32,
 }
 
 impl Group {
@@ -175,6 +173,7 @@ impl Space {
             kept: kept.clone(),
             loaned: Bits::new(length, false),
             whole_stripes: 0,
+            fit_max: 0,
         };
         self.owned_blocks += u64::from(length);
         self.groups.insert(number, group);
@@ -225,7 +224,12 @@ impl Space {
         let stripe = group.local(stripe.clone());
         let was_whole = group.busy.ones_in(stripe.clone()) == 0;
         let changed = u64::from(group.busy.fill(group.local(blocks), busy));
-        let is_whole = group.busy.ones_in(stripe) == 0;
+        let is_whole = group.busy.ones_in(stripe.clone()) == 0;
+        // While blocks of a partly used stripe become busy, the bound stays one.
+        if !is_whole && (was_whole || !busy) {
+            let longest = group.busy.runs(stripe, false).map(|run| run.end - run.start).max();
+            group.fit_max = group.fit_max.max(longest.unwrap_or(0));
+        }
         if busy {
             self.free_blocks -= changed;
         } else {
@@ -319,16 +323,17 @@ impl Space {
     }
 
     /// Hands out `blocks` blocks, all or none, and leaves at least `floor` whole stripes: whole
-    /// stripes one after the other (they go round the disks), the rest from a stripe that is partly
-    /// used already, pieces if there is nothing better.
-    pub(crate) fn allocate(&mut self, blocks: u32, floor: u64) -> Option<Vec<Run>> {
+    /// stripes one after the other (they go round the disks), the rest as `near` says or else from a
+    /// stripe that is partly used already, pieces if there is nothing better.
+    pub(crate) fn allocate(&mut self, blocks: u32, floor: u64, near: Near) -> Option<Vec<Run>> {
         let mut left = u64::from(blocks);
         if self.whole_stripes < floor || left > self.available(floor) {
             return None;
         }
-        let mut runs = Vec::new();
+        let mut runs = Vec::with_capacity(1);
         while left > 0 {
-            let run = self.piece(left, floor)?;
+            let near = if runs.is_empty() { self.near(near, left, floor) } else { None };
+            let run = near.or_else(|| self.piece(left, floor))?;
             self.set_busy(run.blocks(), true);
             left -= u64::from(run.count);
             runs.push(run);
@@ -340,18 +345,6 @@ impl Space {
             }
         }
         Some(runs)
-    }
-
-    /// The next piece of an allocation of which `left` blocks are missing.
-    fn piece(&mut self, left: u64, floor: u64) -> Option<Run> {
-        let per_stripe = self.layout.blocks_per_stripe();
-        if left >= per_stripe && self.whole_stripes > floor {
-            return self.next_whole(|_| true).map(|stripe| self.layout.stripe_run(stripe));
-        }
-        let wanted = left.min(per_stripe) as u32;
-        self.fitting(wanted, GROUPS_SEARCHED_MAX)
-            .or_else(|| self.broken_stripe(wanted, floor))
-            .or_else(|| self.fragment(wanted))
     }
 
     /// Takes room for a page of `blocks` blocks, and leaves at least `floor` whole stripes.
@@ -401,79 +394,6 @@ impl Space {
         self.set_busy(self.layout.stripe_run(stripe).blocks(), true);
         Some(stripe)
     }
-
-    /// The next wholly free stripe from the cursor on, round the groups.
-    fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
-        if self.stripes_freed >= FREED_MIN && 2 * self.stripes_freed >= self.stripes_taken {
-            self.begin_anew();
-        }
-        let cursor = self.stripe_cursor;
-        let first = self.layout.group_of_stripe(cursor);
-        let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
-        let around = self.with_whole.range(..=first).map(|&group| (group, 0));
-        let found = ahead.chain(around).find_map(|(number, from)| {
-            let group = self.groups.get(&number)?;
-            let stripes = self.layout.stripes_of(number);
-            (stripes.start.max(from)..stripes.end).find(|&stripe| {
-                let local = group.local(self.layout.stripe_run(stripe).blocks());
-                group.busy.ones_in(local) == 0 && accept(stripe)
-            })
-        })?;
-        if found < cursor {
-            (self.stripes_taken, self.stripes_freed) = (0, 0);
-        }
-        self.stripes_taken += 1;
-        self.stripe_cursor = found + 1;
-        Some(found)
-    }
-
-    /// The beginning of a whole stripe, if one may be broken.
-    fn broken_stripe(&mut self, wanted: u32, floor: u64) -> Option<Run> {
-        if self.whole_stripes <= floor {
-            return None;
-        }
-        let stripe = self.next_whole(|_| true)?;
-        self.small_cursor = stripe;
-        Some(Run { start: self.layout.stripe_run(stripe).start, count: wanted })
-    }
-
-    /// `wanted` blocks in a row in a partly used stripe, from the cursor on.
-    fn fitting(&mut self, wanted: u32, groups_max: usize) -> Option<Run> {
-        let cursor = self.small_cursor;
-        let first = self.layout.group_of_stripe(cursor);
-        let ahead = self.with_partial.range(first..).map(|&group| (group, cursor));
-        let around = self.with_partial.range(..=first).map(|&group| (group, 0));
-        let (stripe, run) = ahead
-            .chain(around)
-            .take(groups_max)
-            .find_map(|(number, from)| self.fitting_in(number, from, wanted))?;
-        self.small_cursor = stripe;
-        Some(run)
-    }
-
-    fn fitting_in(&self, number: u64, from: u64, wanted: u32) -> Option<(u64, Run)> {
-        let group = self.groups.get(&number)?;
-        let stripes = self.layout.stripes_of(number);
-        (stripes.start.max(from)..stripes.end).find_map(|stripe| {
-            let local = group.local(self.layout.stripe_run(stripe).blocks());
-            let used = group.busy.ones_in(local.clone());
-            if used == 0 || local.end - local.start - used < wanted {
-                return None;
-            }
-            let run = group.busy.runs(local, false).find(|run| run.end - run.start >= wanted)?;
-            Some((stripe, Run { start: group.start + u64::from(run.start), count: wanted }))
-        })
-    }
-
-    /// The first free blocks of any partly used stripe, at most `wanted`.
-    fn fragment(&self, wanted: u32) -> Option<Run> {
-        let number = *self.with_partial.first()?;
-        let (_, run) = self.fitting_in(number, 0, 1)?;
-        let group = self.groups.get(&number)?;
-        let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start)).blocks();
-        let free = group.busy.runs(group.local(run.start..stripe.end), false).next()?;
-        Some(Run { start: run.start, count: (free.end - free.start).min(wanted) })
-    }
 }
 
 fn set_member(set: &mut BTreeSet<u64>, number: u64, member: bool) {
@@ -489,6 +409,7 @@ mod tests {
     use runtime::VolumeId;
     use runtime::seed::{Rng, with_seed};
 
+    use super::search::FREED_MIN;
     use super::*;
 
     const STRIPES: u64 = 96;
@@ -561,6 +482,71 @@ mod tests {
         if rng.chance(1, 2) { 1 + rng.below(8) as u32 } else { 1 + rng.below(70) as u32 }
     }
 
+    fn near(rng: &mut Rng) -> Near {
+        match rng.below(3) {
+            0 => Near::Anywhere {},
+            // Perhaps of another node, or of none.
+            1 => Near::At {
+                block: rng.below((STRIPES + 4) * PER_STRIPE),
+                or_apart: rng.chance(1, 2),
+            },
+            _ => Near::Apart { skip: rng.below(PER_STRIPE + 4) as u32 },
+        }
+    }
+
+    #[test]
+    fn blocks_are_handed_out_where_they_are_wished_for_if_these_are_free() {
+        let mut space = space();
+        let mut allocate = |blocks, near| space.allocate(blocks, 0, near).unwrap();
+        let apart = allocate(5, Near::Apart { skip: 3 });
+        let [Run { start, count: 5 }] = apart[..] else { panic!("{apart:?}") };
+        assert_eq!(start % PER_STRIPE, 3);
+        assert_eq!(
+            allocate(3, Near::At { block: start - 3, or_apart: true }),
+            [Run { start: start - 3, count: 3 }]
+        );
+        assert_eq!(
+            allocate(8, Near::At { block: start + 5, or_apart: true }),
+            [Run { start: start + 5, count: 8 }]
+        );
+        // In use; across the end of a stripe; nobody's.
+        for block in [start, start + PER_STRIPE - 4, u64::MAX - 1, STRIPES * PER_STRIPE] {
+            let elsewhere = allocate(2, Near::At { block, or_apart: false });
+            assert_ne!(elsewhere[0].start, block);
+        }
+        let own = allocate(3, Near::At { block: start, or_apart: true });
+        assert_eq!(own[0].start % PER_STRIPE, start % PER_STRIPE);
+    }
+
+    #[test]
+    fn a_bound_of_what_fits_never_hides_room() {
+        with_seed(|rng| {
+            let mut space = space();
+            let mut out = Vec::new();
+            for _ in 0..2000 {
+                if rng.chance(2, 3) {
+                    out.extend(
+                        space
+                            .allocate(1 + rng.below(15) as u32, 0, near(rng))
+                            .into_iter()
+                            .flatten(),
+                    );
+                } else if !out.is_empty() {
+                    space.return_loan(out.swap_remove(rng.index(out.len())));
+                }
+                for (&number, group) in &space.groups {
+                    let fits = space.layout.stripes_of(number).filter_map(|stripe| {
+                        let local = group.local(space.layout.stripe_run(stripe).blocks());
+                        let is_whole = group.busy.ones_in(local.clone()) == 0;
+                        let longest = group.busy.runs(local, false).map(|run| run.end - run.start);
+                        if is_whole { None } else { longest.max() }
+                    });
+                    assert!(fits.max().unwrap_or(0) <= group.fit_max);
+                }
+            }
+        });
+    }
+
     #[test]
     fn blocks_are_handed_out_once_and_all_or_none() {
         with_seed(|rng| {
@@ -570,7 +556,8 @@ mod tests {
                     let (blocks, floor) = (size(rng), rng.below(4));
                     let free = space.free_blocks();
                     let whole = space.whole_stripes();
-                    let Some(runs) = space.allocate(blocks, floor) else {
+                    let near = near(rng);
+                    let Some(runs) = space.allocate(blocks, floor, near) else {
                         let limit = free.saturating_sub(floor.min(whole) * PER_STRIPE);
                         assert!(whole < floor || u64::from(blocks) > limit);
                         check(&space, &used);
@@ -603,12 +590,13 @@ mod tests {
     #[test]
     fn large_requests_get_stripes_in_a_row_and_small_ones_share_one() {
         let mut space = space();
-        let runs = space.allocate(64, 0).unwrap();
+        let runs = space.allocate(64, 0, Near::Anywhere {}).unwrap();
         let stripes: Vec<u64> = runs.iter().map(|run| space.layout.stripe_of(run.start)).collect();
         assert_eq!(stripes, [4, 5, 6, 7]);
-        let small: Vec<Run> = (0..4).flat_map(|_| space.allocate(4, 0).unwrap()).collect();
+        let small: Vec<Run> =
+            (0..4).flat_map(|_| space.allocate(4, 0, Near::Anywhere {}).unwrap()).collect();
         assert!(small.iter().all(|run| space.layout.stripe_of(run.start) == 16));
-        let next = space.allocate(16, 0).unwrap();
+        let next = space.allocate(16, 0, Near::Anywhere {}).unwrap();
         assert_eq!(space.layout.stripe_of(next[0].start), 17);
     }
 
@@ -617,7 +605,8 @@ mod tests {
         let mut space = space_of(30 * FREED_MIN);
         let mut used = BTreeSet::new();
         let mut file = |space: &mut Space| {
-            let runs = space.allocate((FREED_MIN * PER_STRIPE) as u32, 0).unwrap();
+            let runs =
+                space.allocate((FREED_MIN * PER_STRIPE) as u32, 0, Near::Anywhere {}).unwrap();
             used.extend(runs.iter().map(|run| run.start));
             runs
         };

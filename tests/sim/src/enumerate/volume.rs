@@ -8,7 +8,7 @@ use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
 use meta::audit::Pending;
 use meta::client::ask;
-use meta::protocol::{Allocate, Error, GetSpace, Release};
+use meta::protocol::{Allocate, Error, GetSpace, Near, Release};
 use meta::store::{smallest_share, stripes_min};
 use runtime::{Context, NodeId};
 
@@ -200,7 +200,8 @@ async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
 async fn refill(context: &Context) -> Result<(), Error> {
     let node = NodeId::fs(0);
     let blocks = ask(context, node, GetSpace {}).await?.free_blocks as u32 + 1;
-    let runs = ask(context, node, Allocate { blocks, relief: false }).await?;
+    let runs =
+        ask(context, node, Allocate { blocks, relief: false, near: Near::Anywhere {} }).await?;
     ask(context, node, Release { runs }).await
 }
 

@@ -111,7 +111,7 @@ impl FileServer {
     async fn draft_group(&self, group: &Group, old: Chunk, data: &Bytes) -> Result<Draft, Error> {
         let spans = self.spans(group, &old, data).await?;
         let to = group.pieces.iter().map(Piece::end).max().unwrap_or(0);
-        self.draft(group.index, old, spans, to, Purpose::Data).await
+        self.draft(group.index, old, spans, to, Purpose::Parts).await
     }
 
     /// The blocks that `group` touches, with all of their new content. What lies in one piece is not copied.

@@ -1,0 +1,151 @@
+//! Where blocks are taken from.
+
+use blockio::geometry::Near;
+
+use super::super::groups::Run;
+use super::{Group, Space};
+
+/// Partly used groups that a request for a few blocks looks through before it breaks a whole
+/// stripe: bounds the time of an allocation on a fragmented disk.
+pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
+
+/// The search for whole stripes begins anew once as many of those behind it are free again, and these are half of
+/// what it has handed out since: what was written before is faster to write than what never was (the host has
+/// found its place), and what a volume uses of its disks stays within twice what lives on it.
+pub(super) const FREED_MIN: u64 = 16;
+
+impl Space {
+    /// The blocks that are wished for, if they are free: all `left` of them, within one stripe.
+    pub(super) fn near(&mut self, near: Near, left: u64, floor: u64) -> Option<Run> {
+        let wanted = u32::try_from(left).ok()?;
+        match near {
+            Near::Anywhere {} => None,
+            Near::At { block, or_apart } => {
+                let run = Run { start: block, count: wanted };
+                if self.is_free(run, floor) {
+                    return Some(run);
+                }
+                let skip = (block % self.layout.blocks_per_stripe()) as u32;
+                if or_apart { self.near(Near::Apart { skip }, left, floor) } else { None }
+            }
+            Near::Apart { skip } => {
+                let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
+                if !fits || self.whole_stripes <= floor {
+                    return None;
+                }
+                let stripe = self.next_whole(|_| true)?;
+                let stripe = self.layout.stripe_run(stripe);
+                Some(Run { start: stripe.start + u64::from(skip), count: wanted })
+            }
+        }
+    }
+
+    /// May `run` be handed out?
+    fn is_free(&self, run: Run, floor: u64) -> bool {
+        let Some(group) = self.groups.get(&self.layout.group_of(run.start)) else { return false };
+        if !self.layout.is_run(run) {
+            return false;
+        }
+        let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start));
+        let is_whole = group.busy.ones_in(group.local(stripe.blocks())) == 0;
+        let is_free = group.busy.ones_in(group.local(run.blocks())) == 0;
+        is_free && !(is_whole && self.whole_stripes <= floor)
+    }
+
+    /// The next piece of an allocation of which `left` blocks are missing.
+    pub(super) fn piece(&mut self, left: u64, floor: u64) -> Option<Run> {
+        let per_stripe = self.layout.blocks_per_stripe();
+        if left >= per_stripe && self.whole_stripes > floor {
+            return self.next_whole(|_| true).map(|stripe| self.layout.stripe_run(stripe));
+        }
+        let wanted = left.min(per_stripe) as u32;
+        self.fitting(wanted, GROUPS_SEARCHED_MAX)
+            .or_else(|| self.broken_stripe(wanted, floor))
+            .or_else(|| self.fragment(wanted))
+    }
+
+    /// The next wholly free stripe from the cursor on, round the groups.
+    pub(super) fn next_whole(&mut self, accept: impl Fn(u64) -> bool) -> Option<u64> {
+        if self.stripes_freed >= FREED_MIN && 2 * self.stripes_freed >= self.stripes_taken {
+            self.begin_anew();
+        }
+        let cursor = self.stripe_cursor;
+        let first = self.layout.group_of_stripe(cursor);
+        let ahead = self.with_whole.range(first..).map(|&group| (group, cursor));
+        let around = self.with_whole.range(..=first).map(|&group| (group, 0));
+        let found = ahead.chain(around).find_map(|(number, from)| {
+            let group = self.groups.get(&number)?;
+            let stripes = self.layout.stripes_of(number);
+            (stripes.start.max(from)..stripes.end).find(|&stripe| {
+                let local = group.local(self.layout.stripe_run(stripe).blocks());
+                group.busy.ones_in(local) == 0 && accept(stripe)
+            })
+        })?;
+        if found < cursor {
+            (self.stripes_taken, self.stripes_freed) = (0, 0);
+        }
+        self.stripes_taken += 1;
+        self.stripe_cursor = found + 1;
+        Some(found)
+    }
+
+    /// The beginning of a whole stripe, if one may be broken.
+    pub(super) fn broken_stripe(&mut self, wanted: u32, floor: u64) -> Option<Run> {
+        if self.whole_stripes <= floor {
+            return None;
+        }
+        let stripe = self.next_whole(|_| true)?;
+        self.small_cursor = stripe;
+        Some(Run { start: self.layout.stripe_run(stripe).start, count: wanted })
+    }
+
+    /// `wanted` blocks in a row in a partly used stripe, from the cursor on.
+    pub(super) fn fitting(&mut self, wanted: u32, groups_max: usize) -> Option<Run> {
+        let first = self.layout.group_of_stripe(self.small_cursor);
+        let ahead = self.with_partial.range(first..);
+        let candidates = ahead.chain(self.with_partial.range(..first)).take(groups_max);
+        for number in candidates {
+            let Some(group) = self.groups.get_mut(number) else { continue };
+            if group.fit_max < wanted {
+                continue;
+            }
+            let stripes = self.layout.stripes_of(*number);
+            let middle = self.small_cursor.clamp(stripes.start, stripes.end);
+            let mut order = (middle..stripes.end).chain(stripes.start..middle);
+            let found = order.find_map(|stripe| {
+                let run = fit_in_stripe(group, self.layout.stripe_run(stripe), wanted)?;
+                Some((stripe, run))
+            });
+            if let Some((stripe, run)) = found {
+                self.small_cursor = stripe;
+                return Some(run);
+            }
+            group.fit_max = wanted - 1;
+        }
+        None
+    }
+
+    /// The first free blocks of any partly used stripe, at most `wanted`.
+    fn fragment(&self, wanted: u32) -> Option<Run> {
+        let number = *self.with_partial.first()?;
+        let group = self.groups.get(&number)?;
+        let run = self
+            .layout
+            .stripes_of(number)
+            .find_map(|stripe| fit_in_stripe(group, self.layout.stripe_run(stripe), 1))?;
+        let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start)).blocks();
+        let free = group.busy.runs(group.local(run.start..stripe.end), false).next()?;
+        Some(Run { start: run.start, count: (free.end - free.start).min(wanted) })
+    }
+}
+
+/// `wanted` free blocks in a row of a stripe that is partly used.
+fn fit_in_stripe(group: &Group, stripe: Run, wanted: u32) -> Option<Run> {
+    let local = group.local(stripe.blocks());
+    let used = group.busy.ones_in(local.clone());
+    if used == 0 || local.end - local.start - used < wanted {
+        return None;
+    }
+    let run = group.busy.runs(local, false).find(|run| run.end - run.start >= wanted)?;
+    Some(Run { start: group.start + u64::from(run.start), count: wanted })
+}
