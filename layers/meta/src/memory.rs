@@ -19,10 +19,10 @@ const PAGES_SHARE: usize = 4;
 /// The part that inodes in use have in any case, with the chunks remembered of them.
 const INODES_SHARE: usize = 8;
 /// The part that changes may have that are not in the tree yet, before a checkpoint is due.
-const CHANGES_SHARE: usize = 4;
+const CHANGES_SHARE: usize = 2;
 /// What a running checkpoint writes and what has come since may have so many times that part together,
 /// at most: past it commits are `Busy`.
-const CHANGES_TIMES_MAX: usize = 4;
+const CHANGES_TIMES_MAX: usize = 2;
 /// The part that filters of leaves may have, which tell what these have not. They are a hundredth of the leaves.
 const FILTERS_SHARE: usize = 16;
 /// Changes of a node below this let no checkpoint start, however little memory there is.
