@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::Unsynced;
 
-use crate::chunks::{difference, subtract};
+use crate::chunks::{Difference, difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
 
 /// A change of one chunk that no record names yet.
@@ -141,12 +141,42 @@ impl Active {
     /// once, because no record ever named them.
     pub(crate) fn install(&mut self, old: &Chunk, update: ChunkUpdate, blocks: usize) -> Vec<Run> {
         let change = difference(old, &update.chunk, blocks);
+        self.install_change(old.count(), change, update, blocks)
+    }
+
+    /// As [`install`](Self::install), if that gives nothing back and the chunks are known here: else nothing is
+    /// changed, and `None`.
+    pub(crate) fn install_known(&mut self, updates: &[ChunkUpdate], blocks: usize) -> Option<()> {
+        let change = |update: &ChunkUpdate| {
+            let old = self.chunk(update.index)?;
+            let change = difference(old, &update.chunk, blocks);
+            change.released.is_empty().then_some((old.count(), change))
+        };
+        // Each once.
+        if !updates.is_sorted_by(|before, next| before.index < next.index) {
+            return None;
+        }
+        let changes: Vec<_> = updates.iter().map(change).collect::<Option<_>>()?;
+        for ((old_count, change), update) in changes.into_iter().zip(updates) {
+            self.install_change(old_count, change, update.clone(), blocks);
+        }
+        Some(())
+    }
+
+    fn install_change(
+        &mut self,
+        old_count: u64,
+        change: Difference,
+        update: ChunkUpdate,
+        blocks: usize,
+    ) -> Vec<Run> {
         let used = &mut self.inode.attributes.used_bytes;
         let block_size = blockio::BLOCK_SIZE as u64;
-        *used =
-            (*used + update.chunk.count() * block_size).saturating_sub(old.count() * block_size);
+        *used = (*used + update.chunk.count() * block_size).saturating_sub(old_count * block_size);
         let pending = self.pending.entry(update.index).or_default();
-        pending.taken = subtract(&pending.taken, &change.released, blocks);
+        if !change.released.is_empty() {
+            pending.taken = subtract(&pending.taken, &change.released, blocks);
+        }
         pending.taken.extend(change.taken);
         pending.freed.extend(change.freed);
         pending.chunk = update.chunk;

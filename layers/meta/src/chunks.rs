@@ -42,26 +42,29 @@ impl Chunk {
     /// The chunk with these blocks. Neighbours become one run if they are neighbours on the disk
     /// too and within one stripe of `blocks_per_stripe`.
     pub fn from_slots(slots: &[Option<Slot>], blocks_per_stripe: u32) -> Self {
-        let mut runs: Vec<BlockRun> = Vec::new();
-        for (at, slot) in slots.iter().enumerate() {
-            let Some(slot) = slot else { continue };
-            let starts_stripe = slot.block.is_multiple_of(u64::from(blocks_per_stripe));
-            match runs.last_mut() {
-                Some(run)
-                    if run.end() as usize == at
-                        && run.start + u64::from(run.count()) == slot.block
-                        && run.sealed == slot.sealed
-                        && !starts_stripe =>
-                {
-                    run.checksums.push(slot.checksum);
-                }
-                _ => runs.push(BlockRun {
-                    at: at as u16,
-                    start: slot.block,
-                    checksums: vec![slot.checksum],
-                    sealed: slot.sealed,
-                }),
-            }
+        let goes_on = |before: Slot, next: Slot| {
+            let starts_stripe = next.block.is_multiple_of(u64::from(blocks_per_stripe));
+            before.block + 1 == next.block && before.sealed == next.sealed && !starts_stripe
+        };
+        let mut runs = Vec::with_capacity(1);
+        let mut at = 0;
+        while at < slots.len() {
+            let Some(first) = slots[at] else {
+                at += 1;
+                continue;
+            };
+            let pairs = slots[at..].windows(2);
+            let joined = pairs.take_while(|pair| match pair {
+                [Some(before), Some(next)] => goes_on(*before, *next),
+                _ => false,
+            });
+            let end = at + 1 + joined.count();
+            // Of a known length: one allocation.
+            let checksums = slots[at..end].iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
+            let checksums = checksums.collect();
+            let (start, sealed) = (first.block, first.sealed);
+            runs.push(BlockRun { at: at as u16, start, checksums, sealed });
+            at = end;
         }
         Self { runs }
     }
@@ -123,6 +126,12 @@ pub(crate) struct Difference {
 /// Compares two states of a chunk of `blocks` blocks, which is one stripe's number.
 pub(crate) fn difference(old: &Chunk, new: &Chunk, blocks: usize) -> Difference {
     let mut difference = Difference::default();
+    let is_same = |(old, new): (&BlockRun, &BlockRun)| {
+        (old.at, old.start, old.count()) == (new.at, new.start, new.count())
+    };
+    if old.runs.len() == new.runs.len() && old.runs.iter().zip(&new.runs).all(is_same) {
+        return difference; // rewritten in place
+    }
     for (old, new) in old.slots(blocks).into_iter().zip(new.slots(blocks)) {
         if old.map(|old| old.block) == new.map(|new| new.block) {
             continue;
@@ -167,6 +176,35 @@ fn blocks_of(run: &Run) -> impl Iterator<Item = u64> + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_are_what_lies_in_a_row_in_one_stripe() {
+        runtime::seed::with_seed(|rng| {
+            for _ in 0..500 {
+                let mut next = rng.below(40);
+                let slots: Vec<Option<Slot>> = (0..16)
+                    .map(|_| {
+                        next = if rng.chance(3, 4) { next + 1 } else { rng.below(40) };
+                        if rng.chance(1, 6) { None } else { slot(next, rng.chance(3, 4)) }
+                    })
+                    .collect();
+                let chunk = Chunk::from_slots(&slots, 16);
+                assert_eq!(chunk.slots(16), slots);
+                for run in &chunk.runs {
+                    assert_eq!(run.start / 16, (run.start + u64::from(run.count()) - 1) / 16);
+                }
+                let one = |pair: &[BlockRun]| {
+                    let [before, next] = pair else { return false };
+                    let end = before.start + u64::from(before.count());
+                    before.end() == u32::from(next.at)
+                        && end == next.start
+                        && before.sealed == next.sealed
+                        && !end.is_multiple_of(16)
+                };
+                assert!(!chunk.runs.windows(2).any(one), "{chunk:?}");
+            }
+        });
+    }
 
     #[allow(clippy::unnecessary_wraps, reason = "as it stands in a list of slots")]
     fn slot(block: u64, sealed: bool) -> Option<Slot> {

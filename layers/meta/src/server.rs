@@ -114,6 +114,7 @@ impl Server<Meta> for MetaServer {
             Request::FindName(r) => self.find_name_at_once(r).map(Reply::FindName),
             Request::ScanNames(r) => self.scan_names_at_once(r).map(Reply::ScanNames),
             Request::Allocate(r) => self.allocate_at_once(r).map(|runs| Reply::Allocate(Ok(runs))),
+            Request::Install(r) => self.install_at_once(r).map(|done| Reply::Install(Ok(done))),
             Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
             // Round each new name. They do nothing before they wait, if they have to.
             Request::Begin(r) if self.is_in_use(r.directory) => {

@@ -127,7 +127,14 @@ impl FileServer {
         from: u64,
         to: u64,
     ) -> Result<Vec<Bytes>, Error> {
-        self.take_all(places(chunk, from, to)).await
+        let mut places = places(chunk, from, to);
+        match (places.next(), places.next()) {
+            (Some(only), None) => match self.take_at_once(&only) {
+                Some(known) => Ok(vec![known]),
+                None => Ok(vec![self.take(&only).await?]),
+            },
+            (first, second) => self.take_all(first.into_iter().chain(second).chain(places)).await,
+        }
     }
 
     async fn take_all(&self, places: impl Iterator<Item = Place<'_>>) -> Result<Vec<Bytes>, Error> {

@@ -449,10 +449,15 @@ impl FileServer {
         old: &Chunk,
         range: Range<usize>,
     ) -> Result<Vec<Bytes>, Error> {
-        match self.edges.find(chunk, old, &range) {
-            Some(known) => Ok(vec![known]),
-            None => self.read_mapped(old, range.start as u64, range.end as u64).await,
+        if range.is_empty() {
+            return Ok(Vec::new());
         }
+        if let Some(known) = self.edges.find(chunk, old, &range) {
+            return Ok(vec![known]);
+        }
+        let read = self.read_mapped(old, range.start as u64, range.end as u64).await?;
+        // Who holds a part of a line makes the cache copy all of it at the next write, which is this one.
+        Ok(vec![Pieces::new(read).copied()])
     }
 
     /// What a draft puts into each stripe.

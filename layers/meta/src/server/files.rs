@@ -17,7 +17,7 @@ use crate::keys;
 use crate::memory::Kind as Memory;
 use crate::protocol::{
     Chunk, Error, FOUND_MAX, FindChunks, FoundChunk, FoundChunks, FreshBlock, Inode, Install, Map,
-    Run, Seal, Truncate,
+    Run, Seal, Time, Truncate,
 };
 use crate::store::{Batch, Position, StoreError};
 
@@ -145,6 +145,33 @@ impl MetaServer {
                 Ok(())
             })?;
         }
+        let verified = self.note_installed(ino, size_min, time, drop_setid)?;
+        self.forget_and_release(released).await?;
+        Ok(verified)
+    }
+
+    /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is for most
+    /// writes.
+    pub(super) fn install_at_once(&self, request: &Install) -> Option<Verified> {
+        let &Install { ino, ref updates, size_min, time, drop_setid } = request;
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        self.share.note_use();
+        let installed = self.with(ino, |active| {
+            active.used.set(true);
+            Ok(active.install_known(updates, blocks))
+        });
+        installed.ok()??;
+        self.note_installed(ino, size_min, time, drop_setid).ok()
+    }
+
+    /// The size and times of a file to which something was written.
+    fn note_installed(
+        &self,
+        ino: u64,
+        size_min: u64,
+        time: Time,
+        drop_setid: bool,
+    ) -> Result<Verified, Error> {
         let (before, attributes) = self.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
             let before = Stamp::of(attributes);
@@ -157,9 +184,7 @@ impl MetaServer {
             (before, *attributes)
         })?;
         let write_verifier = self.verifiers.get(ino);
-        let verified = Verified { attributes, write_verifier, before: Some(before) };
-        self.forget_and_release(released).await?;
-        Ok(verified)
+        Ok(Verified { attributes, write_verifier, before: Some(before) })
     }
 
     pub(super) async fn seal(&self, request: &Seal) -> Result<(), Error> {
