@@ -45,7 +45,7 @@ pub(crate) struct Line {
     pins: u32,
     /// Counts the writes.
     writes: u64,
-    /// Was dirty as a whole, now or earlier.
+    /// Is or was dirty as a whole, since it was synced last.
     pub(crate) was_whole: bool,
 }
 

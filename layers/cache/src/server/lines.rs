@@ -167,7 +167,8 @@ impl Lines {
         Some(result)
     }
 
-    /// If the line of `stripe` is dirty as a whole for the first time: its [state](Line::whole_state).
+    /// If the line of `stripe` is dirty as a whole, for the first time since it was synced: its
+    /// [state](Line::whole_state).
     pub(super) fn note_whole(&mut self, stripe: u64) -> Option<u64> {
         let line = &mut self.by_stripe.get_mut(&stripe)?.line;
         if line.was_whole {
