@@ -46,25 +46,19 @@ impl Chunk {
             let starts_stripe = next.block.is_multiple_of(u64::from(blocks_per_stripe));
             before.block + 1 == next.block && before.sealed == next.sealed && !starts_stripe
         };
+        let are_joined = |before: &Option<Slot>, next: &Option<Slot>| {
+            before.zip(*next).is_some_and(|(before, next)| goes_on(before, next))
+        };
         let mut runs = Vec::with_capacity(1);
         let mut at = 0;
-        while at < slots.len() {
-            let Some(first) = slots[at] else {
-                at += 1;
-                continue;
-            };
-            let pairs = slots[at..].windows(2);
-            let joined = pairs.take_while(|pair| match pair {
-                [Some(before), Some(next)] => goes_on(*before, *next),
-                _ => false,
-            });
-            let end = at + 1 + joined.count();
-            // Of a known length: one allocation.
-            let checksums = slots[at..end].iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
-            let checksums = checksums.collect();
-            let (start, sealed) = (first.block, first.sealed);
-            runs.push(BlockRun { at: at as u16, start, checksums, sealed });
-            at = end;
+        for row in slots.chunk_by(are_joined) {
+            if let Some(Slot { block: start, sealed, .. }) = row[0] {
+                // Of a known length: one allocation.
+                let checksums = row.iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
+                let checksums = checksums.collect();
+                runs.push(BlockRun { at: at as u16, start, checksums, sealed });
+            }
+            at += row.len();
         }
         Self { runs }
     }

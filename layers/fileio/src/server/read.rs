@@ -120,20 +120,18 @@ impl FileServer {
         if chunks.len() == count as usize { Ok(chunks) } else { Err(Error::Damaged {}) }
     }
 
-    /// Bytes `from..to` of a chunk; holes are zeros. The caller holds the chunk.
-    pub(super) async fn read_mapped(
+    /// Bytes of one block of a chunk; holes are zeros. The caller holds the chunk.
+    pub(super) async fn read_in_block(
         &self,
         chunk: &Chunk,
-        from: u64,
-        to: u64,
-    ) -> Result<Vec<Bytes>, Error> {
-        let mut places = places(chunk, from, to);
-        match (places.next(), places.next()) {
-            (Some(only), None) => match self.take_at_once(&only) {
-                Some(known) => Ok(vec![known]),
-                None => Ok(vec![self.take(&only).await?]),
-            },
-            (first, second) => self.take_all(first.into_iter().chain(second).chain(places)).await,
+        range: Range<usize>,
+    ) -> Result<Bytes, Error> {
+        let mut places = places(chunk, range.start as u64, range.end as u64);
+        // A block is in one place.
+        let place = places.next().ok_or(Error::Damaged {})?;
+        match self.take_at_once(&place) {
+            Some(known) => Ok(known),
+            None => self.take(&place).await,
         }
     }
 

@@ -274,11 +274,11 @@ impl FileServer {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
         let needs = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.sealed);
-        let mut fresh = spans.iter().flat_map(Span::blocks).filter(|&place| needs(&slots[place]));
-        let reserved = match fresh.next() {
+        let mut places = spans.iter().flat_map(Span::blocks).filter(|&place| needs(&slots[place]));
+        let reserved = match places.next() {
             None => Vec::new(),
             Some(first) => {
-                let blocks = 1 + fresh.count() as u32;
+                let blocks = 1 + places.count() as u32;
                 let relief = purpose.is_relief();
                 let apart = purpose == Purpose::Data && index > 0;
                 let near = self.near(&old, first, blocks, apart);
@@ -455,9 +455,9 @@ impl FileServer {
         if let Some(known) = self.edges.find(chunk, old, &range) {
             return Ok(vec![known]);
         }
-        let read = self.read_mapped(old, range.start as u64, range.end as u64).await?;
+        let read = self.read_in_block(old, range).await?;
         // Who holds a part of a line makes the cache copy all of it at the next write, which is this one.
-        Ok(vec![Pieces::new(read).copied()])
+        Ok(vec![Bytes::copy_from_slice(&read)])
     }
 
     /// What a draft puts into each stripe.

@@ -155,12 +155,12 @@ impl MetaServer {
     pub(super) fn install_at_once(&self, request: &Install) -> Option<Verified> {
         let &Install { ino, ref updates, size_min, time, drop_setid } = request;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
-        self.share.note_use();
         let installed = self.with(ino, |active| {
             active.used.set(true);
             Ok(active.install_known(updates, blocks))
         });
         installed.ok()??;
+        self.share.note_use();
         self.note_installed(ino, size_min, time, drop_setid).ok()
     }
 

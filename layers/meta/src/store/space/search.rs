@@ -30,26 +30,16 @@ impl Space {
             }
             Near::Apart { skip } => {
                 let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
-                if !fits || self.whole_stripes <= floor {
-                    return None;
-                }
-                let stripe = self.next_whole(|_| true)?;
-                let stripe = self.layout.stripe_run(stripe);
-                Some(Run { start: stripe.start + u64::from(skip), count: wanted })
+                if fits { self.of_whole(wanted, skip, floor) } else { None }
             }
         }
     }
 
     /// May `run` be handed out?
     fn is_free(&self, run: Run, floor: u64) -> bool {
-        let Some(group) = self.groups.get(&self.layout.group_of(run.start)) else { return false };
-        if !self.layout.is_run(run) {
-            return false;
-        }
+        let is_unused = |run| self.count_in(run, |group| &group.busy) == Some(0);
         let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start));
-        let is_whole = group.busy.ones_in(group.local(stripe.blocks())) == 0;
-        let is_free = group.busy.ones_in(group.local(run.blocks())) == 0;
-        is_free && !(is_whole && self.whole_stripes <= floor)
+        is_unused(run) && !(is_unused(stripe) && self.whole_stripes <= floor)
     }
 
     /// The next piece of an allocation of which `left` blocks are missing.
@@ -91,12 +81,19 @@ impl Space {
 
     /// The beginning of a whole stripe, if one may be broken.
     pub(super) fn broken_stripe(&mut self, wanted: u32, floor: u64) -> Option<Run> {
+        let run = self.of_whole(wanted, 0, floor)?;
+        self.small_cursor = self.layout.stripe_of(run.start);
+        Some(run)
+    }
+
+    /// Blocks of the next whole stripe from its block `skip` on, if one may be broken.
+    fn of_whole(&mut self, wanted: u32, skip: u32, floor: u64) -> Option<Run> {
         if self.whole_stripes <= floor {
             return None;
         }
         let stripe = self.next_whole(|_| true)?;
-        self.small_cursor = stripe;
-        Some(Run { start: self.layout.stripe_run(stripe).start, count: wanted })
+        let start = self.layout.stripe_run(stripe).start + u64::from(skip);
+        Some(Run { start, count: wanted })
     }
 
     /// `wanted` blocks in a row in a partly used stripe, from the cursor on.
