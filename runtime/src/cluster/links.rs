@@ -33,8 +33,8 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// From now on others are reached by `routes`. Returns the links that lead nowhere any more: their
-    /// open calls are lost when they are dropped.
+    /// From now on others are reached by `routes`. Returns the links to lives that are over: their open
+    /// calls are lost when they are dropped.
     #[must_use]
     pub(crate) fn set_routes(&mut self, routes: &Routes) -> Vec<Rc<Link>> {
         let (open, closed) = std::mem::take(&mut self.open)

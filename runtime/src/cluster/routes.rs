@@ -32,19 +32,24 @@ pub struct Routes {
     epoch: Epoch,
     me: Option<Process>,
     guard: Arc<Guard>,
+    /// Those that live.
+    processes: Arc<[Arc<Process>]>,
     hosts: Table<NodeId, Arc<Process>>,
 }
 
 impl Routes {
-    /// Nodes without a process are unreachable; to the others the connections are as `guard` says.
+    /// Of the `processes` that live, each hosts some nodes or none. Nodes without a process are unreachable;
+    /// to the others the connections are as `guard` says.
     pub fn new(
         volume: VolumeId,
         epoch: Epoch,
         me: Process,
         guard: Arc<Guard>,
+        processes: Arc<[Arc<Process>]>,
         hosts: impl IntoIterator<Item = (NodeId, Arc<Process>)>,
     ) -> Self {
-        Self { volume, epoch, me: Some(me), guard, hosts: hosts.into_iter().collect() }
+        let hosts = hosts.into_iter().collect();
+        Self { volume, epoch, me: Some(me), guard, processes, hosts }
     }
 
     /// The epoch in which it is so.
@@ -82,8 +87,9 @@ impl Routes {
         self.hosts.get(&node).map(|host| host.number)
     }
 
-    /// Does this life of a process host any node?
+    /// Does this life of a process go on? One that has given its last node away still answers those who
+    /// asked it just before.
     pub(crate) fn has(&self, process: &Process) -> bool {
-        self.hosts.values().any(|host| **host == *process)
+        self.processes.iter().any(|living| **living == *process)
     }
 }

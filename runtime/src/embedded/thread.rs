@@ -35,9 +35,6 @@ use crate::seed::{Rng, fresh_seed};
 /// How often a node that waits for idleness looks again.
 const IDLE_PAUSE: Duration = Duration::from_micros(500);
 
-/// Answers of a process that has no node any more are waited for so long, as if it had given the last one away later.
-const LAST_ANSWERS_TIME: Duration = Duration::from_millis(20);
-
 thread_local! {
     static MACHINE: RefCell<Option<Rc<Thread>>> = const { RefCell::new(None) };
 }
@@ -146,7 +143,6 @@ pub(super) fn remove_host(node: NodeId) {
 }
 
 /// The nodes of this thread live in `epoch` from now on, and others are reached by `routes`.
-#[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
 pub(super) fn set_routes(routes: &Routes, epoch: Epoch) {
     let machine = machine();
     let hosts: Vec<Rc<Host>> = machine.hosts.borrow().values().cloned().collect();
@@ -154,15 +150,8 @@ pub(super) fn set_routes(routes: &Routes, epoch: Epoch) {
         host.set_epoch(epoch);
     }
     let closed = machine.links.borrow_mut().set_routes(routes);
-    if closed.is_empty() {
-        return;
-    }
-    // A process that has given its last node away still says so to those who asked it just before. Nobody asks
-    // any more; whoever waits longer learns that the answer is lost, and may ask again.
-    actix::spawn(async move {
-        tokio::time::sleep(LAST_ANSWERS_TIME).await;
-        drop(closed);
-    });
+    // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
+    drop(closed);
 }
 
 /// Sends a request to a node of another process.

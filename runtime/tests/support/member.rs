@@ -66,7 +66,8 @@ impl Member {
             Some((NodeId::fs(node), Arc::clone(host)))
         });
         let (me, guard) = (Process::clone(&self.process), self.guard.clone());
-        self.machine.set_routes(Routes::new(VOLUME, Epoch(epoch), me, guard, hosts));
+        let living = others.iter().copied().cloned().collect();
+        self.machine.set_routes(Routes::new(VOLUME, Epoch(epoch), me, guard, living, hosts));
     }
 
     pub fn say(&self, to: u32, hops: u32) -> Result<u32, Undelivered> {

@@ -420,7 +420,7 @@ impl Cluster {
     }
 
     /// What all processes have said, in the order of time, each line with who said it.
-    fn log(&self) -> Vec<String> {
+    pub fn log(&self) -> Vec<String> {
         let mut log = Vec::new();
         for start in 1..=self.starts {
             for number in self.numbers() {

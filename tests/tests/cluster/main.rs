@@ -186,10 +186,34 @@ fn restart_under_a_writer(shape: Shape, victims: &[usize]) {
             thread::sleep(Duration::from_secs(1));
             over.store(true, Relaxed);
         });
+        assert_eq!(ends_that_all_had_heard_of(&cluster), victims.len());
         files.iter().for_each(Growing::check);
         drop((files, volume));
         cluster.stop();
     });
+}
+
+/// Whoever still asks a process that ends hears that the answer is lost: it ends when all have heard that it has
+/// no nodes any more. How often that was.
+fn ends_that_all_had_heard_of(cluster: &Cluster) -> usize {
+    let log = cluster.log();
+    let said = |line: &str, what: &str| -> Option<u64> {
+        let (_, epoch) = line.split_once(what)?.1.split_once("epoch=")?;
+        epoch.trim().parse().ok()
+    };
+    let mut heard = [0; 4];
+    let mut ends = 0;
+    for line in &log {
+        let process: usize = line[..1].parse().unwrap();
+        if let Some(epoch) = said(line, "a node map") {
+            heard[process] = epoch;
+        }
+        if let Some(epoch) = said(line, "others have its nodes") {
+            ends += 1;
+            assert!(heard[1..].iter().all(|it| *it >= epoch), "{line}: {heard:?}");
+        }
+    }
+    ends
 }
 
 #[test]

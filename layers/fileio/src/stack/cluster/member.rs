@@ -86,8 +86,12 @@ pub struct Member {
     pending: BTreeSet<NodeId>,
     /// Its nodes are on their way to others.
     leaving: bool,
+    /// They are with the others, who may not know it yet.
+    left: bool,
     /// What came of settling, once the process ends.
     settled: Option<Result<(), Error>>,
+    /// It has said that it has settled.
+    ends: bool,
 }
 
 impl std::fmt::Debug for Member {
@@ -168,7 +172,9 @@ impl Member {
             known: Epoch(0),
             pending: BTreeSet::new(),
             leaving: false,
+            left: false,
             settled: None,
+            ends: false,
         })
     }
 
@@ -202,6 +208,7 @@ impl Member {
                 Told::AllKnow(epoch) => {
                     self.known = epoch;
                     self.take_up();
+                    self.end_if_nobody_asks();
                 }
                 Told::Stop(node) => self.let_go(node),
                 Told::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
@@ -224,6 +231,9 @@ impl Member {
                         tracing::info!(why = ?told, "not all nodes have gone to others");
                         self.settle_all();
                     }
+                    // Nor does it wait any longer for those who do not hear of it.
+                    self.left = false;
+                    self.end_if_nobody_asks();
                 }
                 Told::Ready => {
                     if let Some(ready) = ready.take() {
@@ -237,10 +247,7 @@ impl Member {
                 Told::Settled(settled) => {
                     // The others go on without this process, whatever came of it.
                     self.settled = Some(settled);
-                    match self.map.clone() {
-                        Some(map) => self.say(Say::HasSettled(map)),
-                        None => self.say(Say::End),
-                    }
+                    self.end_if_nobody_asks();
                 }
                 Told::MayEnd => self.say(Say::End),
                 Told::Ended => {
@@ -266,13 +273,15 @@ impl Member {
             incarnation: process.incarnation,
             address: process.addresses.first().cloned().unwrap_or_default(),
         };
+        let living = map.processes.iter().filter(|process| process.is_living());
+        let living: Arc<[Arc<Process>]> = living.map(|process| Arc::new(life(process))).collect();
         // A node that settles answers until it has: two that settle may need each other for it.
         let hosts = map.seats().filter_map(|(node, seat)| {
-            let host = map.process(seat.owner()).filter(|process| process.is_living())?;
-            Some((node, Arc::new(life(host))))
+            let host = living.iter().find(|process| process.number == seat.owner().0)?;
+            Some((node, host.clone()))
         });
-        let volume = self.running.geometry().volume;
-        let routes = Routes::new(volume, map.epoch, life(mine), self.me.guard.clone(), hosts);
+        let (volume, guard) = (self.running.geometry().volume, self.me.guard.clone());
+        let routes = Routes::new(volume, map.epoch, life(mine), guard, living.clone(), hosts);
         self.running.machine().set_routes(routes);
         // Who lived by the last map, and not by this one, may only stand still.
         let lives = |map: &NodeMap, number: u32, incarnation: u64| {
@@ -296,8 +305,29 @@ impl Member {
         };
         let has_none = self.map.as_ref().is_some_and(|map| !map.seats().any(is_mine));
         if has_none && std::mem::take(&mut self.leaving) {
+            self.left = true;
             self.settle_all();
         }
+    }
+
+    /// A process that has settled goes on to its end, one whose nodes have gone to others only when all know
+    /// that: whoever does not may have asked it, and would hear that the answer is lost.
+    fn end_if_nobody_asks(&mut self) {
+        if self.settled.is_none() || self.ends {
+            return;
+        }
+        let Some(map) = &self.map else { return self.say(Say::End) };
+        if self.left && self.known != map.epoch {
+            return;
+        }
+        self.ends = true;
+        if self.left {
+            tracing::info!(
+                epoch = map.epoch.0,
+                "others have its nodes, and all have heard of that"
+            );
+        }
+        self.say(Say::HasSettled(map.clone()));
     }
 
     fn tell_when_time_is_over(&self) {

@@ -37,6 +37,8 @@ const ENDING: u8 = 1;
 const SETTLED: u8 = 2;
 /// A process that ends waits so long for its nodes to settle, and so long for those of others.
 pub(super) const SETTLE_MAX: Duration = Duration::from_secs(10);
+/// What was asked before all knew that a process has no nodes any more is answered within so long.
+const LAST_ANSWERS_TIME: Duration = Duration::from_millis(100);
 /// Processes that are asked to end within so long of each other end together, and none leaves first.
 const TOGETHER: Duration = Duration::from_millis(300);
 /// How often a process that waits for the others to know an epoch looks.
@@ -165,6 +167,7 @@ pub(super) async fn sit(
                 say_ending(&context, &*engine, id, SETTLED).await;
                 let others = none_settles(&context, &*engine, &map);
                 select(pin!(others), context.sleep(SETTLE_MAX)).await;
+                context.sleep(LAST_ANSWERS_TIME).await;
                 let _ = told.send(Told::MayEnd);
             }),
             Say::End => {
