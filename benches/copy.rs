@@ -42,7 +42,8 @@ const CACHE_BYTES: usize = 512 << 20;
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 fn main() {
     let size = sized(EARNEST, TEST);
-    let shape = Shape { disk_bytes: DISK_BYTES, cache_bytes: CACHE_BYTES, threads: 0 };
+    let shape =
+        Shape { disk_bytes: DISK_BYTES, cache_bytes: CACHE_BYTES, threads: 0, prefault: false };
     let mut scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
     let mut content = Content::new();
     let mut pairs = Vec::new();

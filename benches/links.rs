@@ -299,7 +299,7 @@ fn serve(arguments: &[String]) {
         engine: engine(etcd.parse().expect("a port")),
         guard,
         disk_bytes: DISK_BYTES,
-        run: RunOptions { threads: 0, cache_bytes: CACHE_BYTES },
+        run: RunOptions { cache_bytes: CACHE_BYTES, ..RunOptions::default() },
     };
     thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

@@ -123,8 +123,12 @@ struct Bench {
 impl Bench {
     #[allow(clippy::disallowed_methods, reason = "a benchmark makes directories of the host")]
     fn new() -> Self {
-        let shape =
-            Shape { disk_bytes: sized(1 << 30, 128 << 20), cache_bytes: 64 << 20, threads: 0 };
+        let shape = Shape {
+            disk_bytes: sized(1 << 30, 128 << 20),
+            cache_bytes: 64 << 20,
+            threads: 0,
+            prefault: false,
+        };
         let scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
         let (volume, host) = (scratch.volume(), scratch.host_directory());
         for number in 0..DIRECTORIES {

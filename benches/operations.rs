@@ -159,7 +159,8 @@ fn run(scratch: &Scratch, operation: &'static str, way: &str, first: u64, count:
 /// A volume on one thread, with a cached file, and files to remove.
 fn prepared(operation: &'static str, files: u64) -> Scratch {
     // So large that the file stays in memory (ADR 47): to write behind is not the cost of each write.
-    let shape = Shape { disk_bytes: 128 << 20, cache_bytes: 512 << 20, threads: 1 };
+    let shape =
+        Shape { disk_bytes: 128 << 20, cache_bytes: 512 << 20, threads: 1, prefault: false };
     let scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
     run(&scratch, "write-64k", "inside", 0, FILE_BYTES / LARGE as u64);
     if operation == "remove" {

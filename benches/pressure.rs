@@ -135,7 +135,7 @@ fn main() {
     }
     let cache_bytes = sized(CACHE_MIB, CACHE_MIB_IN_TEST) << 20;
     let disk_bytes = (2 * cache_bytes as u64 + (256 << 20)).next_multiple_of(1 << 20);
-    let shape = Shape { disk_bytes, cache_bytes, threads: 0 };
+    let shape = Shape { disk_bytes, cache_bytes, threads: 0, prefault: false };
     let scratch = Scratch::new(env!("CARGO_TARGET_TMPDIR"), shape);
     let before = resident_bytes();
     let budget = scratch.running().pool().limit_bytes();

@@ -123,7 +123,7 @@ impl Step {
 fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     println!("{files} empty files in {directories} directories, {cache_mib} MiB of cache");
     let cache_bytes = (cache_mib << 20) as usize;
-    let shape = Shape { disk_bytes: DISK_BYTES, cache_bytes, threads: 0 };
+    let shape = Shape { disk_bytes: DISK_BYTES, cache_bytes, threads: 0, prefault: false };
     let step = Step::begin();
     let mut scratch = Scratch::new(parent, shape);
     step.end("  format and first mount");

@@ -65,8 +65,12 @@ impl Side {
     /// All of them; that in memory only where there is one.
     pub(crate) fn all(scale: &Scale) -> Vec<Self> {
         let target = env!("CARGO_TARGET_TMPDIR");
-        let shape =
-            Shape { disk_bytes: scale.disk_bytes(), cache_bytes: scale.cache_bytes(), threads: 0 };
+        let shape = Shape {
+            disk_bytes: scale.disk_bytes(),
+            cache_bytes: scale.cache_bytes(),
+            threads: 0,
+            prefault: true,
+        };
         let ours = Self::Ours { scratch: Box::new(Scratch::new(target, shape)) };
         let host = |kind, parent: &Path| {
             let directory = tempfile::tempdir_in(parent).ok()?;

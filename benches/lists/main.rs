@@ -132,7 +132,7 @@ fn check(system: &FileSystem<Counted>, ranks: &[Rank]) {
 }
 
 fn run(pattern: &Pattern, rounds: usize) -> Row {
-    let shape = Shape { disk_bytes: 768 << 20, cache_bytes: 1 << 30, threads: 0 };
+    let shape = Shape { disk_bytes: 768 << 20, cache_bytes: 1 << 30, threads: 0, prefault: false };
     let scratch = Scratch::new(memory(), shape);
     let ranks: Vec<Rank> = (0..RANKS)
         .map(|rank| {

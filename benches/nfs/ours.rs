@@ -30,7 +30,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = String>) {
         stripe_size: STRIPE_SIZE,
     };
     stack::format(&directory, &format).expect("the shape is possible");
-    let options = RunOptions { threads, cache_bytes: CACHE_BYTES };
+    let options = RunOptions { threads, cache_bytes: CACHE_BYTES, ..RunOptions::default() };
     let running = stack::open(&directory, &options).expect("the volume was just made");
     let config = exports(sync).apply(&Config::new(running.geometry().volume, [7; 32]));
     let (listens, listening) = oneshot::channel();

@@ -22,6 +22,8 @@ pub struct Shape {
     pub cache_bytes: usize,
     /// Threads that host nodes; 0 for one per core.
     pub threads: usize,
+    /// Whether the memory of the cache is found before anything is measured.
+    pub prefault: bool,
 }
 
 /// A directory with a volume in it. Both are removed when it is dropped.
@@ -46,7 +48,8 @@ impl Scratch {
             stripe_size: STRIPE_SIZE,
         };
         stack::format(&directory.path().join("volume"), &format).expect("the shape is possible");
-        let options = RunOptions { threads: shape.threads, cache_bytes: shape.cache_bytes };
+        let Shape { threads, cache_bytes, prefault, .. } = shape;
+        let options = RunOptions { threads, cache_bytes, prefault };
         let mut scratch = Self { options, running: None, directory };
         scratch.reopen();
         scratch

@@ -21,7 +21,32 @@ fn resident_kb() -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+/// One test: others would change what the process has.
 #[test]
+fn memory_is_found_early_if_that_is_asked_for_and_given_back_where_others_need_it() {
+    memory_is_there_before_it_is_taken();
+    slabs_give_back_what_others_need();
+}
+
+fn memory_is_there_before_it_is_taken() {
+    let pool = Pool::new(8 * SLAB_BYTES);
+    let before_kb = resident_kb();
+    pool.prefault(STRIPE, 6 * SLAB_BYTES);
+    assert_eq!((pool.used_bytes(), pool.kept_bytes()), (0, 6 * SLAB_BYTES));
+    let found_kb = resident_kb() - before_kb;
+    assert!(found_kb << 10 >= 6 * SLAB_BYTES, "{found_kb} kB");
+    let per_slab = SLAB_BYTES / STRIPE;
+    let all: Vec<Buffer> = (0..6 * per_slab).map(|_| pool.take(STRIPE).unwrap()).collect();
+    assert_eq!((pool.used_bytes(), pool.kept_bytes()), (6 * SLAB_BYTES, 0));
+    // Never more than the limit lets be used, and nothing where there are no slabs for it.
+    pool.prefault(STRIPE, 1 << 30);
+    pool.prefault(3, 1 << 30);
+    assert_eq!(pool.kept_bytes(), 2 * SLAB_BYTES);
+    drop(all);
+    let larger = pool.take(7 * SLAB_BYTES).unwrap();
+    assert!(larger.len() + pool.kept_bytes() <= pool.limit_bytes());
+}
+
 fn slabs_give_back_what_others_need() {
     let pool = Pool::new(16 * SLAB_BYTES);
     let before_kb = resident_kb();

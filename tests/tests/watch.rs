@@ -89,6 +89,31 @@ fn a_large_write_over_nfs_is_not_copied_on_its_way_into_the_cache() {
 }
 
 #[test]
+fn the_memory_of_the_cache_is_as_asked_for_and_there_at_the_start_if_wanted() {
+    const CACHE_BYTES: u64 = 32 << 20;
+    let site = Site::formatted(256, NODES as u32);
+    let memory = |arguments: &[&str]| -> u64 {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let all = ["serve", "VOL", "--nfs", "127.0.0.1:0", "--cache", "32MiB", "--metrics", &free];
+        let served = Served::with(&site, &[&all, arguments].concat());
+        let (_, text) = get(&free, "/metrics");
+        let values = ["mdfs_buffer_used_bytes ", "mdfs_buffer_kept_bytes "].map(|name| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            value.parse::<u64>().unwrap()
+        });
+        served.stop();
+        values.iter().sum()
+    };
+    assert!(memory(&[]) < CACHE_BYTES / 2);
+    let found = memory(&["--prefault"]);
+    assert!((CACHE_BYTES..2 * CACHE_BYTES).contains(&found), "{found} bytes");
+
+    let refused = site.run(&["serve", "VOL", "--cache", "4MiB"]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("at least 16MiB"), "{told}");
+}
+
+#[test]
 fn an_address_that_is_taken_is_named() {
     let site = Site::formatted(256, NODES as u32);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

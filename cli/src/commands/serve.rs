@@ -19,6 +19,7 @@ use crate::exit::{Failure, ServeError};
 use crate::rpcbind::{self, Registered};
 use crate::session::Session;
 use crate::signals::{EndSignals, secret};
+use crate::size::Size;
 use crate::watch::Watch;
 
 /// Serve a volume to the other commands and, with --nfs, to NFS clients, until SIGTERM or SIGINT.
@@ -57,6 +58,22 @@ pub(crate) struct Serve {
     /// Threads that serve the volume; one per core if this is not given.
     #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     threads: usize,
+    /// Memory for cached data, as in 8GiB; metadata take half as much again, at most, and transfers under way
+    /// up to 256 MiB.
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = cache_size)]
+    cache: Size,
+    /// Find the memory of the cache at the start, instead of when it is first used: half a second for 2 GiB, which
+    /// the first reads and writes then do not wait for.
+    #[arg(long)]
+    prefault: bool,
+}
+
+/// So much memory at least is for cached data: a few lines for each node of a usual volume.
+const CACHE_MIN: u64 = 16 << 20;
+
+fn cache_size(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error| format!("{error}"))?;
+    if size.0 < CACHE_MIN { Err("at least 16MiB".into()) } else { Ok(size) }
 }
 
 impl Serve {
@@ -71,7 +88,8 @@ impl Serve {
             let caught = signals.also_hang_up();
             caught.map_err(|error| failed("serve", ServeError::Signals(error)))?;
         }
-        let options = RunOptions { threads: self.threads, ..RunOptions::default() };
+        let cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);
+        let options = RunOptions { threads: self.threads, cache_bytes, prefault: self.prefault };
         let running = stack::open(volume, &options).map_err(|error| OpenError {
             directory: volume.clone(),
             cause: OpenCause::Stack(error),

@@ -33,6 +33,8 @@ pub(super) fn of_buffers(pool: &Pool) -> String {
     let mut page = Page::new("mdfs_buffer_");
     let used = page.metric("used_bytes", Kind::Gauge, "Memory of cached stripes and transfers.");
     used.is(pool.used_bytes());
+    let help = "Memory that the process keeps for them, and nothing is in.";
+    page.metric("kept_bytes", Kind::Gauge, help).is(pool.kept_bytes());
     let help = "Bytes of files copied from one buffer to another.";
     page.metric("copied_bytes_total", Kind::Counter, help).is(pool.copied_bytes());
     let help = "Bytes copied only because a disk could not take them where they were.";

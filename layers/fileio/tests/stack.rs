@@ -25,7 +25,8 @@ fn options() -> FormatOptions {
 }
 
 fn run(directory: &Path) -> Result<Running, StackError> {
-    stack::open(directory, &RunOptions { threads: 2, cache_bytes: 32 << 20 })
+    let options = RunOptions { threads: 2, cache_bytes: 32 << 20, ..RunOptions::default() };
+    stack::open(directory, &options)
 }
 
 fn create(door: &Door, name: &str, number: u64) -> Handle {

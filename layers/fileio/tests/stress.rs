@@ -145,7 +145,7 @@ fn names_and_links_agree_after_a_fight_over_them() {
             stripe_size: stack::STRIPE_SIZE,
         };
         stack::format(&directory, &options).unwrap();
-        let run = RunOptions { threads: 2, cache_bytes: 16 << 20 };
+        let run = RunOptions { threads: 2, cache_bytes: 16 << 20, ..RunOptions::default() };
         let running = stack::open(&directory, &run).unwrap();
         let (done, all_done) = mpsc::channel();
         for client in 0..CLIENTS {

@@ -201,6 +201,22 @@ impl Pool {
         slot
     }
 
+    /// Has the host find memory now for buffers of `length` bytes, `bytes` of it together at most: whoever
+    /// takes them first does not wait for that. Nothing happens where the pool has no slabs for this length.
+    pub fn prefault(&self, length: usize, bytes: usize) {
+        let pages = length.div_ceil(ALIGNMENT);
+        if !Slabs::have(pages) {
+            return;
+        }
+        for _ in 0..bytes / SLAB_BYTES {
+            if self.left_for(&mut self.kept()) < SLAB_BYTES {
+                return;
+            }
+            let Some(ground) = Ground::find() else { return };
+            self.kept().slabs.keep_new(ground, pages);
+        }
+    }
+
     /// Bytes of new memory that the limit leaves beside what is used and kept; what is kept makes room for
     /// what is used.
     fn left_for(&self, kept: &mut Kept) -> usize {

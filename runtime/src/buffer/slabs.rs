@@ -192,6 +192,12 @@ impl Slabs {
 
     /// A slot of a new slab, whose others are kept.
     pub(super) fn take_new(&mut self, ground: Ground, pages: usize) -> Option<Slot> {
+        self.keep_new(ground, pages);
+        self.take_warm(pages)
+    }
+
+    /// A new slab, all of whose slots are kept.
+    pub(super) fn keep_new(&mut self, ground: Ground, pages: usize) {
         let slab = Slab::new(ground, pages);
         let free = self.all.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
@@ -201,7 +207,6 @@ impl Slabs {
         self.all[at] = Some(slab);
         self.open.entry(pages).or_default().push(at as u32);
         self.kept_bytes += SLAB_BYTES;
-        self.take_warm(pages)
     }
 
     /// The slab that was opened last, of those that have what is asked for.

@@ -47,7 +47,8 @@ disk-size = "4GiB"  # of each disk; its file grows only as it is written
 number = 1
 address = "127.0.0.1:7401"  # where the other processes reach it
 directory = "/srv/mdfs/1"   # its disks and its socket, on its host
-cache = "512MiB"
+cache = "512MiB"            # memory for cached data
+prefault = true             # is found at the start, not when it is first used
 
 [[process]]
 number = 2
@@ -128,6 +129,8 @@ pub(super) struct ProcessTable {
     has_disks: bool,
     #[serde(default, deserialize_with = "some_size")]
     pub(super) cache: Option<Size>,
+    #[serde(default)]
+    pub(super) prefault: bool,
 }
 
 fn yes() -> bool {

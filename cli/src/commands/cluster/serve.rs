@@ -55,7 +55,7 @@ impl Serve {
             let operation = "serve";
             Failure::Serve { operation, volume: volume.clone(), error }
         };
-        let mut run = RunOptions::default();
+        let mut run = RunOptions { prefault: process.prefault, ..RunOptions::default() };
         if let Some(cache) = process.cache {
             run.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
         }

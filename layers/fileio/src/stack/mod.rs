@@ -67,11 +67,23 @@ pub struct RunOptions {
     pub threads: usize,
     /// Bytes of cached stripes; metadata take half as much again, at most.
     pub cache_bytes: usize,
+    /// The memory of the cache is found at the start, and not when it is first used: who reads or writes
+    /// first need not wait for it.
+    pub prefault: bool,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { threads: 0, cache_bytes: CACHE_BYTES }
+        Self { threads: 0, cache_bytes: CACHE_BYTES, prefault: false }
+    }
+}
+
+impl RunOptions {
+    /// What [`prefault`](Self::prefault) says.
+    pub(crate) fn find_memory(&self, machine: &Embedded, geometry: &Geometry) {
+        if self.prefault {
+            machine.pool().prefault(geometry.stripe_size as usize, self.cache_bytes);
+        }
     }
 }
 

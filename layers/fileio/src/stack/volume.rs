@@ -208,12 +208,14 @@ pub(super) fn cores() -> usize {
 
 fn start(geometry: &Geometry, epoch: Epoch, options: &RunOptions) -> Result<Embedded, StackError> {
     let threads = if options.threads == 0 { cores() } else { options.threads };
-    Ok(Embedded::start(Config {
+    let machine = Embedded::start(Config {
         threads: threads.min(geometry.fs_nodes as usize),
         fs_nodes: geometry.fs_nodes,
         disk_nodes: geometry.disk_nodes,
         epoch,
         pool_bytes: options.cache_bytes + TRANSFER_BYTES,
         disk_access: DiskAccess::from_environment()?,
-    })?)
+    })?;
+    options.find_memory(&machine, geometry);
+    Ok(machine)
 }

@@ -141,6 +141,7 @@ impl Member {
             disk_access: DiskAccess::from_environment()?,
         };
         let machine = Embedded::start_part(config, number)?;
+        run.find_memory(&machine, &geometry);
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
         let me = Arc::new(Me { volume, number, incarnation, guard: guard.clone() });
         listen(&machine, address, &me)?;
