@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
 /// A disk with a volatile cache in front of it. Several calls may be in flight at once; calls that
@@ -12,6 +13,16 @@ pub trait Disk {
     fn length(&self) -> u64;
     /// Reads `length` bytes at `offset`.
     fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>>;
+    /// Reads pieces of these `lengths`, the first at `offset` and each of the others behind the one before, as
+    /// one transfer; where the disk can, each comes in a buffer of its own, which may be [adopted](crate::buffer::Shared::adopt).
+    fn read_pieces(
+        &self,
+        offset: u64,
+        lengths: Vec<usize>,
+    ) -> LocalBoxFuture<'static, io::Result<Vec<Bytes>>> {
+        let all = self.read(offset, lengths.iter().sum());
+        all.map(|all| Ok(cut(all?, lengths))).boxed_local()
+    }
     /// Replaces bytes at `offset`, perhaps only in the volatile cache.
     fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>>;
     /// Makes every write that was answered before this call durable. After an error what was
@@ -21,4 +32,9 @@ pub trait Disk {
     fn is_direct(&self) -> bool {
         true
     }
+}
+
+/// `all` in pieces of these `lengths`.
+pub(crate) fn cut(mut all: Bytes, lengths: Vec<usize>) -> Vec<Bytes> {
+    lengths.into_iter().map(|length| all.split_to(length.min(all.len()))).collect()
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::join_all;
-use runtime::buffer::ALIGNMENT;
+use runtime::buffer::{ALIGNMENT, Shared};
 use runtime::disk::Disk;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::seed::Rng;
@@ -138,6 +138,36 @@ fn bytes_read_back_as_written_at_any_place_and_length() {
         }
         disk.sync().await.unwrap();
         assert!(disk.read(0, LENGTH).await.unwrap() == model);
+    });
+}
+
+#[test]
+fn pieces_are_read_as_one_and_whole_blocks_come_in_buffers_of_their_own() {
+    on_each_way(async |context, disk| {
+        let mut rng = Rng::new(2);
+        let model: Vec<u8> = (0..LENGTH).map(|_| rng.bits() as u8).collect();
+        disk.write(0, vec![model.clone().into()]).await.unwrap();
+        for unit in [1, ALIGNMENT] {
+            for _ in 0..50 {
+                let offset = rng.index(LENGTH / unit / 2) * unit;
+                let mut lengths = Vec::new();
+                while lengths.len() < 8 && rng.chance(7, 8) {
+                    lengths.push((1 + rng.index(3)) * unit);
+                }
+                let read = disk.read_pieces(offset as u64, lengths.clone()).await.unwrap();
+                let mut at = offset;
+                for piece in &read {
+                    assert!(*piece == model[at..at + piece.len()], "{offset} {lengths:?}");
+                    at += piece.len();
+                    let is_own = Shared::adopt(piece, context.pool()).is_some();
+                    assert!(is_own || unit == 1, "{offset} {lengths:?}");
+                }
+                assert!(read.iter().map(Bytes::len).eq(lengths));
+            }
+        }
+        let beyond = disk.read_pieces(0, vec![LENGTH, ALIGNMENT]).await;
+        assert_eq!(beyond.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(context.pool().used_bytes(), 0);
     });
 }
 

@@ -161,33 +161,28 @@ impl Manager {
     }
 
     fn start_read(self: &Rc<Self>, disk: usize, run: Vec<Waiting<Read>>) {
-        let length = run.iter().map(|read| read.length).sum();
-        let running = self.lanes[disk].disk.read(run[0].offset, length);
+        let lengths = run.iter().map(|read| read.length).collect();
+        let running = self.lanes[disk].disk.read_pieces(run[0].offset, lengths);
         let manager = self.clone();
         self.context.task(async move {
-            let read = running.await;
-            if run.len() > 1 && !read.as_ref().is_ok_and(|data| data.len() == length) {
-                // Perhaps only one of them meets a bad place, or no buffer is large enough.
-                manager.read_each(disk, run).await;
-            } else {
-                manager.answer_reads(disk, run, &read);
+            match running.await {
+                // Perhaps only one of them meets a bad place, or there are not buffers for all.
+                Err(_) if run.len() > 1 => manager.read_each(disk, run).await,
+                read => manager.answer_reads(disk, run, read),
             }
             manager.end(disk);
         });
     }
 
-    fn answer_reads(&self, disk: usize, run: Vec<Waiting<Read>>, read: &io::Result<Bytes>) {
+    fn answer_reads(&self, disk: usize, run: Vec<Waiting<Read>>, read: io::Result<Vec<Bytes>>) {
         let lane = &self.lanes[disk];
         lane.counters.borrow_mut().merged += run.len() as u64 - 1;
-        let whole = run.len() == 1;
-        let mut at = 0;
+        let mut read = read.map(Vec::into_iter);
         for Waiting { offset, length, came, work } in run {
-            let part = match read {
-                Ok(data) if whole => Ok(data.clone()),
-                Ok(data) => Ok(data.slice(at..at + length)),
+            let part = match &mut read {
+                Ok(pieces) => Ok(pieces.next().unwrap_or_default()),
                 Err(why) => Err(why.kind().into()),
             };
-            at += length;
             let answer = lane.after_read(disk, offset, length, part);
             let took = self.context.now().saturating_sub(came);
             lane.counters.borrow_mut().read_latency.add(took);
@@ -199,7 +194,7 @@ impl Manager {
     async fn read_each(&self, disk: usize, run: Vec<Waiting<Read>>) {
         for read in run {
             let alone = self.lanes[disk].disk.read(read.offset, read.length).await;
-            self.answer_reads(disk, vec![read], &alone);
+            self.answer_reads(disk, vec![read], alone.map(|piece| vec![piece]));
         }
     }
 

@@ -10,7 +10,7 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 
 use super::check;
-use crate::buffer::Pool;
+use crate::buffer::{Buffer, Pool};
 use crate::disk::Disk;
 
 pub(super) struct CachedDisk {
@@ -42,6 +42,31 @@ impl Disk for CachedDisk {
         blocking(move || {
             file.read_exact_at(&mut buffer, offset)?;
             Ok(buffer.lend())
+        })
+    }
+
+    fn read_pieces(
+        &self,
+        offset: u64,
+        lengths: Vec<usize>,
+    ) -> LocalBoxFuture<'static, io::Result<Vec<Bytes>>> {
+        let length = lengths.iter().sum::<usize>() as u64;
+        if let Err(error) = check(offset, length, self.length) {
+            return ready(Err(error)).boxed_local();
+        }
+        let file = self.file.clone();
+        let taken: Option<Vec<_>> = lengths.iter().map(|length| self.pool.take(*length)).collect();
+        let Some(buffers) = taken else {
+            return ready(Err(io::ErrorKind::OutOfMemory.into())).boxed_local();
+        };
+        blocking(move || {
+            let mut at = offset;
+            let read = |mut buffer: Buffer| {
+                file.read_exact_at(&mut buffer, at)?;
+                at += buffer.len() as u64;
+                Ok(buffer.lend())
+            };
+            buffers.into_iter().map(read).collect()
         })
     }
 

@@ -15,7 +15,7 @@ use super::growth::Growth;
 use super::ring::{Answer, PIECES_MAX, Ring, RingFile};
 use super::writes::{Entered, Writes};
 use crate::buffer::{ALIGNMENT, Buffer, Pool};
-use crate::disk::Disk;
+use crate::disk::{Disk, cut};
 use crate::embedded::thread;
 
 const BLOCK: u64 = ALIGNMENT as u64;
@@ -63,6 +63,22 @@ impl Disk for DirectDisk {
 
     fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>> {
         Inner::read(self.inner.clone(), offset, length)
+    }
+
+    fn read_pieces(
+        &self,
+        offset: u64,
+        lengths: Vec<usize>,
+    ) -> LocalBoxFuture<'static, io::Result<Vec<Bytes>>> {
+        let is_blocks = |length: &usize| *length > 0 && length.is_multiple_of(ALIGNMENT);
+        if offset.is_multiple_of(BLOCK)
+            && lengths.len() <= PIECES_MAX
+            && lengths.iter().all(is_blocks)
+        {
+            return self.inner.read_blocks(offset, &lengths);
+        }
+        let all = self.read(offset, lengths.iter().sum());
+        all.map(|all| Ok(cut(all?, lengths))).boxed_local()
     }
 
     fn write(&self, offset: u64, data: Vec<Bytes>) -> LocalBoxFuture<'static, io::Result<()>> {
@@ -126,13 +142,36 @@ impl Inner {
         let Some(buffer) = self.pool.take((before + length).next_multiple_of(ALIGNMENT)) else {
             return ready(Err(io::ErrorKind::OutOfMemory.into())).boxed_local();
         };
-        let answer = self.file.read(offset - before as u64, buffer);
+        let answer = self.file.read(offset - before as u64, vec![buffer]);
         async move {
-            let (buffer, found) = answered(answer).await?;
-            if found < before + length {
+            let buffer = one_of(answered(answer).await?, before + length)?;
+            Ok(buffer.lend().slice(before..before + length))
+        }
+        .boxed_local()
+    }
+
+    /// Reads whole blocks, at most [`PIECES_MAX`] pieces of them.
+    fn read_blocks(
+        &self,
+        offset: u64,
+        lengths: &[usize],
+    ) -> LocalBoxFuture<'static, io::Result<Vec<Bytes>>> {
+        let length = lengths.iter().sum();
+        if let Err(error) = check(offset, length as u64, self.length) {
+            return ready(Err(error)).boxed_local();
+        }
+        let buffers: Option<Vec<Buffer>> =
+            lengths.iter().map(|length| self.pool.take(*length)).collect();
+        let Some(buffers) = buffers else {
+            return ready(Err(io::ErrorKind::OutOfMemory.into())).boxed_local();
+        };
+        let answer = self.file.read(offset, buffers);
+        async move {
+            let (buffers, found) = answered(answer).await?;
+            if found < length {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Ok(buffer.lend().slice(before..before + length))
+            Ok(buffers.into_iter().map(Buffer::lend).collect())
         }
         .boxed_local()
     }
@@ -174,12 +213,14 @@ impl Inner {
 
     async fn block(&self, offset: u64) -> io::Result<Buffer> {
         let buffer = self.pool.take_beyond(ALIGNMENT);
-        let (buffer, found) = answered(self.file.read(offset, buffer)).await?;
-        if found < ALIGNMENT {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(buffer)
+        one_of(answered(self.file.read(offset, vec![buffer])).await?, ALIGNMENT)
     }
+}
+
+/// The only buffer of a read that has `found` all of `wanted`.
+fn one_of((mut buffers, found): (Vec<Buffer>, usize), wanted: usize) -> io::Result<Buffer> {
+    let buffer = buffers.pop().filter(|_| found >= wanted);
+    buffer.ok_or(io::ErrorKind::UnexpectedEof.into())
 }
 
 /// The same bytes in pieces that can go to the disk as they are. What is aligned is not copied.

@@ -85,8 +85,9 @@ pub(super) type Answer<T> = oneshot::Receiver<io::Result<T>>;
 
 enum Work {
     Read {
-        buffer: Buffer,
-        reply: Reply<(Buffer, usize)>,
+        buffers: Vec<Buffer>,
+        vectors: Vec<libc::iovec>,
+        reply: Reply<(Vec<Buffer>, usize)>,
     },
     Write {
         data: Vec<Bytes>,
@@ -314,10 +315,16 @@ impl Operations {
 }
 
 impl RingFile {
-    /// Reads to the end of `buffer`, or of the file; returns the bytes that were there.
-    pub(super) fn read(self: &Rc<Self>, offset: u64, buffer: Buffer) -> Answer<(Buffer, usize)> {
+    /// Reads to the end of `buffers`, at most [`PIECES_MAX`], one after the other, or of the file; returns the
+    /// bytes that were there.
+    pub(super) fn read(
+        self: &Rc<Self>,
+        offset: u64,
+        buffers: Vec<Buffer>,
+    ) -> Answer<(Vec<Buffer>, usize)> {
         let (reply, answer) = oneshot::channel();
-        self.begin(offset, Work::Read { buffer, reply });
+        let vectors = Vec::with_capacity(buffers.len());
+        self.begin(offset, Work::Read { buffers, vectors, reply });
         answer
     }
 
@@ -389,12 +396,22 @@ impl Operation {
             None => (types::Fd(self.file.file.as_raw_fd()), squeue::Flags::empty()),
         };
         let entry = match &mut self.work {
-            Work::Read { buffer, .. } => {
-                let rest = &mut buffer[self.done..];
-                opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(offset).build()
+            Work::Read { buffers, vectors, .. } => {
+                let pieces = buffers.iter_mut().map(|buffer| (buffer.as_mut_ptr(), buffer.len()));
+                set_vectors(vectors, pieces, self.done);
+                match vectors.as_slice() {
+                    [one] => opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32)
+                        .offset(offset)
+                        .build(),
+                    many => opcode::Readv::new(fd, many.as_ptr(), many.len() as u32)
+                        .offset(offset)
+                        .build(),
+                }
             }
             Work::Write { data, vectors, .. } => {
-                set_vectors(vectors, data, self.done);
+                // The kernel only reads there.
+                let pieces = data.iter().map(|piece| (piece.as_ptr().cast_mut(), piece.len()));
+                set_vectors(vectors, pieces, self.done);
                 match vectors.as_slice() {
                     [one] => opcode::Write::new(fd, one.iov_base.cast(), one.iov_len as u32)
                         .offset(offset)
@@ -424,7 +441,7 @@ impl Operation {
         };
         self.done += moved;
         let wanted = match &self.work {
-            Work::Read { buffer, .. } => buffer.len(),
+            Work::Read { buffers, .. } => buffers.iter().map(|buffer| buffer.len()).sum(),
             Work::Write { data, .. } => data.iter().map(Bytes::len).sum(),
             Work::Sync { .. } | Work::Allocate { .. } => 0,
         };
@@ -440,7 +457,7 @@ impl Operation {
     /// Nobody may wait any more.
     fn finish(self, wanted: usize) {
         match self.work {
-            Work::Read { buffer, reply } => drop(reply.send(Ok((buffer, self.done)))),
+            Work::Read { buffers, reply, .. } => drop(reply.send(Ok((buffers, self.done)))),
             Work::Write { reply, .. } if self.done < wanted => {
                 drop(reply.send(Err(io::ErrorKind::WriteZero.into())));
             }
@@ -458,17 +475,19 @@ impl Operation {
     }
 }
 
-/// Where the bytes of `data` after the first `done` are.
-fn set_vectors(vectors: &mut Vec<libc::iovec>, data: &[Bytes], mut done: usize) {
+/// Where the bytes of `pieces`, each a place and a length, are after the first `done`.
+fn set_vectors(
+    vectors: &mut Vec<libc::iovec>,
+    pieces: impl Iterator<Item = (*mut u8, usize)>,
+    mut done: usize,
+) {
     vectors.clear();
-    for piece in data {
-        let skipped = done.min(piece.len());
+    for (place, length) in pieces {
+        let skipped = done.min(length);
         done -= skipped;
-        let rest = &piece[skipped..];
-        if !rest.is_empty() {
-            // The kernel only reads there.
-            let iov_base = rest.as_ptr().cast_mut().cast();
-            vectors.push(libc::iovec { iov_base, iov_len: rest.len() });
+        if skipped < length {
+            let iov_base = place.wrapping_add(skipped).cast();
+            vectors.push(libc::iovec { iov_base, iov_len: length - skipped });
         }
     }
 }
