@@ -57,9 +57,9 @@ fn who_watches_a_volume_sees_its_nodes_its_disks_and_its_clients() {
     served.stop();
 }
 
-/// What came into the stripes of a file was received where the cache keeps it.
+/// What comes into the stripes of a file, from a client or a disk, is received where the cache keeps it.
 #[test]
-fn a_large_write_over_nfs_is_not_copied_on_its_way_into_the_cache() {
+fn large_writes_and_cold_reads_over_nfs_are_not_copied_on_their_way_into_the_cache() {
     const LENGTH: usize = 1 << 20;
     let site = Site::formatted(256, NODES as u32);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -85,6 +85,20 @@ fn a_large_write_over_nfs_is_not_copied_on_its_way_into_the_cache() {
     assert!(count < LENGTH as u64, "{count} bytes were copied of {}", 4 * LENGTH);
     let read = nfs.read_file(&file, LENGTH as u64, LENGTH as u32).unwrap();
     assert!(read == data, "other bytes are read than were written");
+    served.stop();
+
+    // Stripes that lie beside each other on a disk are read as one.
+    let served = Served::with(&site, &arguments);
+    let mut nfs = RawNfs::connect(&served);
+    let root = nfs.root();
+    let file = nfs.lookup(&root, b"file").unwrap();
+    let before = told();
+    for at in 0..4 {
+        let read = nfs.read_file(&file, (at * LENGTH) as u64, LENGTH as u32).unwrap();
+        assert!(read == data, "other bytes are read than were written");
+    }
+    let count = told() - before;
+    assert!(count < LENGTH as u64, "{count} bytes were copied of {}", 4 * LENGTH);
     served.stop();
 }
 
