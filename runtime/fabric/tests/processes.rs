@@ -26,7 +26,7 @@ const SURVIVORS: [Provider; 2] = [Provider::Tcp, Provider::Shm];
 
 fn setup(provider: Provider) -> Setup {
     let setup = Setup::new(Options::new(provider), Policy::default());
-    Setup { silence: Duration::from_millis(1500), ..setup }
+    Setup { silence: Duration::from_secs(4), ..setup }
 }
 
 /// What the other process does: it sends every message back, until its standard input ends. As a
