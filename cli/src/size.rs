@@ -39,6 +39,20 @@ fn factor(unit: &str) -> Option<u64> {
     }
 }
 
+/// So much memory at least is for cached data: a few lines for each node of a usual volume.
+const CACHE_MIN: Size = Size(16 << 20);
+/// And so much at most, which no computer has.
+const CACHE_MAX: Size = Size(1 << 44);
+
+/// The memory of a cache.
+pub(crate) fn cache_size(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: BadSize| error.to_string())?;
+    if (CACHE_MIN.0..=CACHE_MAX.0).contains(&size.0) {
+        return Ok(size);
+    }
+    Err(format!("a cache has from {} to {}", human(CACHE_MIN.0), human(CACHE_MAX.0)))
+}
+
 /// A number of bytes as people read it: `999 B`, `1.5 KiB`, `64 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
     let mut power = 0;
@@ -74,6 +88,14 @@ mod tests {
         for bad in ["", "GiB", "-1", "1.5GiB", "4XiB", "4iB", "16EiB", "1 2", "4GiBs", "é", "4é"]
         {
             assert_eq!(size(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_neither_tiny_nor_larger_than_memory() {
+        assert_eq!(cache_size("16MiB"), Ok(CACHE_MIN));
+        for bad in ["", "15MiB", "17TiB", "15EiB"] {
+            assert!(cache_size(bad).is_err(), "{bad}");
         }
     }
 

@@ -124,7 +124,7 @@ fn the_memory_of_the_cache_is_as_asked_for_and_there_at_the_start_if_wanted() {
 
     let refused = site.run(&["serve", "VOL", "--cache", "4MiB"]);
     let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && told.contains("at least 16MiB"), "{told}");
+    assert!(!refused.status.success() && told.contains("from 16 MiB"), "{told}");
 }
 
 #[test]

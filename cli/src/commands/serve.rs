@@ -19,7 +19,7 @@ use crate::exit::{Failure, ServeError};
 use crate::rpcbind::{self, Registered};
 use crate::session::Session;
 use crate::signals::{EndSignals, secret};
-use crate::size::Size;
+use crate::size::{Size, cache_size};
 use crate::watch::Watch;
 
 /// Serve a volume to the other commands and, with --nfs, to NFS clients, until SIGTERM or SIGINT.
@@ -66,14 +66,6 @@ pub(crate) struct Serve {
     /// the first reads and writes then do not wait for.
     #[arg(long)]
     prefault: bool,
-}
-
-/// So much memory at least is for cached data: a few lines for each node of a usual volume.
-const CACHE_MIN: u64 = 16 << 20;
-
-fn cache_size(text: &str) -> Result<Size, String> {
-    let size: Size = text.parse().map_err(|error| format!("{error}"))?;
-    if size.0 < CACHE_MIN { Err("at least 16MiB".into()) } else { Ok(size) }
 }
 
 impl Serve {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::keys::KeyFolder;
 use crate::exit::Failure;
-use crate::size::Size;
+use crate::size::{Size, cache_size};
 
 /// A file to begin with.
 pub(super) const EXAMPLE: &str = r#"# The machine file of a cluster: the same on each host.
@@ -127,7 +127,7 @@ pub(super) struct ProcessTable {
     pub(super) directory: PathBuf,
     #[serde(default = "yes")]
     has_disks: bool,
-    #[serde(default, deserialize_with = "some_size")]
+    #[serde(default, deserialize_with = "some_cache")]
     pub(super) cache: Option<Size>,
     #[serde(default)]
     pub(super) prefault: bool,
@@ -141,8 +141,8 @@ fn size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Size, D::Error> {
     String::deserialize(input)?.parse().map_err(serde::de::Error::custom)
 }
 
-fn some_size<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Size>, D::Error> {
-    size(input).map(Some)
+fn some_cache<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Size>, D::Error> {
+    cache_size(&String::deserialize(input)?).map(Some).map_err(serde::de::Error::custom)
 }
 
 impl MachineFile {
