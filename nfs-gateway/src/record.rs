@@ -251,7 +251,8 @@ impl Assembler {
                 return Ok(None);
             }
             self.set_aside(fragment.length);
-            self.fragment = None;
+            // Stripes that were waited for came with the rest of it, and are of no other record.
+            (self.fragment, self.stripes) = (None, None);
             if fragment.last {
                 (self.fragments, self.gathered_bytes, self.looked) = (0, 0, false);
                 let is_headed = std::mem::take(&mut self.landed);
@@ -418,6 +419,27 @@ mod tests {
                 assert_eq!(records.len(), writes.len());
             }
         });
+    }
+
+    /// Bytes of the first record never fill stripes of the second, or the other way round.
+    #[test]
+    fn stripes_that_come_with_the_rest_of_a_record_leave_the_next_one_alone() {
+        let data = 7 * STRIPE / 4;
+        let head = [1, 0, 2, 100_003, 3, 7, 0, 0, 0, 0, 8, 1, 2, 0, STRIPE as u32 / 4];
+        let arguments = [data as u32, 0, data as u32];
+        let record = [words(&head), words(&arguments), vec![7; data]].concat();
+        let stream = [fragment(&record, true), fragment(&record, true)].concat();
+        let landing = Landing { pool: Pool::new(64 * STRIPE), stripe_bytes: STRIPE };
+        let looked_at = landing.looked_at_bytes();
+        let mut assembler = Assembler::new(1 << 20, 64, Rc::default()).landing_at(landing);
+        assembler.room().extend_from_slice(&stream[..MARK_BYTES + looked_at]);
+        assert!(assembler.next().unwrap().is_none());
+        assert!(assembler.stripes.as_ref().is_some_and(|stripes| stripes.before > 0), "looked at");
+        for part in [MARK_BYTES + looked_at..stream.len() / 2, stream.len() / 2..stream.len()] {
+            assert!(assembler.landing_room().is_none());
+            assembler.room().extend_from_slice(&stream[part]);
+            assert!(content(&assembler.next().unwrap().unwrap()) == record, "a record was changed");
+        }
     }
 
     #[test]
