@@ -31,6 +31,7 @@ const fn kept(workload: Workload, seed: u64, what: &'static str) -> Kept {
 pub const KEPT: &[Kept] = &[
     kept(Workload::Entries, 0, "a name outlived its inode over a crash"),
     kept(Workload::Entries, 1, "half a rename: two names, one link"),
+    kept(Workload::Entries, 91073, "a page of an old tree was read where another is now"),
     kept(Workload::Files, 9, "a block taken and freed in one record"),
     kept(Workload::Full, 5003, "a refused write left old checksums"),
     kept(Workload::Full, 6, "a volume too small for one node"),

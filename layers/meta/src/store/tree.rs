@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use blockio::BLOCK_SIZE;
 use blockio::protocol::Error as DiskError;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
+use runtime::hash::crc32c;
 
 use super::device::Device;
 use super::error::StoreError;
@@ -87,6 +89,12 @@ impl Pages {
                     other => StoreError::Disk(other),
                 },
             )?;
+        // What the cache has not read from a disk it does not compare. A page that was given back while this waited
+        // may have another one in its place there.
+        let blocks = raw.chunks(BLOCK_SIZE).map(crc32c);
+        if !blocks.eq(place.checksums().iter().copied()) {
+            return Err(place.damaged(what));
+        }
         // The slice may be a small part of a large buffer, which it would keep alive.
         Ok(Bytes::copy_from_slice(&raw))
     }
