@@ -682,6 +682,45 @@ fn reads_beside_commits_and_checkpoints_miss_nothing() {
     });
 }
 
+/// A read may take so long that its page was given back meanwhile, and another one is in its place.
+#[test]
+fn reads_that_take_longer_than_checkpoints_miss_nothing() {
+    with_seed(|rng| {
+        let mut bench = Bench::new(rng, geometry(65536, 2, 400));
+        let store = bench.mount();
+        let rewrite = async |store: &Store, round: u8| {
+            for number in 0..KEYS / 10 {
+                patiently(store, put(number_key(number), vec![round; 3000])).await.unwrap();
+            }
+            settle(store).await;
+        };
+        bench.run(async move { rewrite(&store, 0).await });
+        for _ in 0..10 {
+            bench.crash();
+            let store = bench.mount();
+            let ctx = bench.world.ctx.clone();
+            bench.disk.set_read_delay(3000);
+            bench.run(async move {
+                let gets = (0..KEYS / 10).map(|number| {
+                    let store = store.clone();
+                    async move {
+                        let found = store.get(&number_key(number)).await.unwrap();
+                        assert_eq!(found.map(|value| value.len()), Some(3000), "{number}");
+                    }
+                });
+                let rewriting = async {
+                    ctx.sleep(Duration::from_millis(8)).await;
+                    for round in 1..8 {
+                        rewrite(&store, round).await;
+                    }
+                };
+                futures::join!(futures::future::join_all(gets), rewriting);
+            });
+            bench.disk.set_read_delay(0);
+        }
+    });
+}
+
 const KEYS: u64 = 2000;
 
 /// Odd numbers in an order that goes over all leaves again and again.
