@@ -2,10 +2,13 @@
 //! runs; when nothing can, time advances to the next event. There is no other time.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
+use runtime::commons::Commons;
 use runtime::seed::Rng;
 use runtime::{Epoch, NodeId, NodeKind};
 
@@ -54,6 +57,9 @@ pub(crate) struct Core {
     pub(crate) pool_limit_bytes: Cell<usize>,
     /// See [`World::set_processes`](crate::World::set_processes).
     pub(crate) processes: Cell<u32>,
+    /// See [`World::share_memory`](crate::World::share_memory).
+    pub(crate) memories: Cell<u32>,
+    commons: RefCell<BTreeMap<u32, Arc<Commons>>>,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) events: RefCell<Events>,
     pub(crate) alarms: RefCell<Slab<AlarmState>>,
@@ -82,6 +88,8 @@ impl Core {
             epoch: Cell::new(Epoch(1)),
             pool_limit_bytes: Cell::new(POOL_LIMIT_BYTES),
             processes: Cell::new(0),
+            memories: Cell::new(0),
+            commons: RefCell::default(),
             rng: RefCell::new(rng_for(seed, "world", 0)),
             events: RefCell::default(),
             alarms: RefCell::default(),
@@ -125,6 +133,14 @@ impl Core {
             (NodeKind::Fs(index) | NodeKind::Disk(index), processes) => Some(index % processes),
         };
         process(node).is_some() && process(node) == process(other)
+    }
+
+    /// What a node has in common with those that share memory with it, if any do.
+    pub(crate) fn commons_of(&self, node: NodeId) -> Option<Arc<Commons>> {
+        let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
+            node.kind();
+        let memory = index.checked_rem(self.memories.get())?;
+        Some(self.commons.borrow_mut().entry(memory).or_default().clone())
     }
 
     pub(crate) fn note(&self, node: u32, what: What, detail: u64) {

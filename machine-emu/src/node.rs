@@ -4,12 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::buffer::Pool;
+use runtime::commons::Commons;
 use runtime::disk::Disk;
 use runtime::mail::Envelope;
 use runtime::net::{Address, Listener};
@@ -309,7 +311,9 @@ impl NodeMachine {
 
     /// Ends this incarnation; to be dropped by the caller, once nothing is borrowed.
     pub(crate) fn die(&self) -> Option<Rc<Host>> {
-        self.host.borrow_mut().take()
+        let host = self.host.borrow_mut().take()?;
+        host.end_standing();
+        Some(host)
     }
 
     pub(crate) fn set_epoch(&self, epoch: Epoch) {
@@ -351,6 +355,10 @@ impl Machine for NodeMachine {
 
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
         matches!(other.kind(), NodeKind::Fs(_)) && self.core.is_one_process(self.id, other)
+    }
+
+    fn commons(&self) -> Option<Arc<Commons>> {
+        self.core.commons_of(self.id)
     }
 
     fn now(&self, _: NodeId) -> Duration {

@@ -167,6 +167,13 @@ impl World {
         self.core().processes.set(processes);
     }
 
+    /// From now on there are so many memories in which nodes can show others something: those of one kind whose
+    /// indices leave the same rest share one, applications too. None of them ends with another for that. 0 if each
+    /// has its own.
+    pub fn share_memory(&self, memories: u32) {
+        self.core().memories.set(memories);
+    }
+
     /// The nodes that end with `node`, itself among them.
     pub fn process_of(&self, node: NodeId) -> Vec<NodeId> {
         let core = self.core();

@@ -1,9 +1,11 @@
 //! The node context: all that a layer may know and do.
 
+use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use futures::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
+use crate::commons::Standing;
 use crate::disk::Disk;
 use crate::host::{Begun, Host};
 use crate::ids::{Epoch, NodeId};
@@ -39,6 +42,10 @@ pub trait Spawn: Clone + 'static {
     /// Adds to the machine's count of copied bytes (see
     /// [`Pool::count_copy`](crate::buffer::Pool::count_copy)), if there is a machine to count.
     fn count_copy(&self, _bytes: usize) {}
+    /// What the nodes of this process have in [common](crate::commons::Commons) with whoever asks from here.
+    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        None
+    }
     /// Runs `work` beside everything else, for as long as the machine lives.
     fn task<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Self) -> F + Send + 'static);
 }
@@ -164,6 +171,17 @@ impl Context {
         self.machine.host(self.node)?.lent()
     }
 
+    /// What the nodes of this process have in common, made by the first that needs it; `None` if they have no
+    /// memory in common.
+    pub fn common_or<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
+        Some(self.machine.commons()?.get_or_put(make))
+    }
+
+    /// Whether this life of the node stands by what it has put where others look without asking it.
+    pub fn standing(&self) -> Option<Standing> {
+        Some(self.machine.host(self.node)?.standing())
+    }
+
     /// Runs `task` on this node, beside everything else, to its end.
     pub fn task(&self, task: impl Future<Output = ()> + 'static) {
         self.machine.task(self.node, task.boxed_local());
@@ -253,6 +271,10 @@ impl Spawn for Context {
 
     fn count_copy(&self, bytes: usize) {
         self.pool().count_copy(bytes);
+    }
+
+    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.machine.commons()?.get()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

@@ -1,5 +1,6 @@
 //! The way in for ordinary threads and for other processes.
 
+use std::any::Any;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, LocalBoxFuture};
 use tokio::sync::oneshot;
 
+use crate::commons::Commons;
 use crate::context::{Context, Spawn};
 use crate::host::{Host, undelivered_bytes};
 use crate::ids::{Epoch, NodeId};
@@ -30,6 +32,10 @@ pub trait Entrance: Send + Sync {
     /// Is the node in this process?
     fn is_here(&self, _node: NodeId) -> bool {
         false
+    }
+    /// What the nodes of this process have in common, if the machine is in it.
+    fn commons(&self) -> Option<&Commons> {
+        None
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
     fn run(&self, work: Work);
@@ -98,6 +104,10 @@ impl Spawn for Door {
 
     fn fs_nodes(&self) -> u32 {
         self.fs_nodes()
+    }
+
+    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.entrance.commons()?.get()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

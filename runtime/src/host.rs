@@ -13,6 +13,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use tracing::Instrument as _;
 
+use crate::commons::Standing;
 use crate::context::CLASSES;
 use crate::deadline::Deadline;
 use crate::ids::{Epoch, NodeId};
@@ -57,6 +58,7 @@ pub struct Host {
     running: Cell<usize>,
     requests: Cell<u64>,
     life: Life,
+    standing: Standing,
     deadline: Arc<Deadline>,
 }
 
@@ -75,6 +77,7 @@ impl Host {
     /// A node that answers nothing once `deadline` is over.
     pub(crate) fn until(node: NodeId, epoch: Epoch, deadline: Arc<Deadline>) -> Rc<Self> {
         Rc::new(Self {
+            standing: Standing::until(deadline.clone()),
             deadline,
             node,
             epoch: Cell::new(epoch),
@@ -101,6 +104,7 @@ impl Host {
     /// Is as if not there for requests of `P` that other nodes send from now on, but for those that
     /// `passes` lets in. Those that were let in before run on.
     pub(crate) fn close<P: Protocol>(&self, passes: Passes<P>) {
+        self.end_standing();
         let port = self.ports.borrow()[usize::from(P::ID)].clone();
         if let Some(port) = downcast::<P>(port.as_ref()) {
             port.passes.set(Some(passes));
@@ -122,10 +126,21 @@ impl Host {
     /// Ends this life of the node: whatever runs here is dropped where it waits, and nothing is answered
     /// any more.
     pub(crate) fn end(&self) {
+        self.end_standing();
         // Servers hold contexts, which hold the machine.
         self.ports.take();
         self.lent.take();
         self.life.end();
+    }
+
+    /// Whether this life of the node stands by what it has put where others look.
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing.clone()
+    }
+
+    /// From now on it does not. Machines call this when a life ends, before anything else.
+    pub fn end_standing(&self) {
+        self.standing.end();
     }
 
     /// Runs `work` as long as this life of the node lasts; `None` if it ends before.

@@ -23,6 +23,7 @@
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `cluster/` | the nodes of other processes |
 //! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
+//! | `commons.rs` | what all threads of a process may look at |
 //! | `wait.rs` | how an ordinary thread waits for its answer |
 //! | `coordination/` | small records that all processes agree on: the trait, its engines |
 //! | `membership/` | who is there, who serves which node: the node map, its plans, the keeper |
@@ -30,6 +31,7 @@
 
 pub mod buffer;
 pub mod cluster;
+pub mod commons;
 pub mod context;
 pub mod coordination;
 mod deadline;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 
 use crate::buffer::Pool;
+use crate::commons::Commons;
 use crate::disk::Disk;
 use crate::door::Entrance;
 use crate::host::Host;
@@ -57,6 +58,10 @@ pub trait Machine: 'static {
     /// Do these two nodes end together, whatever ends them? Machines that do not know say no.
     fn dies_with(&self, _node: NodeId, _other: NodeId) -> bool {
         false
+    }
+    /// What the nodes of this process have in common, if they share memory.
+    fn commons(&self) -> Option<Arc<Commons>> {
+        None
     }
     /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines
     /// of which nobody takes over a part ignore it.

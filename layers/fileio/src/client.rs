@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use meta::Board;
 use runtime::protocol::Undelivered;
 use runtime::{Call, NodeId, Spawn};
 
 use crate::hash;
-use crate::protocol::{Error, FileIo, Request};
+use crate::protocol::{Error, FileIo, GetAttributes, Lookup, Reply, Request};
+use crate::rules;
 
 /// A node that is busy or away is asked so many times before the caller hears of it.
 pub const BUSY_TRIES_MAX: u32 = 12;
@@ -75,6 +77,9 @@ where
     C: Call<Protocol = FileIo> + Clone,
 {
     let request: Request = call.clone().into();
+    if let Some(reply) = look(from, &request) {
+        return C::answer(reply);
+    }
     let to = hash::owner(&request, from.fs_nodes());
     let is_done_once = request.call().is_some();
     let lost = Error::Undelivered { why: Undelivered::Lost };
@@ -84,6 +89,26 @@ where
             Box::pin(ask_again(from, to, call, is_done_once, error == lost)).await
         }
         answer => answer,
+    }
+}
+
+/// The reply to a request that a look at the board of this process can answer.
+fn look<S: Spawn>(from: &S, request: &Request) -> Option<Reply> {
+    match request {
+        Request::GetAttributes(GetAttributes { file }) => {
+            let shown = from.common::<Board>()?.attributes(file.ino, file.generation)?;
+            Some(Reply::GetAttributes(Ok(shown)))
+        }
+        Request::Lookup(Lookup { who, directory, name }) => {
+            let board = from.common::<Board>()?;
+            let above = board.attributes(directory.ino, directory.generation)?;
+            if let Err(refused) = rules::check_search(who, &above) {
+                return Some(Reply::Lookup(Err(refused)));
+            }
+            let found = board.dentry(directory.ino, name)?;
+            Some(Reply::Lookup(Ok(board.attributes(found.ino, found.generation)?)))
+        }
+        _ => None,
     }
 }
 

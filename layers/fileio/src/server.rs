@@ -23,17 +23,18 @@ mod write;
 mod xattrs;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
-use meta::FileInformation;
 use meta::hash::ino_node;
 use meta::protocol::{Begin, Effect, End, Execute, GetInode, Inode, InodeChange, Prior};
+use meta::{Board, FileInformation};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
-use runtime::{Call, Caller, Context, NodeId, NodeKind, Server};
+use runtime::{Call, Caller, Context, NodeId, NodeKind, Server, Spawn as _};
 
 use self::ahead::Ahead;
 use self::append::Appends;
@@ -64,6 +65,8 @@ pub struct FileServer {
     geometry: Geometry,
     /// Of the metadata server of this node.
     information: FileInformation,
+    /// What all nodes of this process show.
+    board: Option<Arc<Board>>,
     /// Shared by reads and writes of a file; exclusive to cut, seal or free it.
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
@@ -99,6 +102,7 @@ impl Server<FileIo> for FileServer {
             Request::GetAttributes(r) => {
                 let Handle { ino, generation } = r.file;
                 let known = self.information.attributes(ino, generation)?;
+                self.information.show(ino);
                 Some(Reply::GetAttributes(Ok(known)))
             }
             Request::Lookup(r) => self.look_up_at_once(r).map(Reply::Lookup),
@@ -144,11 +148,13 @@ impl FileServer {
         let geometry = stripes.geometry();
         let lent = context.lent::<FileInformation>();
         let information = lent.map_or_else(FileInformation::default, |lent| (*lent).clone());
+        let board = context.common();
         let server = Rc::new(Self {
             context,
             stripes,
             geometry,
             information,
+            board,
             files: KeyedLock::default(),
             chunks: KeyedLock::default(),
             ahead: Ahead::default(),

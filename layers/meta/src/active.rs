@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use blockio::protocol::Unsynced;
 
+use crate::board::Round;
 use crate::chunks::{Difference, difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
 
@@ -48,6 +49,8 @@ pub(crate) struct Active {
     pub(crate) is_past_end: bool,
     /// Somebody wanted it since it was last looked at whether it is in use.
     pub(crate) used: Cell<bool>,
+    /// When its attributes were put on the board of the process.
+    pub(crate) shown: Cell<Round>,
     recent: BTreeMap<u64, Chunk>,
     /// Bytes of these.
     recent_bytes: usize,
@@ -80,6 +83,7 @@ impl Active {
             lost: false,
             is_past_end: false,
             used: Cell::new(false),
+            shown: Cell::default(),
             recent: BTreeMap::new(),
             recent_bytes: 0,
         })

@@ -25,6 +25,8 @@ const CHANGES_SHARE: usize = 2;
 const CHANGES_TIMES_MAX: usize = 2;
 /// The part that filters of leaves may have, which tell what these have not. They are a hundredth of the leaves.
 const FILTERS_SHARE: usize = 16;
+/// The part that what is shown to all threads of the process may have.
+const NOTICES_SHARE: usize = 8;
 /// Changes of a node below this let no checkpoint start, however little memory there is.
 const CHANGES_BYTES_MIN: usize = 64 << 10;
 /// Uses of a node that are counted together, so that threads seldom meet.
@@ -43,10 +45,12 @@ pub(crate) enum Kind {
     Directories,
     /// Stored replies.
     Replies,
+    /// What is shown to all threads of the process.
+    Notices,
 }
 
 /// Kinds of what is held.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// The budget of a process.
 #[derive(Debug)]
@@ -151,6 +155,11 @@ impl Share {
         self.allowance() / FILTERS_SHARE
     }
 
+    /// Bytes of what is shown to all threads of the process, at most.
+    pub(crate) fn notices_max(&self) -> usize {
+        self.allowance() / NOTICES_SHARE
+    }
+
     fn total(&self) -> usize {
         self.used_bytes.iter().map(Cell::get).sum()
     }
@@ -164,7 +173,7 @@ impl Share {
         let part = match kind {
             Kind::Pages => allowance / PAGES_SHARE,
             Kind::Inodes => allowance / INODES_SHARE,
-            Kind::Changes | Kind::Directories | Kind::Replies => 0,
+            Kind::Changes | Kind::Directories | Kind::Replies | Kind::Notices => 0,
         };
         let beyond = self.total().saturating_sub(allowance);
         self.used(kind).saturating_sub(part).min(beyond)

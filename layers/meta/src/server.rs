@@ -43,6 +43,7 @@ use self::intents::Intents;
 use self::replies::Replies;
 use self::trims::Trims;
 use self::verifiers::Verifiers;
+use crate::board::Notices;
 use crate::information::{FileInformation, Inodes};
 use crate::memory::{Memory, Share};
 use crate::protocol::{Error, Meta, Reply, Request, Settle};
@@ -71,6 +72,8 @@ pub struct MetaServer {
     hand: Cell<u64>,
     /// The part of the memory that this node has.
     share: Rc<Share>,
+    /// What it shows to all threads of its process.
+    notices: Rc<Notices>,
     /// Chunks remembered since all were forgotten.
     remembered: Cell<usize>,
     /// Those of them with changes that no record names.
@@ -181,6 +184,7 @@ impl MetaServer {
         let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
         let verifiers = Verifiers::new(context.clone());
         let life = context.random();
+        let notices = Rc::new(Notices::new(&context, node, share.clone()));
         let server = Rc::new(Self {
             context,
             node,
@@ -190,6 +194,7 @@ impl MetaServer {
             pins: Pins::default(),
             hand: Cell::default(),
             share,
+            notices,
             remembered: Cell::default(),
             dirty: RefCell::default(),
             trims: Trims::default(),
@@ -211,7 +216,7 @@ impl MetaServer {
         server.finish_trims().await?;
         server.load_promises().await?;
         server.load_holds().await?;
-        let information = FileInformation::new(server.inodes.clone());
+        let information = FileInformation::new(server.inodes.clone(), server.notices.clone());
         server.context.lend(Rc::new(information));
         Ok(server)
     }
@@ -305,6 +310,8 @@ impl MetaServer {
     ) -> Result<(Position, T), Error> {
         for _ in 0..LOG_FULL_TRIES_MAX {
             let (batch, told) = make()?;
+            // Before anybody can be told of the change.
+            batch.names().for_each(|key| self.notices.take_down_name(key));
             match self.store.commit(batch) {
                 Ok(position) => return Ok((position, told)),
                 Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,

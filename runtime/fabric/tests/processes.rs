@@ -271,7 +271,8 @@ fn a_killed_peer_is_an_error_frees_everything_and_may_come_back() {
 
 #[test]
 fn a_frozen_peer_is_lost_and_what_it_does_late_changes_nothing() {
-    [Provider::Tcp, Provider::Net].map(freeze);
+    freeze(Provider::Tcp);
+    freeze(Provider::Net);
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id}
 use crate::Table;
 use crate::buffer::Pool;
 use crate::cluster::{Routes, first_application};
+use crate::commons::Commons;
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::door::{Door, Entrance, Work};
@@ -90,6 +91,7 @@ struct Shared {
     stopping: AtomicBool,
     /// Until when its nodes may answer.
     deadline: Arc<Deadline>,
+    commons: Arc<Commons>,
 }
 
 impl Embedded {
@@ -141,6 +143,7 @@ impl Embedded {
             timers,
             stopping: AtomicBool::new(false),
             deadline: Arc::default(),
+            commons: Arc::default(),
         });
         let machine = Self {
             shared,
@@ -325,6 +328,10 @@ impl Entrance for Shared {
 
     fn is_here(&self, node: NodeId) -> bool {
         self.place(node).is_some()
+    }
+
+    fn commons(&self) -> Option<&Commons> {
+        Some(&self.commons)
     }
 
     fn run(&self, work: Work) {

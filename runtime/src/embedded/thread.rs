@@ -20,6 +20,7 @@ use super::{Shared, net};
 use crate::Table;
 use crate::buffer::Pool;
 use crate::cluster::{Links, Routes};
+use crate::commons::Commons;
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::disk::Disk;
@@ -114,6 +115,9 @@ pub(super) fn leave() {
         Some((machine.hosts.take(), machine.links.take(), machine.ring.take()))
     });
     let Some((hosts, links, ring)) = left else { return };
+    for host in hosts.values() {
+        host.end_standing();
+    }
     drop((hosts, links));
     if let Some(ring) = ring {
         ring.close();
@@ -289,6 +293,10 @@ impl Machine for Thread {
     /// The nodes of one process end together.
     fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
+    }
+
+    fn commons(&self) -> Option<Arc<Commons>> {
+        Some(self.shared.commons.clone())
     }
 
     fn answer_until(&self, _: NodeId, until: Duration) {

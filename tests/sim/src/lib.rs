@@ -94,6 +94,9 @@ const RESTARTS_SALT: u64 = 0xB5;
 /// back they never do.
 const TOGETHER_SALT: u64 = 0x70_6E;
 
+/// Says in which runs nodes share memory. Chosen so that the seeds that failed once keep the way in which they did.
+const MEMORY_SALT: u64 = 0x21_DF4;
+
 /// What clients do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
@@ -332,6 +335,10 @@ impl Case {
             && Rng::new(seed ^ TOGETHER_SALT).chance(2, 3);
         if together {
             scene.cluster.world().set_processes(1);
+        }
+        let mut memory = Rng::new(seed ^ MEMORY_SALT);
+        if memory.chance(1, 2) {
+            scene.cluster.world().share_memory(1 + memory.below(2) as u32);
         }
         if self.planted == Some(Planted::LyingDisks) {
             plant_lying_disks(&scene);

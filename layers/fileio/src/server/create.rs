@@ -35,19 +35,31 @@ impl FileServer {
         let find = FindName { directory: directory.ino, name: name.clone() };
         let found = self.context.at_once(self.context.node(), find)?.ok()?;
         match found {
-            Some(dentry) => self.attributes_at_once(handle_of(&dentry)).map(Ok),
+            Some(dentry) => {
+                self.information.show_name(directory.ino, name, dentry);
+                self.attributes_at_once(handle_of(&dentry)).map(Ok)
+            }
             None => Some(Err(Error::NotFound {})),
         }
     }
 
-    /// The attributes of an inode that is in use at a node of this thread.
+    /// The attributes of an inode that is in use at a node of this thread, or shown by one of this process.
     fn attributes_at_once(&self, Handle { ino, generation }: Handle) -> Option<Attributes> {
         let node = self.node_of(ino);
         if node == self.context.node() {
-            return self.information.attributes(ino, generation);
+            let known = self.information.attributes(ino, generation)?;
+            self.information.show(ino);
+            return Some(known);
         }
-        let inode = self.context.at_once(node, GetInode { ino, generation })?;
-        inode.ok().map(|inode| inode.attributes)
+        self.shown(Handle { ino, generation }).or_else(|| {
+            let inode = self.context.at_once(node, GetInode { ino, generation })?;
+            inode.ok().map(|inode| inode.attributes)
+        })
+    }
+
+    /// The attributes of an inode that a node of this process shows.
+    fn shown(&self, Handle { ino, generation }: Handle) -> Option<Attributes> {
+        self.board.as_ref()?.attributes(ino, generation)
     }
 
     pub(super) async fn lookup(&self, request: Lookup) -> Result<Attributes, Error> {
@@ -64,7 +76,10 @@ impl FileServer {
         let &Lookup { ref who, directory, ref name } = request;
         let mut names_nothing = None;
         for race in 0..RACES_MAX {
-            let above = self.inode(directory).await?.attributes;
+            let above = match self.shown(directory) {
+                Some(above) => above,
+                None => self.inode(directory).await?.attributes,
+            };
             rules::check_search(who, &above)?;
             let found = self.find(directory, name).await?.ok_or(Error::NotFound {})?;
             match get(found).await {

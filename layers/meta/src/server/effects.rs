@@ -243,6 +243,7 @@ impl MetaServer {
     fn inode_is_gone(&self, ino: u64) {
         self.inode_count.set(self.inode_count.get().saturating_sub(1));
         self.dirty.borrow_mut().remove(&ino);
+        self.notices.take_down(ino);
         let gone = self.take_from_use(ino);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
         self.trims.inode_is_gone(ino, unnamed);

@@ -52,6 +52,7 @@ impl MetaServer {
     pub(super) fn put_in_use(&self, ino: u64, active: Box<Active>) {
         self.let_inodes_go(LOOKED_AT_MAX);
         self.share.add(Memory::Inodes, active.memory_bytes().cast_signed());
+        self.notices.comes_back(&active);
         if let Some(before) = self.inodes.borrow_mut().insert(ino, active) {
             self.share.add(Memory::Inodes, -before.memory_bytes().cast_signed());
         }
@@ -94,6 +95,10 @@ impl MetaServer {
             self.hand.set(ino.saturating_add(1));
             if self.may_go(ino) {
                 let gone = self.take_from_use(ino);
+                if gone.as_ref().is_some_and(|gone| gone.inode != gone.stored) {
+                    // What is shown is as it comes back.
+                    self.notices.take_down(ino);
+                }
                 excess = excess.saturating_sub(gone.map_or(0, |gone| gone.memory_bytes()));
             }
         }

@@ -71,9 +71,13 @@ impl MetaServer {
     ) -> Result<T, Error> {
         let mut inodes = self.inodes.borrow_mut();
         let active = inodes.get_mut(&ino).ok_or(Error::Stale {})?;
+        let shown = self.notices.shows(active).then_some(active.inode.attributes);
         let before = active.memory_bytes();
         let looked = look(active);
         self.share.add(Memory::Inodes, active.memory_bytes().wrapping_sub(before).cast_signed());
+        if shown.is_some_and(|shown| shown != active.inode.attributes) {
+            self.notices.renew(&active.inode.attributes);
+        }
         looked
     }
 
@@ -96,15 +100,20 @@ impl MetaServer {
     pub(super) fn inode_at_once(&self, request: &GetInode) -> Option<Inode> {
         let &GetInode { ino, generation } = request;
         let inodes = self.inodes.borrow();
-        let Active { inode, used, .. } = &**inodes.get(&ino)?;
-        used.set(true);
+        let active = inodes.get(&ino)?;
+        let inode = &active.inode;
+        active.used.set(true);
         let is_meant = generation == 0 || inode.attributes.generation == generation;
+        if is_meant {
+            // Whoever asks is at another node, and perhaps on another thread.
+            self.notices.show(active);
+        }
         is_meant.then(|| inode.clone())
     }
 
     pub(super) async fn get_inode(&self, request: GetInode) -> Result<Inode, Error> {
         self.load(request.ino, request.generation).await?;
-        self.with(request.ino, |active| Ok(active.inode.clone()))
+        self.inode_at_once(&request).ok_or(Error::Stale {})
     }
 
     pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {

@@ -6,6 +6,7 @@ use runtime::wire::{Decoder, Malformed, Wire};
 use super::error::StoreError;
 use super::groups::Run;
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::keys;
 use crate::protocol::Prior;
 
 /// Bytes of one batch, at most. Volumes with small stripes have a lower limit: a record fits one
@@ -177,6 +178,15 @@ impl Batch {
     /// Without any change?
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
+    }
+
+    /// The keys of names that it changes.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let keys = self.ops.iter().filter_map(|op| match op {
+            Op::Put { key, .. } | Op::Delete { key } => Some(&key[..]),
+            _ => None,
+        });
+        keys.filter(|key| keys::table_of(key) == Some(keys::Table::Name))
     }
 
     pub(crate) fn priors(&self) -> &[Prior] {

@@ -10,9 +10,11 @@
 
 mod fight;
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Attributes, Cause, Credentials, Error, FileSystem, OpenOptions};
@@ -73,6 +75,10 @@ impl Spawn for Mortal {
 
     fn fs_nodes(&self) -> u32 {
         self.context.fs_nodes()
+    }
+
+    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.context.common().filter(|_| self.alive.get())
     }
 
     fn task<F: Future<Output = ()> + 'static>(

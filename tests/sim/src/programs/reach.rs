@@ -3,6 +3,7 @@
 use std::any::{Any, TypeId};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fileio::model::Model;
@@ -72,6 +73,10 @@ impl Spawn for Reach {
 
     fn fs_nodes(&self) -> u32 {
         self.context.fs_nodes()
+    }
+
+    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.context.common()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

@@ -184,12 +184,14 @@ impl MetaServer {
     fn decided(&self, addition: Option<Addition>, position: Position, staged: Staged) -> Vec<u64> {
         let gone = staged.gone();
         self.install_staged(staged);
-        if let Some(Addition { made, .. }) = addition {
-            let ino = made.attributes.ino;
+        if let Some(Addition { key, made }) = addition {
+            let crate::attributes::Attributes { ino, generation, kind, .. } = made.attributes;
+            self.notices.put_up_name(&key, Dentry { ino, generation, kind });
             self.inode_count.set(self.inode_count.get().saturating_add(1));
-            if made.attributes.kind == (crate::attributes::Kind::Directory {}) {
+            if kind == (crate::attributes::Kind::Directory {}) {
                 self.directories.made(ino, position);
             }
+            self.notices.put_up(&made.attributes);
             self.put_in_use(ino, Active::new(made));
         }
         gone

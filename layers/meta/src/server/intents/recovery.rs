@@ -56,7 +56,7 @@ impl MetaServer {
         let call = Returned { node: self.node, below: first_tie(self.context.epoch()) };
         let told = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
         join_all(told).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
-        self.recovering.set(false);
+        self.recovered();
         // The others keep marks of what was promised here.
         Self::retire_later(self);
         Ok(())
@@ -86,12 +86,18 @@ impl MetaServer {
         Ok(())
     }
 
+    /// From now on names and inodes are what they seem.
+    fn recovered(&self) {
+        self.recovering.set(false);
+        self.notices.begin();
+    }
+
     /// No intent is open anywhere: forgets what was applied, and frees what is gone.
     pub(in crate::server) async fn end_recovery(&self) -> Result<(), Error> {
         let (from, to) = keys::all_applied();
         self.forget_marks(from, to).await?;
         self.intents.untold.borrow_mut().clear();
-        self.recovering.set(false);
+        self.recovered();
         for ino in self.find_gone().await {
             self.trim(ino).await?;
         }

@@ -1,0 +1,226 @@
+//! What the nodes of a process show to all its threads: names and attributes, as they are now (ADR 59).
+//!
+//! What a node knows belongs to its thread, and whoever wants to know it from another thread has to ask, which
+//! costs two wake-ups. What is asked most, by far, is what a name names and what its attributes are. So a node puts
+//! a copy of what it was asked for on the board of its process, and changes or takes down the copy in the same
+//! step in which it changes what that is a copy of: before anybody can be told of the change. Who looks at
+//! the board sees what the node would have answered at that moment.
+//!
+//! Only the node writes; it never waits for memory or for a reader to put something up, and readers never wait:
+//! who cannot look at once asks.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+use runtime::commons::Standing;
+use runtime::{Context, Table};
+
+use crate::active::Active;
+use crate::attributes::{Attributes, Name};
+use crate::hash::{ino_node, name_node};
+use crate::keys;
+use crate::memory::{Kind as Memory, Share};
+use crate::protocol::Dentry;
+
+/// Bytes of the attributes of one inode, with their slot in the table.
+const ATTRIBUTES_BYTES: usize = size_of::<(u64, Attributes)>() * 3 / 2;
+/// Bytes of a name besides its key, with its slot and its allocation.
+const NAME_BYTES: usize = size_of::<(Box<[u8]>, Dentry)>() * 3 / 2 + 16;
+
+/// The board of a process.
+#[derive(Debug)]
+pub struct Board {
+    /// By node.
+    sheets: Box<[RwLock<Sheet>]>,
+}
+
+/// What one node shows.
+#[derive(Debug, Default)]
+struct Sheet {
+    /// The life of the node that shows it; none if that is over.
+    life: Option<Arc<Standing>>,
+    attributes: Table<u64, Attributes>,
+    /// By the keys of names in the store.
+    names: Table<Box<[u8]>, Dentry>,
+}
+
+impl Board {
+    /// An empty one, for the nodes of a volume.
+    fn new(nodes: u32) -> Self {
+        Self { sheets: (0..nodes).map(|_| RwLock::default()).collect() }
+    }
+
+    /// The present attributes of an inode, if they are shown.
+    pub fn attributes(&self, ino: u64, generation: u64) -> Option<Attributes> {
+        let node = ino_node(ino, self.sheets.len() as u32).0;
+        let shown = self.look(node, |sheet| sheet.attributes.get(&ino).copied())?;
+        (shown.generation == generation).then_some(shown)
+    }
+
+    /// What a name names now, if that is shown.
+    pub fn dentry(&self, directory: u64, name: &Name) -> Option<Dentry> {
+        let node = name_node(directory, name, self.sheets.len() as u32).0;
+        self.look(node, |sheet| sheet.names.get(&keys::name(directory, name)[..]).copied())
+    }
+
+    fn look<T>(&self, node: u32, look: impl FnOnce(&Sheet) -> Option<T>) -> Option<T> {
+        let sheet = self.sheets.get(node as usize)?.try_read().ok()?;
+        let seen = look(&sheet)?;
+        // After the look: the process may have stood still before it.
+        sheet.life.as_ref()?.holds().then_some(seen)
+    }
+}
+
+/// The side of the board on which a node writes, in one life. Does nothing where there is no board.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    mine: Option<Mine>,
+    /// Counts how often all was taken down.
+    round: Cell<Round>,
+}
+
+/// When something was put up: it is still there if that is the present round. 0 if it never was.
+pub(crate) type Round = u64;
+
+#[derive(Debug)]
+struct Mine {
+    board: Arc<Board>,
+    node: u32,
+    life: Arc<Standing>,
+    share: Rc<Share>,
+}
+
+impl Notices {
+    /// For the life of the node of `context` that has just begun. Shows nothing before
+    /// [`begin`](Self::begin).
+    pub(crate) fn new(context: &Context, node: u32, share: Rc<Share>) -> Self {
+        let nodes = context.fs_nodes();
+        let board = context.common_or(|| Board::new(nodes));
+        let mine = board.zip(context.standing()).map(|(board, standing)| Mine {
+            board,
+            node,
+            life: Arc::new(standing),
+            share,
+        });
+        Self { mine, round: Cell::new(1) }
+    }
+
+    /// From now on the node answers for what it has.
+    pub(crate) fn begin(&self) {
+        if let Some(mine) = &self.mine {
+            *mine.write() = Sheet { life: Some(mine.life.clone()), ..Sheet::default() };
+        }
+    }
+
+    /// Shows the attributes of an inode in use, as they are now.
+    pub(crate) fn show(&self, active: &Active) {
+        if !self.shows(active) && self.put_up(&active.inode.attributes) {
+            active.shown.set(self.round.get());
+        }
+    }
+
+    /// Shows these attributes of an inode; false if that is not possible.
+    pub(crate) fn put_up(&self, attributes: &Attributes) -> bool {
+        self.add(ATTRIBUTES_BYTES, |sheet| {
+            sheet.attributes.insert(attributes.ino, *attributes).is_none()
+        })
+    }
+
+    /// An inode comes into use again, as the store has it. It may have been shown since it was in use before:
+    /// until it comes back nothing of it changes.
+    pub(crate) fn comes_back(&self, active: &Active) {
+        let is_shown = |sheet: RwLockWriteGuard<'_, Sheet>| {
+            sheet.attributes.contains_key(&active.inode.attributes.ino)
+        };
+        let is_shown = self.sheet().is_some_and(is_shown);
+        active.shown.set(if is_shown { self.round.get() } else { 0 });
+    }
+
+    /// Are the attributes of this inode shown?
+    pub(crate) fn shows(&self, active: &Active) -> bool {
+        active.shown.get() == self.round.get()
+    }
+
+    /// The attributes of an inode that are shown have changed.
+    pub(crate) fn renew(&self, attributes: &Attributes) {
+        let Some(mut sheet) = self.sheet() else { return };
+        if let Some(shown) = sheet.attributes.get_mut(&attributes.ino) {
+            *shown = *attributes;
+        }
+    }
+
+    /// An inode is gone.
+    pub(crate) fn take_down(&self, ino: u64) {
+        let Some(mut sheet) = self.sheet() else { return };
+        if sheet.attributes.remove(&ino).is_some() {
+            self.count(-ATTRIBUTES_BYTES.cast_signed());
+        }
+    }
+
+    /// Shows what a name names now; `key` is its key in the store.
+    pub(crate) fn put_up_name(&self, key: &[u8], dentry: Dentry) {
+        self.add(NAME_BYTES + key.len(), |sheet| sheet.names.insert(key.into(), dentry).is_none());
+    }
+
+    /// The name with this key is about to change.
+    pub(crate) fn take_down_name(&self, key: &[u8]) {
+        let Some(mut sheet) = self.sheet() else { return };
+        if sheet.names.remove(key).is_some() {
+            self.count(-(NAME_BYTES + key.len()).cast_signed());
+        }
+    }
+
+    /// Lets `insert` put something of so many bytes up, which says whether it is new there. False if it was
+    /// not put up: nothing is lost then.
+    fn add(&self, bytes: usize, insert: impl FnOnce(&mut Sheet) -> bool) -> bool {
+        let Some(mine) = &self.mine else { return false };
+        let Ok(mut sheet) = mine.board.sheets[mine.node as usize].try_write() else { return false };
+        if !mine.is_shown(&sheet) {
+            return false;
+        }
+        if mine.share.used(Memory::Notices) + bytes > mine.share.notices_max() {
+            // Takes a constant time for each, and what is asked for comes back.
+            (sheet.attributes, sheet.names) = (Table::default(), Table::default());
+            mine.share.set(Memory::Notices, 0);
+            self.round.set(self.round.get() + 1);
+        }
+        if insert(&mut sheet) {
+            self.count(bytes.cast_signed());
+        }
+        true
+    }
+
+    fn count(&self, bytes: isize) {
+        if let Some(mine) = &self.mine {
+            mine.share.add(Memory::Notices, bytes);
+        }
+    }
+
+    /// The sheet of the node, if there is one that this life shows.
+    fn sheet(&self) -> Option<RwLockWriteGuard<'_, Sheet>> {
+        let mine = self.mine.as_ref()?;
+        let sheet = mine.write();
+        mine.is_shown(&sheet).then_some(sheet)
+    }
+}
+
+impl Mine {
+    fn write(&self) -> RwLockWriteGuard<'_, Sheet> {
+        let sheet = &self.board.sheets[self.node as usize];
+        sheet.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A later life of the node may have begun already.
+    fn is_shown(&self, sheet: &Sheet) -> bool {
+        sheet.life.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &self.life))
+    }
+}
+
+impl Drop for Notices {
+    fn drop(&mut self) {
+        if let Some(mut sheet) = self.sheet() {
+            *sheet = Sheet::default();
+        }
+    }
+}
