@@ -109,7 +109,12 @@ impl Drop for LastWord {
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         let mut open = self.leases.open();
+        let was_oldest = open.opening.first() == Some(&self.number);
         open.opening.remove(&self.number);
+        if !was_oldest {
+            // All that was let go of since the oldest began stays remembered.
+            return;
+        }
         match open.opening.first().copied() {
             Some(oldest) => open.let_go.retain(|_, number| *number > oldest),
             None => open.let_go.clear(),
