@@ -12,6 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// No end: nobody takes over.
 const NEVER: u64 = u64::MAX;
+/// It has come, for good.
+const OVER: u64 = 0;
 
 /// An instant that all threads of a process look at.
 #[derive(Debug)]
@@ -24,10 +26,15 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told.
+    /// From now on it is `rest` after `begin`, which [`now`](Self::now) has told. No rest ends it for good: a
+    /// process that was fenced may get another lease before it has ended, but what it has in memory is old.
+    /// To be called by one thread.
     pub(crate) fn set(&self, begin: Duration, rest: Duration) {
-        let end = u64::try_from((begin + rest).as_nanos()).unwrap_or(NEVER);
-        self.0.store(end, Relaxed);
+        if self.0.load(Relaxed) == OVER {
+            return;
+        }
+        let end = if rest.is_zero() { Ok(OVER) } else { u64::try_from((begin + rest).as_nanos()) };
+        self.0.store(end.unwrap_or(NEVER), Relaxed);
     }
 
     /// Is it over? A load where it never is; else a clock too, some nanoseconds.
@@ -54,9 +61,18 @@ mod tests {
         assert!(!deadline.is_over());
         deadline.set(Deadline::now(), Duration::from_mins(1));
         assert!(!deadline.is_over());
+        deadline.set(Duration::ZERO, Duration::from_nanos(1));
+        assert!(deadline.is_over());
+        deadline.set(Deadline::now(), Duration::from_mins(1));
+        assert!(!deadline.is_over(), "the lease was renewed in time, and this told late");
+    }
+
+    #[test]
+    fn who_was_fenced_answers_nothing_any_more() {
+        let deadline = Deadline::default();
         deadline.set(Deadline::now(), Duration::ZERO);
         assert!(deadline.is_over());
         deadline.set(Deadline::now(), Duration::from_mins(1));
-        assert!(!deadline.is_over());
+        assert!(deadline.is_over(), "another lease is for another process");
     }
 }

@@ -45,6 +45,14 @@ struct Sheet {
     names: Table<Box<[u8]>, Dentry>,
 }
 
+impl Sheet {
+    /// Takes all down; returns it.
+    fn clear(&mut self) -> Self {
+        let life = self.life.clone();
+        std::mem::replace(self, Self { life, ..Self::default() })
+    }
+}
+
 impl Board {
     /// An empty one, for the nodes of a volume.
     fn new(nodes: u32) -> Self {
@@ -110,7 +118,28 @@ impl Notices {
     pub(crate) fn begin(&self) {
         if let Some(mine) = &self.mine {
             *mine.write() = Sheet { life: Some(mine.life.clone()), ..Sheet::default() };
+            self.note_empty(mine);
         }
+    }
+
+    /// Takes all down if that is more than the node may have. Called now and then: its allowance changes with
+    /// what others use.
+    pub(crate) fn give_back(&self) {
+        let Some(mine) = &self.mine else { return };
+        if mine.share.used(Memory::Notices) <= mine.share.notices_max() {
+            return;
+        }
+        if let Some(mut sheet) = self.sheet() {
+            let past = sheet.clear();
+            self.note_empty(mine);
+            drop(sheet); // freeing it all takes a while
+            drop(past);
+        }
+    }
+
+    fn note_empty(&self, mine: &Mine) {
+        mine.share.set(Memory::Notices, 0);
+        self.round.set(self.round.get() + 1);
     }
 
     /// Shows the attributes of an inode in use, as they are now.
@@ -179,15 +208,17 @@ impl Notices {
         if !mine.is_shown(&sheet) {
             return false;
         }
+        let mut past = Sheet::default();
         if mine.share.used(Memory::Notices) + bytes > mine.share.notices_max() {
             // Takes a constant time for each, and what is asked for comes back.
-            (sheet.attributes, sheet.names) = (Table::default(), Table::default());
-            mine.share.set(Memory::Notices, 0);
-            self.round.set(self.round.get() + 1);
+            past = sheet.clear();
+            self.note_empty(mine);
         }
         if insert(&mut sheet) {
             self.count(bytes.cast_signed());
         }
+        drop(sheet); // freeing it all takes a while
+        drop(past);
         true
     }
 

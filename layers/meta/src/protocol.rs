@@ -512,7 +512,7 @@ runtime::protocol! {
         age_ms: u64,
     } -> Vec<u64>;
 
-    /// Give whole free allocation groups away, to a node that ran dry.
+    /// Give whole free allocation groups away, to a node that ran dry. Those on their way there already come first.
     24 Control GiveGroups {
         /// The node that will own them.
         to: u32,
@@ -736,6 +736,13 @@ runtime::protocol! {
     55 Bulk AllApplied {
         /// Which node.
         node: u32,
+    } -> ();
+
+    /// A node has given groups to this one ([`GiveGroups`]) and does not know that they arrived: they have no owner
+    /// until they do.
+    56 Control GroupsStand {
+        /// That node.
+        donor: u32,
     } -> ();
 }
 

@@ -216,6 +216,7 @@ impl MetaServer {
         server.finish_trims().await?;
         server.load_promises().await?;
         server.load_holds().await?;
+        server.see_to_offers();
         let information = FileInformation::new(server.inodes.clone(), server.notices.clone());
         server.context.lend(Rc::new(information));
         Ok(server)
@@ -261,6 +262,7 @@ impl MetaServer {
             Request::GetDirty(r) => Reply::GetDirty(Ok(self.dirty(r.age_ms))),
             Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
             Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(r).await),
+            Request::GroupsStand(r) => Reply::GroupsStand(self.groups_stand(r.donor).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
             Request::LockTree(r) => {
                 let tie = Tie { node: by, number: r.tie };

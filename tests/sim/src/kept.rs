@@ -46,6 +46,8 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Rivals, 256, "a lookup took a rename that was slow for damage"),
     kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
     kept(Workload::Holds, 878_300_681, "a node that crashed alone forgot a part of a rename"),
+    kept(Workload::Full, 2_669_246_294, "groups offered and not taken belonged to nobody"),
+    kept(Workload::Names, 113_955_505, "a checkpoint waited for lines that its own writes held"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
     kept(Workload::Nfs, 5000, "a directory had the times of an earlier state after a crash"),
 ];

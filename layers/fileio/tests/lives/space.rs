@@ -10,7 +10,7 @@ use runtime::NodeId;
 use crate::cluster::{BLOCK, Cluster};
 
 /// Longer than whoever asks a node that is away has patience, and until what failed is tried again.
-const AFTERWARDS: Duration = Duration::from_secs(20);
+pub(crate) const AFTERWARDS: Duration = Duration::from_secs(20);
 
 pub(crate) async fn free_blocks(cluster: &Cluster, node: NodeId) -> u64 {
     let asked = meta::client::ask(&cluster.application(0), node, GetSpace {}).await;

@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
@@ -15,7 +16,9 @@ use runtime::wire::to_bytes;
 use super::{MetaServer, decode};
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{Allocate, Error, GiveGroups, GroupsArrived, Near, NodeSpace, Run};
+use crate::protocol::{
+    Allocate, Error, GiveGroups, GroupsArrived, GroupsStand, Near, NodeSpace, Run,
+};
 use crate::store::{Batch, StoreError};
 
 /// Groups asked of another node at a time.
@@ -35,6 +38,8 @@ const RECLAIM_BLOCKS_MIN: u64 = 64;
 /// After the whole volume was found full, the others are not asked again for so long: an allocation
 /// waits until then.
 const DRY_PAUSE: Duration = Duration::from_millis(500);
+/// Groups that were offered to another node should be there after so long; else it is told again, as often.
+const OFFER_PAUSE: Duration = Duration::from_secs(5);
 /// After none was found ahead of time, none is looked for so long.
 const AHEAD_PAUSE: Duration = Duration::from_secs(5);
 
@@ -47,6 +52,8 @@ pub(super) struct Space {
     dry_at: Cell<Option<Duration>>,
     /// Space is being looked for before it is needed.
     looking_ahead: Cell<bool>,
+    /// Offers that stand are seen to.
+    seeing_to_offers: Cell<bool>,
     /// Groups that have come since the start, and that their donors may offer once more.
     unconfirmed: RefCell<BTreeSet<u64>>,
 }
@@ -215,9 +222,55 @@ impl MetaServer {
         Ok(())
     }
 
-    pub(super) async fn give_groups(&self, request: GiveGroups) -> Result<Vec<u64>, Error> {
+    /// Answers [`GroupsStand`](crate::protocol::GroupsStand): fetches what was offered.
+    pub(super) async fn groups_stand(&self, donor: u32) -> Result<(), Error> {
+        let _alone = self.space.refill.exclusive(()).await;
+        let donor = NodeId::fs(donor);
+        let groups = ask(&self.context, donor, GiveGroups { to: self.node, count: 0 }).await?;
+        if groups.is_empty() { Ok(()) } else { self.take_groups(donor, groups).await }
+    }
+
+    /// Sees to it, in the background, that groups offered to others get there. Whoever asked for them may have
+    /// crashed, or may have had what it needs from somebody else before the answer came; until it asks again
+    /// nobody could use them.
+    pub(super) fn see_to_offers(self: &Rc<Self>) {
+        if self.space.seeing_to_offers.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.context.task(async move {
+            loop {
+                me.context.sleep(OFFER_PAUSE).await;
+                match me.remind_of_offers().await {
+                    Ok(false) => break,
+                    Ok(true) => {}
+                    Err(error) => tracing::debug!(%error, "groups offered have not arrived yet"),
+                }
+            }
+            me.space.seeing_to_offers.set(false);
+        });
+    }
+
+    /// False if no offer stands.
+    async fn remind_of_offers(&self) -> Result<bool, Error> {
+        let offered = self.durable_groups(keys::GRANTS).await?;
+        let receivers: BTreeSet<u32> = offered.into_iter().map(|(_, receiver)| receiver).collect();
+        let reminded = receivers.iter().map(|&receiver| {
+            ask(&self.context, NodeId::fs(receiver), GroupsStand { donor: self.node })
+        });
+        join_all(reminded).await.into_iter().collect::<Result<(), Error>>()?;
+        Ok(!receivers.is_empty())
+    }
+
+    pub(super) async fn give_groups(
+        self: &Rc<Self>,
+        request: GiveGroups,
+    ) -> Result<Vec<u64>, Error> {
         let GiveGroups { to, count } = request;
         let mut groups = self.unconfirmed_grants(to).await?;
+        if count == 0 {
+            return Ok(groups);
+        }
         if groups.is_empty() {
             self.confirm_arrivals().await?;
         }
@@ -247,6 +300,7 @@ impl MetaServer {
                 .await?;
             // The receiver must not use what a crash here could give back to us.
             self.store.durable(position).await?;
+            self.see_to_offers();
             groups = spare;
         }
         if groups.is_empty() { Err(Undelivered::Busy.into()) } else { Ok(groups) }

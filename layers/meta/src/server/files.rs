@@ -415,7 +415,7 @@ impl MetaServer {
             cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| !chunk.freed.is_empty());
         }
         let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
-        let (position, ()) = self
+        let (position, stored) = self
             .record(|| {
                 self.with(ino, |active| {
                     let mut batch = Batch::new();
@@ -436,8 +436,7 @@ impl MetaServer {
                     if boundary.is_some() {
                         batch.put(keys::trim_intent(ino), to_bytes(&first_gone(size, self)));
                     }
-                    active.stored = stored;
-                    Ok((batch, ()))
+                    Ok((batch, stored))
                 })
             })
             .await?;
@@ -446,6 +445,7 @@ impl MetaServer {
         }
         self.note_remembered(1);
         self.with(ino, |active| {
+            active.stored = stored;
             active.inode.attributes.size = size;
             active.inode.attributes.mtime = time;
             active.inode.attributes.ctime = time;

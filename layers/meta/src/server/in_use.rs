@@ -76,6 +76,7 @@ impl MetaServer {
         // The first round finds most of them used.
         self.let_inodes_go(2 * count);
         self.directories.let_go(&self.store, &self.share);
+        self.notices.give_back();
         self.store.give_back();
     }
 

@@ -1,11 +1,12 @@
 //! Writing the tree: sorted changes are merged into it level by level, every touched page goes to a
 //! fresh place, and the old tree stays as it is.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use blockio::protocol::Unsynced;
 use bytes::Bytes;
-use futures::future::{FutureExt as _, LocalBoxFuture};
+use futures::future::{Either, FutureExt as _, LocalBoxFuture, select};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 
 use super::error::StoreError;
@@ -73,9 +74,7 @@ impl<'a> Rewrite<'a> {
             return Ok(old);
         }
         let (top, height) = self.merge_top(old, changes).await?;
-        while !self.writes.is_empty() {
-            self.one_write().await?;
-        }
+        self.all_writes().await?;
         Ok(Tree {
             top,
             height,
@@ -119,10 +118,8 @@ impl<'a> Rewrite<'a> {
     ) -> Result<(Option<PageRef>, u8), StoreError> {
         while level > 0 {
             // A page that is still on its way to the disk is in the cache or waited for here.
-            while !self.writes.is_empty() {
-                self.one_write().await?;
-            }
-            let page = self.pages.load(place, level).await?;
+            self.all_writes().await?;
+            let page = self.load(place, level).await?;
             if page.len() > 1 {
                 break;
             }
@@ -150,7 +147,7 @@ impl<'a> Rewrite<'a> {
         changes: &'b [Change],
     ) -> LocalBoxFuture<'b, Result<Vec<Entry>, StoreError>> {
         async move {
-            let page = self.pages.load(place, level).await?;
+            let page = self.load(place, level).await?;
             self.dropped.push(place);
             let entries: Vec<Entry> = page.entries().collect();
             match (level, changes.is_empty()) {
@@ -193,7 +190,7 @@ impl<'a> Rewrite<'a> {
     }
 
     async fn prefetch(
-        &self,
+        &mut self,
         level: u8,
         children: &[Entry],
         parts: &[&[Change]],
@@ -204,8 +201,29 @@ impl<'a> Rewrite<'a> {
                 touched.push(reference(child)?);
             }
         }
-        self.pages.prefetch(touched.into_iter(), level).await;
-        Ok(())
+        let pages = self.pages;
+        self.meanwhile(pages.prefetch(touched.into_iter(), level)).await
+    }
+
+    async fn load(&mut self, place: PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
+        let pages = self.pages;
+        self.meanwhile(pages.load(place, level)).await?
+    }
+
+    /// Waits for `reading` while the writes go on: they hold lines of the cache, and what is read may need
+    /// one of these.
+    async fn meanwhile<T>(&mut self, reading: impl Future<Output = T>) -> Result<T, StoreError> {
+        let mut reading = pin!(reading);
+        loop {
+            let written = match select(reading.as_mut(), self.writes.next()).await {
+                Either::Left((read, _)) => return Ok(read),
+                Either::Right((written, _)) => written,
+            };
+            match written {
+                Some(written) => self.unsynced.push(written?),
+                None => return Ok(reading.await),
+            }
+        }
     }
 
     /// `entries` with `changes` merged in; counts the keys.
@@ -269,6 +287,13 @@ impl<'a> Rewrite<'a> {
             self.one_write().await?;
         }
         Ok((entries[0].0.clone(), runtime::wire::to_bytes(&place).into()))
+    }
+
+    async fn all_writes(&mut self) -> Result<(), StoreError> {
+        while !self.writes.is_empty() {
+            self.one_write().await?;
+        }
+        Ok(())
     }
 
     async fn one_write(&mut self) -> Result<(), StoreError> {

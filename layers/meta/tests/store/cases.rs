@@ -721,6 +721,28 @@ fn reads_that_take_longer_than_checkpoints_miss_nothing() {
     });
 }
 
+/// What a checkpoint reads may have to wait for what it writes, and for nobody else. (`mdfs sim` found it: names
+/// 113955505 at commit 4207002.)
+#[test]
+fn a_checkpoint_goes_on_in_a_cache_of_few_lines() {
+    with_seed(|rng| {
+        let mut bench = Bench::new(rng, geometry(65536, 2, 1600));
+        for round in 0..3 {
+            let store = bench.mount();
+            bench.disk.set_delay(300);
+            bench.disk.set_lines(4);
+            bench.run(async move {
+                for index in 0..KEYS {
+                    let key = number_key(index * 37 % KEYS);
+                    patiently(&store, put(key, vec![round; 3000])).await.unwrap();
+                }
+                settle(&store).await;
+            });
+            bench.crash();
+        }
+    });
+}
+
 const KEYS: u64 = 2000;
 
 /// Odd numbers in an order that goes over all leaves again and again.

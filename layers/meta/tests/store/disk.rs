@@ -14,6 +14,7 @@ use meta::store::Run;
 use runtime::Undelivered;
 use runtime::hash::crc32c;
 use runtime::seed::Rng;
+use runtime::sync::Limit;
 
 use crate::machine::Clock;
 
@@ -61,6 +62,8 @@ struct Inner {
     slow_disks: BTreeSet<(u32, u32)>,
     /// Every call takes the longest time.
     steady: bool,
+    /// What reads and writes of blocks need for as long as they last.
+    lines: Option<Rc<Limit>>,
     changes: u64,
 }
 
@@ -162,6 +165,7 @@ impl MemoryDisk {
             lost_disks: BTreeSet::new(),
             slow_disks: BTreeSet::new(),
             steady: false,
+            lines: None,
             changes: 0,
         };
         Self { clock: clock.clone(), inner: Rc::new(RefCell::new(inner)) }
@@ -208,6 +212,21 @@ impl MemoryDisk {
         let mut inner = self.inner.borrow_mut();
         inner.max_delay_us = delay_us;
         inner.steady = true;
+    }
+
+    /// So many reads and writes of blocks go on at the same time, as in a cache with so many lines: the others
+    /// wait until one of them has been answered.
+    pub(crate) fn set_lines(&self, lines: usize) {
+        self.inner.borrow_mut().lines = Some(Rc::new(Limit::new(lines, usize::MAX)));
+    }
+
+    fn in_a_line<T: 'static>(&self, answer: Answer<T>) -> Answer<T> {
+        let Some(lines) = self.inner.borrow().lines.clone() else { return answer };
+        async move {
+            let _line = lines.acquire().await;
+            answer.await
+        }
+        .boxed_local()
     }
 
     /// Reads take up to this much longer than other calls, and one in eight up to 30 times that.
@@ -468,7 +487,7 @@ impl Stripes for MemoryDisk {
         }
         let delay = self.delay() + self.read_delay();
         let (delay, inner) = (self.clock.sleep(delay), self.inner.clone());
-        async move {
+        let reading = async move {
             delay.await;
             inner.borrow_mut().read()?;
             let inner = inner.borrow();
@@ -488,14 +507,14 @@ impl Stripes for MemoryDisk {
                 }
             }
             Ok(blocks.concat().into())
-        }
-        .boxed_local()
+        };
+        self.in_a_line(reading.boxed_local())
     }
 
     fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
         let data = data.concat();
         let life = self.inner.borrow().life;
-        self.change(
+        let writing = self.change(
             self.slowness([stripe]),
             move |inner| {
                 let first = inner.first_block(stripe, offset, data.len());
@@ -512,9 +531,8 @@ impl Stripes for MemoryDisk {
                 let versions = inner.cached.values_mut().flatten();
                 versions.filter(|it| it.number == number).for_each(|it| it.answered = true);
             },
-        )
-        .map_ok(move |()| life)
-        .boxed_local()
+        );
+        self.in_a_line(writing.map_ok(move |()| life).boxed_local())
     }
 
     fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<Life> {
