@@ -121,15 +121,14 @@ impl Programs {
             // Handles come later, and sessions tell retransmissions.
             let keys = self.keys.keys(None).await.map_err(translate::status);
             let exports = self.exports.borrow().clone();
-            let call = CallId { client: 0, number: 0 };
-            return Ok(Asker::new(self.volume.clone(), keys, exports, peer, question, call));
+            let (volume, call) = (self.volume.clone(), CallId::NONE);
+            return Ok(Asker::new(volume, keys, exports, peer, question, call));
         }
         if !nfs3::has_payload(question) {
             question.arguments.join();
         }
-        let none = CallId { client: 0, number: 0 };
         let is_once = nfs3::is_done_once(question);
-        let call = if is_once { call_id(peer, xid, question) } else { none };
+        let call = if is_once { call_id(peer, xid, question) } else { CallId::NONE };
         let made_by = handle::first_of(question.arguments.head()).and_then(handle::key_id);
         let keys = self.keys.keys(made_by).await.map_err(translate::status);
         let exports = self.exports.borrow().clone();

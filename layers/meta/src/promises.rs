@@ -45,6 +45,11 @@ runtime::record! {
     }
 }
 
+impl CallId {
+    /// Of no call that is done once.
+    pub const NONE: Self = Self { client: 0, number: 0 };
+}
+
 runtime::choice! {
     /// What came of a call that changed something: as much of its reply as the volume itself does
     /// not tell.

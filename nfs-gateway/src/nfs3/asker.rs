@@ -1,6 +1,7 @@
 //! What every procedure needs: the volume, the asker's rights, and attributes afterwards.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -30,12 +31,17 @@ const EPOCH_NANOS: u64 = 1 << 33;
 /// So many epochs in a row tell other times of a directory: whole microseconds, by which its times grow at least.
 const NANOS_OF_EPOCHS: u32 = 1000;
 
+/// Calls in doubt that a gateway knows, at most. Their clients send them again at once.
+const DOUBTS_MAX: usize = 1024;
+
 /// The volume that is served.
 #[derive(Debug)]
 pub(crate) struct Volume {
     ctx: Context,
     id: VolumeId,
     cookie_verifier: cookieverf3,
+    /// Calls of which nobody knows whether they were done, the oldest first.
+    doubts: RefCell<VecDeque<CallId>>,
 }
 
 impl Volume {
@@ -47,7 +53,24 @@ impl Volume {
             id,
             // Cookies stay valid for ever, so their verifier does too.
             cookie_verifier: cookieverf3(runtime::hash::xxh3(&id_bytes).to_be_bytes()),
+            doubts: RefCell::default(),
         }
+    }
+
+    /// It is not known whether this call was done.
+    fn note_doubt(&self, call: CallId) {
+        let mut doubts = self.doubts.borrow_mut();
+        if call != CallId::NONE && !doubts.contains(&call) {
+            if doubts.len() == DOUBTS_MAX {
+                doubts.pop_front();
+            }
+            doubts.push_back(call);
+        }
+    }
+
+    /// Was that not known when a copy of the call had been tried?
+    fn is_in_doubt(&self, call: CallId) -> bool {
+        self.doubts.borrow().contains(&call)
     }
 
     /// Its identity.
@@ -102,7 +125,19 @@ pub(crate) struct Asker {
     call: CallId,
     /// What the export allows that the first handle names.
     grant: RefCell<Option<Grant>>,
-    in_doubt: Rc<Cell<bool>>,
+    fate: Rc<Cell<Fate>>,
+}
+
+/// What is known of that which a call has asked for [once](Asker::ask_once).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fate {
+    /// Nothing was done.
+    #[default]
+    Undone,
+    /// Something was done.
+    Done,
+    /// Nobody knows whether it was.
+    InDoubt,
 }
 
 /// What one export allows to a peer.
@@ -132,7 +167,7 @@ impl Asker {
             changes: super::changes(question),
             call,
             grant: RefCell::default(),
-            in_doubt: Rc::default(),
+            fate: Rc::default(),
         }
     }
 
@@ -147,7 +182,7 @@ impl Asker {
             changes: false,
             call: self.call,
             grant: RefCell::default(),
-            in_doubt: self.in_doubt.clone(),
+            fate: self.fate.clone(),
         }
     }
 
@@ -287,15 +322,35 @@ impl Asker {
         C: Call<Protocol = FileIo> + Clone,
     {
         let answer = client::ask(&self.volume.ctx, call).await;
-        let lost = Error::Undelivered { why: Undelivered::Lost };
-        self.in_doubt.set(answer.as_ref().is_err_and(|error| *error == lost));
+        match &answer {
+            Ok(_) => self.fate.set(Fate::Done),
+            Err(Error::Undelivered { why: Undelivered::Lost }) => self.leave_in_doubt(),
+            // This copy was not done; one before it may have been.
+            Err(Error::Undelivered { why })
+                if why.is_passing() && self.volume.is_in_doubt(self.call) =>
+            {
+                self.leave_in_doubt();
+            }
+            Err(_) => {}
+        }
         answer.map_err(translate::status)
     }
 
     /// Nobody knows whether what was [asked once](Self::ask_once) was done. There is no answer to this
     /// call then: the client must send it again as it is, not a new one.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.in_doubt.get()
+        self.fate.get() == Fate::InDoubt
+    }
+
+    /// From now on it is so.
+    pub(crate) fn leave_in_doubt(&self) {
+        self.fate.set(Fate::InDoubt);
+        self.volume.note_doubt(self.call);
+    }
+
+    /// Something that was [asked once](Self::ask_once) was done.
+    pub(crate) fn has_done_something(&self) -> bool {
+        self.fate.get() == Fate::Done
     }
 
     /// Attributes as a reply tells them.

@@ -128,6 +128,10 @@ pub(super) async fn answer(
         out.u32(Operation::Sequence as u32);
         out.u32(status.0);
         done = 1;
+    } else if status == Status::DELAY && (compound.past != Past::None || asker.has_done_something())
+    {
+        // The client would ask for all of it by another request, and meet what this one has done.
+        asker.leave_in_doubt();
     }
     if let Some(again) = compound.again {
         return Ok(Body { head: again, tail: Vec::new() });

@@ -48,6 +48,7 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Holds, 878_300_681, "a node that crashed alone forgot a part of a rename"),
     kept(Workload::Full, 2_669_246_294, "groups offered and not taken belonged to nobody"),
     kept(Workload::Names, 113_955_505, "a checkpoint waited for lines that its own writes held"),
+    kept(Workload::Nfs4, 52_007_084, "a removal that was done was to be asked again"),
     kept(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
     kept(Workload::Nfs, 5000, "a directory had the times of an earlier state after a crash"),
 ];

@@ -28,8 +28,8 @@ pub(super) enum Told {
 struct Committed {
     size: u64,
     blocks: Vec<Block>,
-    /// When the first write began since.
-    first_write: Option<Duration>,
+    /// When the first write began since, and how many moves by plan were over then.
+    first_write: Option<(Duration, u64)>,
 }
 
 /// What is known of one file.
@@ -71,10 +71,10 @@ impl Losses {
         self.known_at == Some(restarts)
     }
 
-    /// A write begins.
-    pub(super) fn begin_write(&mut self, now: Duration) {
+    /// A write begins, when so many moves by plan are over.
+    pub(super) fn begin_write(&mut self, now: Duration, moves_ended: u64) {
         if let Some(last) = &mut self.last {
-            last.first_write.get_or_insert(now);
+            last.first_write.get_or_insert((now, moves_ended));
         }
     }
 
@@ -124,13 +124,15 @@ impl Losses {
 pub(super) struct LastCommitted(Option<Committed>);
 
 impl LastCommitted {
-    /// All writes since are lost, told at `now`; then the file was `data`. What is wrong with that, if
-    /// anything.
-    pub(super) fn check(&self, now: Duration, data: &[u8]) -> Result<(), String> {
+    /// All writes since are lost, told at `now`, after so many moves by plan; then the file was `data`. What is
+    /// wrong with that, if anything.
+    pub(super) fn check(&self, now: Duration, moves: u64, data: &[u8]) -> Result<(), String> {
         let Some(Committed { size, blocks, first_write: Some(first_write) }) = &self.0 else {
             return Ok(());
         };
-        if now >= *first_write + COMMIT_AGE {
+        let (written_at, moves_ended) = *first_write;
+        // A node that hands over commits all that it has.
+        if now >= written_at + COMMIT_AGE || moves > moves_ended {
             return Ok(());
         }
         if data.len() as u64 != *size {
@@ -177,13 +179,18 @@ mod tests {
     fn a_file_that_has_lost_everything_is_as_committed_and_as_long() {
         let mut content = Content::new(2);
         let mut losses = Losses::new(&content, 0);
-        losses.begin_write(NOW);
+        losses.begin_write(NOW, 3);
         let (issued, data) = write(&mut content, 1);
         losses.written(issued, 7);
         let (mark, last) = losses.begin_look();
         assert_eq!(losses.committed(mark, 9, &mut content), Told::Lost);
-        assert_eq!(last.check(NOW, &[]), Ok(()));
-        assert!(last.check(NOW, &data).is_err() && last.check(NOW, &[0; BLOCK]).is_err());
-        assert_eq!(last.check(NOW + COMMIT_AGE, &data), Ok(()), "somebody may have committed it");
+        assert_eq!(last.check(NOW, 3, &[]), Ok(()));
+        assert!(last.check(NOW, 3, &data).is_err() && last.check(NOW, 3, &[0; BLOCK]).is_err());
+        assert_eq!(
+            last.check(NOW + COMMIT_AGE, 3, &data),
+            Ok(()),
+            "somebody may have committed it"
+        );
+        assert_eq!(last.check(NOW, 4, &data), Ok(()), "who handed it over has committed it");
     }
 }

@@ -102,6 +102,7 @@ pub(super) struct Nemesis {
     read_errors_before: Cell<u64>,
     restarts: Cell<u64>,
     moves: Cell<u64>,
+    moves_ended: Cell<u64>,
     /// Draws what moves by plan, which only some seeds suffer.
     moving: Option<RefCell<Rng>>,
     heavy: Cell<bool>,
@@ -224,6 +225,7 @@ impl Nemesis {
             read_errors_before: Cell::new(0),
             restarts: Cell::new(0),
             moves: Cell::new(0),
+            moves_ended: Cell::new(0),
             moving: (may_move && moving.chance(1, 2)).then(|| RefCell::new(moving)),
             heavy: Cell::new(false),
             processes: (tolerance.restarts == Restarts::All && processes.chance(1, 2))
@@ -406,6 +408,7 @@ impl Nemesis {
             }
         });
         join_all(moving).await;
+        self.moves_ended.set(self.moves_ended.get() + 1);
     }
 
     /// Asks a node to hand over until it has; `None` if it never will.
@@ -424,6 +427,11 @@ impl Nemesis {
     /// Times at which nodes were moved by plan.
     pub(super) fn moves(&self) -> u64 {
         self.moves.get()
+    }
+
+    /// Those of them that are over.
+    pub(super) fn moves_ended(&self) -> u64 {
+        self.moves_ended.get()
     }
 
     /// Single nodes that have restarted so far while others lived.

@@ -298,6 +298,11 @@ impl Scene {
         self.nemesis.restarts()
     }
 
+    /// Moves by plan so far, and those of them that are over.
+    pub(super) fn moves(&self) -> (u64, u64) {
+        (self.nemesis.moves(), self.nemesis.moves_ended())
+    }
+
     /// Single nodes may restart in this run.
     pub(super) fn may_restart_nodes(&self) -> bool {
         self.nemesis.may_restart_nodes()
