@@ -57,10 +57,13 @@ impl Volume {
         }
     }
 
-    /// It is not known whether this call was done.
-    fn note_doubt(&self, call: CallId) {
+    /// It is not known whether this call was done, or it is.
+    fn note_doubt(&self, call: CallId, in_doubt: bool) {
         let mut doubts = self.doubts.borrow_mut();
-        if call != CallId::NONE && !doubts.contains(&call) {
+        if !doubts.is_empty() {
+            doubts.retain(|known| *known != call);
+        }
+        if in_doubt && call != CallId::NONE {
             if doubts.len() == DOUBTS_MAX {
                 doubts.pop_front();
             }
@@ -126,6 +129,7 @@ pub(crate) struct Asker {
     /// What the export allows that the first handle names.
     grant: RefCell<Option<Grant>>,
     fate: Rc<Cell<Fate>>,
+    is_patient: Rc<Cell<bool>>,
 }
 
 /// What is known of that which a call has asked for [once](Asker::ask_once).
@@ -168,6 +172,7 @@ impl Asker {
             call,
             grant: RefCell::default(),
             fate: Rc::default(),
+            is_patient: Rc::default(),
         }
     }
 
@@ -183,6 +188,7 @@ impl Asker {
             call: self.call,
             grant: RefCell::default(),
             fate: self.fate.clone(),
+            is_patient: self.is_patient.clone(),
         }
     }
 
@@ -321,31 +327,40 @@ impl Asker {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        let answer = client::ask(&self.volume.ctx, call).await;
+        let (context, is_copy) = (&self.volume.ctx, self.volume.is_in_doubt(self.call));
+        let answer = if is_copy || self.is_patient.get() {
+            client::ask_patiently(context, call).await
+        } else {
+            client::ask(context, call).await
+        };
         match &answer {
             Ok(_) => self.fate.set(Fate::Done),
-            Err(Error::Undelivered { why: Undelivered::Lost }) => self.leave_in_doubt(),
+            Err(Error::Undelivered { why: Undelivered::Lost }) => self.fate.set(Fate::InDoubt),
             // This copy was not done; one before it may have been.
-            Err(Error::Undelivered { why })
-                if why.is_passing() && self.volume.is_in_doubt(self.call) =>
-            {
-                self.leave_in_doubt();
+            Err(Error::Undelivered { why }) if why.is_passing() && is_copy => {
+                self.fate.set(Fate::InDoubt);
             }
             Err(_) => {}
         }
+        self.volume.note_doubt(self.call, self.is_in_doubt());
         answer.map_err(translate::status)
+    }
+
+    /// There is an answer though it is in doubt: one that says so.
+    pub(crate) fn answer_in_doubt(&self) {
+        self.fate.set(Fate::Undone);
+    }
+
+    /// This is a copy of a call that was in doubt: if it closes its connection too, or is put off, its client hears
+    /// nothing on it for as long.
+    pub(crate) fn be_patient(&self) {
+        self.is_patient.set(true);
     }
 
     /// Nobody knows whether what was [asked once](Self::ask_once) was done. There is no answer to this
     /// call then: the client must send it again as it is, not a new one.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.fate.get() == Fate::InDoubt
-    }
-
-    /// From now on it is so.
-    pub(crate) fn leave_in_doubt(&self) {
-        self.fate.set(Fate::InDoubt);
-        self.volume.note_doubt(self.call);
     }
 
     /// Something that was [asked once](Self::ask_once) was done.

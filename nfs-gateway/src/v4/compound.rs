@@ -59,6 +59,8 @@ pub(super) struct Compound<'a> {
     past: Past,
     /// The call of its OPEN.
     opening: Cell<Option<CallId>>,
+    /// Nobody knows yet what is to be answered.
+    is_undecided: bool,
     /// The whole reply, if the call was answered before.
     again: Option<Vec<u8>>,
     /// The current file handle.
@@ -111,6 +113,7 @@ pub(super) async fn answer(
         index: 0,
         past: Past::None,
         opening: Cell::default(),
+        is_undecided: false,
         again: None,
         current: None,
         saved: None,
@@ -128,10 +131,13 @@ pub(super) async fn answer(
         out.u32(Operation::Sequence as u32);
         out.u32(status.0);
         done = 1;
-    } else if status == Status::DELAY && (compound.past != Past::None || asker.has_done_something())
-    {
+    } else if compound.must_come_again(status) {
         // The client would ask for all of it by another request, and meet what this one has done.
-        asker.leave_in_doubt();
+        (out, done, status) = (Out::default(), 1, Status::DELAY);
+        out.u32(Operation::Sequence as u32);
+        out.u32(status.0);
+        compound.is_undecided = true;
+        asker.answer_in_doubt();
     }
     if let Some(again) = compound.again {
         return Ok(Body { head: again, tail: Vec::new() });
@@ -252,6 +258,7 @@ impl Compound<'_> {
         }
         if once::is_of_names(operation) {
             self.past = Past::Forgotten { was_done: true };
+            self.asker.be_patient();
         }
         Ok(())
     }
@@ -259,6 +266,11 @@ impl Compound<'_> {
     async fn was_done(&self, operation: Operation) -> Result<bool, Status> {
         Ok(once::was_done(self.asker, self.call(What::File)?).await?
             || operation == Operation::Remove && self.has_removed_directory().await?)
+    }
+
+    /// An earlier copy may have been done.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.past != Past::None
     }
 
     /// An earlier copy of this REMOVE has removed a directory, not a file.
@@ -325,6 +337,7 @@ impl Compound<'_> {
                 drop(tables);
                 if let Some(Doubt { opening }) = doubt {
                     self.past = Past::InDoubt;
+                    self.asker.be_patient();
                     self.opening.set(opening);
                 }
                 self.session = Some(InSession { id, slot, client, leases, channel, cached });
@@ -333,11 +346,23 @@ impl Compound<'_> {
         Ok(())
     }
 
+    //= rfc8881 2.10.6.2, 15.1.1.3: a request that is answered DELAY by its SEQUENCE comes again as it is
+    /// Shall the same request come again? What it asks for was done, or may have been, by this copy or by one before,
+    /// and cannot be told now. (After a copy that is the first one to be lost the connection is closed instead: then
+    /// it comes at once.)
+    fn must_come_again(&self, status: Status) -> bool {
+        let is_copy = matches!(self.past, Past::InDoubt | Past::Forgotten { was_done: true });
+        let is_lost = self.asker.is_in_doubt();
+        self.again.is_none()
+            && (is_copy && is_lost
+                || status == Status::DELAY && (is_copy || self.asker.has_done_something()))
+    }
+
     /// The slot waits for the next request, or for this one again.
     fn end(&self, body: &Body) {
         let Some(InSession { id, slot, channel, cached, .. }) = &self.session else { return };
         let mut tables = self.kept().change();
-        if self.asker.is_in_doubt() {
+        if self.is_undecided || self.asker.is_in_doubt() {
             return tables.doubt(id, *slot, Doubt { opening: self.opening.get() });
         }
         let fits = body.tail.is_empty() && body.head.len() <= channel.cached_bytes_max as usize;

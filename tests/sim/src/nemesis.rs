@@ -167,7 +167,8 @@ fn is_read(protocol: u8, tag: u8) -> bool {
     match protocol {
         1 => matches!(tag, 1 | 3 | 4 | 6),
         2 => matches!(tag, 1 | 4 | 6),
-        3 => matches!(tag, 3 | 5 | 6 | 13 | 14 | 16 | 23 | 26),
+        // Groups on their way too: what is asked and told of them holds however old it is.
+        3 => matches!(tag, 3 | 5 | 6 | 13 | 14 | 16 | 23..=26 | 56),
         4 => is_repeatable(protocol, tag),
         _ => false,
     }

@@ -60,7 +60,7 @@ impl FileServer {
         // then cannot make it durable when asked to.
         match self.find_reply(call, true).await {
             Ok(None) => {}
-            Ok(Some(outcome)) => return self.again(request, outcome).await,
+            Ok(Some(outcome)) => return told_again(request, self.again(request, outcome).await),
             Err(error) => return refused(request, error),
         }
         let reply = self.perform(request).await;
@@ -72,7 +72,7 @@ impl FileServer {
         let durable = is_durable(request) || failure(&reply).is_some();
         match (self.find_reply(call, durable).await, failure(&reply)) {
             (Ok(Some(_)), None) => reply,
-            (Ok(Some(outcome)), Some(_)) => self.again(request, outcome).await,
+            (Ok(Some(outcome)), Some(_)) => told_again(request, self.again(request, outcome).await),
             (Ok(None), Some(error)) if is_in_doubt(error) => {
                 refused(request, Undelivered::Busy.into())
             }
@@ -83,7 +83,7 @@ impl FileServer {
                 reply
             }
             // Decided, but not yet to be told.
-            (Err(error), _) => refused(request, error),
+            (Err(error), _) => told_again(request, refused(request, error)),
         }
     }
 
@@ -209,6 +209,16 @@ fn failure(reply: &Reply) -> Option<Error> {
         }
         Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.err(),
         _ => None,
+    }
+}
+
+/// The reply to a call that was done, or is decided: a passing failure to tell it is no word that nothing was done.
+fn told_again(request: &Request, reply: Reply) -> Reply {
+    match failure(&reply) {
+        Some(Error::Undelivered { why }) if why.is_passing() => {
+            refused(request, Undelivered::Lost.into())
+        }
+        _ => reply,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use machine_emu::DiskOperation;
-use meta::protocol::{Error, GiveGroups};
+use meta::protocol::{Error, GiveGroups, GroupsArrived};
 use runtime::NodeId;
 
 use crate::cluster::{Cluster, FS_NODES};
@@ -37,6 +37,23 @@ fn groups_whose_offer_nobody_took_do_not_stay_away() {
             assert_ne!(offer(&cluster, 1).await, Ok(offered), "they have arrived");
         });
     }
+}
+
+/// It may be as old as the network lets it become.
+#[test]
+fn an_old_word_that_a_group_arrived_elsewhere_does_not_end_an_offer() {
+    let cluster = Cluster::new(73);
+    let world = cluster.world.clone();
+    world.run(async {
+        let groups = offer(&cluster, 1).await.expect("an empty volume has groups to spare");
+        let from = cluster.application(0);
+        let old = GroupsArrived { to: 2, groups: groups.clone() };
+        assert_eq!(meta::client::ask(&from, NodeId::fs(0), old).await, Ok(()));
+        assert_eq!(offer(&cluster, 1).await, Ok(groups.clone()), "node 1 has not got it");
+        let arrived = GroupsArrived { to: 1, groups: groups.clone() };
+        assert_eq!(meta::client::ask(&from, NodeId::fs(0), arrived).await, Ok(()));
+        assert_ne!(offer(&cluster, 1).await, Ok(groups));
+    });
 }
 
 async fn free_blocks_in_all(cluster: &Cluster) -> u64 {

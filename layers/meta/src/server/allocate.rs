@@ -52,10 +52,28 @@ pub(super) struct Space {
     dry_at: Cell<Option<Duration>>,
     /// Space is being looked for before it is needed.
     looking_ahead: Cell<bool>,
+    /// One confirmation of what has come at a time.
+    confirming: KeyedLock<()>,
+    /// How often a donor has answered one: since then what it offered may have been given on.
+    confirmed: Cell<u64>,
+    /// Grants are made, and taken back, one at a time.
+    granting: KeyedLock<()>,
+    /// Grants so far.
+    granted: Cell<u64>,
     /// Offers that stand are seen to.
     seeing_to_offers: Cell<bool>,
     /// Groups that have come since the start, and that their donors may offer once more.
     unconfirmed: RefCell<BTreeSet<u64>>,
+}
+
+/// What came of asking a node for groups.
+enum Fetched {
+    /// Some have come.
+    Some,
+    /// It told again of some that have come before.
+    Known,
+    /// It has none.
+    None,
 }
 
 impl MetaServer {
@@ -163,11 +181,11 @@ impl MetaServer {
         let mut failure = None;
         for step in 1..nodes {
             let donor = NodeId::fs((self.node + step) % nodes);
-            let call = GiveGroups { to: self.node, count: GROUPS_ASKED };
-            match ask(&self.context, donor, call).await {
-                Ok(groups) if groups.is_empty() => {}
-                Ok(groups) => return self.take_groups(donor, groups).await,
+            match self.fetch_groups(donor, GROUPS_ASKED).await {
+                Ok(Fetched::Some) => return Ok(()),
                 // The others may have some.
+                Ok(Fetched::None) => {}
+                Ok(Fetched::Known) => failure = failure.or(Some(Undelivered::Busy.into())),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
@@ -181,18 +199,31 @@ impl MetaServer {
         Err(Error::NoSpace {})
     }
 
-    async fn take_groups(&self, donor: NodeId, groups: Vec<u64>) -> Result<(), Error> {
-        let (position, ()) = self
+    /// Asks `donor` for those groups that it has offered already, or for up to `count`, and takes them. The caller
+    /// holds `refill`.
+    async fn fetch_groups(&self, donor: NodeId, count: u32) -> Result<Fetched, Error> {
+        let confirmed = self.space.confirmed.get();
+        let groups = ask(&self.context, donor, GiveGroups { to: self.node, count }).await?;
+        if groups.is_empty() {
+            return Ok(Fetched::None);
+        }
+        let (position, fetched) = self
             .record(|| {
+                // One of them may have been confirmed and given on since the donor has looked.
+                if self.space.confirmed.get() != confirmed {
+                    return Err(Undelivered::Busy.into());
+                }
                 let mut batch = Batch::new();
                 // An offer may be repeated after a crash of the donor.
                 let owned = self.store.groups();
+                let mut fetched = Fetched::Known;
                 for group in groups.iter().filter(|group| owned.binary_search(group).is_err()) {
                     self.space.unconfirmed.borrow_mut().insert(*group);
                     batch.take_group(*group);
                     batch.put(keys::arrival(*group), to_bytes(&donor.0));
+                    fetched = Fetched::Some;
                 }
-                Ok((batch, ()))
+                Ok((batch, fetched))
             })
             .await?;
         self.store.durable(position).await?;
@@ -201,33 +232,45 @@ impl MetaServer {
         if let Err(error) = confirmed {
             tracing::debug!(%error, %donor, "the arrival of groups could not be confirmed yet");
         }
-        Ok(())
+        Ok(fetched)
     }
 
     /// Sees to it that no donor offers again what has come from it. Only then may it be given on:
     /// else an old offer could bring back a group that somebody else has by now.
     async fn confirm_arrivals(&self) -> Result<(), Error> {
-        let mut arrived: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for (group, donor) in self.durable_groups(keys::ARRIVALS).await? {
-            arrived.entry(donor).or_default().push(group);
+        let _alone = self.space.confirming.exclusive(()).await;
+        loop {
+            let mut arrived: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+            let found = self.durable_groups(keys::ARRIVALS).await?;
+            let are_all = found.len() < GROUPS_TOLD_MAX;
+            for (group, donor) in found {
+                arrived.entry(donor).or_default().push(group);
+            }
+            let mut confirmed = Ok(());
+            for (donor, groups) in arrived {
+                // One that is away does not keep the others waiting.
+                confirmed = confirmed.and(self.confirm_to(donor, &groups).await);
+            }
+            if are_all || confirmed.is_err() {
+                return confirmed;
+            }
         }
-        for (donor, groups) in arrived {
-            let call = GroupsArrived { to: self.node, groups: groups.clone() };
-            ask(&self.context, NodeId::fs(donor), call).await?;
-            let arrivals: Vec<_> = groups.iter().copied().map(keys::arrival).collect();
-            self.delete_all(&arrivals).await?;
-            let mut unconfirmed = self.space.unconfirmed.borrow_mut();
-            unconfirmed.retain(|group| !groups.contains(group));
-        }
+    }
+
+    async fn confirm_to(&self, donor: u32, groups: &[u64]) -> Result<(), Error> {
+        let call = GroupsArrived { to: self.node, groups: groups.to_vec() };
+        ask(&self.context, NodeId::fs(donor), call).await?;
+        self.space.confirmed.set(self.space.confirmed.get() + 1);
+        let arrivals: Vec<_> = groups.iter().copied().map(keys::arrival).collect();
+        self.delete_all(&arrivals).await?;
+        self.space.unconfirmed.borrow_mut().retain(|group| !groups.contains(group));
         Ok(())
     }
 
     /// Answers [`GroupsStand`](crate::protocol::GroupsStand): fetches what was offered.
     pub(super) async fn groups_stand(&self, donor: u32) -> Result<(), Error> {
         let _alone = self.space.refill.exclusive(()).await;
-        let donor = NodeId::fs(donor);
-        let groups = ask(&self.context, donor, GiveGroups { to: self.node, count: 0 }).await?;
-        if groups.is_empty() { Ok(()) } else { self.take_groups(donor, groups).await }
+        self.fetch_groups(NodeId::fs(donor), 0).await.map(drop)
     }
 
     /// Sees to it, in the background, that groups offered to others get there. Whoever asked for them may have
@@ -241,9 +284,10 @@ impl MetaServer {
         self.context.task(async move {
             loop {
                 me.context.sleep(OFFER_PAUSE).await;
+                let granted = me.space.granted.get();
                 match me.remind_of_offers().await {
-                    Ok(false) => break,
-                    Ok(true) => {}
+                    Ok(false) if me.space.granted.get() == granted => break,
+                    Ok(_) => {}
                     Err(error) => tracing::debug!(%error, "groups offered have not arrived yet"),
                 }
             }
@@ -273,6 +317,8 @@ impl MetaServer {
         }
         if groups.is_empty() {
             self.confirm_arrivals().await?;
+        } else {
+            self.see_to_offers();
         }
         for attempt in 0..BUSY_TRIES_MAX {
             if !groups.is_empty() {
@@ -287,23 +333,31 @@ impl MetaServer {
                 let is_coming = self.is_space_coming();
                 return if is_coming { Err(Undelivered::Busy.into()) } else { Ok(groups) };
             }
-            let (position, spare) = self
-                .record(|| {
-                    let spare = self.spare_groups(count as usize);
-                    let mut batch = Batch::new();
-                    for &group in &spare {
-                        batch.give_group(group);
-                        batch.put(keys::grant_intent(group), to_bytes(&to));
-                    }
-                    Ok((batch, spare))
-                })
-                .await?;
-            // The receiver must not use what a crash here could give back to us.
-            self.store.durable(position).await?;
-            self.see_to_offers();
-            groups = spare;
+            groups = self.grant(to, count).await?;
         }
         if groups.is_empty() { Err(Undelivered::Busy.into()) } else { Ok(groups) }
+    }
+
+    /// Offers up to `count` groups to node `to`, durably: the receiver must not use what a crash here could give
+    /// back to us.
+    async fn grant(self: &Rc<Self>, to: u32, count: u32) -> Result<Vec<u64>, Error> {
+        let granting = self.space.granting.exclusive(()).await;
+        let (position, spare) = self
+            .record(|| {
+                let spare = self.spare_groups(count as usize);
+                let mut batch = Batch::new();
+                for &group in &spare {
+                    batch.give_group(group);
+                    batch.put(keys::grant_intent(group), to_bytes(&to));
+                }
+                Ok((batch, spare))
+            })
+            .await?;
+        self.space.granted.set(self.space.granted.get() + 1);
+        self.see_to_offers();
+        drop(granting);
+        self.store.durable(position).await?;
+        Ok(spare)
     }
 
     /// Groups that may be given away. Not one that has come while this request was on its way: should it be
@@ -339,8 +393,19 @@ impl MetaServer {
     }
 
     pub(super) async fn groups_arrived(&self, request: GroupsArrived) -> Result<(), Error> {
-        let grants: Vec<_> = request.groups.into_iter().map(keys::grant_intent).collect();
-        let position = self.delete_all(&grants).await?;
+        let GroupsArrived { to, groups } = request;
+        let granting = self.space.granting.exclusive(()).await;
+        // The request may be an old one, and the group has come back and gone to another node since.
+        let mut arrived = self.unconfirmed_grants(to).await?;
+        arrived.retain(|group| groups.contains(group));
+        let position = if arrived.is_empty() {
+            // A copy of the request has just been here: its record comes before this one.
+            self.record(|| Ok((Batch::new(), ()))).await?.0
+        } else {
+            let grants: Vec<_> = arrived.into_iter().map(keys::grant_intent).collect();
+            self.delete_all(&grants).await?
+        };
+        drop(granting);
         // Not even a crash may bring the offer back.
         Ok(self.store.durable(position).await?)
     }

@@ -232,7 +232,14 @@ async fn open_new(
     let create = OpenNew { who, call, directory, name, existing, change, durable };
     let HeldNew { created, lease } = here.asker.ask_once(create).await?;
     let attributes = created.attributes;
-    let holding = held(compound, &attributes, Answered { call, lease }).await?;
+    let mut answered = Answered { call, lease };
+    if compound.is_in_doubt() {
+        // What an earlier copy held it may have let go of since, by a later call.
+        let call = leases.call();
+        let hold = Hold { call, file: handle_of(&attributes) };
+        answered = Answered { call, lease: here.asker.ask(hold).await?.lease };
+    }
+    let holding = held(compound, &attributes, answered).await?;
     // Whoever made it by this verifier asks again for what it has made.
     let own = created.new || matches!(existing, Existing::UseIfSame { .. });
     let directory = changed(here, before).await;
