@@ -45,14 +45,6 @@ struct Sheet {
     names: Table<Box<[u8]>, Dentry>,
 }
 
-impl Sheet {
-    /// Takes all down; returns it.
-    fn clear(&mut self) -> Self {
-        let life = self.life.clone();
-        std::mem::replace(self, Self { life, ..Self::default() })
-    }
-}
-
 impl Board {
     /// An empty one, for the nodes of a volume.
     fn new(nodes: u32) -> Self {
@@ -130,11 +122,16 @@ impl Notices {
             return;
         }
         if let Some(mut sheet) = self.sheet() {
-            let past = sheet.clear();
-            self.note_empty(mine);
+            let past = self.take_all_down(mine, &mut sheet);
             drop(sheet); // freeing it all takes a while
             drop(past);
         }
+    }
+
+    fn take_all_down(&self, mine: &Mine, sheet: &mut Sheet) -> Sheet {
+        self.note_empty(mine);
+        let life = sheet.life.clone();
+        std::mem::replace(sheet, Sheet { life, ..Sheet::default() })
     }
 
     fn note_empty(&self, mine: &Mine) {
@@ -208,12 +205,9 @@ impl Notices {
         if !mine.is_shown(&sheet) {
             return false;
         }
-        let mut past = Sheet::default();
-        if mine.share.used(Memory::Notices) + bytes > mine.share.notices_max() {
-            // Takes a constant time for each, and what is asked for comes back.
-            past = sheet.clear();
-            self.note_empty(mine);
-        }
+        let is_full = mine.share.used(Memory::Notices) + bytes > mine.share.notices_max();
+        // Takes a constant time for each, and what is asked for comes back.
+        let past = is_full.then(|| self.take_all_down(mine, &mut sheet));
         if insert(&mut sheet) {
             self.count(bytes.cast_signed());
         }

@@ -512,11 +512,12 @@ runtime::protocol! {
         age_ms: u64,
     } -> Vec<u64>;
 
-    /// Give whole free allocation groups away, to a node that ran dry. Those on their way there already come first.
+    /// Give whole free allocation groups away, to a node that ran dry; or tell of those alone that are on their way
+    /// there already.
     24 Control GiveGroups {
         /// The node that will own them.
         to: u32,
-        /// How many, at most.
+        /// How many, at most; with 0 only those on their way are told.
         count: u32,
     } -> Vec<u64>;
 

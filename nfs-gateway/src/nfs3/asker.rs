@@ -129,7 +129,8 @@ pub(crate) struct Asker {
     /// What the export allows that the first handle names.
     grant: RefCell<Option<Grant>>,
     fate: Rc<Cell<Fate>>,
-    is_patient: Rc<Cell<bool>>,
+    /// Nobody knows whether an earlier copy of the call was done.
+    is_copy: Rc<Cell<bool>>,
 }
 
 /// What is known of that which a call has asked for [once](Asker::ask_once).
@@ -162,6 +163,7 @@ impl Asker {
         question: &Question,
         call: CallId,
     ) -> Self {
+        let is_copy = Rc::new(Cell::new(volume.is_in_doubt(call)));
         Self {
             volume,
             keys,
@@ -172,7 +174,7 @@ impl Asker {
             call,
             grant: RefCell::default(),
             fate: Rc::default(),
-            is_patient: Rc::default(),
+            is_copy,
         }
     }
 
@@ -188,7 +190,7 @@ impl Asker {
             call: self.call,
             grant: RefCell::default(),
             fate: self.fate.clone(),
-            is_patient: self.is_patient.clone(),
+            is_copy: self.is_copy.clone(),
         }
     }
 
@@ -327,8 +329,8 @@ impl Asker {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        let (context, is_copy) = (&self.volume.ctx, self.volume.is_in_doubt(self.call));
-        let answer = if is_copy || self.is_patient.get() {
+        let (context, is_copy) = (&self.volume.ctx, self.is_copy.get());
+        let answer = if is_copy {
             client::ask_patiently(context, call).await
         } else {
             client::ask(context, call).await
@@ -351,10 +353,10 @@ impl Asker {
         self.fate.set(Fate::Undone);
     }
 
-    /// This is a copy of a call that was in doubt: if it closes its connection too, or is put off, its client hears
-    /// nothing on it for as long.
-    pub(crate) fn be_patient(&self) {
-        self.is_patient.set(true);
+    /// This is a copy of a call that is in doubt. It is asked for with patience: if it closes its connection too, or
+    /// is put off, its client hears nothing for as long.
+    pub(crate) fn note_copy(&self) {
+        self.is_copy.set(true);
     }
 
     /// Nobody knows whether what was [asked once](Self::ask_once) was done. There is no answer to this

@@ -122,25 +122,13 @@ pub(super) async fn answer(
     };
     let mut out = Out::default();
     let (mut status, mut done) = compound.run(minor, &mut arguments, &mut out).await;
-    if compound.past == (Past::Forgotten { was_done: false }) {
-        //= rfc8881 2.10.13.1.4: the client makes a new session, and asks in that
-        if status != Status::DELAY {
-            status = Status::BADSESSION;
-        }
-        out = Out::default();
-        out.u32(Operation::Sequence as u32);
-        out.u32(status.0);
-        done = 1;
-    } else if compound.must_come_again(status) {
-        // The client would ask for all of it by another request, and meet what this one has done.
-        (out, done, status) = (Out::default(), 1, Status::DELAY);
-        out.u32(Operation::Sequence as u32);
-        out.u32(status.0);
-        compound.is_undecided = true;
-        asker.answer_in_doubt();
-    }
-    if let Some(again) = compound.again {
+    if let Some(again) = compound.again.take() {
         return Ok(Body { head: again, tail: Vec::new() });
+    }
+    if let Some(all) = compound.status_of_all(status) {
+        (out, done, status) = (Out::default(), 1, all);
+        out.u32(Operation::Sequence as u32);
+        out.u32(status.0);
     }
     let body = reply(status, &tag, done, out);
     compound.end(&body);
@@ -258,7 +246,7 @@ impl Compound<'_> {
         }
         if once::is_of_names(operation) {
             self.past = Past::Forgotten { was_done: true };
-            self.asker.be_patient();
+            self.asker.note_copy();
         }
         Ok(())
     }
@@ -269,13 +257,13 @@ impl Compound<'_> {
     }
 
     /// An earlier copy may have been done.
-    pub(super) fn is_in_doubt(&self) -> bool {
+    pub(super) fn is_copy(&self) -> bool {
         self.past != Past::None
     }
 
     /// An earlier copy of this REMOVE has removed a directory, not a file.
     pub(super) async fn has_removed_directory(&self) -> Result<bool, Status> {
-        if self.past == Past::None {
+        if !self.is_copy() {
             return Ok(false);
         }
         once::was_done(self.asker, self.call(What::Directory)?).await
@@ -337,7 +325,7 @@ impl Compound<'_> {
                 drop(tables);
                 if let Some(Doubt { opening }) = doubt {
                     self.past = Past::InDoubt;
-                    self.asker.be_patient();
+                    self.asker.note_copy();
                     self.opening.set(opening);
                 }
                 self.session = Some(InSession { id, slot, client, leases, channel, cached });
@@ -346,16 +334,29 @@ impl Compound<'_> {
         Ok(())
     }
 
+    /// The status of SEQUENCE, if that is all there is to answer to a request that came to `status`.
+    fn status_of_all(&mut self, status: Status) -> Option<Status> {
+        if self.past == (Past::Forgotten { was_done: false }) {
+            //= rfc8881 2.10.13.1.4: the client makes a new session, and asks in that
+            return Some(if status == Status::DELAY { status } else { Status::BADSESSION });
+        }
+        if !self.must_come_again(status) {
+            return None;
+        }
+        // The client would ask for all of it by another request, and meet what this one has done.
+        self.is_undecided = true;
+        self.asker.answer_in_doubt();
+        Some(Status::DELAY)
+    }
+
     //= rfc8881 2.10.6.2, 15.1.1.3: a request that is answered DELAY by its SEQUENCE comes again as it is
     /// Shall the same request come again? What it asks for was done, or may have been, by this copy or by one before,
     /// and cannot be told now. (After a copy that is the first one to be lost the connection is closed instead: then
     /// it comes at once.)
     fn must_come_again(&self, status: Status) -> bool {
-        let is_copy = matches!(self.past, Past::InDoubt | Past::Forgotten { was_done: true });
-        let is_lost = self.asker.is_in_doubt();
-        self.again.is_none()
-            && (is_copy && is_lost
-                || status == Status::DELAY && (is_copy || self.asker.has_done_something()))
+        let is_put_off = status == Status::DELAY;
+        is_put_off && self.asker.has_done_something()
+            || self.is_copy() && (is_put_off || self.asker.is_in_doubt())
     }
 
     /// The slot waits for the next request, or for this one again.

@@ -255,7 +255,7 @@ impl Files<'_> {
         let data = self.read_all(client, file).await?;
         // A read that fails makes the file be committed.
         if told == Told::Lost && !self.scene.has_failed_reads_now() {
-            let checked = last.check(now, self.scene.moves().0, &data);
+            let checked = last.check(now, self.scene.moves(), &data);
             checked.unwrap_or_else(|wrong| panic!("all was lost of file {file}, and {wrong}"));
         }
         if self.scene.restarts() == restarts {
@@ -349,7 +349,7 @@ impl Files<'_> {
             losses.borrow_mut().begin_commit();
         } else {
             let now = self.scene.cluster.world().now();
-            losses.borrow_mut().begin_write(now, self.scene.moves().1);
+            losses.borrow_mut().begin_write(now, self.scene.moves_ended());
         }
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_list(&regions, &data);

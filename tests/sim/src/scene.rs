@@ -298,9 +298,14 @@ impl Scene {
         self.nemesis.restarts()
     }
 
-    /// Moves by plan so far, and those of them that are over.
-    pub(super) fn moves(&self) -> (u64, u64) {
-        (self.nemesis.moves(), self.nemesis.moves_ended())
+    /// Moves by plan so far.
+    pub(super) fn moves(&self) -> u64 {
+        self.nemesis.moves()
+    }
+
+    /// Those of them that are over.
+    pub(super) fn moves_ended(&self) -> u64 {
+        self.nemesis.moves_ended()
     }
 
     /// Single nodes may restart in this run.

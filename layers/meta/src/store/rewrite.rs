@@ -215,13 +215,10 @@ impl<'a> Rewrite<'a> {
     async fn meanwhile<T>(&mut self, reading: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut reading = pin!(reading);
         loop {
-            let written = match select(reading.as_mut(), self.writes.next()).await {
+            match select(reading.as_mut(), self.writes.next()).await {
                 Either::Left((read, _)) => return Ok(read),
-                Either::Right((written, _)) => written,
-            };
-            match written {
-                Some(written) => self.unsynced.push(written?),
-                None => return Ok(reading.await),
+                Either::Right((Some(written), _)) => self.unsynced.push(written?),
+                Either::Right((None, _)) => return Ok(reading.await),
             }
         }
     }

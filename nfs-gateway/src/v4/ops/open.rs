@@ -233,7 +233,7 @@ async fn open_new(
     let HeldNew { created, lease } = here.asker.ask_once(create).await?;
     let attributes = created.attributes;
     let mut answered = Answered { call, lease };
-    if compound.is_in_doubt() {
+    if compound.is_copy() {
         // What an earlier copy held it may have let go of since, by a later call.
         let call = leases.call();
         let hold = Hold { call, file: handle_of(&attributes) };
