@@ -16,7 +16,7 @@ use client::{Credentials, File, FileSystem, OpenOptions};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use futures::executor::block_on;
-use runtime::{Context, Door, Spawn};
+use runtime::{ClientHandle, Context, Spawn};
 
 /// Bytes of a stripe.
 const STRIPE: usize = 64 << 10;
@@ -93,7 +93,10 @@ fn cache_in(context: &Context, geometry: blockio::Geometry) -> CacheClient {
 }
 
 /// `act` on the stripes of a file, from this thread.
-fn by_a_door(bencher: Bencher<'_, '_>, act: impl AsyncFn(&File<Door>, usize) -> u8 + Copy) {
+fn by_a_client_handle(
+    bencher: Bencher<'_, '_>,
+    act: impl AsyncFn(&File<ClientHandle>, usize) -> u8 + Copy,
+) {
     let scratch = scratch();
     let file = block_on(file_of(scratch.volume().file_system()));
     measure(bencher, |batch| block_on(each(batch, async |i| act(&file, i).await)));
@@ -147,8 +150,8 @@ mod read {
     use divan::Bencher;
 
     #[divan::bench]
-    fn by_a_door(bencher: Bencher<'_, '_>) {
-        super::by_a_door(bencher, super::read_file);
+    fn by_a_client_handle(bencher: Bencher<'_, '_>) {
+        super::by_a_client_handle(bencher, super::read_file);
     }
 
     #[divan::bench]
@@ -168,8 +171,8 @@ mod write {
     use divan::Bencher;
 
     #[divan::bench]
-    fn by_a_door(bencher: Bencher<'_, '_>) {
-        super::by_a_door(bencher, super::write_file);
+    fn by_a_client_handle(bencher: Bencher<'_, '_>) {
+        super::by_a_client_handle(bencher, super::write_file);
     }
 
     #[divan::bench]

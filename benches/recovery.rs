@@ -127,16 +127,16 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     let step = Step::begin();
     let mut scratch = Scratch::new(parent, shape);
     step.end("  format and first mount");
-    let door = scratch.volume();
+    let client_handle = scratch.volume();
     for number in 0..directories {
-        door.mkdir(format!("/d{number}")).expect("there is room");
+        client_handle.mkdir(format!("/d{number}")).expect("there is room");
     }
     let part = files / PARTS;
     let mut times = Vec::new();
     for number in 0..PARTS {
         let numbers = number * part..(number + 1) * part;
         let step = Step::begin();
-        block_on(create(door.file_system(), numbers, directories));
+        block_on(create(client_handle.file_system(), numbers, directories));
         let wall = step.began.elapsed();
         let rate = u128::from(part) * 1_000_000 / wall.as_micros().max(1);
         let processor = step.end(&format!("  tenth {}: {rate} creates/s", number + 1));
@@ -147,7 +147,7 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
         |first: Duration, last: Duration| first.as_secs_f64() / last.as_secs_f64().max(1e-9);
     let (wall, processor) = (ratio(first.0, last.0), ratio(first.1, last.1));
     println!("  last tenth at {wall:.2} of the first; by processor time {processor:.2}");
-    drop(door);
+    drop(client_handle);
     scratch.crash();
     cool(&scratch);
     let step = Step::begin();

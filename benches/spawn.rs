@@ -90,11 +90,11 @@ fn between_nodes(bencher: Bencher<'_, '_>, to: NodeId, at_once: usize) {
     });
 }
 
-fn from_outside(bencher: Bencher<'_, '_>, door: &runtime::Door, at_once: usize) {
+fn from_outside(bencher: Bencher<'_, '_>, client_handle: &runtime::ClientHandle, at_once: usize) {
     let batch = sized(BATCH, BATCH_IN_TEST);
     bencher
         .counter(ItemsCount::new(batch))
-        .bench_local(|| black_box(block_on(ask(door.clone(), HERE, batch, at_once))));
+        .bench_local(|| black_box(block_on(ask(client_handle.clone(), HERE, batch, at_once))));
 }
 
 #[divan::bench]
@@ -108,19 +108,19 @@ fn other_thread(bencher: Bencher<'_, '_>, at_once: usize) {
 }
 
 #[divan::bench(args = [1, AT_ONCE])]
-fn door(bencher: Bencher<'_, '_>, at_once: usize) {
+fn client_handle(bencher: Bencher<'_, '_>, at_once: usize) {
     let machine = machine();
-    from_outside(bencher, &machine.door(), at_once);
+    from_outside(bencher, &machine.client_handle(), at_once);
 }
 
 #[divan::bench(args = [1, AT_ONCE])]
-fn remote_door(bencher: Bencher<'_, '_>, at_once: usize) {
+fn remote_client_handle(bencher: Bencher<'_, '_>, at_once: usize) {
     let machine = machine();
     let directory = tempfile::tempdir().expect("a socket needs a directory with a short name");
     let socket = directory.path().join("socket");
     listen(&machine, &socket);
-    let door = runtime::remote::connect(&socket).expect("it listens");
-    from_outside(bencher, &door, at_once);
+    let client_handle = runtime::remote::connect(&socket).expect("it listens");
+    from_outside(bencher, &client_handle, at_once);
 }
 
 fn listen(machine: &Embedded, socket: &Path) {

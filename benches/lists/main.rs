@@ -73,7 +73,7 @@ struct Rank {
 /// Writes and reads a new file in one way, by all ranks at once.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures the real clock, with threads")]
 fn measure(scratch: &Scratch, way: Way, ranks: &[Rank]) -> Taken {
-    let counted = Counted::new(scratch.running().door());
+    let counted = Counted::new(scratch.running().client_handle());
     let system =
         FileSystem::new(counted.clone(), Credentials::root(), client::blocking::random_client());
     let options = OpenOptions::new().read(true).write(true).create(true);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use client::{File, Region, Regions};
 use futures::executor::block_on;
 use runtime::protocol::{Call, ErrorOf};
-use runtime::{Door, NodeId, Spawn};
+use runtime::{ClientHandle, NodeId, Spawn};
 
 /// Bytes of one piece of a span that is sieved: what ROMIO reads at a time.
 const SIEVE_BYTES: u64 = 4 << 20;
@@ -18,13 +18,13 @@ const SIEVE_BYTES: u64 = 4 << 20;
 /// A door that counts the requests which go through it.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
-    door: Door,
+    client_handle: ClientHandle,
     pub(crate) requests: Arc<AtomicU64>,
 }
 
 impl Counted {
-    pub(crate) fn new(door: Door) -> Self {
-        Self { door, requests: Arc::default() }
+    pub(crate) fn new(client_handle: ClientHandle) -> Self {
+        Self { client_handle, requests: Arc::default() }
     }
 }
 
@@ -35,15 +35,15 @@ impl Spawn for Counted {
         call: C,
     ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + 'static {
         self.requests.fetch_add(1, Relaxed);
-        self.door.spawn(to, call)
+        self.client_handle.spawn(to, call)
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
-        self.door.sleep(duration)
+        self.client_handle.sleep(duration)
     }
 
     fn fs_nodes(&self) -> u32 {
-        self.door.fs_nodes()
+        self.client_handle.fs_nodes()
     }
 
     fn task<F: Future<Output = ()> + 'static>(
@@ -51,7 +51,7 @@ impl Spawn for Counted {
         work: impl FnOnce(Self) -> F + Send + 'static,
     ) {
         let counted = self.clone();
-        self.door.task(move |door| work(Self { door, ..counted }));
+        self.client_handle.task(move |client_handle| work(Self { client_handle, ..counted }));
     }
 }
 

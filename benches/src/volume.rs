@@ -86,7 +86,7 @@ impl Scratch {
 
     /// The volume, for ordinary threads.
     pub fn volume(&self) -> Volume {
-        Volume::new(self.running().door(), Credentials::root())
+        Volume::new(self.running().client_handle(), Credentials::root())
     }
 
     /// A directory of the host beside the volume.

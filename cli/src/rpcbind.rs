@@ -38,7 +38,7 @@ pub(crate) enum Error {
     #[error(
         "rpcbind answers in a way that is not of its protocol (RFC 1833); look at what listens at {SOCKET}"
     )]
-    Garbled,
+    ProtocolMismatch,
     #[error(
         "rpcbind knows another server of program {program} version {version}, at {at}; stop that one \
          (`rpcinfo -p` lists all), or leave out --rpcbind"
@@ -124,7 +124,7 @@ fn registered_at(program: (u32, u32), like: SocketAddr) -> Result<Option<SocketA
 }
 
 fn word(rest: &mut &[u8]) -> Result<u32, Error> {
-    let (word, behind) = rest.split_first_chunk().ok_or(Error::Garbled)?;
+    let (word, behind) = rest.split_first_chunk().ok_or(Error::ProtocolMismatch)?;
     *rest = behind;
     Ok(u32::from_be_bytes(*word))
 }
@@ -132,7 +132,7 @@ fn word(rest: &mut &[u8]) -> Result<u32, Error> {
 fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Error> {
     let length = word(rest)? as usize;
     let padded = length.next_multiple_of(4);
-    let (text, behind) = rest.split_at_checked(padded).ok_or(Error::Garbled)?;
+    let (text, behind) = rest.split_at_checked(padded).ok_or(Error::ProtocolMismatch)?;
     *rest = behind;
     Ok(&text[..length])
 }
@@ -143,7 +143,7 @@ fn ask(procedure: u32, program: (u32, u32), at: SocketAddr) -> Result<Vec<u8>, E
     // Number, reply, accepted, verifier of no bytes, done.
     let head: Vec<u8> =
         [1, 1, 0, 0, 0, 0].iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
-    told.strip_prefix(&head[..]).map(<[u8]>::to_vec).ok_or(Error::Garbled)
+    told.strip_prefix(&head[..]).map(<[u8]>::to_vec).ok_or(Error::ProtocolMismatch)
 }
 
 #[allow(clippy::disallowed_methods, reason = "the program is a tool of this computer")]

@@ -40,7 +40,7 @@ impl Write for Screen {
 impl Mdfs {
     pub(crate) fn new() -> Self {
         let machine = machine::start().unwrap();
-        let volume = Volume::holding(machine.door(), Credentials::root(), machine);
+        let volume = Volume::holding(machine.client_handle(), Credentials::root(), machine);
         Self { volume, directory: tempfile::tempdir().unwrap() }
     }
 

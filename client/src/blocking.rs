@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fileio::protocol::DirectoryEntry;
-use runtime::{Door, wait};
+use runtime::{ClientHandle, wait};
 
 use crate::error::Error;
 use crate::file_system::FileSystem;
@@ -21,39 +21,39 @@ use crate::{
 /// A volume as ordinary threads use it. Cheap to clone; may be used by many threads at once.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    file_system: FileSystem<Door>,
+    file_system: FileSystem<ClientHandle>,
     /// What must live as long as the volume is used, as a machine in this process.
-    machine: Option<Arc<dyn Held>>,
+    machine: Option<Arc<dyn OpenedFile>>,
 }
 
 /// Anything that is kept only to be dropped last.
-trait Held: Any + Send + Sync + std::fmt::Debug {}
-impl<T: Any + Send + Sync + std::fmt::Debug> Held for T {}
+trait OpenedFile: Any + Send + Sync + std::fmt::Debug {}
+impl<T: Any + Send + Sync + std::fmt::Debug> OpenedFile for T {}
 
 /// An open file of a [`Volume`].
 #[derive(Clone, Debug)]
 pub struct File {
-    file: file::File<Door>,
+    file: file::File<ClientHandle>,
     volume: Volume,
 }
 
 impl Volume {
-    /// The volume behind `door`, as the user `who`.
-    pub fn new(door: Door, who: Credentials) -> Self {
-        Self { file_system: FileSystem::new(door, who, random_client()), machine: None }
+    /// The volume behind `client_handle`, as the user `who`.
+    pub fn new(client_handle: ClientHandle, who: Credentials) -> Self {
+        Self { file_system: FileSystem::new(client_handle, who, random_client()), machine: None }
     }
 
     /// The same, which keeps `machine` alive as long as it or one of its files is used.
     pub fn holding(
-        door: Door,
+        client_handle: ClientHandle,
         who: Credentials,
         machine: impl Send + Sync + std::fmt::Debug + 'static,
     ) -> Self {
-        Self { machine: Some(Arc::new(machine)), ..Self::new(door, who) }
+        Self { machine: Some(Arc::new(machine)), ..Self::new(client_handle, who) }
     }
 
     /// The same file system for futures, to have many operations under way at once.
-    pub fn file_system(&self) -> &FileSystem<Door> {
+    pub fn file_system(&self) -> &FileSystem<ClientHandle> {
         &self.file_system
     }
 
@@ -263,7 +263,7 @@ impl File {
     }
 
     /// The same open file for futures.
-    pub fn shared(&self) -> file::File<Door> {
+    pub fn shared(&self) -> file::File<ClientHandle> {
         self.file.clone()
     }
 
@@ -318,12 +318,16 @@ impl File {
     }
 
     /// See [`file::File::lock`].
-    pub fn lock(&self, range: ByteRange, kind: LockKind) -> Result<Lock<Door>, Error> {
+    pub fn lock(&self, range: ByteRange, kind: LockKind) -> Result<Lock<ClientHandle>, Error> {
         wait(self.file.lock(range, kind))
     }
 
     /// See [`file::File::try_lock`].
-    pub fn try_lock(&self, range: ByteRange, kind: LockKind) -> Result<Option<Lock<Door>>, Error> {
+    pub fn try_lock(
+        &self,
+        range: ByteRange,
+        kind: LockKind,
+    ) -> Result<Option<Lock<ClientHandle>>, Error> {
         wait(self.file.try_lock(range, kind))
     }
 

@@ -147,7 +147,7 @@ fn undelivered_advice(why: Undelivered) -> &'static str {
         Undelivered::Busy => "if this lasts, lower the load",
         Undelivered::Unreachable => "check that the server of the volume runs",
         Undelivered::Lost => "look whether it was done before doing it again",
-        Undelivered::Garbled => "use the same version of mdfs on both sides",
+        Undelivered::ProtocolMismatch => "use the same version of mdfs on both sides",
         Undelivered::Fenced => "open the volume again",
     }
 }

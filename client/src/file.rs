@@ -148,7 +148,7 @@ impl<S: Spawn> File<S> {
             let read = self.system.ask(read).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count as u64 > u64::from(length) {
-                return Err(FileIoError::from(runtime::Undelivered::Garbled).into());
+                return Err(FileIoError::from(runtime::Undelivered::ProtocolMismatch).into());
             }
             done += count as u32;
             if parts.is_empty() {
@@ -209,8 +209,8 @@ impl<S: Spawn> File<S> {
                 }
                 Err(error) if error == lost => (append.sent_under, failure) = (Some(lease), lost),
                 // If not this time, then perhaps before.
-                Err(error) if error.is_undone() && append.sent_under.is_some() => {}
-                Err(error) if error.is_undone() => failure = error,
+                Err(error) if error.not_applied() && append.sent_under.is_some() => {}
+                Err(error) if error.not_applied() => failure = error,
                 Err(error) => return Err(error.into()),
             }
             self.machine().sleep(pause).await;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use fileio::protocol::access::{READ, WRITE};
 use fileio::protocol::{
-    CallId, Error as FileIoError, Existing, FileIo, GetSpace, GetXattr, Handle, HeldNew, Link,
-    ListXattrs, MakeNode, Name, NewNode, OpenNew, ReadLink, Remove, RemoveDirectory, RemoveXattr,
-    Rename, SetAttributes, SetXattr, Settle, SyncDirectory,
+    CallId, Error as FileIoError, Existing, FileIo, Flush, GetSpace, GetXattr, Handle, Link,
+    ListXattrs, MakeNode, Name, NewNode, OpenNew, OpenedNewFile, ReadLink, Remove, RemoveDirectory,
+    RemoveXattr, Rename, SetAttributes, SetXattr, SyncDirectory,
 };
 use futures::{StreamExt as _, stream};
 use runtime::{Call, NodeId, Spawn};
@@ -148,7 +148,7 @@ impl<S: Spawn> FileSystem<S> {
         let change = Change { mode: Some(options.mode), ..Change::default() };
         let (who, call) = (self.who(), self.call());
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
-        let HeldNew { created, lease } = self.ask(create).await?;
+        let OpenedNewFile { created, lease } = self.ask(create).await?;
         let (file, answered) = (created.attributes, Answered { call, lease });
         let holding = self.leases.held(&self.machine, handle_of(&file), answered).await?;
         if !created.new {
@@ -468,8 +468,8 @@ impl<S: Spawn> FileSystem<S> {
     pub async fn sync(&self) -> Result<(), Error> {
         self.last_words().await;
         let nodes = stream::iter((0..self.machine.fs_nodes()).map(NodeId::fs));
-        let settled = nodes.map(|node| self.settle(node)).buffer_unordered(SETTLING_MAX);
-        let results: Vec<Result<(), Cause>> = settled.collect().await;
+        let flushed = nodes.map(|node| self.flush(node)).buffer_unordered(SETTLING_MAX);
+        let results: Vec<Result<(), Cause>> = flushed.collect().await;
         results.into_iter().collect::<Result<(), Cause>>().map_err(Error::of("sync", b"/"))
     }
 
@@ -489,15 +489,15 @@ impl<S: Spawn> FileSystem<S> {
         self.leases.last_words(&self.machine).await;
     }
 
-    async fn settle(&self, node: NodeId) -> Result<(), Cause> {
+    async fn flush(&self, node: NodeId) -> Result<(), Cause> {
         const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
         for _ in 1..SETTLE_TRIES_MAX {
-            match self.machine.spawn(node, Settle {}).await {
+            match self.machine.spawn(node, Flush {}).await {
                 Err(error) if error.is_busy() => self.machine.sleep(PAUSE).await,
                 answer => return Ok(answer?),
             }
         }
-        Ok(self.machine.spawn(node, Settle {}).await?)
+        Ok(self.machine.spawn(node, Flush {}).await?)
     }
 
     pub(crate) async fn change(

@@ -6,7 +6,7 @@
 //!
 //! [`FileSystem`](crate::FileSystem) does all of this itself. It is public for those who work by handle:
 //!
-//! 1. [`Leases::opening`] before the request that holds the file ([`fileio::protocol::Hold`],
+//! 1. [`Leases::opening`] before the request that holds the file ([`fileio::protocol::OpenHandle`],
 //!    `Open` or `OpenNew`, with a number of [`Leases::call`]),
 //! 2. [`Leases::held`] with the answer,
 //! 3. drop the [`Holding`], or [`keep`](Holding::keep) the file held and [`Leases::close`] it.
@@ -21,7 +21,9 @@ use std::time::Duration;
 use fileio::client::ask;
 use fileio::hash::ino_node;
 use fileio::locks::LockTable;
-use fileio::protocol::{CallId, Error as FileIoError, Handle, Hold, LetGo, RENEW_INTERVAL, Renew};
+use fileio::protocol::{
+    CallId, CloseHandle, Error as FileIoError, Handle, OpenHandle, RENEW_INTERVAL, Renew,
+};
 use futures::future::{Either, select};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use runtime::{NodeId, Spawn};
@@ -54,7 +56,7 @@ struct Open {
     /// Opens that are under way, by the number of their first call.
     opening: BTreeSet<u64>,
     /// Files that were let go of meanwhile, by the last call that did.
-    let_go: BTreeMap<Handle, u64>,
+    close_handle: BTreeMap<Handle, u64>,
     /// Words of letting go that are under way.
     last_words: usize,
     /// A task renews the leases.
@@ -116,8 +118,8 @@ impl Drop for Opening<'_> {
             return;
         }
         match open.opening.first().copied() {
-            Some(oldest) => open.let_go.retain(|_, number| *number > oldest),
-            None => open.let_go.clear(),
+            Some(oldest) => open.close_handle.retain(|_, number| *number > oldest),
+            None => open.close_handle.clear(),
         }
     }
 }
@@ -181,7 +183,7 @@ impl Leases {
         let holding = Holding { machine: machine.clone(), leases: self.clone(), file, kept: false };
         if overtaken {
             // Another opening of the same file was closed meanwhile, and its word came later.
-            ask(machine, Hold { call: self.call(), file }).await?;
+            ask(machine, OpenHandle { call: self.call(), file }).await?;
         }
         Ok(holding)
     }
@@ -197,7 +199,7 @@ impl Leases {
             let leases = self.clone();
             machine.task(move |machine| renew(machine, leases));
         }
-        open.let_go.get(&file).is_some_and(|number| *number > answered.call.number)
+        open.close_handle.get(&file).is_some_and(|number| *number > answered.call.number)
     }
 
     /// A file is open once less. The last time lets go of it, in the background.
@@ -206,7 +208,7 @@ impl Leases {
         let word = LastWord(self.clone());
         machine.task(move |machine| async move {
             // If this is in vain the node keeps the file until the lease ends.
-            let _ = ask(&machine, LetGo { call, file }).await;
+            let _ = ask(&machine, CloseHandle { call, file }).await;
             drop(word);
         });
     }
@@ -230,7 +232,7 @@ impl Leases {
         }
         let call = self.call();
         if !open.opening.is_empty() {
-            open.let_go.insert(file, call.number);
+            open.close_handle.insert(file, call.number);
         }
         open.last_words += 1;
         Some(call)
@@ -291,7 +293,8 @@ impl Leases {
     /// Holds all files at `node` again; the one lease under which this was done.
     async fn hold_again<S: Spawn>(&self, machine: &S, node: NodeId) -> Option<u64> {
         let files = self.files_at(node, machine.fs_nodes());
-        let held = files.into_iter().map(|file| ask(machine, Hold { call: self.call(), file }));
+        let held =
+            files.into_iter().map(|file| ask(machine, OpenHandle { call: self.call(), file }));
         let mut held = stream::iter(held).buffer_unordered(WORDS_MAX);
         let mut leases = BTreeSet::new();
         let mut complete = true;

@@ -14,7 +14,7 @@
 //! # Asks below
 //!
 //! Only `fileio`'s table of requests, through anything that can spawn them: a node's
-//! [`runtime::Context`], or a [`runtime::Door`] for ordinary threads.
+//! [`runtime::Context`], or a [`runtime::ClientHandle`] for ordinary threads.
 //!
 //! # Rooms
 //!

@@ -74,7 +74,7 @@ impl<S: Spawn> File<S> {
         let read = ReadList { who, file, regions: part, skip, length };
         let data = self.system().ask(read).await?.data;
         if data.iter().map(Bytes::len).sum::<usize>() > length as usize {
-            return Err(FileIoError::from(Undelivered::Garbled).into());
+            return Err(FileIoError::from(Undelivered::ProtocolMismatch).into());
         }
         Ok((window, data))
     }

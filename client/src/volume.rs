@@ -65,7 +65,7 @@ fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
         return Err(OpenCause::NoDirectory);
     }
     match runtime::remote::connect(&directory.join(SOCKET_NAME)) {
-        Ok(door) => Ok(Volume::new(door, who)),
+        Ok(client_handle) => Ok(Volume::new(client_handle, who)),
         // Never served, or left behind by a server that crashed.
         Err(error)
             if matches!(
@@ -74,7 +74,7 @@ fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
             ) =>
         {
             let running = stack::open(directory, &RunOptions::default())?;
-            Ok(Volume::holding(running.door(), who, Own(running)))
+            Ok(Volume::holding(running.client_handle(), who, Own(running)))
         }
         Err(error) => Err(OpenCause::Unusable(error)),
     }
@@ -86,7 +86,7 @@ struct Own(Running);
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Err(error) = self.0.settle() {
+        if let Err(error) = self.0.flush() {
             tracing::error!(%error, "a volume was dropped, not finished, and its last data are lost");
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fileio::protocol::{
-    Attributes, Error as FileIoError, GetAttributes, Handle, Held, Kind, Lookup, Name, Open,
+    Attributes, Error as FileIoError, GetAttributes, Handle, Kind, Lookup, Name, Open, OpenedFile,
     Parent, ROOT, ReadLink,
 };
 use runtime::Spawn;
@@ -189,7 +189,7 @@ impl<S: Spawn> FileSystem<S> {
     ) -> Result<(Option<Attributes>, Option<Answered>), Cause> {
         let (who, call) = (self.who(), self.call());
         match self.ask(Open { who, call, directory, name: name.clone() }).await {
-            Ok(Held { attributes, lease }) => {
+            Ok(OpenedFile { attributes, lease }) => {
                 let answered = (lease != 0).then_some(Answered { call, lease });
                 Ok((Some(attributes), answered))
             }

@@ -51,7 +51,7 @@ fn watched() -> (Volume, File, &'static Seen) {
     let seen: &'static Seen = Box::leak(Box::default());
     let watch = move |model| Rc::new(Watcher { model, seen });
     let machine = machine::start_with(watch).unwrap();
-    let volume = Volume::holding(machine.door(), Credentials::root(), machine);
+    let volume = Volume::holding(machine.client_handle(), Credentials::root(), machine);
     let options = OpenOptions::new().read(true).write(true).create(true);
     let file = volume.open("/file", options).unwrap();
     (volume, file, seen)

@@ -11,7 +11,7 @@ use fileio::protocol::{Error as FileIoError, NameError};
 
 fn volume() -> Volume {
     let machine = machine::start().unwrap();
-    Volume::holding(machine.door(), Credentials::root(), machine)
+    Volume::holding(machine.client_handle(), Credentials::root(), machine)
 }
 
 fn put(volume: &Volume, path: &str, content: &str) {
@@ -137,9 +137,9 @@ fn open_creates_refuses_and_cuts_as_asked() {
 fn the_mode_is_checked_when_a_file_is_opened_and_not_later() {
     let machine = machine::start().unwrap();
     let alice = Credentials { uid: 1000, gid: 1000, groups: vec![] };
-    let root = Volume::new(machine.door(), Credentials::root());
+    let root = Volume::new(machine.client_handle(), Credentials::root());
     root.set_mode("/", 0o777).unwrap();
-    let volume = Volume::new(machine.door(), alice);
+    let volume = Volume::new(machine.client_handle(), alice);
     let options = OpenOptions::new().write(true).create_new(true).mode(0o444);
     let file = volume.open("/f", options).unwrap();
     file.write_at(0, "written by who made it").unwrap();
@@ -226,7 +226,7 @@ fn a_file_that_is_open_outlives_its_name() {
 #[test]
 fn locks_exclude_others_until_they_are_dropped() {
     let machine = machine::start().unwrap();
-    let volume = Volume::new(machine.door(), Credentials::root());
+    let volume = Volume::new(machine.client_handle(), Credentials::root());
     put(&volume, "/f", "");
     let options = OpenOptions::new().read(true).write(true);
     let (one, other) = (volume.open("/f", options).unwrap(), volume.open("/f", options).unwrap());

@@ -25,7 +25,7 @@ use runtime::{Caller, Server};
 
 fn volume() -> Volume {
     let machine = machine::start().unwrap();
-    Volume::holding(machine.door(), Credentials::root(), machine)
+    Volume::holding(machine.client_handle(), Credentials::root(), machine)
 }
 
 /// What the last call was, since C forbids some calls straight after others.
@@ -157,7 +157,7 @@ impl Server<FileIo> for Full {
 fn a_failed_write_leaves_the_position_and_can_be_tried_again() {
     static FULL: AtomicBool = AtomicBool::new(false);
     let machine = machine::start_with(|model| Rc::new(Full { model, full: &FULL })).unwrap();
-    let volume = Volume::holding(machine.door(), Credentials::root(), machine);
+    let volume = Volume::holding(machine.client_handle(), Credentials::root(), machine);
     for mode in ["w", "a"] {
         let mut stream = volume.stream("/f", mode.parse().unwrap()).unwrap();
         stream.set_buffer(100).unwrap();

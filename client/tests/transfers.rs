@@ -77,7 +77,7 @@ fn watched() -> (Volume, &'static Seen) {
     let seen: &'static Seen = Box::leak(Box::default());
     let watch = move |model| Rc::new(Watcher { model, seen });
     let machine = machine::start_with(watch).unwrap();
-    (Volume::holding(machine.door(), Credentials::root(), machine), seen)
+    (Volume::holding(machine.client_handle(), Credentials::root(), machine), seen)
 }
 
 fn random(length: usize) -> Vec<u8> {
@@ -151,7 +151,7 @@ fn busy(refusals: u64) -> Volume {
     let refused: &'static AtomicU64 = Box::leak(Box::default());
     let machine =
         machine::start_with(move |model| Rc::new(Busy { model, refused, refusals })).unwrap();
-    Volume::holding(machine.door(), Credentials::root(), machine)
+    Volume::holding(machine.client_handle(), Credentials::root(), machine)
 }
 
 #[test]

@@ -47,10 +47,10 @@ impl<S: Spawn> Filesystem for Kernel<S> {
 
     fn destroy(&mut self) {
         let Some(ended) = self.ended.take().map(Arc::new) else { return };
-        for seat in &self.seats {
+        for worker in &self.workers {
             // After what it was handed before; the last one that is done tells it.
             let ended = ended.clone();
-            seat.hand_on(move |system| async move {
+            worker.hand_on(move |system| async move {
                 system.last_words().await;
                 drop(ended);
             });
@@ -66,7 +66,7 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
-        self.seats[0].known().forget(ino.0, lookups);
+        self.workers[0].known().forget(ino.0, lookups);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

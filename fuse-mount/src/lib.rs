@@ -26,7 +26,7 @@
 //! | --- | --- |
 //! | `mount.rs` | mounting, unmounting, and clearing what a killed process has left |
 //! | `kernel.rs`, `kernel/` | every operation that the kernel may ask for, handed on to a seat |
-//! | `seat.rs` | where operations run: many at once, on one thread |
+//! | `worker.rs` | where operations run: many at once, on one thread |
 //! | `operations.rs`, `operations/` | what each operation asks of the volume |
 //! | `known.rs` | inodes and open files that the kernel has numbers for |
 //! | `caller.rs` | who asks |
@@ -40,8 +40,8 @@ mod kernel;
 mod known;
 mod mount;
 mod operations;
-mod seat;
 mod translate;
+mod worker;
 
 pub use mount::{Ended, Mount, MountError, MountOptions, clear_stale};
-pub use seat::{Seat, Tasks, seats, serve};
+pub use worker::{Tasks, Worker, serve, workers};

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::kernel::Kernel;
-use crate::seat::Seat;
+use crate::worker::Worker;
 
 /// Threads that read requests from the kernel: one takes the bytes of a write over while another one
 /// reads the next request.
@@ -89,12 +89,12 @@ pub struct Mount {
 pub type Ended = oneshot::Receiver<Infallible>;
 
 impl Mount {
-    /// Mounts the volume that `seats`, at least one, lead to. Seat `i` should be on the thread of
+    /// Mounts the volume that `workers`, at least one, lead to. Seat `i` should be on the thread of
     /// node `i` of `fs_nodes`, if these threads are in this process.
     pub fn start<S: Spawn>(
         point: &Path,
         options: &MountOptions,
-        seats: Vec<Seat<S>>,
+        workers: Vec<Worker<S>>,
         fs_nodes: u32,
     ) -> Result<(Self, Ended), MountError> {
         if !Path::new("/dev/fuse").exists() {
@@ -105,8 +105,8 @@ impl Mount {
             return Err(MountError::NotDirectory);
         }
         let (told, ended) = oneshot::channel();
-        let known = seats[0].known().clone();
-        let kernel = Kernel::new(seats, fs_nodes, options.cache, told);
+        let known = workers[0].known().clone();
+        let kernel = Kernel::new(workers, fs_nodes, options.cache, told);
         let session =
             Session::new(kernel, &point, &config(options)).map_err(MountError::Refused)?;
         known.set_notifier(session.notifier());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
-use runtime::commons::Commons;
+use runtime::extensions::Extensions;
 use runtime::seed::Rng;
 use runtime::{Epoch, NodeId, NodeKind};
 
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) processes: Cell<u32>,
     /// See [`World::share_memory`](crate::World::share_memory).
     pub(crate) memories: Cell<u32>,
-    commons: RefCell<BTreeMap<u32, Arc<Commons>>>,
+    extensions: RefCell<BTreeMap<u32, Arc<Extensions>>>,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) events: RefCell<Events>,
     pub(crate) alarms: RefCell<Slab<AlarmState>>,
@@ -89,7 +89,7 @@ impl Core {
             pool_limit_bytes: Cell::new(POOL_LIMIT_BYTES),
             processes: Cell::new(0),
             memories: Cell::new(0),
-            commons: RefCell::default(),
+            extensions: RefCell::default(),
             rng: RefCell::new(rng_for(seed, "world", 0)),
             events: RefCell::default(),
             alarms: RefCell::default(),
@@ -136,11 +136,11 @@ impl Core {
     }
 
     /// What a node has in common with those that share memory with it, if any do.
-    pub(crate) fn commons_of(&self, node: NodeId) -> Option<Arc<Commons>> {
+    pub(crate) fn extensions_of(&self, node: NodeId) -> Option<Arc<Extensions>> {
         let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
             node.kind();
         let memory = index.checked_rem(self.memories.get())?;
-        Some(self.commons.borrow_mut().entry(memory).or_default().clone())
+        Some(self.extensions.borrow_mut().entry(memory).or_default().clone())
     }
 
     pub(crate) fn note(&self, node: u32, what: What, detail: u64) {

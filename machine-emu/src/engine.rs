@@ -84,7 +84,7 @@ impl From<Error> for CoordinationError {
             Error::LeaseOver {} => Self::LeaseOver,
             Error::Refused { why } => Self::Refused(why),
             Error::Undelivered { why: why @ Undelivered::Lost } => Self::Unknown(why.to_string()),
-            Error::Undelivered { why: why @ Undelivered::Garbled } => {
+            Error::Undelivered { why: why @ Undelivered::ProtocolMismatch } => {
                 Self::Refused(why.to_string())
             }
             Error::Undelivered { why } => Self::Unreachable(why.to_string()),

@@ -366,7 +366,7 @@ impl Core {
         let (head, bulk) = out.finish();
         let bulk = join(&bulk);
         if head.len() > HEAD_LENGTH_MAX || bulk.len() > BULK_LENGTH_MAX {
-            return message.refuse(Undelivered::Garbled);
+            return message.refuse(Undelivered::ProtocolMismatch);
         }
         let body = Body::Request { caller, protocol: message.protocol() };
         let (call, bears) = {

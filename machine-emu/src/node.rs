@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use runtime::buffer::Pool;
-use runtime::commons::Commons;
 use runtime::disk::Disk;
+use runtime::extensions::Extensions;
 use runtime::mail::Envelope;
 use runtime::net::{Address, Listener};
 use runtime::seed::Rng;
@@ -353,12 +353,12 @@ impl Machine for NodeMachine {
         }
     }
 
-    fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
+    fn shares_failure_domain(&self, _: NodeId, other: NodeId) -> bool {
         matches!(other.kind(), NodeKind::Fs(_)) && self.core.is_one_process(self.id, other)
     }
 
-    fn commons(&self) -> Option<Arc<Commons>> {
-        self.core.commons_of(self.id)
+    fn extensions(&self) -> Option<Arc<Extensions>> {
+        self.core.extensions_of(self.id)
     }
 
     fn now(&self, _: NodeId) -> Duration {

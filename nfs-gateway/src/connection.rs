@@ -60,7 +60,7 @@ pub(crate) struct Common {
 
 /// One connection.
 pub(crate) struct Connection {
-    common: Rc<Common>,
+    extension: Rc<Common>,
     peer: Peer,
     /// No more calls are taken; those that are outstanding end.
     draining: Signal,
@@ -115,10 +115,10 @@ enum End {
 
 impl Connection {
     /// The connection to `peer`.
-    pub(crate) fn new(common: Rc<Common>, peer: Peer) -> Rc<Self> {
-        let moved = Cell::new(common.ctx.now());
+    pub(crate) fn new(extension: Rc<Common>, peer: Peer) -> Rc<Self> {
+        let moved = Cell::new(extension.ctx.now());
         Rc::new(Self {
-            common,
+            extension,
             peer,
             draining: Signal::default(),
             closed: Signal::default(),
@@ -180,7 +180,7 @@ impl Connection {
         }
         self.draining.raise();
         let drained = pin!(self.drained());
-        select(drained, self.common.ctx.sleep(self.common.config.drain)).await;
+        select(drained, self.extension.ctx.sleep(self.extension.config.drain)).await;
         self.close();
     }
 
@@ -202,15 +202,15 @@ impl Connection {
     /// Closes the connection when nothing moves for too long. Silence is no reason as long as the
     /// peer waits for a reply.
     async fn watch(&self) {
-        let idle = self.common.config.idle;
+        let idle = self.extension.config.idle;
         let mut closed = pin!(self.closed.wait());
         let mut pause = idle;
         loop {
-            let sleep = self.common.ctx.sleep(pause);
+            let sleep = self.extension.ctx.sleep(pause);
             if let Either::Right(_) = select(sleep, &mut closed).await {
                 return;
             }
-            let now = self.common.ctx.now();
+            let now = self.extension.ctx.now();
             let left = |since: Duration| (since + idle).saturating_sub(now);
             let is_waiting = self.outstanding_calls.get() > 0;
             pause = match self.sending_since.get().map(left) {
@@ -236,11 +236,11 @@ impl Connection {
     }
 
     async fn read(self: &Rc<Self>, mut reader: Box<dyn Reader>) -> Result<(), End> {
-        let config = &self.common.config;
+        let config = &self.extension.config;
         let (bytes_max, fragments_max) = (config.record_bytes_max, config.fragments_max);
-        let mut assembler = Assembler::new(bytes_max, fragments_max, self.common.spares.clone());
+        let mut assembler = Assembler::new(bytes_max, fragments_max, self.extension.spares.clone());
         if reader.direct().is_some() {
-            let (pool, stripe_bytes) = (self.common.ctx.pool().clone(), config.stripe_bytes);
+            let (pool, stripe_bytes) = (self.extension.ctx.pool().clone(), config.stripe_bytes);
             assembler = assembler.landing_at(Landing { pool, stripe_bytes });
         }
         let mut stopped = pin!(self.draining.wait());
@@ -279,14 +279,14 @@ impl Connection {
             }
             _ => reader.read(assembler.room()).await?,
         };
-        self.moved.set(self.common.ctx.now());
+        self.moved.set(self.extension.ctx.now());
         if received == 0 { Err(End::Peer) } else { Ok(()) }
     }
 
     /// Answers a call beside everything else.
     fn finish(self: &Rc<Self>, answering: impl Future<Output = ()> + 'static) {
         let connection = self.clone();
-        self.common.ctx.task(async move {
+        self.extension.ctx.task(async move {
             answering.await;
             connection.wake_sender();
         });
@@ -304,14 +304,14 @@ impl Connection {
             what = Counted::of(question);
         }
         self.admit(weight_bytes).await?;
-        let trace = self.common.next_trace.get();
-        self.common.next_trace.set(trace.wrapping_add(1));
+        let trace = self.extension.next_trace.get();
+        self.extension.next_trace.set(trace.wrapping_add(1));
         let (xid, began) = (call.xid, self.moved.get());
         Ok((call, Admitted { trace, xid, what, began, bytes_in, weight_bytes }))
     }
 
     async fn admit(&self, weight_bytes: usize) -> Result<(), End> {
-        let config = &self.common.config;
+        let config = &self.extension.config;
         loop {
             if self.draining.is_raised() {
                 return Err(End::Stopped);
@@ -351,7 +351,7 @@ impl Connection {
                     program = question.program,
                     procedure = question.procedure,
                 );
-                let answer = self.common.programs.answer(&self.peer, xid, question);
+                let answer = self.extension.programs.answer(&self.peer, xid, question);
                 if span.is_disabled() { answer.await } else { answer.instrument(span).await }
             }
             Err(refusal) => Some(Err(refusal)),
@@ -373,15 +373,15 @@ impl Connection {
     }
 
     fn count(&self, call: Admitted, answer: &Result<Body, Refusal>) {
-        let now = self.common.ctx.now();
+        let now = self.extension.ctx.now();
         let Admitted { trace, xid, what, began, bytes_in, .. } = call;
         let took = now.saturating_sub(began);
         let (bytes_out, failed) = match answer {
             Ok(body) => (body.length(), what.begins_with_status() && body.has_failed()),
             Err(_) => (0, true),
         };
-        self.common.metrics.note(what, Outcome { took, bytes_in, bytes_out, failed });
-        self.common.slow.note(now, &Slow { trace, host: self.host(), xid, what, took });
+        self.extension.metrics.note(what, Outcome { took, bytes_in, bytes_out, failed });
+        self.extension.slow.note(now, &Slow { trace, host: self.host(), xid, what, took });
     }
 
     async fn write(&self, mut writer: Box<dyn Writer>) {
@@ -422,7 +422,7 @@ impl Connection {
 
     /// Sends `parts`; closes the connection if they cannot be sent.
     async fn send(&self, writer: &mut dyn Writer, parts: Vec<Bytes>) {
-        let now = self.common.ctx.now();
+        let now = self.extension.ctx.now();
         self.sending_since.set(Some(now));
         let sent = writer.write(parts).await;
         self.sending_since.set(None);

@@ -64,10 +64,10 @@ impl Gateway {
         let slow = SlowLog::new(config.slow);
         let next_trace = Cell::new(ctx.random());
         let (ctx_of_all, spares) = (ctx.clone(), Rc::default());
-        let common =
+        let extension =
             Common { ctx: ctx_of_all, config, programs, metrics, slow, spares, next_trace };
         let server = Rc::new(Server {
-            common: Rc::new(common),
+            extension: Rc::new(extension),
             stopping: Rc::default(),
             accepting: Cell::new(true),
             connections: RefCell::default(),
@@ -90,7 +90,7 @@ impl Gateway {
 
     /// From the next call on `exports` count, also for what is mounted already.
     pub fn export(&self, exports: Exports) {
-        self.server.common.programs.export(exports);
+        self.server.extension.programs.export(exports);
     }
 
     /// What is counted, as Prometheus reads it.
@@ -106,7 +106,7 @@ impl Gateway {
 }
 
 struct Server {
-    common: Rc<Common>,
+    extension: Rc<Common>,
     stopping: Rc<Signal>,
     /// The accepting task has not ended.
     accepting: Cell<bool>,
@@ -139,7 +139,7 @@ impl Server {
                 value: sum(Connection::outstanding_bytes),
             },
         ];
-        self.common.metrics.text(&gauges)
+        self.extension.metrics.text(&gauges)
     }
 
     async fn accept(self: Rc<Self>, mut listener: Box<dyn Listener>) {
@@ -149,7 +149,7 @@ impl Server {
                 Either::Left((Ok(stream), _)) => self.connect(stream),
                 Either::Left((Err(error), _)) => {
                     tracing::warn!(target: "mdfs::nfs", "cannot accept a connection: {error}");
-                    self.common.ctx.sleep(ACCEPT_PAUSE).await;
+                    self.extension.ctx.sleep(ACCEPT_PAUSE).await;
                 }
                 Either::Right(_) => break,
             }
@@ -159,7 +159,7 @@ impl Server {
     }
 
     fn connect(self: &Rc<Self>, stream: Stream) {
-        let peer = Peer::new(&stream.peer, self.common.ctx.random());
+        let peer = Peer::new(&stream.peer, self.extension.ctx.random());
         if let Err(limit) = self.make_room_for(&peer.host) {
             // Dropping the stream closes it.
             tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
@@ -167,10 +167,10 @@ impl Server {
         }
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let connection = Connection::new(self.common.clone(), peer);
+        let connection = Connection::new(self.extension.clone(), peer);
         self.connections.borrow_mut().insert(id, connection.clone());
         let server = self.clone();
-        self.common.ctx.task(async move {
+        self.extension.ctx.task(async move {
             connection.run(stream).await;
             server.connections.borrow_mut().remove(&id);
             server.ended.tell();
@@ -180,7 +180,7 @@ impl Server {
     /// Sees to it that `host` may have one more connection. Those on which nobody ever asked anything
     /// make room, the oldest first: silence must not keep others out.
     fn make_room_for(&self, host: &str) -> Result<(), &'static str> {
-        let config = &self.common.config;
+        let config = &self.extension.config;
         let of_peer = |connection: &Connection| connection.host() == host;
         self.make_room(config.connections_per_peer_max, of_peer)
             .then_some(())

@@ -44,7 +44,7 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
         Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost | Undelivered::Fenced => {
             nfsstat3::NFS3ERR_JUKEBOX
         }
-        Undelivered::Garbled => nfsstat3::NFS3ERR_SERVERFAULT,
+        Undelivered::ProtocolMismatch => nfsstat3::NFS3ERR_SERVERFAULT,
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(told(Undelivered::Busy), nfsstat3::NFS3ERR_JUKEBOX);
         assert_eq!(told(Undelivered::Unreachable), nfsstat3::NFS3ERR_JUKEBOX);
         assert_eq!(told(Undelivered::Fenced), nfsstat3::NFS3ERR_JUKEBOX);
-        assert_eq!(told(Undelivered::Garbled), nfsstat3::NFS3ERR_SERVERFAULT);
+        assert_eq!(told(Undelivered::ProtocolMismatch), nfsstat3::NFS3ERR_SERVERFAULT);
     }
 
     #[test]

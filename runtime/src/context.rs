@@ -14,8 +14,8 @@ use futures::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
-use crate::commons::Standing;
 use crate::disk::Disk;
+use crate::extensions::ValidityToken;
 use crate::host::{Begun, Host};
 use crate::ids::{Epoch, NodeId};
 use crate::machine::Machine;
@@ -27,7 +27,7 @@ use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, U
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Anything from which a request can be sent to a node: a node's [`Context`], or a
-/// [`Door`](crate::door::Door) by which ordinary threads enter the machine.
+/// [`ClientHandle`](crate::client_handle::ClientHandle) by which ordinary threads enter the machine.
 pub trait Spawn: Clone + 'static {
     /// Sends `call` to `to`; the future brings the answer.
     fn spawn<C: Call>(
@@ -42,8 +42,8 @@ pub trait Spawn: Clone + 'static {
     /// Adds to the machine's count of copied bytes (see
     /// [`Pool::count_copy`](crate::buffer::Pool::count_copy)), if there is a machine to count.
     fn count_copy(&self, _bytes: usize) {}
-    /// What the nodes of this process have in [common](crate::commons::Commons) with whoever asks from here.
-    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+    /// What the nodes of this process have in [extension](crate::extensions::Extensions) with whoever asks from here.
+    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         None
     }
     /// Runs `work` beside everything else, for as long as the machine lives.
@@ -121,10 +121,10 @@ impl Context {
     }
 
     /// The answer to `call`, if `to` is on this thread and can give it at once; else nothing was done.
-    pub fn at_once<C: Call>(&self, to: NodeId, call: C) -> Option<Result<C::Reply, ErrorOf<C>>> {
+    pub fn try_now<C: Call>(&self, to: NodeId, call: C) -> Option<Result<C::Reply, ErrorOf<C>>> {
         let host = self.machine.host(to)?;
         let caller = Caller { node: self.node, epoch: self.epoch() };
-        Host::at_once::<C::Protocol>(&host, caller, &call.into()).map(C::answer)
+        Host::try_now::<C::Protocol>(&host, caller, &call.into()).map(C::answer)
     }
 
     /// Sends `call` and does not wait for its answer.
@@ -173,13 +173,13 @@ impl Context {
 
     /// What the nodes of this process have in common, made by the first that needs it; `None` if they have no
     /// memory in common.
-    pub fn common_or<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
-        Some(self.machine.commons()?.get_or_put(make))
+    pub fn extension_or<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
+        Some(self.machine.extensions()?.get_or_put(make))
     }
 
     /// Whether this life of the node stands by what it has put where others look without asking it.
-    pub fn standing(&self) -> Option<Standing> {
-        Some(self.machine.host(self.node)?.standing())
+    pub fn validity(&self) -> Option<ValidityToken> {
+        Some(self.machine.host(self.node)?.validity())
     }
 
     /// Runs `task` on this node, beside everything else, to its end.
@@ -224,8 +224,8 @@ impl Context {
 
     /// Does `other` end whenever this node ends, and never earlier? Then it needs no proof against
     /// this node's end alone: the order of what both make durable is enough.
-    pub fn dies_with(&self, other: NodeId) -> bool {
-        other == self.node || self.machine.dies_with(self.node, other)
+    pub fn shares_failure_domain(&self, other: NodeId) -> bool {
+        other == self.node || self.machine.shares_failure_domain(self.node, other)
     }
 
     /// The number of the process that hosts `node`, by the node map; `None` if none does, or if the volume has
@@ -273,8 +273,8 @@ impl Spawn for Context {
         self.pool().count_copy(bytes);
     }
 
-    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.machine.commons()?.get()
+    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.machine.extensions()?.get()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

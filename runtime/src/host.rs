@@ -13,9 +13,9 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use tracing::Instrument as _;
 
-use crate::commons::Standing;
 use crate::context::CLASSES;
 use crate::deadline::Deadline;
+use crate::extensions::ValidityToken;
 use crate::ids::{Epoch, NodeId};
 use crate::protocol::{Caller, Class, Classified as _, PROTOCOLS, Protocol, Undelivered};
 use crate::sync::Limit;
@@ -36,7 +36,7 @@ pub trait Server<P: Protocol>: 'static {
     /// The reply, if nothing has to be waited for and the work is short; else `None`, and nothing was
     /// done. Asked first: what is in memory costs no future then. Whoever answers here gives the
     /// same reply as [`handle`](Self::handle) would if it were polled now.
-    fn at_once(self: Rc<Self>, _caller: Caller, _request: &P::Request) -> Option<P::Reply> {
+    fn try_now(self: Rc<Self>, _caller: Caller, _request: &P::Request) -> Option<P::Reply> {
         None
     }
 
@@ -58,7 +58,7 @@ pub struct Host {
     running: Cell<usize>,
     requests: Cell<u64>,
     life: Life,
-    standing: Standing,
+    validity: ValidityToken,
     deadline: Arc<Deadline>,
 }
 
@@ -77,7 +77,7 @@ impl Host {
     /// A node that answers nothing once `deadline` is over.
     pub(crate) fn until(node: NodeId, epoch: Epoch, deadline: Arc<Deadline>) -> Rc<Self> {
         Rc::new(Self {
-            standing: Standing::until(deadline.clone()),
+            validity: ValidityToken::until(deadline.clone()),
             deadline,
             node,
             epoch: Cell::new(epoch),
@@ -134,13 +134,13 @@ impl Host {
     }
 
     /// Whether this life of the node stands by what it has put where others look.
-    pub(crate) fn standing(&self) -> Standing {
-        self.standing.clone()
+    pub(crate) fn validity(&self) -> ValidityToken {
+        self.validity.clone()
     }
 
     /// From now on it does not. Machines call this when a life ends, before anything else.
     pub fn end_standing(&self) {
-        self.standing.end();
+        self.validity.end();
     }
 
     /// Runs `work` as long as this life of the node lasts; `None` if it ends before.
@@ -184,14 +184,14 @@ impl Host {
         caller: Caller,
         request: P::Request,
     ) -> Begun<P> {
-        match Self::at_once::<P>(&host, caller, &request) {
+        match Self::try_now::<P>(&host, caller, &request) {
             Some(reply) => Begun::Answered(reply),
             None => Begun::Running(Self::wait::<P>(host, caller, request).boxed_local()),
         }
     }
 
     /// The reply, if the server can answer at once, and nobody waits who came earlier.
-    pub(crate) fn at_once<P: Protocol>(
+    pub(crate) fn try_now<P: Protocol>(
         host: &Rc<Self>,
         caller: Caller,
         request: &P::Request,
@@ -209,7 +209,7 @@ impl Host {
         if !port.limit(request).has_room() {
             return None;
         }
-        let reply = port.server.clone().at_once(caller, request)?;
+        let reply = port.server.clone().try_now(caller, request)?;
         // After the work: the process may have stood still at any time before.
         if host.deadline.is_over() {
             return Some(Undelivered::Lost.into());
@@ -450,7 +450,7 @@ impl<P: Protocol> AnyPort for Port<P> {
         async move {
             let reply: P::Reply = match request {
                 Ok(request) => Host::run::<P>(host, caller, request).await,
-                Err(_) => Undelivered::Garbled.into(),
+                Err(_) => Undelivered::ProtocolMismatch.into(),
             };
             let mut out = Encoder::new();
             reply.put(&mut out);

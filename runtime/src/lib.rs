@@ -22,22 +22,22 @@
 //! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer/` its parts |
 //! | `embedded/` | the machine inside one process, on actix and tokio |
 //! | `cluster/` | the nodes of other processes |
-//! | `door.rs`, `remote/` | the way in for ordinary threads and other processes |
-//! | `commons.rs` | what all threads of a process may look at |
+//! | `client_handle.rs`, `remote/` | the way in for ordinary threads and other processes |
+//! | `extensions.rs` | what all threads of a process may look at |
 //! | `wait.rs` | how an ordinary thread waits for its answer |
 //! | `coordination/` | small records that all processes agree on: the trait, its engines |
 //! | `membership/` | who is there, who serves which node: the node map, its plans, the keeper |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
 
 pub mod buffer;
+pub mod client_handle;
 pub mod cluster;
-pub mod commons;
 pub mod context;
 pub mod coordination;
 mod deadline;
 pub mod disk;
-pub mod door;
 pub mod embedded;
+pub mod extensions;
 pub mod hash;
 pub mod host;
 pub mod http;
@@ -54,8 +54,8 @@ pub mod sync;
 mod wait;
 pub mod wire;
 
+pub use client_handle::ClientHandle;
 pub use context::{Context, Pending, Spawn};
-pub use door::Door;
 pub use host::{Host, Server};
 pub use ids::{Epoch, NodeId, NodeKind, VolumeId};
 pub use machine::Machine;

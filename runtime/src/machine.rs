@@ -11,9 +11,9 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 
 use crate::buffer::Pool;
-use crate::commons::Commons;
+use crate::client_handle::Ingress;
 use crate::disk::Disk;
-use crate::door::Entrance;
+use crate::extensions::Extensions;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId};
 use crate::mail::Envelope;
@@ -56,18 +56,18 @@ pub trait Machine: 'static {
         None
     }
     /// Do these two nodes end together, whatever ends them? Machines that do not know say no.
-    fn dies_with(&self, _node: NodeId, _other: NodeId) -> bool {
+    fn shares_failure_domain(&self, _node: NodeId, _other: NodeId) -> bool {
         false
     }
     /// What the nodes of this process have in common, if they share memory.
-    fn commons(&self) -> Option<Arc<Commons>> {
+    fn extensions(&self) -> Option<Arc<Extensions>> {
         None
     }
     /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines
     /// of which nobody takes over a part ignore it.
     fn answer_until(&self, _node: NodeId, _until: Duration) {}
     /// The way in for threads that are not of this machine, if it has one.
-    fn entrance(&self) -> Option<Arc<dyn Entrance>> {
+    fn ingress(&self) -> Option<Arc<dyn Ingress>> {
         None
     }
     /// Opens a disk of `node` by its path (a file or a block device), exclusively.

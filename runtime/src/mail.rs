@@ -52,7 +52,7 @@ pub trait Message: Send {
     fn version(&self) -> u16;
     /// Its bytes.
     fn encode(&self, out: &mut Encoder);
-    /// Answers with the bytes of a reply; `Garbled` if they are none.
+    /// Answers with the bytes of a reply; `ProtocolMismatch` if they are none.
     fn answer_bytes(self: Box<Self>, reply: Decoder<'_>);
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Ask<P: Protocol> {
 
 impl<P: Protocol> Message for Ask<P> {
     fn answer_at_once(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>> {
-        let Some(reply) = Host::at_once::<P>(host, self.caller, &self.request) else {
+        let Some(reply) = Host::try_now::<P>(host, self.caller, &self.request) else {
             return Some(self);
         };
         // Whoever only notifies does not wait.
@@ -103,7 +103,7 @@ impl<P: Protocol> Message for Ask<P> {
         let complete = reply.finish();
         let answer = match (taken, complete) {
             (Ok(answer), Ok(())) => answer,
-            _ => Undelivered::Garbled.into(),
+            _ => Undelivered::ProtocolMismatch.into(),
         };
         let _ = self.reply.send(answer);
     }

@@ -31,7 +31,7 @@ pub trait Call: Into<<Self::Protocol as Protocol>::Request> + Send + 'static {
     type Reply: Send + 'static;
     /// Takes this request's answer out of the layer's reply.
     ///
-    /// A reply to another request is a bug of the server, and told as [`Undelivered::Garbled`].
+    /// A reply to another request is a bug of the server, and told as [`Undelivered::ProtocolMismatch`].
     fn answer(
         reply: <Self::Protocol as Protocol>::Reply,
     ) -> Result<Self::Reply, <Self::Protocol as Protocol>::Error>;
@@ -80,7 +80,7 @@ pub enum Undelivered {
     Lost,
     /// The other side speaks another version or sends nonsense. Do not retry.
     #[error("the other side sent something that this version does not understand")]
-    Garbled,
+    ProtocolMismatch,
     /// The caller's epoch is over: another process has taken its place. Stop.
     #[error("the volume has been opened by a newer epoch; this one must stop")]
     Fenced,
@@ -89,14 +89,14 @@ pub enum Undelivered {
 impl Undelivered {
     /// Nothing was done: the node is full or away, or the epoch went on while the request was on
     /// its way.
-    pub fn is_undone(self) -> bool {
+    pub fn not_applied(self) -> bool {
         matches!(self, Self::Busy | Self::Unreachable | Self::Fenced)
     }
 
     /// The same request may be answered later, if it does no harm to ask twice: the node is full or
     /// starts anew, the reply was lost, or the epoch went on while the request was on its way.
-    pub fn is_passing(self) -> bool {
-        self != Self::Garbled
+    pub fn is_transient(self) -> bool {
+        self != Self::ProtocolMismatch
     }
 }
 
@@ -110,8 +110,8 @@ crate::choice! {
         2 Unreachable {},
         /// See [`Undelivered::Lost`].
         3 Lost {},
-        /// See [`Undelivered::Garbled`].
-        4 Garbled {},
+        /// See [`Undelivered::ProtocolMismatch`].
+        4 ProtocolMismatch {},
         /// See [`Undelivered::Fenced`].
         5 Fenced {},
     }
@@ -131,7 +131,7 @@ macro_rules! undelivered_wire {
         }
     };
 }
-undelivered_wire!(Busy, Unreachable, Lost, Garbled, Fenced);
+undelivered_wire!(Busy, Unreachable, Lost, ProtocolMismatch, Fenced);
 
 impl Wire for Undelivered {
     fn put(&self, out: &mut crate::wire::Encoder) {
@@ -197,7 +197,7 @@ macro_rules! protocol {
                     match reply {
                         Reply::$name(answer) => answer,
                         Reply::Undelivered(error) => Err(error.into()),
-                        _ => Err($crate::Undelivered::Garbled.into()),
+                        _ => Err($crate::Undelivered::ProtocolMismatch.into()),
                     }
                 }
             }

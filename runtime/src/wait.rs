@@ -32,17 +32,17 @@ const PARKED: u8 = 2;
 static LOOKERS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static SEAT: RefCell<Option<Arc<Seat>>> = const { RefCell::new(None) };
+    static SEAT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
     static MISSES: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Where one thread waits.
-struct Seat {
+struct Parker {
     thread: Thread,
     state: AtomicU8,
 }
 
-impl Wake for Seat {
+impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -57,24 +57,24 @@ impl Wake for Seat {
 /// Runs `future` to its end on this thread, which is none of a machine.
 pub fn wait<F: Future>(future: F) -> F::Output {
     let taken = SEAT.with(RefCell::take);
-    let fresh = || Seat { thread: std::thread::current(), state: AtomicU8::new(RUNNING) };
-    let seat = taken.unwrap_or_else(|| Arc::new(fresh()));
-    let waker = Waker::from(seat.clone());
+    let fresh = || Parker { thread: std::thread::current(), state: AtomicU8::new(RUNNING) };
+    let parker = taken.unwrap_or_else(|| Arc::new(fresh()));
+    let waker = Waker::from(parker.clone());
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
-        seat.state.store(RUNNING, Relaxed);
+        parker.state.store(RUNNING, Relaxed);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            SEAT.set(Some(seat));
+            SEAT.set(Some(parker));
             return output;
         }
-        if !seat.look() {
-            seat.park();
+        if !parker.look() {
+            parker.park();
         }
     }
 }
 
-impl Seat {
+impl Parker {
     fn is_woken(&self) -> bool {
         self.state.load(Acquire) == WOKEN
     }

@@ -36,10 +36,10 @@ fn many_requests_of_many_threads_cross_and_none_is_mixed_up() {
     std::thread::scope(|scope| {
         for member in &members {
             scope.spawn(|| {
-                let door = member.machine.door();
+                let client_handle = member.machine.client_handle();
                 let calls = (0..600_u32).map(|i| {
                     let text = Bytes::from(vec![i as u8; 97 * i as usize]);
-                    door.spawn(NodeId::fs(i % NODES), echo::Say { text, hops: i % 4 })
+                    client_handle.spawn(NodeId::fs(i % NODES), echo::Say { text, hops: i % 4 })
                 });
                 for (i, answer) in block_on(join_all(calls)).into_iter().enumerate() {
                     let (text, node) = answer.unwrap();
@@ -66,10 +66,10 @@ fn a_client_of_one_process_reaches_the_nodes_of_all() {
         });
     });
     block_on(listening).unwrap();
-    let door = runtime::remote::connect(&socket).unwrap();
+    let client_handle = runtime::remote::connect(&socket).unwrap();
     for node in 0..NODES {
         let call = echo::Say { text: Bytes::from_static(b"a word"), hops: 2 };
-        let (text, last) = block_on(door.spawn(NodeId::fs(node), call)).unwrap();
+        let (text, last) = block_on(client_handle.spawn(NodeId::fs(node), call)).unwrap();
         assert_eq!((&text[..], last), (&b"a word"[..], (node + 2) % NODES));
     }
 }
@@ -122,7 +122,8 @@ fn whoever_has_not_heard_of_an_epoch_is_fenced_until_it_has() {
 fn calls_to_a_life_that_is_over_are_lost_as_soon_as_the_routes_say_so() {
     let [first, second, _third] = three();
     assert_eq!(first.say(1, 0), Ok(1));
-    let waiting = first.machine.door().spawn(NodeId::fs(1), echo::Wait { micros: 60_000_000 });
+    let waiting =
+        first.machine.client_handle().spawn(NodeId::fs(1), echo::Wait { micros: 60_000_000 });
     let later = std::thread::spawn(move || (block_on(waiting), Instant::now()));
     // The call is on its way, or even there.
     std::thread::sleep(Duration::from_millis(50));
@@ -173,7 +174,7 @@ fn a_process_that_falls_silent_is_given_up_and_asked_again_later() {
     assert_eq!(first.say_until(1, Result::ok), 1);
 
     // A call may take long, as long as the process gives signs of life.
-    let slow = first.machine.door().spawn(NodeId::fs(1), echo::Wait { micros: 3_500_000 });
+    let slow = first.machine.client_handle().spawn(NodeId::fs(1), echo::Wait { micros: 3_500_000 });
     assert_eq!(block_on(slow), Ok(()));
 
     holds.store(true, Relaxed);

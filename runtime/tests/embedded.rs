@@ -38,7 +38,7 @@ fn a_request_travels_over_threads_and_its_payload_is_not_copied() {
         let machine = machine(threads);
         let text = Bytes::from(vec![7; 5000]);
         let call = echo::Say { text: text.clone(), hops: 11 };
-        let (back, node) = block_on(machine.door().spawn(NodeId::fs(2), call)).unwrap();
+        let (back, node) = block_on(machine.client_handle().spawn(NodeId::fs(2), call)).unwrap();
         assert_eq!((back.as_ptr(), node), (text.as_ptr(), 13 % 8), "{threads} threads");
     }
 }
@@ -50,10 +50,10 @@ fn many_requests_of_many_threads_are_all_answered() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let door = machine.door();
+                let client_handle = machine.client_handle();
                 let calls = (0..500).map(|i| {
                     let text = Bytes::from(vec![0; i as usize]);
-                    door.spawn(NodeId::fs(i % 8), echo::Say { text, hops: i % 3 })
+                    client_handle.spawn(NodeId::fs(i % 8), echo::Say { text, hops: i % 3 })
                 });
                 for (i, answer) in block_on(join_all(calls)).into_iter().enumerate() {
                     assert_eq!(answer.unwrap().0.len(), i);
@@ -68,21 +68,22 @@ fn a_node_that_does_not_exist_or_does_not_serve_is_unreachable() {
     let machine = machine(2);
     let say = echo::Say { text: Bytes::new(), hops: 0 };
     let unreachable = Err(Undelivered::Unreachable);
-    let door = machine.door();
-    assert_eq!(block_on(door.spawn(NodeId::fs(8), say.clone())), unreachable);
-    assert_eq!(block_on(door.spawn(NodeId::disk(1), say.clone())), unreachable);
-    assert_eq!(block_on(door.spawn(NodeId::application(0), say)), unreachable);
+    let client_handle = machine.client_handle();
+    assert_eq!(block_on(client_handle.spawn(NodeId::fs(8), say.clone())), unreachable);
+    assert_eq!(block_on(client_handle.spawn(NodeId::disk(1), say.clone())), unreachable);
+    assert_eq!(block_on(client_handle.spawn(NodeId::application(0), say)), unreachable);
 }
 
 #[test]
 fn a_full_node_answers_busy_and_loses_nothing() {
     let machine = machine(1);
-    let door = machine.door();
+    let client_handle = machine.client_handle();
     // Those that run do so until all the others have come.
     let running = (0..RUNNING_MAX).map(|_| 2_000_000);
     let others = (0..WAITING_MAX + 100).map(|_| 1);
-    let calls =
-        running.chain(others).map(|micros| door.spawn(NodeId::fs(1), echo::Wait { micros }));
+    let calls = running
+        .chain(others)
+        .map(|micros| client_handle.spawn(NodeId::fs(1), echo::Wait { micros }));
     let answers = block_on(join_all(calls));
     let busy = answers.iter().filter(|answer| answer.is_err()).count();
     assert!(answers.iter().filter_map(|answer| answer.err()).all(|e| e == Undelivered::Busy));
@@ -181,18 +182,18 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
         });
     });
     block_on(listening).unwrap();
-    let door = runtime::remote::connect(&socket).unwrap();
-    assert_eq!(door.fs_nodes(), 8);
+    let client_handle = runtime::remote::connect(&socket).unwrap();
+    assert_eq!(client_handle.fs_nodes(), 8);
     let calls = (0..300).map(|i| {
         let text = Bytes::from(vec![i as u8; 1000 * i as usize]);
-        door.spawn(NodeId::fs(i % 8), echo::Say { text, hops: i % 3 })
+        client_handle.spawn(NodeId::fs(i % 8), echo::Say { text, hops: i % 3 })
     });
     for (i, answer) in block_on(join_all(calls)).into_iter().enumerate() {
         assert_eq!(answer.unwrap().0, vec![i as u8; 1000 * i]);
     }
-    let nobody = door.spawn(NodeId::fs(99), echo::Wait { micros: 1 });
+    let nobody = client_handle.spawn(NodeId::fs(99), echo::Wait { micros: 1 });
     assert_eq!(block_on(nobody), Err(Undelivered::Unreachable));
-    let waiting = door.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
+    let waiting = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
     drop(machine);
     assert_eq!(block_on(waiting), Err(Undelivered::Lost));
 }

@@ -65,11 +65,11 @@ fn until(member: &Member, to: u32, is_so: impl Fn() -> bool) {
 fn talk(member: &Member, to: u32) {
     let lengths = [0, 1, 100, 4096, 5000, 70_000, 1 << 20, 3 << 20];
     let text = |length: usize| Bytes::from((0..length).map(|i| (i * 7) as u8).collect::<Vec<_>>());
-    let door = member.machine.door();
+    let client_handle = member.machine.client_handle();
     let calls = lengths.iter().cycle().take(24).map(|length| {
         let said = text(*length);
         let call = echo::Say { text: said.clone(), hops: 0 };
-        let answer = door.spawn(NodeId::fs(to), call);
+        let answer = client_handle.spawn(NodeId::fs(to), call);
         async move { assert!(answer.await.unwrap().0 == said, "{} bytes", said.len()) }
     });
     block_on(join_all(calls));

@@ -80,15 +80,15 @@ fn processes_of_one_authority_reach_each_other_and_nobody_else_is_answered() {
     // Another authority, in whom nobody believes, and who believes in nobody.
     let other = Member::start(0, 7, VOLUME, Vouching::new().guard(0));
     other.meet(1, &[&other.process, &second.process, &third.process]);
-    is_refused(&other, 1, &other.guard, Refusal::Stranger);
+    is_refused(&other, 1, &other.guard, Refusal::Unauthenticated);
     // Nor do those who believe in it let it in.
     let plain = Member::start(0, 8, VOLUME, Arc::default());
     plain.meet(1, &[&plain.process, &second.process, &third.process]);
-    is_refused(&plain, 1, &second.guard, Refusal::Stranger);
+    is_refused(&plain, 1, &second.guard, Refusal::Unauthenticated);
     // The other way round: where there is no TLS nothing is asked.
     let bare = Member::start(1, 1, VOLUME, Arc::default());
     first.meet(2, &[&first.process, &bare.process, &third.process]);
-    is_refused(&first, 1, &first.guard, Refusal::Stranger);
+    is_refused(&first, 1, &first.guard, Refusal::Unauthenticated);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_process_is_not_taken_for_another_one_of_its_cluster() {
     // Nor is it asked as the one whose place it takes.
     let false_second = Member::start(1, 1, VOLUME, ours.guard(5));
     first.meet(2, &[&first.process, &false_second.process, &third.process]);
-    is_refused(&first, 1, &first.guard, Refusal::Stranger);
+    is_refused(&first, 1, &first.guard, Refusal::Unauthenticated);
     assert_eq!(false_second.guard.let_in(), 0);
 }
 
@@ -138,8 +138,8 @@ fn a_certificate_whose_time_is_over_opens_no_new_connection() {
     let [first, second, _third] =
         three_with(|number| if number == 0 { short.clone() } else { ours.guard(number) });
     std::thread::sleep(Duration::from_secs(4));
-    is_refused(&first, 1, &second.guard, Refusal::Stranger);
-    is_refused(&second, 0, &second.guard, Refusal::Stranger);
+    is_refused(&first, 1, &second.guard, Refusal::Unauthenticated);
+    is_refused(&second, 0, &second.guard, Refusal::Unauthenticated);
 }
 
 /// What a proxy does with the bytes that it carries.
@@ -243,7 +243,7 @@ impl Carrying {
 
 /// Many texts to a node and back: each is answered by itself, or not answered.
 fn exchange(member: &Member, to: u32, rng: &mut Rng) -> [usize; 2] {
-    let door = member.machine.door();
+    let client_handle = member.machine.client_handle();
     let texts: Vec<Bytes> = (0..20)
         .map(|_| {
             let (byte, length) = (rng.bits() as u8, rng.index(20_000));
@@ -252,7 +252,7 @@ fn exchange(member: &Member, to: u32, rng: &mut Rng) -> [usize; 2] {
         .collect();
     let calls = texts
         .iter()
-        .map(|text| door.spawn(NodeId::fs(to), echo::Say { text: text.clone(), hops: 0 }));
+        .map(|text| client_handle.spawn(NodeId::fs(to), echo::Say { text: text.clone(), hops: 0 }));
     let mut counts = [0, 0];
     for (text, answer) in texts.iter().zip(block_on(join_all(calls))) {
         match answer {
@@ -282,7 +282,7 @@ fn what_is_changed_on_its_way_is_never_taken_for_true() {
         for fault in FAULTS {
             let refused = || -> u64 {
                 let guards = [&first.guard, &second.guard];
-                let kinds = [Refusal::Broken, Refusal::Stranger];
+                let kinds = [Refusal::Broken, Refusal::Unauthenticated];
                 guards.iter().flat_map(|guard| kinds.map(|why| guard.refused(why))).sum()
             };
             let before = refused();
@@ -346,7 +346,7 @@ fn recorded() -> ([Member; 3], Vec<u8>) {
 #[test]
 fn a_recorded_connection_played_again_is_refused() {
     let ([_first, second, _third], record) = recorded();
-    let (before, let_in) = (second.guard.refused(Refusal::Stranger), second.guard.let_in());
+    let (before, let_in) = (second.guard.refused(Refusal::Unauthenticated), second.guard.let_in());
 
     let mut stranger = TcpStream::connect(&second.process.address).unwrap();
     stranger.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -355,7 +355,7 @@ fn a_recorded_connection_played_again_is_refused() {
     // The end, or a reset if it had not read all.
     let _ = stranger.read_to_end(&mut answer);
     let begin = Instant::now();
-    while second.guard.refused(Refusal::Stranger) == before {
+    while second.guard.refused(Refusal::Unauthenticated) == before {
         assert!(begin.elapsed() < Duration::from_secs(5), "it is not refused");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -411,7 +411,7 @@ fn strangers_with_garbage_half_handshakes_and_open_connections_disturb_nobody() 
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    for why in [Refusal::Stranger, Refusal::Crowded, Refusal::Silent] {
+    for why in [Refusal::Unauthenticated, Refusal::TooManyConnections, Refusal::Silent] {
         assert!(guard.refused(why) > 0, "{why:?}: {guard:?}");
     }
     for mut stranger in held {

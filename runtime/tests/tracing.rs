@@ -98,7 +98,7 @@ fn the_span_of_a_request_is_below_the_one_that_asked_for_it() {
         block_on(machine.on_node(NodeId::fs(node), serve)).unwrap();
     }
     // Nodes 0 and 2 are on one thread, 1 and 3 on the other: each hop crosses.
-    block_on(machine.door().spawn(NodeId::fs(0), hop::Go { hops: 3 })).unwrap();
+    block_on(machine.client_handle().spawn(NodeId::fs(0), hop::Go { hops: 3 })).unwrap();
     let seen = seen.0.lock().unwrap();
     let mut at = *seen.iter().find(|(_, (node, _))| *node == 3).unwrap().0;
     let mut way = Vec::new();

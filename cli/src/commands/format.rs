@@ -92,7 +92,7 @@ impl Format {
         }
         let running = stack::open(&self.volume, &RunOptions::default());
         let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
-        let volume = Volume::new(running.door(), Credentials::root());
+        let volume = Volume::new(running.client_handle(), Credentials::root());
         let given = volume.set_owner("/", Some(user.uid), Some(user.gid));
         given.map_err(|error| Failure::inside(&self.volume, error))?;
         running.stop().map_err(|error| failed(OpenCause::Stack(error)).into())

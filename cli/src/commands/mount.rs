@@ -9,10 +9,10 @@ use std::time::Duration;
 use client::blocking::random_client;
 use client::volume::{OpenCause, OpenError, SOCKET_NAME};
 use fileio::stack::{self, RunOptions, Running, StackError};
-use fuse_mount::{Ended, MountError, MountOptions, Seat};
+use fuse_mount::{Ended, MountError, MountOptions, Worker};
 use futures::executor::block_on;
 use runtime::embedded::DirectoryError;
-use runtime::{Context, Door};
+use runtime::{ClientHandle, Context};
 
 use crate::exit::{Failure, MountFailure};
 use crate::session::Session;
@@ -65,7 +65,7 @@ enum Source {
     /// A machine of this process.
     Own(Box<Running>),
     /// The server of the volume.
-    Server(Door),
+    Server(ClientHandle),
 }
 
 impl Mount {
@@ -109,7 +109,7 @@ impl Mount {
         }
         for tries in 1.. {
             match runtime::remote::connect(&self.volume.join(SOCKET_NAME)) {
-                Ok(door) => return Ok(Source::Server(door)),
+                Ok(client_handle) => return Ok(Source::Server(client_handle)),
                 Err(error) if is_nobody(&error) => {}
                 Err(error) => return Err(failed(OpenCause::Unusable(error))),
             }
@@ -200,11 +200,11 @@ impl Source {
         let mounted = match self {
             Self::Own(running) => {
                 let fs_nodes = running.geometry().fs_nodes;
-                fuse_mount::Mount::start(point, options, own_seats(running), fs_nodes)
+                fuse_mount::Mount::start(point, options, own_workers(running), fs_nodes)
             }
-            Self::Server(door) => {
-                let seats = far_seats(door)?;
-                fuse_mount::Mount::start(point, options, seats, door.fs_nodes())
+            Self::Server(client_handle) => {
+                let workers = remote_workers(client_handle)?;
+                fuse_mount::Mount::start(point, options, workers, client_handle.fs_nodes())
             }
         };
         Ok(mounted?)
@@ -224,11 +224,11 @@ impl Source {
 }
 
 /// One seat on each thread of the machine, in the order of the threads.
-fn own_seats(running: &Running) -> Vec<Seat<Context>> {
+fn own_workers(running: &Running) -> Vec<Worker<Context>> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(running.geometry().fs_nodes as usize);
-    let mut seats: Vec<Option<Seat<Context>>> = (0..threads).map(|_| None).collect();
-    for (seat, tasks) in fuse_mount::seats(threads, random_client()) {
+    let mut workers: Vec<Option<Worker<Context>>> = (0..threads).map(|_| None).collect();
+    for (worker, tasks) in fuse_mount::workers(threads, random_client()) {
         let (told, at) = futures::channel::oneshot::channel();
         // Resolves when the mount has ended; nobody waits for it.
         drop(running.on_application(move |context| {
@@ -239,21 +239,21 @@ fn own_seats(running: &Running) -> Vec<Seat<Context>> {
             let (runtime::NodeKind::Application(index)
             | runtime::NodeKind::Fs(index)
             | runtime::NodeKind::Disk(index)) = node.kind();
-            seats[index as usize % threads] = Some(seat);
+            workers[index as usize % threads] = Some(worker);
         }
     }
-    seats.into_iter().flatten().collect()
+    workers.into_iter().flatten().collect()
 }
 
 /// A seat on a thread of its own, from which a server is asked.
-fn far_seats(door: &Door) -> io::Result<Vec<Seat<Door>>> {
-    let start = |(seat, tasks)| {
-        let door = door.clone();
+fn remote_workers(client_handle: &ClientHandle) -> io::Result<Vec<Worker<ClientHandle>>> {
+    let start = |(worker, tasks)| {
+        let client_handle = client_handle.clone();
         #[allow(clippy::disallowed_methods, reason = "the server is asked from outside a machine")]
         thread::Builder::new()
             .name("mdfs-mount".into())
-            .spawn(move || block_on(fuse_mount::serve(door, tasks)))?;
-        Ok(seat)
+            .spawn(move || block_on(fuse_mount::serve(client_handle, tasks)))?;
+        Ok(worker)
     };
-    fuse_mount::seats(1, random_client()).into_iter().map(start).collect()
+    fuse_mount::workers(1, random_client()).into_iter().map(start).collect()
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use client::{File, OpenOptions};
 use futures::executor::block_on;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use runtime::Door;
+use runtime::ClientHandle;
 
 use crate::copy::command::{self, End};
 use crate::copy::{PART_PREFIX, Wish};
@@ -73,7 +73,7 @@ impl Put {
 
 /// Writes all that `source` gives; what is nothing but zeros becomes a hole.
 async fn fill(
-    file: &File<Door>,
+    file: &File<ClientHandle>,
     source: impl Read,
     failed: impl Fn(client::Error) -> Failure + Copy,
 ) -> Result<(), Failure> {

@@ -231,7 +231,7 @@ impl Served {
     /// Tells rpcbind of it.
     fn register(&self) -> Result<Registered, ServeError> {
         let address = self.address.to_string();
-        let address = address.parse().map_err(|_| rpcbind::Error::Garbled)?;
+        let address = address.parse().map_err(|_| rpcbind::Error::ProtocolMismatch)?;
         Ok(Registered::new(address)?)
     }
 

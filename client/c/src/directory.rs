@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 
 use client::{Kind, ReadDir};
-use runtime::{Door, wait};
+use runtime::{ClientHandle, wait};
 
 use crate::failure::{Failure, answer};
 use crate::mount::Mount;
@@ -21,7 +21,7 @@ pub struct Directory {
     dots: [u64; 2],
     /// Where the next entry is looked for.
     position: u64,
-    pages: ReadDir<Door>,
+    pages: ReadDir<ClientHandle>,
     /// Entries that came and were not returned yet.
     waiting: VecDeque<Entry>,
     /// The entry that was returned last: C keeps a pointer to it.

@@ -168,7 +168,7 @@ impl Leases {
         let _unlocking = self.begin_unlock(file, owner, range)?;
         loop {
             match ask(machine, Unlock { file, owner, range }).await {
-                Err(FileIoError::Undelivered { why }) if why.is_passing() => {
+                Err(FileIoError::Undelivered { why }) if why.is_transient() => {
                     machine.sleep(UNLOCK_RETRY).await;
                 }
                 unlocked => return unlocked,

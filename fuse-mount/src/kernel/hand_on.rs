@@ -14,12 +14,12 @@ use runtime::{NodeId, NodeKind, Spawn};
 use super::asked::place;
 use crate::known::Known;
 use crate::operations::{Operations, Place};
-use crate::seat::Seat;
+use crate::worker::Worker;
 
 /// The side of a mount that the kernel talks to.
 #[derive(Debug)]
 pub(crate) struct Kernel<S> {
-    pub(super) seats: Vec<Seat<S>>,
+    pub(super) workers: Vec<Worker<S>>,
     fs_nodes: u32,
     /// How long the kernel may keep names and attributes.
     pub(super) cache: Duration,
@@ -28,26 +28,26 @@ pub(crate) struct Kernel<S> {
 }
 
 impl<S: Spawn> Kernel<S> {
-    /// `seats`, at least one, of a volume of `fs_nodes` nodes.
+    /// `workers`, at least one, of a volume of `fs_nodes` nodes.
     pub(crate) fn new(
-        seats: Vec<Seat<S>>,
+        workers: Vec<Worker<S>>,
         fs_nodes: u32,
         cache: Duration,
         ended: oneshot::Sender<Infallible>,
     ) -> Self {
-        Self { seats, fs_nodes, cache, ended: Some(ended) }
+        Self { workers, fs_nodes, cache, ended: Some(ended) }
     }
 
     /// The seat at the thread of `node`: node `i` is on thread `i mod threads`, as is seat `i`.
-    fn seat(&self, node: NodeId) -> &Seat<S> {
+    fn worker(&self, node: NodeId) -> &Worker<S> {
         let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
             node.kind();
-        &self.seats[index as usize % self.seats.len()]
+        &self.workers[index as usize % self.workers.len()]
     }
 
     /// What the kernel has numbers for.
     pub(super) fn known(&self) -> &Known {
-        self.seats[0].known()
+        self.workers[0].known()
     }
 
     /// Hands on what is asked of a file.
@@ -59,7 +59,7 @@ impl<S: Spawn> Kernel<S> {
         F: Future<Output = ()> + 'static,
     {
         let ino = ino.0;
-        self.seat(hash::ino_node(ino, self.fs_nodes)).hand_on(move |system| work(system, ino));
+        self.worker(hash::ino_node(ino, self.fs_nodes)).hand_on(move |system| work(system, ino));
     }
 
     /// Hands on what is asked of a name.
@@ -75,6 +75,6 @@ impl<S: Spawn> Kernel<S> {
         // A name that cannot be is refused at any seat.
         let node = Name::new(place.name.clone())
             .map_or(NodeId::fs(0), |name| hash::name_node(place.directory, &name, self.fs_nodes));
-        self.seat(node).hand_on(move |system| work(system, place));
+        self.worker(node).hand_on(move |system| work(system, place));
     }
 }

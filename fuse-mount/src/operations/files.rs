@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::leases::{Answered, Holding};
 use client::protocol::{
-    Attributes, Commit, Credentials, Error, Handle, Held, Hold, Kind, Read, SyncDirectory,
-    TRANSFER_MAX, Write,
+    Attributes, Commit, Credentials, Error, Handle, Kind, OpenHandle, OpenedFile, Read,
+    SyncDirectory, TRANSFER_MAX, Write,
 };
 use runtime::Spawn;
 
@@ -27,7 +27,7 @@ impl<S: Spawn> Operations<S> {
         let file = self.handle(ino)?;
         let _opening = self.leases.opening();
         let call = self.call();
-        let Held { attributes, lease } = self.ask(Hold { call, file }).await?;
+        let OpenedFile { attributes, lease } = self.ask(OpenHandle { call, file }).await?;
         let holding = self.held(&attributes, Answered { call, lease }).await?;
         permitted(&attributes, caller, wanted)?;
         Ok(self.open_held(holding))

@@ -56,7 +56,7 @@ impl<S: Spawn> Operations<S> {
                 Ok(Tried::Conflict(_) | Tried::Later) => {}
                 // The answer to who had the lock before; the kernel never says so.
                 Ok(Tried::Late) => return Err(Failure(libc::EIO)),
-                Err(error) if error.is_undone() && (waits || busy < PATIENT_ROUNDS_MAX) => {
+                Err(error) if error.not_applied() && (waits || busy < PATIENT_ROUNDS_MAX) => {
                     busy = busy.saturating_add(1);
                 }
                 Err(error) if error.is_busy() => return Err(Failure(libc::ENOLCK)),

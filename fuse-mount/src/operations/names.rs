@@ -2,8 +2,8 @@
 
 use client::leases::Answered;
 use client::protocol::{
-    Attributes, Change, Create, Existing, HeldNew, Link, Lookup, MakeNode, Name, NewNode, OpenNew,
-    Remove, RemoveDirectory, Rename,
+    Attributes, Change, Create, Existing, Link, Lookup, MakeNode, Name, NewNode, OpenNew,
+    OpenedNewFile, Remove, RemoveDirectory, Rename,
 };
 use runtime::Spawn;
 
@@ -84,7 +84,7 @@ impl<S: Spawn> Operations<S> {
         let _opening = self.leases.opening();
         let (who, call) = (caller.credentials(), self.call());
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
-        let HeldNew { created, lease } = self.ask(create).await?;
+        let OpenedNewFile { created, lease } = self.ask(create).await?;
         let file = created.attributes;
         let holding = self.held(&file, Answered { call, lease }).await?;
         if !created.new {

@@ -14,7 +14,7 @@ use crate::geometry::{BLOCK_SIZE, Geometry};
 use crate::protocol::{
     BlockIo, Error, Read, ReadSlot, SLOT_SIZE, Sync, Unsynced, Write, WriteSlot,
 };
-use crate::stripes::{Answer, Life, Stripes};
+use crate::stripes::{Answer, BootId, Stripes};
 
 /// The first pause after `Busy`, or while a node is away, in microseconds; each further one is twice
 /// as long.
@@ -47,7 +47,7 @@ impl BlockClient {
         let mut pause_us = BUSY_PAUSE_US;
         for _ in 1..BUSY_TRIES {
             match self.context.spawn(node, call.clone()).await {
-                Err(error) if error.is_passing() => {}
+                Err(error) if error.is_transient() => {}
                 answer => return answer,
             }
             // Half to one and a half, so that those who were refused together do not come back
@@ -61,16 +61,16 @@ impl BlockClient {
 
     /// Makes what was written at `node` durable, if it still lives as it did then.
     async fn flush(self, node: NodeId, written: Vec<Unsynced>) -> Result<(), Error> {
-        let life = self.ask(node, Sync {}).await?;
-        let lost = written.iter().find(|unsynced| unsynced.life != life);
-        lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, life }))
+        let boot_id = self.ask(node, Sync {}).await?;
+        let lost = written.iter().find(|unsynced| unsynced.boot_id != boot_id);
+        lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, boot_id }))
     }
 
     async fn read_once(self, call: Read) -> Result<Bytes, Error> {
         let node = self.geometry.disk_node(call.stripe);
         let length = call.length as usize;
         let data = self.ask(node, call).await?;
-        if data.len() == length { Ok(data) } else { Err(Undelivered::Garbled.into()) }
+        if data.len() == length { Ok(data) } else { Err(Undelivered::ProtocolMismatch.into()) }
     }
 
     /// Reads and compares with the expected checksums; a second time if they differ, since the
@@ -125,7 +125,7 @@ impl Stripes for BlockClient {
         self.clone().read_checked(Read { stripe, offset, length }, expect).boxed_local()
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         let length = data.iter().map(|piece| piece.len() as u64).sum();
         if let Err(error) = self.check(stripe, offset, length) {
             return refuse(error);
@@ -134,7 +134,7 @@ impl Stripes for BlockClient {
         self.clone().ask(node, Write { stripe, offset, data }).boxed_local()
     }
 
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId> {
         if let Err(error) = self.check(stripe, offset, u64::from(length)) {
             return refuse(error);
         }

@@ -53,5 +53,5 @@ pub use geometry::{BLOCK_SIZE, Geometry, GeometryError};
 pub use open::{DiskError, Expected, identify, open_disk};
 pub use range::{read_range, write_range};
 pub use server::{Config, OpenError, Server};
-pub use stripes::{Answer, Life, Stripes, blocks_of};
+pub use stripes::{Answer, BootId, Stripes, blocks_of};
 pub use superblock::Superblock;

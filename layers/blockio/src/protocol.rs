@@ -64,7 +64,7 @@ runtime::record! {
         /// The stripe.
         stripe: u64,
         /// The life of the server that answered.
-        life: u64,
+        boot_id: u64,
     }
 }
 
@@ -203,7 +203,7 @@ runtime::choice! {
             /// A stripe written before.
             stripe: u64,
             /// The life of the server now.
-            life: u64,
+            boot_id: u64,
         },
     }
 }
@@ -216,7 +216,7 @@ impl Error {
 
     /// The same request may succeed later. All requests of this layer and of the cache may be asked
     /// twice, also if nobody knows whether the first was done.
-    pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Undelivered { why } if why.is_passing())
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.is_transient())
     }
 }

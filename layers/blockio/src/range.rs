@@ -78,7 +78,7 @@ pub async fn write_range(
     stream::iter(parts)
         .map(|(Span { stripe, offset, .. }, data)| {
             let writing = stripes.write(stripe, offset, data);
-            async move { Ok(Unsynced { stripe, life: writing.await? }) }
+            async move { Ok(Unsynced { stripe, boot_id: writing.await? }) }
         })
         .buffer_unordered(STRIPES_AT_ONCE)
         .try_collect()

@@ -17,7 +17,7 @@ use crate::open::{DiskError, Expected, Found, check_disk};
 use crate::protocol::{
     BlockIo, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Write, WriteSlot,
 };
-use crate::stripes::Life;
+use crate::stripes::BootId;
 
 /// Requests in flight at each disk: enough to hide its latency, few enough to be fair.
 pub const DEPTH_PER_DISK: usize = 4;
@@ -41,7 +41,7 @@ pub struct Config {
     pub served: Epoch,
     /// The life that a server of these disks has [handed over](Server::hand_over), if one did and nobody
     /// has served them since: all that was answered in it is durable. Else a new one begins.
-    pub life: Option<Life>,
+    pub boot_id: Option<BootId>,
 }
 
 impl Default for Config {
@@ -51,7 +51,7 @@ impl Default for Config {
             queue_length_max: QUEUE_LENGTH_MAX,
             write_buffer_bytes: WRITE_BUFFER_BYTES,
             served: Epoch(0),
-            life: None,
+            boot_id: None,
         }
     }
 }
@@ -130,7 +130,7 @@ pub struct Server {
     geometry: Geometry,
     disk_node: u32,
     /// This life: what an earlier one answered and did not flush may be gone.
-    life: Life,
+    boot_id: BootId,
     manager: Rc<Manager>,
     write_buffer_bytes: usize,
     /// Of these, held by writes.
@@ -187,11 +187,11 @@ impl Server {
         disks: Vec<Rc<dyn Disk>>,
         config: Config,
     ) -> Rc<Self> {
-        let Config { depth_per_disk, queue_length_max, write_buffer_bytes, life, .. } = config;
+        let Config { depth_per_disk, queue_length_max, write_buffer_bytes, boot_id, .. } = config;
         Rc::new(Self {
             geometry,
             disk_node,
-            life: life.unwrap_or_else(|| context.random()),
+            boot_id: boot_id.unwrap_or_else(|| context.random()),
             manager: Manager::new(context.clone(), disks, depth_per_disk, queue_length_max),
             write_buffer_bytes: write_buffer_bytes.max(geometry.stripe_size as usize),
             held_bytes: Cell::new(0),
@@ -199,9 +199,9 @@ impl Server {
     }
 
     /// Ends in order, at the node of `context`: lets nothing in any more, makes durable what was answered,
-    /// and returns this life for the server that goes on with it ([`Config::life`]). After an error
+    /// and returns this life for the server that goes on with it ([`Config::boot_id`]). After an error
     /// there is none to go on with.
-    pub async fn hand_over(&self, context: &Context) -> Result<Life, Error> {
+    pub async fn hand_over(&self, context: &Context) -> Result<BootId, Error> {
         context.close::<BlockIo>(|_| false);
         context.drained::<BlockIo>().await;
         self.sync().await
@@ -227,23 +227,23 @@ impl Server {
         self.manager.read(disk, at, length as usize).await
     }
 
-    async fn write(&self, request: Write) -> Result<Life, Error> {
+    async fn write(&self, request: Write) -> Result<BootId, Error> {
         let Write { stripe, offset, data } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
         let (disk, at) = self.locate(stripe, offset, length as u64)?;
         if length == 0 {
-            return Ok(self.life);
+            return Ok(self.boot_id);
         }
         let _held = self.hold(length)?;
         self.manager.write(disk, at, data).await?;
-        Ok(self.life)
+        Ok(self.boot_id)
     }
 
-    async fn sync(&self) -> Result<Life, Error> {
+    async fn sync(&self) -> Result<BootId, Error> {
         let flushes = (0..self.manager.disks()).map(|disk| self.manager.sync(disk));
         // All of them run to the end: one failed disk must not leave the others undone.
         let outcome: Result<(), Error> = join_all(flushes).await.into_iter().collect();
-        outcome.map(|()| self.life)
+        outcome.map(|()| self.boot_id)
     }
 
     async fn read_slot(&self, request: &ReadSlot) -> Result<Bytes, Error> {

@@ -15,7 +15,7 @@ pub type Answer<T> = LocalBoxFuture<'static, Result<T, Error>>;
 
 /// One life of a server: a random number drawn when it starts. What it was told in one life and has
 /// not made durable may be gone in the next.
-pub type Life = u64;
+pub type BootId = u64;
 
 /// One logical disk. Every call stays within one stripe; calls run concurrently.
 pub trait Stripes {
@@ -31,7 +31,7 @@ pub trait Stripes {
 
     /// As [`read`](Self::read), if the bytes are in the memory of this thread. `None` says nothing about
     /// them: then `read` has to be asked.
-    fn read_at_once(
+    fn try_read_now(
         &self,
         _stripe: u64,
         _offset: u32,
@@ -43,7 +43,7 @@ pub trait Stripes {
 
     /// Replaces bytes of a stripe; returns the life of the server that has them. Durable after
     /// a [`sync`](Self::sync) of the stripe with this life.
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life>;
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId>;
 
     /// Reads several parts of a stripe, which are in order and do not overlap: one piece for each, or all
     /// of them, one after the other, in one piece.
@@ -69,21 +69,21 @@ pub trait Stripes {
                 Some(bytes.slice(start..start + extent.length as usize))
             };
             let parts: Option<Vec<Bytes>> = extents.iter().map(part).collect();
-            parts.ok_or(runtime::Undelivered::Garbled.into())
+            parts.ok_or(runtime::Undelivered::ProtocolMismatch.into())
         }
         .boxed_local()
     }
 
     /// Replaces several parts of a stripe; returns the life of the server that has them all, or the first
     /// of those that have some.
-    fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<Life> {
+    fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<BootId> {
         let writes = parts.into_iter().map(|part| self.write(stripe, part.offset, vec![part.data]));
-        let writes: Vec<Answer<Life>> = writes.collect();
+        let writes: Vec<Answer<BootId>> = writes.collect();
         async move {
             let mut first = None;
             for write in writes {
-                let life = write.await?;
-                first.get_or_insert(life);
+                let boot_id = write.await?;
+                first.get_or_insert(boot_id);
             }
             Ok(first.unwrap_or_default())
         }
@@ -91,7 +91,7 @@ pub trait Stripes {
     }
 
     /// Replaces bytes of a stripe by zeros, without sending them.
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life>;
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId>;
 
     /// Makes everything that was written to these stripes in these lives before the call durable.
     /// A stripe that was written in several lives is named with each. [`Error::LostWrites`] if one

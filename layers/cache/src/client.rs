@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{Answer, Geometry, Life, Stripes};
+use blockio::{Answer, BootId, Geometry, Stripes};
 use bytes::Bytes;
 use futures::future::{LocalBoxFuture, ready};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use runtime::{Call, Context, NodeId};
 
 use crate::hash;
-use crate::pauses::Pauses;
+use crate::pauses::Backoff;
 use crate::protocol::{
     Cache, CacheStatus, Error, Extent, Forget, Placed, Read, ReadList, Status, Unsynced, Write,
     WriteBack, WriteList, WriteZeros,
@@ -24,7 +24,7 @@ const BUSY_PAUSE_FIRST: Duration = Duration::from_millis(1);
 const BUSY_PAUSES_MAX: u32 = 10;
 
 /// Requests of one call that wait for their answers at the same time.
-const REQUESTS_AT_ONCE_MAX: usize = 256;
+const REQUESTS_CONCURRENCY_MAX: usize = 256;
 
 /// Flushes of one call that find a disk node restarted, at most.
 const RESTARTS_MAX: u32 = 8;
@@ -61,7 +61,7 @@ impl CacheClient {
         let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
         let requests = nodes.map(|node| ask(self.context.clone(), node, Status {}));
         let answers: Vec<_> =
-            stream::iter(requests).buffer_unordered(REQUESTS_AT_ONCE_MAX).collect().await;
+            stream::iter(requests).buffer_unordered(REQUESTS_CONCURRENCY_MAX).collect().await;
         answers.into_iter().try_fold(CacheStatus::default(), |sum, answer| Ok(sum + answer?))
     }
 
@@ -101,7 +101,7 @@ impl CacheClient {
         let requests = self.write_backs(written, restarted).into_iter();
         let requests = requests.map(|(node, call)| ask(self.context.clone(), node, call));
         let answers: Vec<Result<Vec<Unsynced>, Error>> =
-            stream::iter(requests).buffered(REQUESTS_AT_ONCE_MAX).collect().await;
+            stream::iter(requests).buffered(REQUESTS_CONCURRENCY_MAX).collect().await;
         Ok(answers.into_iter().collect::<Result<Vec<_>, Error>>()?.concat())
     }
 }
@@ -115,12 +115,12 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, Read { stripe, offset, length, expect })
     }
 
-    fn read_at_once(&self, stripe: u64, offset: u32, length: u32, expect: &[u32]) -> Option<Bytes> {
+    fn try_read_now(&self, stripe: u64, offset: u32, length: u32, expect: &[u32]) -> Option<Bytes> {
         let call = Read { stripe, offset, length, expect: expect.to_vec() };
-        self.context.at_once(hash::owner(&self.geometry, stripe), call)?.ok()
+        self.context.try_now(hash::owner(&self.geometry, stripe), call)?.ok()
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         self.ask_owner(stripe, Write { stripe, offset, data })
     }
 
@@ -128,11 +128,11 @@ impl Stripes for CacheClient {
         self.ask_owner(stripe, ReadList { stripe, extents, expect })
     }
 
-    fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<Life> {
+    fn write_list(&self, stripe: u64, parts: Vec<Placed>) -> Answer<BootId> {
         self.ask_owner(stripe, WriteList { stripe, parts })
     }
 
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId> {
         self.ask_owner(stripe, WriteZeros { stripe, offset, length })
     }
 
@@ -145,8 +145,8 @@ impl Stripes for CacheClient {
             for _ in 1..RESTARTS_MAX {
                 let below = this.write_back(&written, restarted).await?;
                 match this.below.sync(below).await {
-                    Err(Error::LostWrites { stripe, life }) => {
-                        restarted = Some(Unsynced { stripe, life });
+                    Err(Error::LostWrites { stripe, boot_id }) => {
+                        restarted = Some(Unsynced { stripe, boot_id });
                     }
                     answer => return answer,
                 }
@@ -179,17 +179,17 @@ fn ask<C>(
 where
     C: Call<Protocol = Cache> + Clone,
 {
-    if let Some(answer) = context.at_once(node, call.clone())
-        && !answer.as_ref().is_err_and(Error::is_passing)
+    if let Some(answer) = context.try_now(node, call.clone())
+        && !answer.as_ref().is_err_and(Error::is_transient)
     {
         return ready(answer).boxed_local();
     }
     async move {
-        let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSES_MAX);
+        let mut pauses = Backoff::new(BUSY_PAUSE_FIRST, BUSY_PAUSES_MAX);
         loop {
             let answer = context.spawn(node, call.clone()).await;
-            let is_passing = answer.as_ref().is_err_and(Error::is_passing);
-            if !is_passing || !pauses.pause(&context).await {
+            let is_transient = answer.as_ref().is_err_and(Error::is_transient);
+            if !is_transient || !pauses.pause(&context).await {
                 return answer;
             }
         }

@@ -78,10 +78,10 @@ impl Extents {
 
     /// The bytes of `range` that are in the set.
     pub(crate) fn intersection(&self, range: &Range<u32>) -> Self {
-        let common = self.ranges[self.touched(range)]
+        let extension = self.ranges[self.touched(range)]
             .iter()
             .map(|known| known.start.max(range.start)..known.end.min(range.end));
-        Self { ranges: common.collect() }
+        Self { ranges: extension.collect() }
     }
 
     /// The bytes of `range` that are not in the set.
@@ -153,10 +153,10 @@ mod tests {
                 let mask = self::mask(&asked);
                 assert_eq!(extents.covers(&asked), bitmap & mask == mask, "{extents:?} {asked:?}");
                 assert_eq!(extents.intersects(&asked), bitmap & mask != 0, "{extents:?} {asked:?}");
-                let (common, gaps) = (extents.intersection(&asked), extents.gaps(&asked));
-                assert_sorted_and_apart(&common);
+                let (extension, gaps) = (extents.intersection(&asked), extents.gaps(&asked));
+                assert_sorted_and_apart(&extension);
                 assert_sorted_and_apart(&gaps);
-                assert_eq!(bits(&common), bitmap & mask);
+                assert_eq!(bits(&extension), bitmap & mask);
                 assert_eq!(bits(&gaps), !bitmap & mask);
                 let hull = extents.hull().map_or(0..0, |hull| hull);
                 assert_eq!(hull.start, bitmap.trailing_zeros() % 64);

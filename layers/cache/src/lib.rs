@@ -32,7 +32,7 @@
 //! | `client.rs` | how the layers above ask |
 //! | `server.rs` | the cache of one node: one `match`, the work in `server/` |
 //! | `server/lines.rs` | the node's lines: look-up, order of use, victims |
-//! | `server/lives.rs` | who has restarted, and what that has cost |
+//! | `server/boot_ids.rs` | who has restarted, and what that has cost |
 //! | `server/hand_over.rs` | moving to another process without a loss |
 //! | `server/room.rs` | eviction, the hold on a line in use |
 //! | `server/flusher.rs` | write-back without being asked |

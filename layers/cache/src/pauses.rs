@@ -6,12 +6,12 @@ use runtime::Context;
 
 /// Pauses that double, until there are no more of them.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub(crate) struct Backoff {
     next: Duration,
     left: u32,
 }
 
-impl Pauses {
+impl Backoff {
     /// `count` pauses, of which the first takes about `first`.
     pub(crate) fn new(first: Duration, count: u32) -> Self {
         Self { next: first, left: count }

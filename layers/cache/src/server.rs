@@ -1,10 +1,10 @@
 //! The cache of one node: its lines, and one `match` over the requests.
 
+mod boot_ids;
 mod flusher;
 mod hand_over;
 mod lines;
 mod list;
-mod lives;
 mod pace;
 mod read;
 mod room;
@@ -24,13 +24,13 @@ use runtime::{Caller, Context};
 use crate::hash;
 use crate::protocol::{Cache, CacheStatus, Error, Reply, Request};
 use crate::sieve::Costs;
+use boot_ids::BootIds;
 use flusher::Behind;
 use lines::Lines;
-use lives::Lives;
 use pace::Pace;
 
+pub use boot_ids::HandedLife;
 pub use flusher::{WRITE_BACK_AGE, WRITE_BACK_INTERVAL};
-pub use lives::HandedLife;
 
 /// What an operator may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct Server {
     geometry: Geometry,
     below: Rc<dyn Stripes>,
     lines: RefCell<Lines>,
-    lives: RefCell<Lives>,
+    boot_ids: RefCell<BootIds>,
     /// Held while a line's missing bytes are read: readers of the same line share one read.
     filling: KeyedLock<u64>,
     /// Held while a line is written back, so that an older state never overtakes a newer one.
@@ -108,7 +108,7 @@ impl Server {
             geometry,
             below,
             lines: RefCell::new(Lines::new(stripe_size, lines_max)),
-            lives: RefCell::default(),
+            boot_ids: RefCell::default(),
             filling: KeyedLock::default(),
             writing_back: KeyedLock::default(),
             ticking: Cell::default(),
@@ -147,12 +147,12 @@ impl Server {
 }
 
 impl runtime::Server<Cache> for Server {
-    fn at_once(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+    fn try_now(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
         match request {
-            Request::Read(request) => self.read_at_once(request).map(Reply::Read),
-            Request::Write(request) => self.write_at_once(request).map(Reply::Write),
-            Request::ReadList(request) => self.read_list_at_once(request).map(Reply::ReadList),
-            Request::WriteList(request) => self.write_list_at_once(request).map(Reply::WriteList),
+            Request::Read(request) => self.try_read_now(request).map(Reply::Read),
+            Request::Write(request) => self.try_write_now(request).map(Reply::Write),
+            Request::ReadList(request) => self.try_read_list_now(request).map(Reply::ReadList),
+            Request::WriteList(request) => self.try_write_list_now(request).map(Reply::WriteList),
             Request::WriteZeros(_) | Request::WriteBack(_) => None,
             Request::Forget(request) => Some(Reply::Forget(self.forget(request))),
             Request::Status(_) => Some(Reply::Status(Ok(self.status()))),

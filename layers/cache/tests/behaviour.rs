@@ -417,7 +417,7 @@ fn what_does_not_exist_or_is_not_cached_here_is_out_of_range() {
         let zeros = client.write_zeros(0, 1, SIZE).await;
         assert_eq!(zeros, Err(out_of_range(0, 1, SIZE)));
         assert_eq!(
-            client.sync(vec![Unsynced { stripe: last, life: 0 }]).await,
+            client.sync(vec![Unsynced { stripe: last, boot_id: 0 }]).await,
             Err(out_of_range(last, 0, 0))
         );
         let half_a_block = client.read(0, 0, 100, vec![1]).await;

@@ -48,7 +48,7 @@ fn a_write_has_these_bytes_and_its_data_beside_them() {
 
 #[test]
 fn a_write_back_names_lives_and_is_answered_with_lives() {
-    let unsynced = |stripe, life| Unsynced { stripe, life };
+    let unsynced = |stripe, boot_id| Unsynced { stripe, boot_id };
     let write_back =
         WriteBack { written: vec![unsynced(9, 0x0102)], restarted: Some(unsynced(7, 3)) };
     let head = [

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use meta::Board;
+use meta::SharedAttrCache;
 use runtime::protocol::Undelivered;
 use runtime::{Call, NodeId, Spawn};
 
@@ -34,7 +34,7 @@ where
     C: Call<Protocol = FileIo> + Clone,
 {
     match ask(from, call.clone()).await {
-        Err(Error::Undelivered { why }) if why.is_passing() => {
+        Err(Error::Undelivered { why }) if why.is_transient() => {
             Box::pin(ask_for_long(from, call, why)).await
         }
         answer => answer,
@@ -52,7 +52,7 @@ where
     let (mut was_lost, mut pause) = (false, LOST_PAUSE);
     for _ in 1..PATIENT_ROUNDS_MAX {
         if why == Undelivered::Lost {
-            if !is_done_once && !request.is_harmless() {
+            if !is_done_once && !request.is_idempotent() {
                 break;
             }
             was_lost = is_done_once;
@@ -60,7 +60,7 @@ where
             pause = LOST_PAUSE_MAX.min(2 * pause);
         }
         why = match ask(from, call.clone()).await {
-            Err(Error::Undelivered { why }) if why.is_passing() => why,
+            Err(Error::Undelivered { why }) if why.is_transient() => why,
             answer => return answer,
         };
     }
@@ -84,7 +84,7 @@ where
     let is_done_once = request.call().is_some();
     let lost = Error::Undelivered { why: Undelivered::Lost };
     match from.spawn(to, call.clone()).await {
-        Err(error) if error.is_undone() || (error == lost && is_done_once) => {
+        Err(error) if error.not_applied() || (error == lost && is_done_once) => {
             // Boxed: what is rare would be moved with each request.
             Box::pin(ask_again(from, to, call, is_done_once, error == lost)).await
         }
@@ -96,17 +96,18 @@ where
 fn look<S: Spawn>(from: &S, request: &Request) -> Option<Reply> {
     match request {
         Request::GetAttributes(GetAttributes { file }) => {
-            let shown = from.common::<Board>()?.attributes(file.ino, file.generation)?;
+            let shown =
+                from.extension::<SharedAttrCache>()?.attributes(file.ino, file.generation)?;
             Some(Reply::GetAttributes(Ok(shown)))
         }
         Request::Lookup(Lookup { who, directory, name }) => {
-            let board = from.common::<Board>()?;
-            let above = board.attributes(directory.ino, directory.generation)?;
+            let shared_attrs = from.extension::<SharedAttrCache>()?;
+            let above = shared_attrs.attributes(directory.ino, directory.generation)?;
             if let Err(refused) = rules::check_search(who, &above) {
                 return Some(Reply::Lookup(Err(refused)));
             }
-            let found = board.dentry(directory.ino, name)?;
-            Some(Reply::Lookup(Ok(board.attributes(found.ino, found.generation)?)))
+            let found = shared_attrs.dentry(directory.ino, name)?;
+            Some(Reply::Lookup(Ok(shared_attrs.attributes(found.ino, found.generation)?)))
         }
         _ => None,
     }
@@ -130,7 +131,7 @@ where
         from.sleep(pause).await;
         pause *= 2;
         match from.spawn(to, call.clone()).await {
-            Err(error) if error.is_undone() => {}
+            Err(error) if error.not_applied() => {}
             Err(error) if error == lost && is_done_once => was_lost = true,
             answer => return answer,
         }
@@ -138,7 +139,7 @@ where
     from.sleep(pause).await;
     match from.spawn(to, call).await {
         // Not this time, but perhaps before.
-        Err(error) if error.is_undone() && was_lost => Err(lost),
+        Err(error) if error.not_applied() && was_lost => Err(lost),
         answer => answer,
     }
 }

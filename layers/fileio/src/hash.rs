@@ -35,8 +35,8 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::RemoveXattr(r) => file(&r.file),
         Request::Link(r) => file(&r.file),
         Request::Trim(r) => ino_node(r.ino, nodes),
-        Request::Hold(r) => file(&r.file),
-        Request::LetGo(r) => file(&r.file),
+        Request::OpenHandle(r) => file(&r.file),
+        Request::CloseHandle(r) => file(&r.file),
         Request::Lock(r) => file(&r.file),
         Request::TestLock(r) => file(&r.file),
         Request::Unlock(r) => file(&r.file),
@@ -47,7 +47,7 @@ pub fn owner(request: &Request, nodes: u32) -> NodeId {
         Request::WriteList(r) => file(&r.file),
         Request::Append(r) => file(&r.file),
         // Asked of all nodes, or of any: the caller says which.
-        Request::GetSpace(_) | Request::Settle(_) | Request::Renew(_) | Request::WasDone(_) => {
+        Request::GetSpace(_) | Request::Flush(_) | Request::Renew(_) | Request::WasDone(_) => {
             NodeId::fs(0)
         }
     }

@@ -189,7 +189,7 @@ runtime::choice! {
 runtime::record! {
     /// A file that is held, or what is no regular file and need not be.
     #[derive(Copy)]
-    pub struct Held {
+    pub struct OpenedFile {
         /// It.
         attributes: Attributes,
         /// The client's lease at the file's node; 0 if nothing is held. Another one than before says
@@ -201,10 +201,10 @@ runtime::record! {
 runtime::record! {
     /// What was created, or found in its place, and is held.
     #[derive(Copy)]
-    pub struct HeldNew {
+    pub struct OpenedNewFile {
         /// The file.
         created: Created,
-        /// As in [`Held`].
+        /// As in [`OpenedFile`].
         lease: u64,
     }
 }
@@ -422,7 +422,7 @@ runtime::protocol! {
     16 Control GetSpace {} -> Space;
 
     /// Make everything of this node durable, and its log short: before a clean stop.
-    17 Bulk Settle {} -> ();
+    17 Bulk Flush {} -> ();
 
     /// Between nodes: the file is gone, with its last name; free its blocks once nobody reads it any
     /// more. Asked of the file's node.
@@ -534,16 +534,16 @@ runtime::protocol! {
     /// Hold a file that is open at the client: it lives on without a name until the last client
     /// lets go, or its lease ends. The lease begins anew. Nothing is held of what is no regular
     /// file.
-    26 Control Hold {
-        /// The client, and its number of this call: an earlier [`LetGo`] that comes later does not
+    26 Control OpenHandle {
+        /// The client, and its number of this call: an earlier [`CloseHandle`] that comes later does not
         /// count.
         call: CallId,
         /// The file.
         file: Handle,
-    } -> Held;
+    } -> OpenedFile;
 
     /// The client has closed the file, and has no lock on it any more.
-    27 Control LetGo {
+    27 Control CloseHandle {
         /// The client, and its number of this call.
         call: CallId,
         /// The file.
@@ -570,7 +570,7 @@ runtime::protocol! {
         directory: Handle,
         /// The name in it.
         name: Name,
-    } -> Held;
+    } -> OpenedFile;
 
     /// [`Create`], and hold the file. Asked of the name's node.
     30 Bulk OpenNew {
@@ -588,7 +588,7 @@ runtime::protocol! {
         change: Change,
         /// Durable when answered.
         durable: bool,
-    } -> HeldNew;
+    } -> OpenedNewFile;
 
     /// Lock bytes of a file that the client holds, in place of what the owner has locked of them.
     /// Never waits for other locks: the client tries again, with pauses. The lease begins anew.
@@ -775,7 +775,7 @@ impl Error {
     }
 
     /// Nothing was done, the node may answer later.
-    pub fn is_undone(&self) -> bool {
-        matches!(self, Self::Undelivered { why } if why.is_undone())
+    pub fn not_applied(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.not_applied())
     }
 }

@@ -14,11 +14,11 @@ mod list;
 mod locks;
 mod open;
 mod read;
+mod remote_locks;
 mod remove;
 mod rename;
 mod space;
 mod sync;
-mod ties;
 mod write;
 mod xattrs;
 
@@ -30,8 +30,8 @@ use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use meta::hash::ino_node;
-use meta::protocol::{Begin, Effect, End, Execute, GetInode, Inode, InodeChange, Prior};
-use meta::{Board, FileInformation};
+use meta::protocol::{Begin, CommitDependency, Effect, End, Execute, GetInode, Inode, InodeChange};
+use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::{Call, Caller, Context, NodeId, NodeKind, Server, Spawn as _};
@@ -42,7 +42,7 @@ use self::calls::Calls;
 use self::edges::Edges;
 pub use self::hand_over::{HandedClient, HandedFiles};
 use self::leases::Leases;
-use self::ties::Ties;
+use self::remote_locks::RemoteLocks;
 use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
@@ -66,7 +66,7 @@ pub struct FileServer {
     /// Of the metadata server of this node.
     information: FileInformation,
     /// What all nodes of this process show.
-    board: Option<Arc<Board>>,
+    shared_attrs: Option<Arc<SharedAttrCache>>,
     /// Shared by reads and writes of a file; exclusive to cut, seal or free it.
     files: KeyedLock<u64>,
     /// Shared by reads of a chunk, exclusive to write it.
@@ -76,7 +76,7 @@ pub struct FileServer {
     calls: Calls,
     appends: Appends,
     leases: Leases,
-    ties: Rc<Ties>,
+    remote_locks: Rc<RemoteLocks>,
 }
 
 impl std::fmt::Debug for FileServer {
@@ -87,25 +87,25 @@ impl std::fmt::Debug for FileServer {
 
 /// A directory whose names are about to change.
 #[derive(Clone, Copy)]
-struct Above {
+struct ParentDir {
     attributes: Attributes,
     /// The record that made it.
-    made: Prior,
+    made: CommitDependency,
     /// The epoch before anybody was told of the change: should a node restart, it may have forgotten.
     since: u64,
 }
 
 impl Server<FileIo> for FileServer {
-    fn at_once(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
+    fn try_now(self: Rc<Self>, _: Caller, request: &Request) -> Option<Reply> {
         match request {
-            Request::Read(r) => self.read_at_once(r).map(|read| Reply::Read(Ok(read))),
+            Request::Read(r) => self.try_read_now(r).map(|read| Reply::Read(Ok(read))),
             Request::GetAttributes(r) => {
                 let Handle { ino, generation } = r.file;
                 let known = self.information.attributes(ino, generation)?;
                 self.information.show(ino);
                 Some(Reply::GetAttributes(Ok(known)))
             }
-            Request::Lookup(r) => self.look_up_at_once(r).map(Reply::Lookup),
+            Request::Lookup(r) => self.try_look_up_now(r).map(Reply::Lookup),
             _ => None,
         }
     }
@@ -148,13 +148,13 @@ impl FileServer {
         let geometry = stripes.geometry();
         let lent = context.lent::<FileInformation>();
         let information = lent.map_or_else(FileInformation::default, |lent| (*lent).clone());
-        let board = context.common();
+        let shared_attrs = context.extension();
         let server = Rc::new(Self {
             context,
             stripes,
             geometry,
             information,
-            board,
+            shared_attrs,
             files: KeyedLock::default(),
             chunks: KeyedLock::default(),
             ahead: Ahead::default(),
@@ -162,10 +162,10 @@ impl FileServer {
             calls: Calls::default(),
             appends: Appends::default(),
             leases: Leases::default(),
-            ties: Rc::default(),
+            remote_locks: Rc::default(),
         });
         let committing = server.clone();
-        server.context.task(async move { committing.commit_now_and_then().await });
+        server.context.task(async move { committing.commit_loop().await });
         let waiting = server.clone();
         server.context.task(async move { waiting.wait_for_holders().await });
         let telling = server.clone();
@@ -202,13 +202,13 @@ impl FileServer {
             Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
             Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
             Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
-            Request::Settle(_) => Reply::Settle(self.settle().await),
+            Request::Flush(_) => Reply::Flush(self.flush().await),
             Request::Trim(r) => {
                 self.trim(r.ino).await;
                 Reply::Trim(Ok(()))
             }
-            Request::Hold(r) => Reply::Hold(self.hold(r).await),
-            Request::LetGo(r) => Reply::LetGo(self.let_go(r).await),
+            Request::OpenHandle(r) => Reply::OpenHandle(self.hold(r).await),
+            Request::CloseHandle(r) => Reply::CloseHandle(self.close_handle(r).await),
             Request::Renew(r) => Reply::Renew(Ok(self.renew(&r))),
             Request::Lock(r) => Reply::Lock(self.lock(&r)),
             Request::TestLock(r) => Reply::TestLock(self.test_lock(&r)),
@@ -264,7 +264,7 @@ impl FileServer {
     async fn changing<T>(
         &self,
         directory: Handle,
-        work: impl AsyncFnOnce(&Above) -> Result<(T, Option<Time>), Error>,
+        work: impl AsyncFnOnce(&ParentDir) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         self.changing_at(directory, self.context.node(), work).await
     }
@@ -274,16 +274,17 @@ impl FileServer {
         &self,
         directory: Handle,
         names_at: NodeId,
-        work: impl AsyncFnOnce(&Above) -> Result<(T, Option<Time>), Error>,
+        work: impl AsyncFnOnce(&ParentDir) -> Result<(T, Option<Time>), Error>,
     ) -> Result<T, Error> {
         let since = self.context.epoch().0;
         let node = self.node_of(directory.ino);
         let Handle { ino, generation } = directory;
-        let begin = |tie| Begin { directory: ino, generation, node: names_at.0, tie };
-        let ((inode, made), change) = self.tie(node, begin).await?;
-        let outcome = work(&Above { attributes: inode.attributes, made, since }).await;
+        let begin = |lock| Begin { directory: ino, generation, node: names_at.0, lock };
+        let ((inode, made), change) = self.lock_remote(node, begin).await?;
+        let outcome = work(&ParentDir { attributes: inode.attributes, made, since }).await;
         let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
-        self.untie(change, |tie| End { directory: ino, time, node: names_at.0, tie }).await?;
+        self.release_lock(change, |lock| End { directory: ino, time, node: names_at.0, lock })
+            .await?;
         outcome.map(|(value, _)| value)
     }
 
@@ -317,7 +318,7 @@ impl FileServer {
 
 /// The outcome of `work`. When a node has lost what was not committed it is done again, after
 /// `roll_back` has brought the file back to what is.
-async fn despite_losses<T>(
+async fn retry_after_rollback<T>(
     work: impl AsyncFn() -> Result<T, Error>,
     roll_back: impl AsyncFn() -> Result<(), Error>,
 ) -> Result<T, Error> {

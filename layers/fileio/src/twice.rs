@@ -21,7 +21,7 @@ impl Request {
 
     /// Does it change nothing that another request could see, so that it may be done twice, and late? A commit
     /// is one of them: its answer says by the verifier what it stands for.
-    pub fn is_harmless(&self) -> bool {
+    pub fn is_idempotent(&self) -> bool {
         matches!(
             self,
             Self::Lookup(_)

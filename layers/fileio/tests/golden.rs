@@ -4,10 +4,10 @@
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Append, Appended, Attributes, ByteRange, CallId, Commit, Credentials, Error, FileLock, Handle,
-    Held, Hold, LetGo, ListData, Lock, LockKind, LockOwner, Locked, Name, Open, PunchHole, Read,
-    ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek, SeekTarget, SetXattr, Stamp,
-    Time, Unlock, Verified, Write, WriteList, XattrMode, XattrName,
+    Append, Appended, Attributes, ByteRange, CallId, CloseHandle, Commit, Credentials, Error,
+    FileLock, Handle, ListData, Lock, LockKind, LockOwner, Locked, Name, Open, OpenHandle,
+    OpenedFile, PunchHole, Read, ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek,
+    SeekTarget, SetXattr, Stamp, Time, Unlock, Verified, Write, WriteList, XattrMode, XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -77,10 +77,10 @@ fn requests_have_the_agreed_bytes() {
         format!("17{WHO_BYTES}{call_bytes}{FILE_BYTES}06757365722e6102000000{}0200", "7879");
     assert_eq!(form(&Request::from(set)), (expected, Vec::new()));
 
-    let hold = Request::from(Hold { call, file: FILE });
+    let hold = Request::from(OpenHandle { call, file: FILE });
     assert_eq!(form(&hold).0, format!("1a04000000000000000500000000000000{FILE_BYTES}"));
-    let let_go = Request::from(LetGo { call, file: FILE });
-    assert_eq!(form(&let_go).0, format!("1b04000000000000000500000000000000{FILE_BYTES}"));
+    let close_handle = Request::from(CloseHandle { call, file: FILE });
+    assert_eq!(form(&close_handle).0, format!("1b04000000000000000500000000000000{FILE_BYTES}"));
     let renew = Request::from(Renew { client: 4, lease: 5 });
     assert_eq!(form(&renew).0, "1c04000000000000000500000000000000");
     let name = Name::new(&b"a"[..]).unwrap();
@@ -159,9 +159,9 @@ fn replies_have_the_agreed_bytes() {
     let list = Reply::ReadList(Ok(ListData { data, attributes }));
     let expected_head = format!("2301020000000500000005000000{}", form(&attributes).0);
     assert_eq!(form(&list), (expected_head, b"checkpoint".to_vec()));
-    let held = Held { attributes, lease: 0x0102 };
+    let held = OpenedFile { attributes, lease: 0x0102 };
     let expected = format!("{}{told_verifier}", form(&attributes).0);
-    assert_eq!(form(&Reply::Hold(Ok(held))).0, format!("1a01{expected}"));
+    assert_eq!(form(&Reply::OpenHandle(Ok(held))).0, format!("1a01{expected}"));
     assert_eq!(form(&Reply::Renew(Ok(false))).0, "1c0100");
     let owner = LockOwner { client: 4, id: 6 };
     let (range, kind) = (ByteRange { first: 1, last: 2 }, LockKind::Shared {});

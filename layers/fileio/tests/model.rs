@@ -13,7 +13,7 @@ use fileio::client::ask;
 use fileio::model::Model;
 use fileio::protocol::*;
 use futures::executor::block_on;
-use runtime::Door;
+use runtime::ClientHandle;
 use runtime::seed::{Rng, with_seed};
 
 const STEPS: usize = 3_000;
@@ -27,16 +27,16 @@ struct Pair {
 }
 
 struct World {
-    door: Door,
+    client_handle: ClientHandle,
     model: Model,
     known: Vec<Pair>,
     calls: u64,
 }
 
 impl World {
-    fn new(door: Door) -> Self {
+    fn new(client_handle: ClientHandle) -> Self {
         let known = vec![Pair { real: ROOT, model: ROOT }];
-        Self { door, model: Model::default(), known, calls: 0 }
+        Self { client_handle, model: Model::default(), known, calls: 0 }
     }
 
     fn any(&self, rng: &mut Rng) -> Pair {
@@ -98,7 +98,7 @@ macro_rules! both {
     ($world:expr, $step:expr, |$pick:ident| $call:expr, $compare:expr) => {{
         let real = {
             let $pick = |pair: Pair| pair.real;
-            block_on(ask(&$world.door, $call))
+            block_on(ask(&$world.client_handle, $call))
         };
         let model = {
             let $pick = |pair: Pair| pair.model;
@@ -350,8 +350,8 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
             both!(
                 world,
                 step,
-                |pick| Hold { call, file: pick(one) },
-                |real: &Held, model: &Held, told: &str| {
+                |pick| OpenHandle { call, file: pick(one) },
+                |real: &OpenedFile, model: &OpenedFile, told: &str| {
                     same_attributes(&real.attributes, &model.attributes, told);
                     assert_eq!(real.lease == 0, model.lease == 0, "{told}");
                 }
@@ -359,7 +359,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
         }
         29 => {
             let call = CallId { client: rng.below(2), ..call };
-            both!(world, step, |pick| LetGo { call, file: pick(one) }, same_nothing);
+            both!(world, step, |pick| CloseHandle { call, file: pick(one) }, same_nothing);
         }
         30 => {
             let held = both!(
@@ -374,7 +374,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                     change: Change::default(),
                     durable: false
                 },
-                |real: &HeldNew, model: &HeldNew, told: &str| {
+                |real: &OpenedNewFile, model: &OpenedNewFile, told: &str| {
                     assert_eq!(real.created.new, model.created.new, "{told}");
                     same_attributes(&real.created.attributes, &model.created.attributes, told);
                 }
@@ -388,7 +388,7 @@ fn step(world: &mut World, step: usize, rng: &mut Rng) {
                 world,
                 step,
                 |pick| Open { who: who.clone(), call, directory: pick(one), name: name.clone() },
-                |real: &Held, model: &Held, told: &str| {
+                |real: &OpenedFile, model: &OpenedFile, told: &str| {
                     same_attributes(&real.attributes, &model.attributes, told);
                 }
             );
@@ -636,8 +636,11 @@ fn names(world: &World, directory: Pair, count_max: u32) -> Option<[BTreeMap<Nam
                 count_max,
                 attributes: true,
             };
-            let page =
-                if side == 0 { block_on(ask(&world.door, call)) } else { world.model.ask(call) };
+            let page = if side == 0 {
+                block_on(ask(&world.client_handle, call))
+            } else {
+                world.model.ask(call)
+            };
             let Ok(page) = page else { return None };
             for entry in page.entries {
                 assert!(entry.cookie >= after, "cookies grow");
@@ -658,7 +661,7 @@ fn every_answer_is_the_models() {
     with_seed(|rng| {
         for nodes in [1, 4] {
             let machine = support::machine(nodes, 4096);
-            let mut world = World::new(machine.door());
+            let mut world = World::new(machine.client_handle());
             for number in 0..STEPS {
                 step(&mut world, number, rng);
             }

@@ -11,7 +11,7 @@ use fileio::protocol::*;
 use fileio::stack::{self, FormatOptions, RunOptions, Running, StackError};
 use futures::executor::block_on;
 use futures::future::join_all;
-use runtime::Door;
+use runtime::ClientHandle;
 
 fn options() -> FormatOptions {
     FormatOptions {
@@ -29,7 +29,7 @@ fn run(directory: &Path) -> Result<Running, StackError> {
     stack::open(directory, &options)
 }
 
-fn create(door: &Door, name: &str, number: u64) -> Handle {
+fn create(client_handle: &ClientHandle, name: &str, number: u64) -> Handle {
     let call = Create {
         who: Credentials::root(),
         call: CallId { client: 1, number },
@@ -39,26 +39,26 @@ fn create(door: &Door, name: &str, number: u64) -> Handle {
         change: Change::default(),
         durable: false,
     };
-    let made = block_on(ask(door, call)).unwrap().attributes;
+    let made = block_on(ask(client_handle, call)).unwrap().attributes;
     Handle { ino: made.ino, generation: made.generation }
 }
 
-fn find(door: &Door, name: &str) -> Result<Handle, Error> {
+fn find(client_handle: &ClientHandle, name: &str) -> Result<Handle, Error> {
     let name = Name::new(name.as_bytes().to_vec()).unwrap();
     let call = Lookup { who: Credentials::root(), directory: ROOT, name };
-    let found = block_on(ask(door, call))?;
+    let found = block_on(ask(client_handle, call))?;
     Ok(Handle { ino: found.ino, generation: found.generation })
 }
 
-fn write(door: &Door, file: Handle, offset: u64, data: &[u8]) {
+fn write(client_handle: &ClientHandle, file: Handle, offset: u64, data: &[u8]) {
     let data = vec![Bytes::copy_from_slice(data)];
     let call = Write { who: Credentials::root(), file, offset, data, durable: false };
-    block_on(ask(door, call)).unwrap();
+    block_on(ask(client_handle, call)).unwrap();
 }
 
-fn read(door: &Door, file: Handle, offset: u64, length: u32) -> Vec<u8> {
+fn read(client_handle: &ClientHandle, file: Handle, offset: u64, length: u32) -> Vec<u8> {
     let call = Read { who: Credentials::root(), file, offset, length };
-    block_on(ask(door, call)).unwrap().data.concat()
+    block_on(ask(client_handle, call)).unwrap().data.concat()
 }
 
 #[test]
@@ -69,27 +69,29 @@ fn what_was_settled_or_committed_is_there_after_a_stop_and_after_a_crash() {
     let content: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
 
     let running = run(&directory).unwrap();
-    let door = running.door();
-    let file = create(&door, "settled", 1);
-    write(&door, file, 0, &content);
+    let client_handle = running.client_handle();
+    let file = create(&client_handle, "settled", 1);
+    write(&client_handle, file, 0, &content);
     running.stop().unwrap();
 
     let running = run(&directory).unwrap();
-    let door = running.door();
-    assert_eq!(find(&door, "settled").unwrap(), file);
-    assert!(read(&door, file, 0, 4_000_000) == content);
-    let file = create(&door, "committed", 2);
-    write(&door, file, 100, &content[..70_000]);
-    block_on(ask(&door, Commit { file })).unwrap();
-    write(&door, file, 0, &[1; 300]); // never committed
+    let client_handle = running.client_handle();
+    assert_eq!(find(&client_handle, "settled").unwrap(), file);
+    assert!(read(&client_handle, file, 0, 4_000_000) == content);
+    let file = create(&client_handle, "committed", 2);
+    write(&client_handle, file, 100, &content[..70_000]);
+    block_on(ask(&client_handle, Commit { file })).unwrap();
+    write(&client_handle, file, 0, &[1; 300]); // never committed
     drop(running); // nothing is settled
 
     let running = run(&directory).unwrap();
-    let door = running.door();
-    let file = find(&door, "committed").unwrap();
-    let found = read(&door, file, 300, 100_000);
+    let client_handle = running.client_handle();
+    let file = find(&client_handle, "committed").unwrap();
+    let found = read(&client_handle, file, 300, 100_000);
     assert!(found == content[200..70_000], "{} bytes", found.len());
-    assert!(read(&door, find(&door, "settled").unwrap(), 0, 4_000_000) == content);
+    assert!(
+        read(&client_handle, find(&client_handle, "settled").unwrap(), 0, 4_000_000) == content
+    );
 }
 
 #[test]
@@ -98,15 +100,15 @@ fn a_full_volume_says_so_and_has_room_again_after_a_removal() {
     let directory = home.path().join("volume");
     stack::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
-    let door = running.door();
-    let before = block_on(ask(&door, GetSpace {})).unwrap();
+    let client_handle = running.client_handle();
+    let before = block_on(ask(&client_handle, GetSpace {})).unwrap();
     let piece = Bytes::from(vec![7; 1 << 20]);
     let fill = |name: &str, number| {
-        let file = create(&door, name, number);
+        let file = create(&client_handle, name, number);
         for offset in 0.. {
             let (who, data) = (Credentials::root(), vec![piece.clone()]);
             let call = Write { who, file, offset: offset << 20, data, durable: false };
-            match block_on(ask(&door, call)) {
+            match block_on(ask(&client_handle, call)) {
                 Ok(_) => {}
                 Err(Error::NoSpace {}) => return offset,
                 Err(error) => panic!("{error}"),
@@ -124,28 +126,28 @@ fn a_full_volume_says_so_and_has_room_again_after_a_removal() {
         name: name("first"),
         durable: true,
     };
-    block_on(ask(&door, call)).unwrap();
-    running.settle().unwrap();
-    let after = block_on(ask(&door, GetSpace {})).unwrap();
+    block_on(ask(&client_handle, call)).unwrap();
+    running.flush().unwrap();
+    let after = block_on(ask(&client_handle, GetSpace {})).unwrap();
     let second = fill("second", 2);
     assert!(second + 8 >= first, "{second} MiB after {first} MiB, {after:?} of {before:?}");
 }
 
 /// A file as long as the volume has room for, committed; its length.
-fn fill(door: &Door, file: Handle) -> u64 {
+fn fill(client_handle: &ClientHandle, file: Handle) -> u64 {
     let mut offset = 0;
     for length in [1 << 20, 4096] {
         let piece = Bytes::from(vec![7; length]);
         loop {
             let (who, data) = (Credentials::root(), vec![piece.clone()]);
-            match block_on(ask(door, Write { who, file, offset, data, durable: false })) {
+            match block_on(ask(client_handle, Write { who, file, offset, data, durable: false })) {
                 Ok(_) => offset += length as u64,
                 Err(Error::NoSpace {}) => break,
                 Err(error) => panic!("{error}"),
             }
         }
     }
-    block_on(ask(door, Commit { file })).unwrap();
+    block_on(ask(client_handle, Commit { file })).unwrap();
     offset
 }
 
@@ -155,9 +157,9 @@ fn a_full_volume_can_be_cut_and_punched_anywhere() {
     let directory = home.path().join("volume");
     stack::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
-    let door = running.door();
-    let file = create(&door, "full", 1);
-    let length = fill(&door, file);
+    let client_handle = running.client_handle();
+    let file = create(&client_handle, "full", 1);
+    let length = fill(&client_handle, file);
     let who = Credentials::root;
     let more = Allocate {
         who: who(),
@@ -167,34 +169,34 @@ fn a_full_volume_can_be_cut_and_punched_anywhere() {
         keep_size: true,
         durable: false,
     };
-    assert_eq!(block_on(ask(&door, more)), Err(Error::NoSpace {}));
+    assert_eq!(block_on(ask(&client_handle, more)), Err(Error::NoSpace {}));
 
     for number in 0..20 {
         let (offset, length) = (number * 300_000 + 100, 50);
         let punch = PunchHole { who: who(), file, offset, length, durable: number % 2 == 0 };
-        block_on(ask(&door, punch)).unwrap();
+        block_on(ask(&client_handle, punch)).unwrap();
     }
     for cut in 1..=20 {
         let change = Change { size: Some(length - cut * 5_000 - 1), ..Change::default() };
         let call = SetAttributes { who: who(), file, change, only_if_ctime: None, durable: true };
-        block_on(ask(&door, call)).unwrap();
+        block_on(ask(&client_handle, call)).unwrap();
     }
     let longer = Change { size: Some(length), ..Change::default() };
     let call =
         SetAttributes { who: who(), file, change: longer, only_if_ctime: None, durable: false };
-    block_on(ask(&door, call)).unwrap();
+    block_on(ask(&client_handle, call)).unwrap();
     running.stop().unwrap();
 
     let running = run(&directory).unwrap();
-    let door = running.door();
+    let client_handle = running.client_handle();
     for number in 0..20 {
-        let found = read(&door, file, number * 300_000 + 99, 52);
+        let found = read(&client_handle, file, number * 300_000 + 99, 52);
         assert_eq!(found, [&[7][..], &[0; 50], &[7]].concat());
     }
     let cut = length - 100_001;
-    assert_eq!(read(&door, file, cut - 1, 3), [7, 0, 0]);
+    assert_eq!(read(&client_handle, file, cut - 1, 3), [7, 0, 0]);
     let seek = Seek { who: who(), file, offset: cut + 4096, target: SeekTarget::Data {} };
-    assert_eq!(block_on(ask(&door, seek)), Ok(None));
+    assert_eq!(block_on(ask(&client_handle, seek)), Ok(None));
 }
 
 #[test]
@@ -203,13 +205,13 @@ fn each_of_many_writes_at_once_tells_what_was_just_before_it() {
     let directory = home.path().join("volume");
     stack::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
-    let door = running.door();
-    let file = create(&door, "shared", 1);
-    let attributes = || block_on(ask(&door, GetAttributes { file })).unwrap();
+    let client_handle = running.client_handle();
+    let file = create(&client_handle, "shared", 1);
+    let attributes = || block_on(ask(&client_handle, GetAttributes { file })).unwrap();
     let mut stamps = vec![Stamp::of(&attributes())];
     let write = |number: u64, durable| {
         let (offset, data) = (number * 50_000, vec![vec![1; 100_000].into()]);
-        ask(&door, Write { who: Credentials::root(), file, offset, data, durable })
+        ask(&client_handle, Write { who: Credentials::root(), file, offset, data, durable })
     };
     let written = block_on(join_all((0..60).map(|number| write(number, false))));
     let mut befores = Vec::new();
@@ -251,8 +253,8 @@ fn disks_that_are_missing_cut_swapped_or_foreign_are_refused_and_left_alone() {
     let directory = home.path().join("volume");
     stack::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
-    let file = create(&running.door(), "kept", 1);
-    write(&running.door(), file, 0, b"kept");
+    let file = create(&running.client_handle(), "kept", 1);
+    write(&running.client_handle(), file, 0, b"kept");
     running.stop().unwrap();
 
     let other = home.path().join("other");
@@ -280,7 +282,7 @@ fn disks_that_are_missing_cut_swapped_or_foreign_are_refused_and_left_alone() {
 
     fs::rename(&aside, disk("n1d0")).unwrap();
     let running = run(&directory).unwrap();
-    assert_eq!(read(&running.door(), file, 0, 10), b"kept");
+    assert_eq!(read(&running.client_handle(), file, 0, 10), b"kept");
 }
 
 #[test]
@@ -290,13 +292,13 @@ fn a_lost_coordination_store_is_rebuilt_from_the_disks() {
     stack::format(&directory, &options()).unwrap();
     let first = run(&directory).unwrap();
     let epoch = first.epoch();
-    let file = create(&first.door(), "kept", 1);
-    write(&first.door(), file, 0, b"kept");
+    let file = create(&first.client_handle(), "kept", 1);
+    write(&first.client_handle(), file, 0, b"kept");
     first.stop().unwrap();
     fs::remove_dir_all(directory.join("coordination")).unwrap();
     let second = run(&directory).unwrap();
     assert!(second.epoch() > epoch);
-    assert_eq!(read(&second.door(), file, 0, 10), b"kept");
+    assert_eq!(read(&second.client_handle(), file, 0, 10), b"kept");
 }
 
 #[test]
@@ -326,15 +328,15 @@ fn a_small_file_takes_one_block_and_little_else() {
     let directory = home.path().join("volume");
     stack::format(&directory, &options()).unwrap();
     let running = run(&directory).unwrap();
-    let door = running.door();
-    let free = || block_on(ask(&door, GetSpace {})).unwrap().free_bytes;
-    running.settle().unwrap();
+    let client_handle = running.client_handle();
+    let free = || block_on(ask(&client_handle, GetSpace {})).unwrap().free_bytes;
+    running.flush().unwrap();
     let before = free();
     for number in 1..=FILES {
-        let file = create(&door, &format!("small file number {number}"), number);
-        write(&door, file, 0, &[number as u8; 1024]);
+        let file = create(&client_handle, &format!("small file number {number}"), number);
+        write(&client_handle, file, 0, &[number as u8; 1024]);
     }
-    running.settle().unwrap();
+    running.flush().unwrap();
     let bytes = (before - free()) / FILES;
     println!("{bytes} bytes on disk for each file of 1 KiB");
     let block = u64::from(blockio::BLOCK_SIZE as u32);

@@ -11,7 +11,7 @@ use fileio::client::ask;
 use fileio::protocol::*;
 use fileio::stack::{self, FormatOptions, RunOptions};
 use futures::executor::block_on;
-use runtime::Door;
+use runtime::ClientHandle;
 use runtime::seed::{Rng, with_seed};
 
 const CLIENTS: u64 = 6;
@@ -28,11 +28,11 @@ fn any_name(rng: &mut Rng) -> Name {
 }
 
 /// A directory near the root, by names that may lead nowhere.
-fn any_directory(door: &Door, rng: &mut Rng) -> Handle {
+fn any_directory(client_handle: &ClientHandle, rng: &mut Rng) -> Handle {
     let mut at = ROOT;
     for _ in 0..rng.below(3) {
         let call = Lookup { who: Credentials::root(), directory: at, name: any_name(rng) };
-        match block_on(ask(door, call)) {
+        match block_on(ask(client_handle, call)) {
             Ok(found) if found.kind == (Kind::Directory {}) => at = handle(&found),
             _ => break,
         }
@@ -41,39 +41,43 @@ fn any_directory(door: &Door, rng: &mut Rng) -> Handle {
 }
 
 /// One change; whether it is possible is up to the others.
-fn change(door: &Door, rng: &mut Rng, call: CallId) -> Result<(), Error> {
+fn change(client_handle: &ClientHandle, rng: &mut Rng, call: CallId) -> Result<(), Error> {
     let who = Credentials::root();
-    let (directory, name) = (any_directory(door, rng), any_name(rng));
+    let (directory, name) = (any_directory(client_handle, rng), any_name(rng));
     match rng.below(9) {
         0 | 1 => {
             let (existing, change) = (Existing::Use {}, Change::default());
             let durable = rng.chance(1, 8);
             let create = Create { who, call, directory, name, existing, change, durable };
-            let file = handle(&block_on(ask(door, create))?.attributes);
+            let file = handle(&block_on(ask(client_handle, create))?.attributes);
             let (offset, data) = (rng.below(100_000), vec![Bytes::from(vec![7; 5_000])]);
             let who = Credentials::root();
-            block_on(ask(door, Write { who, file, offset, data, durable: false })).map(|_| ())
+            block_on(ask(client_handle, Write { who, file, offset, data, durable: false }))
+                .map(|_| ())
         }
         2 | 3 => {
             let (node, change) = (NewNode::Directory {}, Change::default());
             block_on(ask(
-                door,
+                client_handle,
                 MakeNode { who, call, directory, name, node, change, durable: true },
             ))
             .map(|_| ())
         }
-        4 => block_on(ask(door, Remove { who, call, directory, name, durable: false })),
-        5 => block_on(ask(door, RemoveDirectory { who, call, directory, name, durable: true })),
+        4 => block_on(ask(client_handle, Remove { who, call, directory, name, durable: false })),
+        5 => block_on(ask(
+            client_handle,
+            RemoveDirectory { who, call, directory, name, durable: true },
+        )),
         6 => {
             let found = Lookup { who, directory, name };
-            let file = handle(&block_on(ask(door, found))?);
-            let (directory, name) = (any_directory(door, rng), any_name(rng));
+            let file = handle(&block_on(ask(client_handle, found))?);
+            let (directory, name) = (any_directory(client_handle, rng), any_name(rng));
             let link =
                 Link { who: Credentials::root(), call, file, directory, name, durable: true };
-            block_on(ask(door, link)).map(|_| ())
+            block_on(ask(client_handle, link)).map(|_| ())
         }
         _ => {
-            let (to_directory, to_name) = (any_directory(door, rng), any_name(rng));
+            let (to_directory, to_name) = (any_directory(client_handle, rng), any_name(rng));
             let (from_directory, from_name) = (directory, name);
             let rename = Rename {
                 who,
@@ -85,7 +89,7 @@ fn change(door: &Door, rng: &mut Rng, call: CallId) -> Result<(), Error> {
                 replace: true,
                 durable: true,
             };
-            block_on(ask(door, rename))
+            block_on(ask(client_handle, rename))
         }
     }
 }
@@ -106,23 +110,24 @@ fn is_ordinary(error: Error) -> bool {
 }
 
 /// Walks the tree: how often each file is named, and every directory's links.
-fn check(door: &Door, directory: Handle, named: &mut BTreeMap<u64, (u32, u32)>) {
+fn check(client_handle: &ClientHandle, directory: Handle, named: &mut BTreeMap<u64, (u32, u32)>) {
     let who = Credentials::root();
     let call = ReadDirectory { who, directory, after: 0, count_max: ENTRIES_MAX, attributes: true };
-    let page = block_on(ask(door, call)).unwrap();
+    let page = block_on(ask(client_handle, call)).unwrap();
     assert!(page.end);
     let mut directories = 0;
     for entry in page.entries {
         let who = Credentials::root();
         let found = Lookup { who, directory, name: entry.name.clone() };
-        let found = block_on(ask(door, found)).unwrap();
+        let found = block_on(ask(client_handle, found)).unwrap();
         assert_eq!(handle(&found), entry.handle, "{}", entry.name);
         if found.kind == (Kind::Directory {}) {
             directories += 1;
             let who = Credentials::root();
-            let above = block_on(ask(door, Parent { who, directory: handle(&found) })).unwrap();
+            let above =
+                block_on(ask(client_handle, Parent { who, directory: handle(&found) })).unwrap();
             assert_eq!(handle(&above), directory, "the directory above {}", entry.name);
-            check(door, handle(&found), named);
+            check(client_handle, handle(&found), named);
         } else {
             let seen = named.entry(found.ino).or_insert((0, found.links));
             seen.0 += 1;
@@ -149,13 +154,13 @@ fn names_and_links_agree_after_a_fight_over_them() {
         let running = stack::open(&directory, &run).unwrap();
         let (done, all_done) = mpsc::channel();
         for client in 0..CLIENTS {
-            let (door, done) = (running.door(), done.clone());
+            let (client_handle, done) = (running.client_handle(), done.clone());
             let mut rng = Rng::new(rng.bits());
             #[allow(clippy::disallowed_methods, reason = "clients are threads of their own")]
             std::thread::spawn(move || {
                 let mut surprise = None;
                 for number in 0..STEPS as u64 {
-                    let outcome = change(&door, &mut rng, CallId { client, number });
+                    let outcome = change(&client_handle, &mut rng, CallId { client, number });
                     surprise = surprise.or(outcome.err().filter(|error| !is_ordinary(*error)));
                 }
                 done.send(surprise).unwrap();
@@ -165,16 +170,16 @@ fn names_and_links_agree_after_a_fight_over_them() {
             let surprise = all_done.recv_timeout(PATIENCE).expect("a client hangs");
             assert_eq!(surprise, None);
         }
-        check_tree(&running.door());
+        check_tree(&running.client_handle());
         running.stop().unwrap();
         let running = stack::open(&directory, &run).unwrap();
-        check_tree(&running.door());
+        check_tree(&running.client_handle());
     });
 }
 
-fn check_tree(door: &Door) {
+fn check_tree(client_handle: &ClientHandle) {
     let mut named = BTreeMap::new();
-    check(door, ROOT, &mut named);
+    check(client_handle, ROOT, &mut named);
     for (ino, (names, links)) in named {
         assert_eq!(names, links, "inode {ino}");
     }

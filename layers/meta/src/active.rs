@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use blockio::protocol::Unsynced;
 
-use crate::board::Round;
 use crate::chunks::{Difference, difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
+use crate::shared_attrs::Round;
 
 /// A change of one chunk that no record names yet.
 #[derive(Clone, Debug, Default)]
@@ -267,7 +267,7 @@ mod tests {
             chunk: Chunk::default(),
             taken: vec![Run { start: taken, count: 1 }],
             freed: vec![Run { start: freed, count: 1 }],
-            written: BTreeSet::from([Unsynced { stripe: 0, life: taken }]),
+            written: BTreeSet::from([Unsynced { stripe: 0, boot_id: taken }]),
         };
         let mut older = BTreeMap::from([(0, change(7, 3))]);
         let dropped = merge_into(&mut older, BTreeMap::from([(0, change(9, 7))]), 16);

@@ -15,7 +15,7 @@ const BUSY_PAUSE: Duration = Duration::from_micros(200);
 const TIES_BITS: u32 = 40;
 
 /// The number of the first tie that a node has in an epoch: above all of its earlier lives, whose epochs are over.
-pub fn first_tie(epoch: Epoch) -> u64 {
+pub fn first_remote_lock(epoch: Epoch) -> u64 {
     epoch.0 << TIES_BITS
 }
 
@@ -27,7 +27,7 @@ where
     let mut pause = BUSY_PAUSE;
     for _ in 1..BUSY_TRIES_MAX {
         match context.spawn(node, call.clone()).await {
-            Err(error) if error.is_undone() => context.sleep(pause).await,
+            Err(error) if error.not_applied() => context.sleep(pause).await,
             answer => return answer,
         }
         pause *= 2;

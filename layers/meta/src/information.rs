@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use crate::active::Active;
 use crate::attributes::{Attributes, Name};
-use crate::board::Notices;
 use crate::keys;
 use crate::protocol::{Chunk, Dentry};
+use crate::shared_attrs::Publisher;
 
 /// The inodes in use of one node, by their numbers.
 pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<Active>>>>;
@@ -23,7 +23,7 @@ pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<Active>>>>;
 #[derive(Clone, Debug, Default)]
 pub struct FileInformation {
     inodes: Inodes,
-    notices: Rc<Notices>,
+    publisher: Rc<Publisher>,
 }
 
 /// One inode that is at hand.
@@ -31,8 +31,8 @@ pub struct FileInformation {
 pub struct Known<'a>(&'a Active);
 
 impl FileInformation {
-    pub(crate) fn new(inodes: Inodes, notices: Rc<Notices>) -> Self {
-        Self { inodes, notices }
+    pub(crate) fn new(inodes: Inodes, publisher: Rc<Publisher>) -> Self {
+        Self { inodes, publisher }
     }
 
     /// Looks at an inode, unless it is not at hand or has another `generation`: then `None`, and the
@@ -60,13 +60,13 @@ impl FileInformation {
     /// Shows the attributes of an inode that is at hand to all threads of the process, from now on.
     pub fn show(&self, ino: u64) {
         if let Some(active) = self.inodes.borrow().get(&ino) {
-            self.notices.show(active);
+            self.publisher.show(active);
         }
     }
 
     /// Shows what a name of this node names, as the metadata server has just said.
     pub fn show_name(&self, directory: u64, name: &Name, dentry: Dentry) {
-        self.notices.put_up_name(&keys::name(directory, name), dentry);
+        self.publisher.put_up_name(&keys::name(directory, name), dentry);
     }
 
     /// The present state of chunks, if all of them are at hand. The caller holds them.

@@ -30,7 +30,7 @@
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `active.rs` | inodes in use, with what of them is not in the store yet |
 //! | `information.rs` | what the file layer of the same node may look at without a message |
-//! | `board.rs` | what all threads of the process may look at without a message |
+//! | `shared_attrs.rs` | what all threads of the process may look at without a message |
 //! | `memory.rs` | the memory that the nodes of a process share |
 //! | `chunks.rs` | arithmetic on the blocks of a chunk |
 //! | `keys.rs` | keys of the store |
@@ -39,7 +39,6 @@
 mod active;
 pub mod attributes;
 pub mod audit;
-mod board;
 pub mod chunks;
 pub mod client;
 pub mod hash;
@@ -49,9 +48,10 @@ pub mod memory;
 pub mod promises;
 pub mod protocol;
 mod server;
+mod shared_attrs;
 pub mod store;
 
 pub use audit::NodeAudit;
-pub use board::Board;
 pub use information::FileInformation;
 pub use server::{HandedMeta, MetaServer, REPLIES_MAX, REPLY_AGE_MAX};
+pub use shared_attrs::SharedAttrCache;

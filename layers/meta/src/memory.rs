@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     /// Stored replies.
     Replies,
     /// What is shown to all threads of the process.
-    Notices,
+    Publisher,
 }
 
 /// Kinds of what is held.
@@ -173,7 +173,7 @@ impl Share {
         let part = match kind {
             Kind::Pages => allowance / PAGES_SHARE,
             Kind::Inodes => allowance / INODES_SHARE,
-            Kind::Changes | Kind::Directories | Kind::Replies | Kind::Notices => 0,
+            Kind::Changes | Kind::Directories | Kind::Replies | Kind::Publisher => 0,
         };
         let beyond = self.total().saturating_sub(allowance);
         self.used(kind).saturating_sub(part).min(beyond)

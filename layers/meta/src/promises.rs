@@ -16,7 +16,7 @@ runtime::record! {
     pub struct Applied {
         /// The life of the node in which it did so: if that is over before the effects were durable,
         /// they are lost.
-        life: u64,
+        boot_id: u64,
         /// Inodes that are gone.
         gone: Vec<u64>,
     }
@@ -26,7 +26,7 @@ runtime::record! {
     /// A record of one node that must be durable before a record of another node may be, for that one
     /// leans on it. A node that needs no such thing is told of position 0.
     #[derive(Copy, PartialOrd, Ord, Hash, Default)]
-    pub struct Prior {
+    pub struct CommitDependency {
         /// The node that has the earlier record.
         node: u32,
         /// The place of the record in the order of that node's commits.

@@ -5,7 +5,7 @@
 use runtime::protocol::Undelivered;
 
 pub use crate::attributes::{Attributes, Kind, Name, Stamp, Time, Verified, XattrMode, XattrName};
-pub use crate::promises::{Applied, CallId, IntentId, Outcome, Prior, StoredReply};
+pub use crate::promises::{Applied, CallId, CommitDependency, IntentId, Outcome, StoredReply};
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
 
@@ -112,7 +112,7 @@ runtime::choice! {
         },
         /// One name of an inode is gone. With the last one, or if it is a directory, the inode is
         /// gone too, and its blocks wait for [`Trim`]; a file that somebody holds stays until
-        /// [`LetGo`].
+        /// [`CloseHandle`].
         2 DropLink {
             /// The inode.
             ino: u64,
@@ -140,7 +140,7 @@ runtime::record! {
         /// What it names.
         dentry: Option<Dentry>,
         /// Its last change, which that for which it was claimed must not precede.
-        changed: Prior,
+        changed: CommitDependency,
     }
 }
 
@@ -275,8 +275,8 @@ runtime::protocol! {
         /// Where the names are.
         node: u32,
         /// The number of this tie of the asker.
-        tie: u64,
-    } -> (Inode, Prior);
+        lock: u64,
+    } -> (Inode, CommitDependency);
 
     /// The change announced by [`Begin`] is done, or was not made.
     2 Control End {
@@ -287,7 +287,7 @@ runtime::protocol! {
         /// Where they are.
         node: u32,
         /// The number of the tie.
-        tie: u64,
+        lock: u64,
     } -> ();
 
     /// One inode.
@@ -350,7 +350,7 @@ runtime::protocol! {
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
         /// What it leans on: it is durable no earlier.
-        after: Vec<Prior>,
+        after: Vec<CommitDependency>,
     } -> Attributes;
 
     /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node decides
@@ -370,7 +370,7 @@ runtime::protocol! {
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
         /// What it leans on: it is durable no earlier.
-        after: Vec<Prior>,
+        after: Vec<CommitDependency>,
     } -> Vec<u64>;
 
     /// Do what another node's record has promised, once. Names are not claimed any more afterwards.
@@ -399,7 +399,7 @@ runtime::protocol! {
         /// Its incarnation.
         generation: u64,
         /// The number of this tie of the asker.
-        tie: u64,
+        lock: u64,
     } -> Occupancy;
 
     /// Let changes go on: the directory was not removed.
@@ -407,7 +407,7 @@ runtime::protocol! {
         /// The directory.
         directory: u64,
         /// The number of the tie.
-        tie: u64,
+        lock: u64,
     } -> ();
 
     /// Are there names of this directory at this node? If not, there are none after a crash either that
@@ -415,7 +415,7 @@ runtime::protocol! {
     13 Control HasNames {
         /// The directory.
         directory: u64,
-    } -> (bool, Prior);
+    } -> (bool, CommitDependency);
 
     /// A directory, and where its names may be.
     14 Control GetOccupancy {
@@ -450,7 +450,7 @@ runtime::protocol! {
         /// How many.
         blocks: u32,
         /// For a change that frees space: on a full volume a few may come from the reserve.
-        relief: bool,
+        from_reserve: bool,
         /// Where they had best be.
         near: Near,
     } -> Vec<Run>;
@@ -514,7 +514,7 @@ runtime::protocol! {
 
     /// Give whole free allocation groups away, to a node that ran dry; or tell of those alone that are on their way
     /// there already.
-    24 Control GiveGroups {
+    24 Control RequestGroups {
         /// The node that will own them.
         to: u32,
         /// How many, at most; with 0 only those on their way are told.
@@ -522,7 +522,7 @@ runtime::protocol! {
     } -> Vec<u64>;
 
     /// The groups have arrived in the receiver's log.
-    25 Control GroupsArrived {
+    25 Control AckGroups {
         /// The node that has them now.
         to: u32,
         /// Which.
@@ -535,17 +535,17 @@ runtime::protocol! {
     /// One change of directories' places in the tree at a time: wait for the turn. Asked of the root's node.
     27 Control LockTree {
         /// The number of this tie of the asker.
-        tie: u64,
+        lock: u64,
     } -> ();
 
     /// The turn is over. Nothing happens if it is another one's: a node that comes back forgets whose it was.
     28 Control UnlockTree {
         /// The number of the tie.
-        tie: u64,
+        lock: u64,
     } -> ();
 
     /// Make all records durable and the log short.
-    29 Bulk Settle {} -> ();
+    29 Bulk Flush {} -> ();
 
     /// Keep a name from being changed by anybody else, until [`UnclaimName`] or the effect for which
     /// it was claimed. Returns what it names, also after a crash that finds a record which leans on
@@ -556,7 +556,7 @@ runtime::protocol! {
         /// The name.
         name: Name,
         /// The number of this tie of the asker.
-        tie: u64,
+        lock: u64,
     } -> Claimed;
 
     /// The change was not made.
@@ -566,12 +566,12 @@ runtime::protocol! {
         /// The name.
         name: Name,
         /// The number of the tie.
-        tie: u64,
+        lock: u64,
     } -> ();
 
     /// Make all effects durable that `node` has sent. It will not send intents below a number again.
     /// Returns the life of the answerer: what it did in an earlier one it may have forgotten.
-    32 Control SettleApplied {
+    32 Control FlushApplied {
         /// The node that promised them.
         node: u32,
         /// Its intents below this number are retired.
@@ -662,9 +662,9 @@ runtime::protocol! {
         generation: u64,
     } -> Vec<XattrName>;
 
-    /// Somebody has a file open: until [`LetGo`] it outlives its last name. Forgotten when the node
+    /// Somebody has a file open: until [`CloseHandle`] it outlives its last name. Forgotten when the node
     /// restarts; that something was held is not. What is no regular file is not kept.
-    44 Control Hold {
+    44 Control OpenHandle {
         /// The file.
         ino: u64,
         /// Its incarnation.
@@ -673,7 +673,7 @@ runtime::protocol! {
 
     /// Nobody has the file open any more. True if it had no name: then it is gone, and waits for
     /// [`Trim`].
-    45 Control LetGo {
+    45 Control CloseHandle {
         /// The file.
         ino: u64,
     } -> bool;
@@ -693,25 +693,25 @@ runtime::protocol! {
     /// `node` has come back alone, and asks in a new epoch. What an earlier life of it has claimed,
     /// frozen or begun here is void; when this is answered it has been told again what it may have
     /// forgotten of names.
-    49 Bulk Returned {
+    49 Bulk NodeRestarted {
         /// Which node.
         node: u32,
         /// The ties of its earlier lives have numbers below this.
         below: u64,
     } -> ();
 
-    /// At the end of a clean stop, after [`Settle`]: one root more, so that a disk which is put back
+    /// At the end of a clean stop, after [`Flush`]: one root more, so that a disk which is put back
     /// from before the last one is known to be old.
-    50 Bulk Conclude {} -> ();
+    50 Bulk FinalCheckpoint {} -> ();
 
     /// Make this node's records durable up to a place in their order. Returns how far they are.
-    51 Control SettleTo {
-        /// The place, as in [`Prior`]; a place to come stands for all that there is.
+    51 Control FlushTo {
+        /// The place, as in [`CommitDependency`]; a place to come stands for all that there is.
         position: u64,
     } -> u64;
 
     /// Make all changes of a directory's names at this node durable, removals too.
-    52 Control SettleNames {
+    52 Control FlushNames {
         /// The directory.
         directory: u64,
     } -> ();
@@ -726,7 +726,7 @@ runtime::protocol! {
 
     /// An answer was lost: of all ties with numbers below one, the asker has only these here, and will have no
     /// others. The rest is void: names claimed, directories frozen, changes begun, the turn.
-    54 Control GiveUp {
+    54 Control ReleaseOrphanedLocks {
         /// Above all numbers that the asker has given so far.
         below: u64,
         /// What it has.
@@ -739,9 +739,9 @@ runtime::protocol! {
         node: u32,
     } -> ();
 
-    /// A node has given groups to this one ([`GiveGroups`]) and does not know that they arrived: they have no owner
+    /// A node has given groups to this one ([`RequestGroups`]) and does not know that they arrived: they have no owner
     /// until they do.
-    56 Control GroupsStand {
+    56 Control ConfirmGroups {
         /// That node.
         donor: u32,
     } -> ();
@@ -790,7 +790,7 @@ runtime::choice! {
 
 impl Error {
     /// Nothing was done, the node may answer later.
-    pub fn is_undone(&self) -> bool {
-        matches!(self, Self::Undelivered { why } if why.is_undone())
+    pub fn not_applied(&self) -> bool {
+        matches!(self, Self::Undelivered { why } if why.not_applied())
     }
 }

@@ -2,16 +2,16 @@
 
 mod allocate;
 mod audit;
+mod commit_dependency;
 mod directories;
 mod effects;
 mod files;
 mod hand_over;
-mod holds;
 mod in_use;
 mod inodes;
 mod intents;
-mod leaning;
 mod names;
+mod open_files;
 mod replies;
 mod trims;
 mod verifiers;
@@ -35,18 +35,18 @@ use runtime::{Caller, Context, NodeId, NodeKind, Server};
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
-use self::directories::{Directories, Tie};
+use self::directories::{Directories, RemoteLock};
 pub use self::hand_over::HandedMeta;
-use self::holds::Holds;
 use self::in_use::Pins;
 use self::intents::Intents;
+use self::open_files::OpenFiles;
 use self::replies::Replies;
 use self::trims::Trims;
 use self::verifiers::Verifiers;
-use crate::board::Notices;
 use crate::information::{FileInformation, Inodes};
 use crate::memory::{Memory, Share};
-use crate::protocol::{Error, Meta, Reply, Request, Settle};
+use crate::protocol::{Error, Flush, Meta, Reply, Request};
+use crate::shared_attrs::Publisher;
 use crate::store::{Batch, Position, Store, StoreError};
 
 /// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of
@@ -73,7 +73,7 @@ pub struct MetaServer {
     /// The part of the memory that this node has.
     share: Rc<Share>,
     /// What it shows to all threads of its process.
-    notices: Rc<Notices>,
+    publisher: Rc<Publisher>,
     /// Chunks remembered since all were forgotten.
     remembered: Cell<usize>,
     /// Those of them with changes that no record names.
@@ -88,14 +88,14 @@ pub struct MetaServer {
     xattrs: KeyedLock<u64>,
     directories: Directories,
     intents: Intents,
-    holds: Holds,
+    open_files: OpenFiles,
     space: Space,
     verifiers: Verifiers,
     /// Inodes of this node.
     inode_count: Cell<u64>,
     replies: Replies,
     /// Drawn at the start: what an earlier life has answered and not made durable is lost (ADR 8).
-    life: u64,
+    boot_id: u64,
     /// Promises of this node and to it are not kept yet: names and inodes may not be what they were.
     recovering: Cell<bool>,
 }
@@ -107,17 +107,17 @@ impl std::fmt::Debug for MetaServer {
 }
 
 impl Server<Meta> for MetaServer {
-    fn at_once(self: Rc<Self>, caller: Caller, request: &Request) -> Option<Reply> {
+    fn try_now(self: Rc<Self>, caller: Caller, request: &Request) -> Option<Reply> {
         if self.recovering.get() {
             return None;
         }
         let by = caller.node;
         match request {
-            Request::GetInode(r) => self.inode_at_once(r).map(|inode| Reply::GetInode(Ok(inode))),
-            Request::FindName(r) => self.find_name_at_once(r).map(Reply::FindName),
-            Request::ScanNames(r) => self.scan_names_at_once(r).map(Reply::ScanNames),
-            Request::Allocate(r) => self.allocate_at_once(r).map(|runs| Reply::Allocate(Ok(runs))),
-            Request::Install(r) => self.install_at_once(r).map(|done| Reply::Install(Ok(done))),
+            Request::GetInode(r) => self.try_inode_now(r).map(|inode| Reply::GetInode(Ok(inode))),
+            Request::FindName(r) => self.try_find_name_now(r).map(Reply::FindName),
+            Request::ScanNames(r) => self.try_scan_names_now(r).map(Reply::ScanNames),
+            Request::Allocate(r) => self.try_allocate_now(r).map(|runs| Reply::Allocate(Ok(runs))),
+            Request::Install(r) => self.try_install_now(r).map(|done| Reply::Install(Ok(done))),
             Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
             // Round each new name. They do nothing before they wait, if they have to.
             Request::Begin(r) if self.is_in_use(r.directory) => {
@@ -183,8 +183,8 @@ impl MetaServer {
         let count = store.get(&crate::keys::inode_count()).await?;
         let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
         let verifiers = Verifiers::new(context.clone());
-        let life = context.random();
-        let notices = Rc::new(Notices::new(&context, node, share.clone()));
+        let boot_id = context.random();
+        let publisher = Rc::new(Publisher::new(&context, node, share.clone()));
         let server = Rc::new(Self {
             context,
             node,
@@ -194,7 +194,7 @@ impl MetaServer {
             pins: Pins::default(),
             hand: Cell::default(),
             share,
-            notices,
+            publisher,
             remembered: Cell::default(),
             dirty: RefCell::default(),
             trims: Trims::default(),
@@ -203,21 +203,21 @@ impl MetaServer {
             xattrs: KeyedLock::default(),
             directories: Directories::default(),
             intents: Intents::default(),
-            holds: Holds::default(),
+            open_files: OpenFiles::default(),
             space: Space::default(),
             verifiers,
             inode_count: Cell::new(count),
             replies: Replies::default(),
-            life,
+            boot_id,
             recovering: Cell::new(true),
         });
-        server.store.set_settle_prior(leaning::settle_prior(&server.context));
+        server.store.set_settle_prior(commit_dependency::settle_prior(&server.context));
         server.load_replies().await?;
         server.finish_trims().await?;
         server.load_promises().await?;
         server.load_holds().await?;
-        server.see_to_offers();
-        let information = FileInformation::new(server.inodes.clone(), server.notices.clone());
+        server.retry_offers();
+        let information = FileInformation::new(server.inodes.clone(), server.publisher.clone());
         server.context.lend(Rc::new(information));
         Ok(server)
     }
@@ -233,7 +233,7 @@ impl MetaServer {
             Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
             Request::Execute(r) => Reply::Execute(self.execute(r).await),
             Request::Apply(r) => Reply::Apply(self.apply_intent(r).await),
-            Request::SettleApplied(r) => Reply::SettleApplied(self.settle_applied(r).await),
+            Request::FlushApplied(r) => Reply::FlushApplied(self.flush_applied(r).await),
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
             Request::GetGone(_) => Reply::GetGone(Ok(self.find_gone().await)),
@@ -260,16 +260,16 @@ impl MetaServer {
             Request::Commit(r) => Reply::Commit(self.commit(r.ino).await),
             Request::Truncate(r) => Reply::Truncate(self.truncate(r).await),
             Request::GetDirty(r) => Reply::GetDirty(Ok(self.dirty(r.age_ms))),
-            Request::GiveGroups(r) => Reply::GiveGroups(self.give_groups(r).await),
-            Request::GroupsArrived(r) => Reply::GroupsArrived(self.groups_arrived(r).await),
-            Request::GroupsStand(r) => Reply::GroupsStand(self.groups_stand(r.donor).await),
+            Request::RequestGroups(r) => Reply::RequestGroups(self.request_groups(r).await),
+            Request::AckGroups(r) => Reply::AckGroups(self.ack_groups(r).await),
+            Request::ConfirmGroups(r) => Reply::ConfirmGroups(self.confirm_groups(r.donor).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
             Request::LockTree(r) => {
-                let tie = Tie { node: by, number: r.tie };
-                Reply::LockTree(self.directories.lock_tree(tie).await)
+                let lock = RemoteLock { node: by, number: r.lock };
+                Reply::LockTree(self.directories.lock_tree(lock).await)
             }
             Request::UnlockTree(r) => {
-                self.directories.unlock_tree(Tie { node: by, number: r.tie });
+                self.directories.unlock_tree(RemoteLock { node: by, number: r.lock });
                 Reply::UnlockTree(Ok(()))
             }
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
@@ -277,29 +277,31 @@ impl MetaServer {
             Request::ChangeXattr(r) => Reply::ChangeXattr(self.change_xattr(r).await),
             Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
             Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
-            Request::Settle(Settle {}) => Reply::Settle(self.settle().await),
+            Request::Flush(Flush {}) => Reply::Flush(self.flush().await),
             Request::FindReply(r) => Reply::FindReply(self.find_reply(&r).await),
-            Request::Hold(r) => Reply::Hold(self.hold_file(r).await),
-            Request::LetGo(r) => Reply::LetGo(self.let_go(r.ino).await),
+            Request::OpenHandle(r) => Reply::OpenHandle(self.hold_file(r).await),
+            Request::CloseHandle(r) => Reply::CloseHandle(self.close_handle(r.ino).await),
             Request::GraceBelow(_) => Reply::GraceBelow(Ok(self.grace_below())),
             Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
             Request::Rejoin(_) => Reply::Rejoin(self.rejoin().await),
-            Request::Returned(r) => Reply::Returned(self.returned(r).await),
-            Request::Conclude(_) => Reply::Conclude(self.conclude().await),
-            Request::SettleTo(r) => Reply::SettleTo(self.settle_to(r.position).await),
-            Request::SettleNames(r) => Reply::SettleNames(self.settle_names(r.directory).await),
+            Request::NodeRestarted(r) => Reply::NodeRestarted(self.node_restarted(r).await),
+            Request::FinalCheckpoint(_) => Reply::FinalCheckpoint(self.final_checkpoint().await),
+            Request::FlushTo(r) => Reply::FlushTo(self.flush_to(r.position).await),
+            Request::FlushNames(r) => Reply::FlushNames(self.flush_names(r.directory).await),
             Request::SyncNames(r) => Reply::SyncNames(self.sync_names(r).await),
-            Request::GiveUp(r) => Reply::GiveUp(self.give_up(by, r.below, &r.keep).await),
+            Request::ReleaseOrphanedLocks(r) => {
+                Reply::ReleaseOrphanedLocks(self.release_orphaned_locks(by, r.below, &r.keep).await)
+            }
             Request::AllApplied(r) => Reply::AllApplied(self.all_applied(r.node).await),
         }
     }
 
-    async fn settle(&self) -> Result<(), Error> {
+    async fn flush(&self) -> Result<(), Error> {
         self.note_idle().await?;
         Ok(self.store.checkpoint().await?)
     }
 
-    async fn conclude(&self) -> Result<(), Error> {
+    async fn final_checkpoint(&self) -> Result<(), Error> {
         self.record(|| Ok((Batch::new(), ()))).await?;
         Ok(self.store.checkpoint().await?)
     }
@@ -313,7 +315,7 @@ impl MetaServer {
         for _ in 0..LOG_FULL_TRIES_MAX {
             let (batch, told) = make()?;
             // Before anybody can be told of the change.
-            batch.names().for_each(|key| self.notices.take_down_name(key));
+            batch.names().for_each(|key| self.publisher.take_down_name(key));
             match self.store.commit(batch) {
                 Ok(position) => return Ok((position, told)),
                 Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,
@@ -342,21 +344,21 @@ fn is_for_recovery(request: &Request) -> bool {
     matches!(
         request,
         Request::Apply(_)
-            | Request::SettleApplied(_)
+            | Request::FlushApplied(_)
             | Request::FinishIntents(_)
             | Request::EndRecovery(_)
             | Request::Rejoin(_)
-            | Request::Returned(_)
+            | Request::NodeRestarted(_)
             | Request::UnclaimName(_)
             | Request::Thaw(_)
             | Request::UnlockTree(_)
-            | Request::GiveUp(_)
+            | Request::ReleaseOrphanedLocks(_)
             | Request::AllApplied(_)
             | Request::Release(_)
-            | Request::GiveGroups(_)
-            | Request::GroupsArrived(_)
+            | Request::RequestGroups(_)
+            | Request::AckGroups(_)
             // A node that comes back may wait for one whose log leans on its own.
-            | Request::SettleTo(_)
+            | Request::FlushTo(_)
     )
 }
 

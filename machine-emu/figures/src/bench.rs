@@ -235,7 +235,7 @@ pub(crate) async fn write_stripe(
 ) -> Result<(), RunError> {
     loop {
         match stripes.write(stripe, 0, vec![data.clone()]).await {
-            Err(error) if error.is_passing() => {}
+            Err(error) if error.is_transient() => {}
             answer => return Ok(answer.map(|_| ())?),
         }
     }

@@ -221,7 +221,7 @@ async fn what_was_answered_survives(arm: &dyn Arm) {
             match engine.put("s/last", &[number]).await {
                 Ok(_) => answered.set(number),
                 Err(error) => {
-                    assert!(error.is_passing(), "{error}");
+                    assert!(error.is_transient(), "{error}");
                     return number;
                 }
             }
@@ -245,7 +245,7 @@ async fn what_was_answered_survives(arm: &dyn Arm) {
     let last = loop {
         match engine.get("s/last").await {
             Ok(found) => break found.expect("it was answered").value[0],
-            Err(error) => assert!(error.is_passing(), "{error}"),
+            Err(error) => assert!(error.is_transient(), "{error}"),
         }
         arm.sleep(Duration::from_millis(100)).await;
     };

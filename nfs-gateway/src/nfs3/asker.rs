@@ -339,7 +339,7 @@ impl Asker {
             Ok(_) => self.fate.set(Fate::Done),
             Err(Error::Undelivered { why: Undelivered::Lost }) => self.fate.set(Fate::InDoubt),
             // This copy was not done; one before it may have been.
-            Err(Error::Undelivered { why }) if why.is_passing() && is_copy => {
+            Err(Error::Undelivered { why }) if why.is_transient() && is_copy => {
                 self.fate.set(Fate::InDoubt);
             }
             Err(_) => {}

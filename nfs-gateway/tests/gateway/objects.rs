@@ -288,7 +288,7 @@ fn each_error_of_file_io_has_its_status() {
                 (Error::BadCookie {}, NFS3ERR_BAD_COOKIE),
                 (Undelivered::Unreachable.into(), NFS3ERR_JUKEBOX),
                 (Undelivered::Lost.into(), NFS3ERR_JUKEBOX),
-                (Undelivered::Garbled.into(), NFS3ERR_SERVERFAULT),
+                (Undelivered::ProtocolMismatch.into(), NFS3ERR_SERVERFAULT),
                 (Undelivered::Fenced.into(), NFS3ERR_JUKEBOX),
             ] {
                 service.rule(move |_| Act::Say(Reply::GetAttributes(Err(error))));

@@ -13,7 +13,7 @@ use super::routes::{Process, Routes};
 use crate::ids::NodeId;
 use crate::mail::Envelope;
 use crate::protocol::Undelivered;
-use crate::remote::{Faster, Guard, Hello, Refusal, Watch, dial, talk};
+use crate::remote::{FastPath, Guard, Hello, Refusal, Watch, dial, talk};
 
 /// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
@@ -72,7 +72,7 @@ pub(crate) struct Link {
     process: Arc<Process>,
     requests: mpsc::Sender<Envelope>,
     /// Over the connection, or beside it.
-    faster: Rc<Faster>,
+    fast_path: Rc<FastPath>,
     work: AbortHandle,
 }
 
@@ -80,16 +80,16 @@ impl Link {
     #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
     fn open(process: Arc<Process>, hello: Hello, guard: Arc<Guard>) -> Self {
         let (requests, to_send) = mpsc::channel(QUEUE_MAX);
-        let faster = Rc::new(Faster::new(&guard, process.number, process.incarnation));
-        let keeping = keep(process.clone(), hello, guard, to_send, faster.clone());
+        let fast_path = Rc::new(FastPath::new(&guard, process.number, process.incarnation));
+        let keeping = keep(process.clone(), hello, guard, to_send, fast_path.clone());
         let work = tokio::task::spawn_local(keeping).abort_handle();
-        Self { process, requests, faster, work }
+        Self { process, requests, fast_path, work }
     }
 
     /// Sends a request on its way, or refuses it.
     pub(crate) fn send(&self, envelope: Envelope) {
         use mpsc::error::TrySendError;
-        let Some(envelope) = self.faster.send(envelope) else { return };
+        let Some(envelope) = self.fast_path.send(envelope) else { return };
         match self.requests.try_send(envelope) {
             Ok(()) => {}
             Err(TrySendError::Full(envelope)) => envelope.message.refuse(Undelivered::Busy),
@@ -103,7 +103,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.work.abort();
-        self.faster.end();
+        self.fast_path.end();
     }
 }
 
@@ -114,15 +114,16 @@ async fn keep(
     hello: Hello,
     guard: Arc<Guard>,
     mut requests: mpsc::Receiver<Envelope>,
-    faster: Rc<Faster>,
+    fast_path: Rc<FastPath>,
 ) {
     while let Some(first) = requests.recv().await {
         let dialling = dial(&process.address, &hello, &guard);
         match tokio::time::timeout(DIAL_TIME_MAX, dialling).await {
             Ok(Ok((frames, writer))) => {
                 let watch = Some(Watch { silence_max: SILENCE_MAX });
-                let ended = talk(Some(first), &mut requests, frames, writer, watch, &faster).await;
-                faster.end();
+                let ended =
+                    talk(Some(first), &mut requests, frames, writer, watch, &fast_path).await;
+                fast_path.end();
                 tracing::debug!(process = process.number, "a link has ended: {ended:?}");
                 if let Err(error) = ended
                     && let Some(why) = Refusal::of(&error)

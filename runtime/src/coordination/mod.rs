@@ -179,7 +179,7 @@ impl CoordinationError {
     }
 
     /// The same call may succeed later.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Unknown(_) | Self::Busy)
     }
 }

@@ -154,17 +154,17 @@ impl Shared {
 }
 
 /// What is known at once.
-fn at_once<'a, T: 'a>(answer: Result<T, CoordinationError>) -> Answer<'a, T> {
+fn try_now<'a, T: 'a>(answer: Result<T, CoordinationError>) -> Answer<'a, T> {
     futures::future::ready(answer).boxed_local()
 }
 
 impl Coordination for Sled {
     fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Record>> {
-        at_once(Ok(self.shared.records().get(key)))
+        try_now(Ok(self.shared.records().get(key)))
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing> {
-        at_once(Ok(self.shared.records().list(prefix)))
+        try_now(Ok(self.shared.records().list(prefix)))
     }
 
     fn write<'a>(
@@ -174,11 +174,11 @@ impl Coordination for Sled {
         expect: Expect,
         lease: Option<LeaseId>,
     ) -> Answer<'a, Written> {
-        at_once(self.shared.write(key, value, expect, lease))
+        try_now(self.shared.write(key, value, expect, lease))
     }
 
     fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, Written> {
-        at_once(self.shared.remove(key, expect))
+        try_now(self.shared.remove(key, expect))
     }
 
     fn grant(&self, length: Duration) -> Answer<'_, LeaseId> {
@@ -186,17 +186,17 @@ impl Coordination for Sled {
         let granted = self.shared.records().grant(length, now);
         // A watch may have to wake for its end.
         self.shared.changed.send_modify(|_| {});
-        at_once(granted)
+        try_now(granted)
     }
 
     fn keep_alive(&self, lease: LeaseId) -> Answer<'_, ()> {
         let now = self.shared.now();
-        at_once(self.shared.records().keep_alive(lease, now))
+        try_now(self.shared.records().keep_alive(lease, now))
     }
 
     fn revoke(&self, lease: LeaseId) -> Answer<'_, ()> {
         self.shared.revoke(lease);
-        at_once(Ok(()))
+        try_now(Ok(()))
     }
 
     fn watch(&self, prefix: &str, after: Version) -> Box<dyn Watch> {

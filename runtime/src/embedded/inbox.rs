@@ -2,7 +2,7 @@
 //! whether the thread looks into them by itself.
 //!
 //! Waking a parked thread costs more than a small request. So whoever sends looks first whether the
-//! thread is [alert](super::alert): then the request is in its queue, and that is all.
+//! thread is [spin](super::spin): then the request is in its queue, and that is all.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

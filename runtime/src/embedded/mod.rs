@@ -8,10 +8,10 @@
 //! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`]. Requests
 //! to the others leave by the [links](crate::cluster) of the thread on which they were made.
 
-mod alert;
 mod disk;
 mod inbox;
 mod net;
+mod spin;
 mod thread;
 mod volume_directory;
 
@@ -34,11 +34,11 @@ pub(crate) use self::net::stream;
 pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
 use crate::Table;
 use crate::buffer::Pool;
+use crate::client_handle::{ClientHandle, Ingress, Work};
 use crate::cluster::{Routes, first_application};
-use crate::commons::Commons;
 use crate::context::Context;
 use crate::deadline::Deadline;
-use crate::door::{Door, Entrance, Work};
+use crate::extensions::Extensions;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
 use crate::protocol::Undelivered;
@@ -91,7 +91,7 @@ struct Shared {
     stopping: AtomicBool,
     /// Until when its nodes may answer.
     deadline: Arc<Deadline>,
-    commons: Arc<Commons>,
+    extensions: Arc<Extensions>,
 }
 
 impl Embedded {
@@ -143,7 +143,7 @@ impl Embedded {
             timers,
             stopping: AtomicBool::new(false),
             deadline: Arc::default(),
-            commons: Arc::default(),
+            extensions: Arc::default(),
         });
         let machine = Self {
             shared,
@@ -249,8 +249,8 @@ impl Embedded {
     }
 
     /// A new seat for an ordinary thread.
-    pub fn door(&self) -> Door {
-        Door::new(self.application(), self.shared.clone())
+    pub fn client_handle(&self) -> ClientHandle {
+        ClientHandle::new(self.application(), self.shared.clone())
     }
 
     /// The buffers of the machine.
@@ -304,7 +304,7 @@ impl Shared {
     }
 }
 
-impl Entrance for Shared {
+impl Ingress for Shared {
     fn send(&self, envelope: Envelope) {
         let Err(envelope) = self.send_here(envelope) else { return };
         if !self.routes().leads_to(envelope.to) {
@@ -330,8 +330,8 @@ impl Entrance for Shared {
         self.place(node).is_some()
     }
 
-    fn commons(&self) -> Option<&Commons> {
-        Some(&self.commons)
+    fn extensions(&self) -> Option<&Extensions> {
+        Some(&self.extensions)
     }
 
     fn run(&self, work: Work) {

@@ -13,18 +13,18 @@ use futures::future::LocalBoxFuture;
 
 use tracing::Instrument as _;
 
-use super::alert::Alert;
 use super::disk::{self, Ring};
 use super::inbox::Inbox;
+use super::spin::Alert;
 use super::{Shared, net};
 use crate::Table;
 use crate::buffer::Pool;
+use crate::client_handle::Ingress;
 use crate::cluster::{Links, Routes};
-use crate::commons::Commons;
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::disk::Disk;
-use crate::door::Entrance;
+use crate::extensions::Extensions;
 use crate::host::Host;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::machine::Machine;
@@ -45,7 +45,7 @@ struct Thread {
     start: Instant,
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
     rng: RefCell<Rng>,
-    alert: Rc<Alert>,
+    spin: Rc<Alert>,
     /// Which of the machine's threads it is.
     number: usize,
     /// Requests that came before their node was brought up here.
@@ -97,7 +97,7 @@ pub(super) fn enter(shared: Arc<Shared>, number: usize) {
         start: Instant::now(),
         hosts: RefCell::default(),
         rng: RefCell::new(Rng::new(fresh_seed())),
-        alert: Rc::default(),
+        spin: Rc::default(),
         number,
         early: RefCell::default(),
         links: RefCell::default(),
@@ -175,7 +175,7 @@ pub(super) fn context(node: NodeId) -> Context {
 
 /// To be called when something has come from another thread.
 pub(super) fn note_work() {
-    machine().alert.note_work();
+    machine().spin.note_work();
 }
 
 /// The thread looks into its inbox by itself from now on.
@@ -233,7 +233,7 @@ impl Machine for Thread {
 
     fn send(&self, envelope: Envelope) {
         // The answer will come soon.
-        self.alert.note_work();
+        self.spin.note_work();
         if let Err(envelope) = self.shared.send_here(envelope) {
             send_away(envelope);
         }
@@ -291,12 +291,12 @@ impl Machine for Thread {
     }
 
     /// The nodes of one process end together.
-    fn dies_with(&self, _: NodeId, other: NodeId) -> bool {
+    fn shares_failure_domain(&self, _: NodeId, other: NodeId) -> bool {
         !matches!(other.kind(), NodeKind::Application(_)) && self.is_here(other)
     }
 
-    fn commons(&self) -> Option<Arc<Commons>> {
-        Some(self.shared.commons.clone())
+    fn extensions(&self) -> Option<Arc<Extensions>> {
+        Some(self.shared.extensions.clone())
     }
 
     fn answer_until(&self, _: NodeId, until: Duration) {
@@ -306,7 +306,7 @@ impl Machine for Thread {
         self.shared.deadline.set(begin, rest);
     }
 
-    fn entrance(&self) -> Option<Arc<dyn Entrance>> {
+    fn ingress(&self) -> Option<Arc<dyn Ingress>> {
         Some(self.shared.clone())
     }
 

@@ -63,25 +63,25 @@ impl Process {
 crate::choice! {
     /// Who has a node.
     #[derive(Copy)]
-    pub enum Seat {
+    pub enum Assignment {
         /// A process serves it, or will once it is there.
         1 Serving { /// Who.
             by: ProcessId, /// The epoch of the map with which that began.
             since: Epoch },
         /// Its process stops it and settles what it holds; then another one has it.
-        2 Settling { /// Who had it.
+        2 Moving { /// Who had it.
             from: ProcessId, /// Who will.
             to: ProcessId, /// The epoch of the map with which that began.
             since: Epoch },
     }
 }
 
-impl Seat {
+impl Assignment {
     /// The one process that answers for the node now.
     pub fn owner(self) -> ProcessId {
         match self {
             Self::Serving { by, .. } => by,
-            Self::Settling { from, .. } => from,
+            Self::Moving { from, .. } => from,
         }
     }
 
@@ -89,14 +89,14 @@ impl Seat {
     pub fn destination(self) -> ProcessId {
         match self {
             Self::Serving { by, .. } => by,
-            Self::Settling { to, .. } => to,
+            Self::Moving { to, .. } => to,
         }
     }
 
     /// The epoch of the map with which it became as it is.
     pub fn since(self) -> Epoch {
         match self {
-            Self::Serving { since, .. } | Self::Settling { since, .. } => since,
+            Self::Serving { since, .. } | Self::Moving { since, .. } => since,
         }
     }
 }
@@ -109,9 +109,9 @@ crate::record! {
         /// All processes, by their numbers.
         processes: Vec<Process>,
         /// The seats of the file-system nodes.
-        fs: Vec<Seat>,
+        fs: Vec<Assignment>,
         /// The seats of the disk nodes.
-        disks: Vec<Seat>,
+        disks: Vec<Assignment>,
     }
 }
 
@@ -123,7 +123,7 @@ impl NodeMap {
     }
 
     /// The seat of a node; application nodes have none.
-    pub fn seat(&self, node: NodeId) -> Option<Seat> {
+    pub fn assignment(&self, node: NodeId) -> Option<Assignment> {
         match node.kind() {
             NodeKind::Fs(index) => self.fs.get(index as usize).copied(),
             NodeKind::Disk(index) => self.disks.get(index as usize).copied(),
@@ -132,17 +132,20 @@ impl NodeMap {
     }
 
     /// All nodes with their seats.
-    pub fn seats(&self) -> impl Iterator<Item = (NodeId, Seat)> {
-        let fs = (0..).zip(&self.fs).map(|(index, seat)| (NodeId::fs(index), *seat));
-        let disks = (0..).zip(&self.disks).map(|(index, seat)| (NodeId::disk(index), *seat));
+    pub fn assignments(&self) -> impl Iterator<Item = (NodeId, Assignment)> {
+        let fs = (0..).zip(&self.fs).map(|(index, assignment)| (NodeId::fs(index), *assignment));
+        let disks =
+            (0..).zip(&self.disks).map(|(index, assignment)| (NodeId::disk(index), *assignment));
         fs.chain(disks)
     }
 
     /// Where requests to `node` go: the living process that serves it. `None`: try again later.
     pub fn host_of(&self, node: NodeId) -> Option<&Process> {
-        match self.seat(node)? {
-            Seat::Serving { by, .. } => self.process(by).filter(|process| process.is_living()),
-            Seat::Settling { .. } => None,
+        match self.assignment(node)? {
+            Assignment::Serving { by, .. } => {
+                self.process(by).filter(|process| process.is_living())
+            }
+            Assignment::Moving { .. } => None,
         }
     }
 
@@ -174,11 +177,12 @@ impl NodeMap {
         if !self.processes.iter().all(|process| are_addresses(&process.addresses)) {
             return Err(Malformed("too many addresses, or too long ones"));
         }
-        let is_sound = |seat: Seat| {
-            let known = ids.contains(&seat.owner()) && ids.contains(&seat.destination());
-            known && seat.since() <= self.epoch
+        let is_sound = |assignment: Assignment| {
+            let known =
+                ids.contains(&assignment.owner()) && ids.contains(&assignment.destination());
+            known && assignment.since() <= self.epoch
         };
-        if self.seats().all(|(_, seat)| is_sound(seat)) {
+        if self.assignments().all(|(_, assignment)| is_sound(assignment)) {
             Ok(())
         } else {
             Err(Malformed("a node of the map belongs to no process of it"))
@@ -258,10 +262,10 @@ mod tests {
             epoch: Epoch(9),
             processes: vec![process(1, 0x1122_3344_5566_7788, &["h1:7"]), process(2, 0, &[])],
             fs: vec![
-                Seat::Serving { by: one, since: Epoch(3) },
-                Seat::Settling { from: one, to: two, since: Epoch(9) },
+                Assignment::Serving { by: one, since: Epoch(3) },
+                Assignment::Moving { from: one, to: two, since: Epoch(9) },
             ],
-            disks: vec![Seat::Serving { by: two, since: Epoch(1) }],
+            disks: vec![Assignment::Serving { by: two, since: Epoch(1) }],
         }
     }
 

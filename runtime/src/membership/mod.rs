@@ -26,5 +26,5 @@ pub use keeper::{
     CALL_TIME_MAX, Duties, Event, GATHER, Keeper, LEASE, LOOK_EVERY, MARGIN, PROPOSE_STEP,
     RENEW_EVERY,
 };
-pub use map::{ADDRESSES_MAX, Member, NodeMap, PROCESSES_MAX, Process, ProcessId, Seat};
-pub use plan::{Founder, MOVES_AT_ONCE_MAX, PlanError};
+pub use map::{ADDRESSES_MAX, Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};
+pub use plan::{Founder, MOVES_CONCURRENCY_MAX, PlanError};

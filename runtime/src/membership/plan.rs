@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::map::{Member, NodeMap, PROCESSES_MAX, Process, ProcessId, Seat};
+use super::map::{Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};
 use crate::ids::{DISK_NODES_MAX, Epoch, FS_NODES_MAX, NodeId, NodeKind};
 
 /// So many nodes settle at one time: each is without service for a moment, and the disks are busy.
-pub const MOVES_AT_ONCE_MAX: usize = 16;
+pub const MOVES_CONCURRENCY_MAX: usize = 16;
 
 /// A process of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,16 +59,18 @@ impl NodeMap {
         let mut disks = vec![None; disk_nodes];
         for founder in founders {
             for &disk in &founder.disks {
-                let seat = disks.get_mut(disk as usize).filter(|seat| seat.is_none());
-                let seat = seat.ok_or(PlanError::Disk(disk))?;
-                *seat = Some(Seat::Serving { by: founder.id, since: epoch });
+                let assignment =
+                    disks.get_mut(disk as usize).filter(|assignment| assignment.is_none());
+                let assignment = assignment.ok_or(PlanError::Disk(disk))?;
+                *assignment = Some(Assignment::Serving { by: founder.id, since: epoch });
             }
         }
         // As many seats as were given, none twice: none is empty.
         let disks = disks.into_iter().flatten().collect();
         // Neighbours stay together.
         let by = |node: u32| processes[node as usize * processes.len() / fs_nodes as usize].id;
-        let fs = (0..fs_nodes).map(|node| Seat::Serving { by: by(node), since: epoch }).collect();
+        let fs =
+            (0..fs_nodes).map(|node| Assignment::Serving { by: by(node), since: epoch }).collect();
         Ok(Self { epoch, processes, fs, disks })
     }
 
@@ -95,7 +97,7 @@ impl NodeMap {
         let mut planner = Planner::new(self);
         for &node in nodes {
             if let NodeKind::Fs(index) = node.kind()
-                && let Some(Seat::Settling { from, to, .. }) = self.seat(node)
+                && let Some(Assignment::Moving { from, to, .. }) = self.assignment(node)
                 && from == process
             {
                 planner.serve(index as usize, to);
@@ -142,7 +144,7 @@ impl<'a> Planner<'a> {
     }
 
     fn serve(&mut self, node: usize, by: ProcessId) {
-        self.next.fs[node] = Seat::Serving { by, since: self.next.epoch };
+        self.next.fs[node] = Assignment::Serving { by, since: self.next.epoch };
     }
 
     /// Who is there, and in which life.
@@ -169,14 +171,14 @@ impl<'a> Planner<'a> {
         }
         // What it had it begins anew, in the new epoch.
         let since = self.next.epoch;
-        for seat in self.next.fs.iter_mut().chain(&mut self.next.disks) {
-            match *seat {
-                Seat::Serving { by, .. } if reborn.contains(&by) => {
-                    *seat = Seat::Serving { by, since };
+        for assignment in self.next.fs.iter_mut().chain(&mut self.next.disks) {
+            match *assignment {
+                Assignment::Serving { by, .. } if reborn.contains(&by) => {
+                    *assignment = Assignment::Serving { by, since };
                 }
                 // The life that was to settle it is over, and all that it held with it.
-                Seat::Settling { from, to, .. } if reborn.contains(&from) => {
-                    *seat = Seat::Serving { by: to, since };
+                Assignment::Moving { from, to, .. } if reborn.contains(&from) => {
+                    *assignment = Assignment::Serving { by: to, since };
                 }
                 _ => {}
             }
@@ -185,7 +187,7 @@ impl<'a> Planner<'a> {
 
     fn end_broken_moves(&mut self) {
         for node in 0..self.next.fs.len() {
-            let Seat::Settling { from, to, .. } = self.next.fs[node] else { continue };
+            let Assignment::Moving { from, to, .. } = self.next.fs[node] else { continue };
             if !self.is_living(from) {
                 self.serve(node, to);
             } else if !self.is_living(to) {
@@ -204,8 +206,8 @@ impl<'a> Planner<'a> {
             // Better those that leave than nobody.
             loads = living().map(|process| (process.id, Load::default())).collect();
         }
-        for seat in &self.next.fs {
-            if let Some(load) = loads.get_mut(&seat.destination()) {
+        for assignment in &self.next.fs {
+            if let Some(load) = loads.get_mut(&assignment.destination()) {
                 load.has += 1;
             }
         }
@@ -239,29 +241,30 @@ impl<'a> Planner<'a> {
             return;
         }
         let mut loads = self.loads();
-        let is_moving = |seat: &&Seat| matches!(seat, Seat::Settling { .. });
+        let is_moving = |assignment: &&Assignment| matches!(assignment, Assignment::Moving { .. });
         let mut moving = self.next.fs.iter().filter(is_moving).count();
         let since = self.next.epoch;
         for node in 0..self.next.fs.len() {
-            let Seat::Serving { by: from, .. } = self.next.fs[node] else { continue };
+            let Assignment::Serving { by: from, .. } = self.next.fs[node] else { continue };
             let has_enough = |load: &Load| load.has <= load.shall_have;
-            if moving >= MOVES_AT_ONCE_MAX || loads.get(&from).is_some_and(has_enough) {
+            if moving >= MOVES_CONCURRENCY_MAX || loads.get(&from).is_some_and(has_enough) {
                 continue;
             }
             let Some(to) = neediest(&mut loads) else { return };
             if let Some(load) = loads.get_mut(&from) {
                 load.has -= 1;
             }
-            self.next.fs[node] = Seat::Settling { from, to, since };
+            self.next.fs[node] = Assignment::Moving { from, to, since };
             moving += 1;
         }
     }
 
     /// Who is away and has nothing is no longer part of the cluster.
     fn forget_the_gone(&mut self) {
-        let seats = self.next.fs.iter().chain(&self.next.disks);
-        let needed: BTreeSet<ProcessId> =
-            seats.flat_map(|seat| [seat.owner(), seat.destination()]).collect();
+        let assignments = self.next.fs.iter().chain(&self.next.disks);
+        let needed: BTreeSet<ProcessId> = assignments
+            .flat_map(|assignment| [assignment.owner(), assignment.destination()])
+            .collect();
         self.next.processes.retain(|process| process.is_living() || needed.contains(&process.id));
     }
 }

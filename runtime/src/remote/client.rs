@@ -15,10 +15,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::faster::Faster;
+use super::fast_path::FastPath;
 use super::frame::{Frames, Greeting, Header, Hello, garbled, kind, pack};
 use super::guard::{Guard, Refusal};
-use crate::door::{Door, Entrance, Work};
+use crate::client_handle::{ClientHandle, Ingress, Work};
 use crate::embedded::{sleep_on, stream};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Envelope, Message};
@@ -36,7 +36,7 @@ const LAST_ANSWERS_PAUSE: Duration = Duration::from_millis(1);
 /// Connects to the process that listens at the Unix socket `path`.
 ///
 /// The connection lives as long as the door or one of its clones; its thread ends with it.
-pub fn connect(path: &Path) -> io::Result<Door> {
+pub fn connect(path: &Path) -> io::Result<ClientHandle> {
     let (told, greeted) = std_mpsc::channel();
     let (sender, mut requests) = mpsc::channel(QUEUE_MAX);
     let (worker, work_to_do) = mpsc::channel(WORK_MAX);
@@ -57,7 +57,8 @@ pub fn connect(path: &Path) -> io::Result<Door> {
                     let _ = told.send(Ok((greeting, Handle::current())));
                     tokio::task::spawn_local(do_all(work_to_do));
                     // What ended it the calls tell that are lost by that.
-                    let _ = talk(None, &mut requests, frames, writer, None, &Faster::none()).await;
+                    let _ =
+                        talk(None, &mut requests, frames, writer, None, &FastPath::none()).await;
                 }
                 Err(error) => {
                     let _ = told.send(Err(error));
@@ -69,7 +70,10 @@ pub fn connect(path: &Path) -> io::Result<Door> {
     let lost = || io::Error::from(io::ErrorKind::ConnectionReset);
     let (greeting, timers) = greeted.recv().map_err(|_| lost())??;
     let node = NodeId::application(0);
-    Ok(Door::new(node, Arc::new(Remote { requests: sender, work: worker, greeting, timers })))
+    Ok(ClientHandle::new(
+        node,
+        Arc::new(Remote { requests: sender, work: worker, greeting, timers }),
+    ))
 }
 
 type Writer = Box<dyn crate::net::Writer>;
@@ -103,7 +107,7 @@ pub(crate) async fn dial(
         // What it sent is no proof, or no TLS at all; or it does not believe us.
         use io::ErrorKind::{InvalidData, UnexpectedEof};
         if matches!(error.kind(), InvalidData | UnexpectedEof) {
-            guard.refuse(address, Refusal::Stranger, error);
+            guard.refuse(address, Refusal::Unauthenticated, error);
         }
     };
     let greeted = guard.greet(plain, hello.wanted).await.inspect_err(stranger)?;
@@ -151,7 +155,7 @@ pub(crate) async fn talk(
     mut frames: Frames,
     mut writer: Writer,
     watch: Option<Watch>,
-    faster: &Faster,
+    fast_path: &FastPath,
 ) -> io::Result<()> {
     let calls = Calls::default();
     let is_heard = Cell::new(true);
@@ -159,7 +163,7 @@ pub(crate) async fn talk(
         while let Some(frame) = frames.next().await? {
             is_heard.set(true);
             if frame.header.kind == kind::GRANT {
-                faster.take_grant(&frame.head);
+                fast_path.take_grant(&frame.head);
                 continue;
             }
             // A sign of life answers no call, though its number is that of the first one.
@@ -190,7 +194,7 @@ pub(crate) async fn talk(
             while let Ok(envelope) = requests.try_recv() {
                 parts.extend(calls.begin(envelope));
             }
-            parts.extend(faster.offer());
+            parts.extend(fast_path.offer());
             if parts.is_empty() && watch.is_some() {
                 parts = pack(Header { kind: kind::PING, ..Header::default() }, Encoder::new());
             }
@@ -275,7 +279,7 @@ struct Remote {
     timers: Handle,
 }
 
-impl Entrance for Remote {
+impl Ingress for Remote {
     fn send(&self, envelope: Envelope) {
         use mpsc::error::TrySendError;
         match self.requests.try_send(envelope) {

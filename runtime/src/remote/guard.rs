@@ -37,33 +37,39 @@ impl Security {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// The other side did not prove that it belongs to the cluster, or would not.
-    Stranger,
+    Unauthenticated,
     /// It proved to be another process than it says, or than was looked for.
     Name,
     /// It looked for another volume, process or life.
-    Life,
+    Incarnation,
     /// It said nothing for too long.
     Silent,
     /// It sent what is no frame, or what was changed on its way.
     Broken,
     /// There were too many at a time.
-    Crowded,
+    TooManyConnections,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Stranger, Self::Name, Self::Life, Self::Silent, Self::Broken, Self::Crowded];
+    pub const ALL: [Self; 6] = [
+        Self::Unauthenticated,
+        Self::Name,
+        Self::Incarnation,
+        Self::Silent,
+        Self::Broken,
+        Self::TooManyConnections,
+    ];
 
     /// Its name in counts.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Stranger => "stranger",
+            Self::Unauthenticated => "unauthenticated",
             Self::Name => "name",
-            Self::Life => "life",
+            Self::Incarnation => "stale_incarnation",
             Self::Silent => "silent",
             Self::Broken => "broken",
-            Self::Crowded => "crowded",
+            Self::TooManyConnections => "too_many_connections",
         }
     }
 
@@ -242,7 +248,7 @@ mod tests {
         let guard = Guard::default();
         let error = || io::Error::from(io::ErrorKind::InvalidData);
         for port in 0..1_000 {
-            guard.refuse(&format!("10.0.0.1:{port}"), Refusal::Stranger, &error());
+            guard.refuse(&format!("10.0.0.1:{port}"), Refusal::Unauthenticated, &error());
             guard.refuse(&format!("[fe80::1]:{port}"), Refusal::Broken, &error());
         }
         guard.note_let_in();

@@ -12,7 +12,7 @@
 mod client;
 #[cfg(feature = "fabric")]
 pub mod fabric;
-mod faster;
+mod fast_path;
 mod frame;
 mod guard;
 mod server;
@@ -21,7 +21,7 @@ pub mod tls;
 
 pub use client::connect;
 pub(crate) use client::{Watch, dial, talk};
-pub(crate) use faster::Faster;
+pub(crate) use fast_path::FastPath;
 pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Grant, Greeting, Header, Hello, Offer};
 pub use guard::{Guard, Refusal, Security};
 pub use server::{Me, serve, serve_processes};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{AbortHandle, Abortable, Either, select};
 
-use super::faster::Serving;
+use super::fast_path::Serving;
 use super::frame::{Frame, Frames, Greeting, Header, Hello, kind, pack};
 use super::guard::{Guard, Refusal};
 use crate::context::Context;
@@ -76,7 +76,7 @@ pub async fn serve_processes(context: Context, mut listener: Box<dyn Listener>, 
         match listener.accept().await {
             Ok(stream) => gate.clone().come(&context, stream, &me),
             Err(error) => {
-                me.guard.refuse("this host", Refusal::Crowded, &error);
+                me.guard.refuse("this host", Refusal::TooManyConnections, &error);
                 context.sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -109,19 +109,19 @@ impl Gate {
             let peer = stream.peer.clone();
             let coming = Abortable::new(introduce(&served, stream, &me), aborted).await;
             gate.strangers.borrow_mut().retain(|(other, _)| *other != number);
-            let crowded = (Refusal::Crowded, io::ErrorKind::QuotaExceeded.into());
+            let crowded = (Refusal::TooManyConnections, io::ErrorKind::QuotaExceeded.into());
             let (frames, writer, hello) = match coming.unwrap_or(Err(crowded)) {
                 Ok(_) if gate.links.get() >= LINKS_MAX => {
                     let error = io::ErrorKind::QuotaExceeded.into();
-                    return me.guard.refuse(&peer, Refusal::Crowded, &error);
+                    return me.guard.refuse(&peer, Refusal::TooManyConnections, &error);
                 }
                 Ok(introduced) => introduced,
                 Err((why, error)) => return me.guard.refuse(&peer, why, &error),
             };
             me.guard.note_let_in();
             gate.links.set(gate.links.get() + 1);
-            let faster = Serving::new(me.guard.clone(), hello);
-            let ended = connection(served, frames, writer, Some(faster)).await;
+            let fast_path = Serving::new(me.guard.clone(), hello);
+            let ended = connection(served, frames, writer, Some(fast_path)).await;
             gate.links.set(gate.links.get() - 1);
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
@@ -149,7 +149,7 @@ async fn introduce(
 async fn hello(stream: Stream, me: &Me) -> Result<Introduced, (Refusal, io::Error)> {
     let refused = |why| (why, io::Error::from(io::ErrorKind::ConnectionRefused));
     let (stream, proven) =
-        me.guard.receive(stream).await.map_err(|error| (Refusal::Stranger, error))?;
+        me.guard.receive(stream).await.map_err(|error| (Refusal::Unauthenticated, error))?;
     let mut frames = Frames::new(stream.reader);
     let first = frames.first().await.map_err(|error| (Refusal::Broken, error))?;
     let first = first.filter(|first| first.header.kind == kind::HELLO);
@@ -162,7 +162,7 @@ async fn hello(stream: Stream, me: &Me) -> Result<Introduced, (Refusal, io::Erro
         && hello.wanted == me.number
         && hello.wanted_incarnation != 0
         && hello.wanted_incarnation == me.incarnation.load(Relaxed);
-    if is_for_me { Ok((frames, stream.writer, hello)) } else { Err(refused(Refusal::Life)) }
+    if is_for_me { Ok((frames, stream.writer, hello)) } else { Err(refused(Refusal::Incarnation)) }
 }
 
 async fn within<T>(
@@ -211,10 +211,10 @@ async fn connection(
             continue;
         }
         if frame.header.kind == kind::OFFER
-            && let Some(faster) = &mut process
+            && let Some(fast_path) = &mut process
         {
             let replies = replies.clone();
-            faster.take_offer(&context, &frame, move |grant| {
+            fast_path.take_offer(&context, &frame, move |grant| {
                 let mut head = Encoder::new();
                 grant.put(&mut head);
                 let header =
@@ -255,7 +255,7 @@ async fn answer(
     let reply = if is_process && !context.machine().is_here(to) {
         undelivered_bytes(Undelivered::Unreachable)
     } else {
-        crate::door::answer_bytes(context, caller, to, class, table, head, bulk).await
+        crate::client_handle::answer_bytes(context, caller, to, class, table, head, bulk).await
     };
     pack(header.of_reply(), reply)
 }

@@ -72,7 +72,7 @@ impl Member {
 
     pub fn say(&self, to: u32, hops: u32) -> Result<u32, Undelivered> {
         let call = echo::Say { text: Bytes::from_static(b"a word"), hops };
-        let (text, node) = block_on(self.machine.door().spawn(NodeId::fs(to), call))?;
+        let (text, node) = block_on(self.machine.client_handle().spawn(NodeId::fs(to), call))?;
         assert_eq!(&text[..], b"a word");
         Ok(node)
     }

@@ -254,7 +254,7 @@ impl Cluster {
                 (_, Phases::All) => stack::hand_over(&context).await,
                 (_, Phases::Stripes) => stack::hand_over_cache(&context).await,
             };
-            told.replace(Some(handed.map_err(StackError::Settle)?));
+            told.replace(Some(handed.map_err(StackError::Flush)?));
             Ok(())
         })
         .await?;
@@ -383,10 +383,10 @@ impl Cluster {
     }
 
     /// Ends all metadata cleanly, after it was settled.
-    pub(super) async fn conclude(&self, phases: Phases) -> Result<(), StackError> {
+    pub(super) async fn final_checkpoint(&self, phases: Phases) -> Result<(), StackError> {
         match phases {
             Phases::Stripes => Ok(()),
-            Phases::All => self.on_fs_nodes(node::conclude).await,
+            Phases::All => self.on_fs_nodes(node::final_checkpoint).await,
         }
     }
 

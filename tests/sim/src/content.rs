@@ -30,7 +30,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn settled(size: u64) -> Self {
+    fn flushed(size: u64) -> Self {
         Self {
             acknowledged: size,
             issued: size,
@@ -77,7 +77,7 @@ impl Content {
     /// An empty file that never has more than `blocks` blocks.
     pub(super) fn new(blocks: usize) -> Self {
         let empty: Block = Rc::from(vec![0; BLOCK as usize]);
-        Self { blocks: vec![Versions::new(empty); blocks], sizes: Sizes::settled(0) }
+        Self { blocks: vec![Versions::new(empty); blocks], sizes: Sizes::flushed(0) }
     }
 
     /// Bytes that a look which began at `moment` may have found, at least and at most.
@@ -260,7 +260,7 @@ impl Content {
     pub(super) fn observe(&mut self, data: &[u8]) -> Result<(), String> {
         self.check_read(&self.moment(), 0, self.blocks.len() as u64 * BLOCK, data)?;
         for (index, block) in whole_blocks(data, self.blocks.len()) {
-            if block[..] != self.blocks[index].settled()[..]
+            if block[..] != self.blocks[index].flushed()[..]
                 || block[..] != self.blocks[index].last()[..]
             {
                 self.blocks[index].observe(block);
@@ -278,7 +278,7 @@ impl Content {
         let ends = self.sizes.ends.iter().filter(|&&end| end >= least);
         let ends: Vec<(u64, bool)> = ends.map(|&end| (end, true)).collect();
         self.sizes.after_crash.extend(ends);
-        self.settle(data)
+        self.flush(data)
     }
 
     /// Everything that the file is now, durably, if nobody changes it now.
@@ -288,7 +288,7 @@ impl Content {
     }
 
     /// The whole file was read after a crash: it is `data`, durably.
-    pub(super) fn settle(&mut self, data: &[u8]) -> Result<(), String> {
+    pub(super) fn flush(&mut self, data: &[u8]) -> Result<(), String> {
         let size = data.len() as u64;
         if !self.sizes.is_possible(size) {
             let Sizes { after_crash, steps, .. } = &self.sizes;
@@ -301,9 +301,9 @@ impl Content {
             check_block(index, 0, data, block, block.oldest_after_crash())?;
         }
         for (index, block) in whole_blocks(data, self.blocks.len()) {
-            self.blocks[index].settle(block);
+            self.blocks[index].flush(block);
         }
-        self.sizes = Sizes::settled(size);
+        self.sizes = Sizes::flushed(size);
         Ok(())
     }
 }

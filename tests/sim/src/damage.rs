@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Change, Commit, Create, Credentials, Error, Existing, Handle, Lookup, MakeNode, Name, NewNode,
-    ROOT, Read, Remove, Settle, Write,
+    Change, Commit, Create, Credentials, Error, Existing, Flush, Handle, Lookup, MakeNode, Name,
+    NewNode, ROOT, Read, Remove, Write,
 };
 use fileio::stack::StackError;
 use futures::FutureExt as _;
@@ -159,7 +159,7 @@ impl Damage<'_> {
             .collect();
         if scene.round(working, round_ms).await == End::Orderly {
             // What lies damaged may keep it from that.
-            self.settle().await;
+            self.flush().await;
             scene.cut_power();
         }
         let left = self.backup();
@@ -196,7 +196,7 @@ impl Damage<'_> {
                 self.inspect(rule).await;
                 self.check_late(late).await;
                 self.remove_some(rule).await;
-                self.settle().await;
+                self.flush().await;
                 self.inspect_files(rule).await;
                 false
             }
@@ -233,11 +233,11 @@ impl Damage<'_> {
     }
 
     /// Makes everything durable, as far as that can be done.
-    async fn settle(&self) {
+    async fn flush(&self) {
         let context = self.scene.cluster.application(0);
         for node in (0..self.scene.cluster.geometry().fs_nodes).map(NodeId::fs) {
-            let settled = self.scene.lively("a stop", context.spawn(node, Settle {})).await;
-            tracing::debug!(%node, ?settled);
+            let flushed = self.scene.lively("a stop", context.spawn(node, Flush {})).await;
+            tracing::debug!(%node, ?flushed);
         }
     }
 
@@ -265,7 +265,7 @@ impl Damage<'_> {
     async fn use_name(&self, client: u32, key: &Key, rng: &mut Rng) -> Result<(), Failure> {
         let present = {
             let model = self.model.borrow();
-            let file = model.get(key).and_then(|entry| *entry.named.settled());
+            let file = model.get(key).and_then(|entry| *entry.named.flushed());
             file.and_then(|file| model.get(key).map(|entry| (file, entry.files[file].clone())))
         };
         let Some((place, file)) = present else {
@@ -455,7 +455,7 @@ impl Damage<'_> {
             assert!(right, "{key:?} names {found:?}, possible were {possible:?}");
             if rule == Rule::Well {
                 self.change(&key, |entry| {
-                    entry.named.settle(found);
+                    entry.named.flush(found);
                     entry.shunned = false;
                 });
             }
@@ -550,7 +550,7 @@ impl Damage<'_> {
             assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");
             if rule == Rule::Well {
                 self.change(key, |entry| {
-                    entry.files[place].blocks[block as usize].settle(version);
+                    entry.files[place].blocks[block as usize].flush(version);
                 });
             }
         }

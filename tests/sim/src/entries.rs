@@ -109,7 +109,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         match scene.round(working.collect(), round_ms).await {
             End::PowerCut => scene.come_back().await,
             End::Orderly => {
-                workload.settled();
+                workload.flushed();
                 scene.stop_and_start().await;
             }
         }
@@ -150,7 +150,7 @@ impl Entries<'_> {
     }
 
     fn settled_at(&self, key: &Key) -> Named {
-        self.named.borrow().get(key).and_then(|versions| *versions.settled())
+        self.named.borrow().get(key).and_then(|versions| *versions.flushed())
     }
 
     /// A crash now would leave `key` as it is.
@@ -236,7 +236,7 @@ impl Entries<'_> {
         durable: bool,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
-        let is_there = self.xattrs.borrow().get(&file).is_some_and(|set| set.settled().is_some());
+        let is_there = self.xattrs.borrow().get(&file).is_some_and(|set| set.flushed().is_some());
         let set = (!is_there || rng.chance(2, 3)).then(|| rng.bits());
         let number = {
             let mut xattrs = self.xattrs.borrow_mut();
@@ -509,7 +509,7 @@ impl Entries<'_> {
     }
 
     /// A clean stop follows.
-    fn settled(&self) {
+    fn flushed(&self) {
         for versions in self.named.borrow_mut().values_mut() {
             let number = versions.acknowledged();
             versions.durable(number);
@@ -543,7 +543,7 @@ impl Entries<'_> {
             let possible = versions.after_crash();
             let right = possible.contains(&found) || found.is_some() && unknown.contains(&key);
             assert!(right, "{key:?} names {found:?}, possible were {possible:?}");
-            versions.settle(found);
+            versions.flush(found);
         }
         for half in self.halves.take() {
             self.check_half(&half).await;
@@ -635,7 +635,7 @@ impl Entries<'_> {
         let seed = possible.copied().find(|seed| seed.map(xattr_value) == found);
         let lengths = (versions.after_crash().len(), found.as_ref().map(Vec::len));
         let seed = seed.unwrap_or_else(|| panic!("{file:?} has none of the values: {lengths:?}"));
-        versions.settle(seed);
+        versions.flush(seed);
         found.map_or(0, |value| value.len().div_ceil(VALUE_BYTES_MAX).max(1) as u64)
     }
 

@@ -259,9 +259,9 @@ impl Files<'_> {
             checked.unwrap_or_else(|wrong| panic!("all was lost of file {file}, and {wrong}"));
         }
         if self.scene.restarts() == restarts {
-            let settled = content.borrow_mut().settle_losses(&data);
-            settled.unwrap_or_else(|wrong| panic!("after a restart, file {file}: {wrong}"));
-            losses.borrow_mut().settled(&content.borrow(), restarts);
+            let flushed = content.borrow_mut().settle_losses(&data);
+            flushed.unwrap_or_else(|wrong| panic!("after a restart, file {file}: {wrong}"));
+            losses.borrow_mut().flushed(&content.borrow(), restarts);
         }
         Ok(())
     }
@@ -543,13 +543,13 @@ impl Files<'_> {
         for file in 0..self.all.len() {
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
             let File { content, losses, .. } = &self.all[file];
-            let settled = if self.restarts {
+            let flushed = if self.restarts {
                 content.borrow_mut().settle_losses(&data)
             } else {
-                content.borrow_mut().settle(&data)
+                content.borrow_mut().flush(&data)
             };
-            settled.unwrap_or_else(|wrong| panic!("after a crash, file {file}: {wrong}"));
-            losses.borrow_mut().settled(&content.borrow(), self.scene.restarts());
+            flushed.unwrap_or_else(|wrong| panic!("after a crash, file {file}: {wrong}"));
+            losses.borrow_mut().flushed(&content.borrow(), self.scene.restarts());
         }
     }
 

@@ -45,7 +45,7 @@ pub const KEPT: &[Kept] = &[
     kept(Workload::Rivals, 9, "a removal that came later was told of a stale handle"),
     kept(Workload::Rivals, 256, "a lookup took a rename that was slow for damage"),
     kept(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
-    kept(Workload::Holds, 878_300_681, "a node that crashed alone forgot a part of a rename"),
+    kept(Workload::OpenFiles, 878_300_681, "a node that crashed alone forgot a part of a rename"),
     kept(Workload::Full, 2_669_246_294, "groups offered and not taken belonged to nobody"),
     kept(Workload::Names, 113_955_505, "a checkpoint waited for lines that its own writes held"),
     kept(Workload::Nfs4, 52_007_084, "a removal that was done was to be asked again"),

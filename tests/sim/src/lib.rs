@@ -123,7 +123,7 @@ pub enum Workload {
     /// Files on disks that are damaged.
     Damage,
     /// Files that lose their names while they are open.
-    Holds,
+    OpenFiles,
     /// Processes that take over from each other.
     Members,
     /// NFS clients with sessions, open files and locks.
@@ -144,7 +144,7 @@ impl Workload {
         Self::Client,
         Self::Nfs,
         Self::Damage,
-        Self::Holds,
+        Self::OpenFiles,
         Self::Members,
         Self::Nfs4,
     ];
@@ -163,7 +163,7 @@ impl Workload {
             Self::Client => "client",
             Self::Nfs => "nfs",
             Self::Damage => "damage",
-            Self::Holds => "holds",
+            Self::OpenFiles => "holds",
             Self::Members => "members",
             Self::Nfs4 => "nfs4",
         }
@@ -189,7 +189,12 @@ impl Workload {
             ),
             heavy: !matches!(
                 self,
-                Self::Names | Self::Client | Self::Nfs | Self::Nfs4 | Self::Damage | Self::Holds
+                Self::Names
+                    | Self::Client
+                    | Self::Nfs
+                    | Self::Nfs4
+                    | Self::Damage
+                    | Self::OpenFiles
             ),
             damage: self == Self::Damage,
             late_relapses: self == Self::Entries,
@@ -201,11 +206,11 @@ impl Workload {
                     | Self::Names
                     | Self::Entries
                     | Self::Rivals
-                    | Self::Holds
+                    | Self::OpenFiles
             ),
             restarts: match self {
                 Self::Disks => Restarts::Disks,
-                Self::Cache | Self::Holds => Restarts::All,
+                Self::Cache | Self::OpenFiles => Restarts::All,
                 Self::Files if Rng::new(seed ^ RESTARTS_SALT).chance(1, 2) => Restarts::All,
                 _ => Restarts::None,
             },
@@ -447,7 +452,7 @@ fn drive<'a>(
         Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
         Workload::Nfs4 => nfs::run_v4(scene, habits).boxed_local(),
         Workload::Members => unreachable!("it has a world of its own"),
-        Workload::Holds => holds::run(scene, clients, rounds, round_ms).boxed_local(),
+        Workload::OpenFiles => holds::run(scene, clients, rounds, round_ms).boxed_local(),
         Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
     }
 }

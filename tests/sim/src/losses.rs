@@ -49,12 +49,12 @@ impl Losses {
     /// Of a fresh file, when so many nodes have restarted.
     pub(super) fn new(content: &Content, restarts: u64) -> Self {
         let mut losses = Self::default();
-        losses.settled(content, restarts);
+        losses.flushed(content, restarts);
         losses
     }
 
     /// The file is durably as `content` has it, and nobody changes it at present.
-    pub(super) fn settled(&mut self, content: &Content, restarts: u64) {
+    pub(super) fn flushed(&mut self, content: &Content, restarts: u64) {
         self.unstable.clear();
         self.known_at = Some(restarts);
         self.rests(content);

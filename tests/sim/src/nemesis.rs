@@ -69,7 +69,8 @@ impl Source {
             Self::Drawn(words) => {
                 let allowed = |strike: &Strike| {
                     let word = strike.word();
-                    strike.is_relief() || words.as_ref().is_none_or(|words| words.contains(word))
+                    strike.is_from_reserve()
+                        || words.as_ref().is_none_or(|words| words.contains(word))
                 };
                 let items = draw().into_iter().filter(|(_, strike)| allowed(strike));
                 items.map(|(at_us, strike)| Item { part, at_us, strike }).collect()

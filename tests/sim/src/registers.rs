@@ -110,7 +110,7 @@ impl Registers<'_> {
                 Err(Error::LostWrites { .. }) => return Err(Stop::Lost),
                 Err(_) if self.scene.is_hopeless() => return Err(Stop::PowerCut),
                 Err(Error::Unreadable { .. }) => {}
-                Err(error) if error.is_passing() => {}
+                Err(error) if error.is_transient() => {}
                 Err(error) => panic!("a stripe cannot be used: {error}"),
             }
             self.scene.pass(Duration::from_millis(RETRY_MS)).await;
@@ -207,8 +207,10 @@ impl Registers<'_> {
                 .map(|(&at, &to)| (at, to))
                 .collect()
         };
-        let written: BTreeSet<Unsynced> =
-            covered.iter().map(|&((stripe, _), (_, life))| Unsynced { stripe, life }).collect();
+        let written: BTreeSet<Unsynced> = covered
+            .iter()
+            .map(|&((stripe, _), (_, boot_id))| Unsynced { stripe, boot_id })
+            .collect();
         let written: Vec<Unsynced> = written.into_iter().collect();
         let synced = self.ask(client, |stripes| stripes.sync(written.clone())).await;
         if let Err(Stop::PowerCut) = synced {
@@ -241,7 +243,7 @@ impl Registers<'_> {
                 let seen = u64::from_le_bytes(std::array::from_fn(|i| data[i]));
                 if let Some(versions) = self.sectors.borrow_mut().get_mut(&(stripe, sector)) {
                     let unknown = versions.after_crash().contains(&0);
-                    versions.settle(if unknown { 0 } else { seen });
+                    versions.flush(if unknown { 0 } else { seen });
                 }
             } else {
                 self.check(stripe, sector, &data, |versions| self.visible(versions));

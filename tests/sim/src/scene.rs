@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use fileio::protocol::{CallId, Error, FileIo, Settle};
+use fileio::protocol::{CallId, Error, FileIo, Flush};
 use fileio::stack::StackError;
 use futures::future::{Either, LocalBoxFuture, join, join_all, select};
 use runtime::protocol::Undelivered;
@@ -206,20 +206,20 @@ impl Scene {
         let context = self.cluster.application(OBSERVER);
         for node in (0..nodes).map(NodeId::fs) {
             let settling = until_told(
-                || context.spawn(node, Settle {}),
+                || context.spawn(node, Flush {}),
                 |error| matches!(error, Error::Undelivered { why: Undelivered::Lost }),
             );
-            let settled = self.lively("a clean stop", settling).await;
-            settled.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
+            let flushed = self.lively("a clean stop", settling).await;
+            flushed.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
         }
         let concluding = until_told(
-            || self.cluster.conclude(self.phases),
+            || self.cluster.final_checkpoint(self.phases),
             |error| {
-                matches!(error, StackError::Settle(Error::Undelivered { why: Undelivered::Lost }))
+                matches!(error, StackError::Flush(Error::Undelivered { why: Undelivered::Lost }))
             },
         );
-        let concluded = self.lively("a clean stop", concluding).await;
-        concluded.unwrap_or_else(|error| panic!("a clean stop failed: {error}"));
+        let final_checkpointd = self.lively("a clean stop", concluding).await;
+        final_checkpointd.unwrap_or_else(|error| panic!("a clean stop failed: {error}"));
         self.cut_power();
     }
 

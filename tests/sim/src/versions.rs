@@ -56,7 +56,7 @@ impl<T: PartialEq + Clone> Versions<T> {
     }
 
     /// The value of the last write whose answer is known.
-    pub(super) fn settled(&self) -> &T {
+    pub(super) fn flushed(&self) -> &T {
         &self.values[self.acknowledged]
     }
 
@@ -82,7 +82,7 @@ impl<T: PartialEq + Clone> Versions<T> {
     }
 
     /// The register was looked at after a crash: it holds this, durably.
-    pub(super) fn settle(&mut self, value: T) {
+    pub(super) fn flush(&mut self, value: T) {
         *self = Self::new(value);
     }
 }

@@ -94,7 +94,7 @@ fn who_wins_a_name_has_it_alone() {
 
 #[test]
 fn an_open_file_outlives_its_names_and_nothing_else_does() {
-    gate(Workload::Holds);
+    gate(Workload::OpenFiles);
 }
 
 #[test]

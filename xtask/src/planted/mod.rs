@@ -24,7 +24,7 @@ use hunt::{Hunt, Outcome};
 use list::Bug;
 
 /// Hunts at a time.
-const HUNTS_AT_ONCE: usize = 2;
+const HUNTS_CONCURRENT: usize = 2;
 /// Time for each bug, in seconds, unless told otherwise.
 const SECONDS: u64 = 90;
 /// The share of the bugs that must be caught, in percent.
@@ -118,7 +118,7 @@ fn hunt_all(hunt: &Hunt, bugs: &[&Bug]) -> Result<Vec<Outcome>, String> {
     };
     #[allow(clippy::disallowed_methods, reason = "this tool runs beside the system, not in it")]
     std::thread::scope(|scope| {
-        for _ in 0..HUNTS_AT_ONCE {
+        for _ in 0..HUNTS_CONCURRENT {
             scope.spawn(work);
         }
     });

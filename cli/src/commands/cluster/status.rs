@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fileio::stack::cluster::{self, Known};
-use runtime::membership::{NodeMap, Process, Seat};
+use runtime::membership::{Assignment, NodeMap, Process};
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
 
@@ -92,9 +92,9 @@ impl Status {
 /// Runs of nodes that one process has, or that go the same way.
 fn owners(map: &NodeMap) -> Vec<u8> {
     let mut runs: Vec<(u32, u32, String)> = Vec::new();
-    for (node, seat) in map.seats() {
+    for (node, assignment) in map.assignments() {
         let NodeKind::Fs(index) = node.kind() else { continue };
-        let (from, to) = (seat.owner().0, seat.destination().0);
+        let (from, to) = (assignment.owner().0, assignment.destination().0);
         let owner = if from == to { from.to_string() } else { format!("{from}>{to}") };
         match runs.last_mut() {
             Some((_, last, same)) if *same == owner && *last + 1 == index => *last = index,
@@ -111,17 +111,17 @@ fn owners(map: &NodeMap) -> Vec<u8> {
 
 fn row(map: &NodeMap, process: &Process) -> Row {
     let id = process.id;
-    let has = |(_, seat): &(NodeId, Seat)| seat.owner() == id;
-    let comes = |seat: Seat| seat.owner() != id && seat.destination() == id;
-    let fs = |(node, _): (NodeId, Seat)| match node.kind() {
+    let has = |(_, assignment): &(NodeId, Assignment)| assignment.owner() == id;
+    let comes = |assignment: Assignment| assignment.owner() != id && assignment.destination() == id;
+    let fs = |(node, _): (NodeId, Assignment)| match node.kind() {
         NodeKind::Fs(index) => Some(index),
         _ => None,
     };
-    let disk = |(node, _): (NodeId, Seat)| match node.kind() {
+    let disk = |(node, _): (NodeId, Assignment)| match node.kind() {
         NodeKind::Disk(index) => Some(index),
         _ => None,
     };
-    let node_numbers: Vec<u32> = map.seats().filter(has).filter_map(fs).collect();
+    let node_numbers: Vec<u32> = map.assignments().filter(has).filter_map(fs).collect();
     Row {
         number: id.0,
         state: match (process.is_living(), process.leaving) {
@@ -132,8 +132,8 @@ fn row(map: &NodeMap, process: &Process) -> Row {
         addresses: process.addresses.clone(),
         links: String::new(),
         nodes: node_numbers.len(),
-        coming: map.seats().filter(|(_, seat)| comes(*seat)).count(),
-        disk_nodes: map.seats().filter(has).filter_map(disk).collect(),
+        coming: map.assignments().filter(|(_, assignment)| comes(*assignment)).count(),
+        disk_nodes: map.assignments().filter(has).filter_map(disk).collect(),
         node_numbers,
     }
 }

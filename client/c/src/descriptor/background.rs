@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::{Error, file};
 use futures::channel::oneshot;
 use parking_lot::Mutex;
-use runtime::{Door, Spawn as _, wait};
+use runtime::{ClientHandle, Spawn as _, wait};
 
 use super::Descriptor;
 use crate::failure::{Failure, answer, number_of};
@@ -43,7 +43,7 @@ impl Background {
         descriptor: Arc<Descriptor>,
         buffer: *mut c_void,
         length: usize,
-        work: impl FnOnce(file::File<Door>) -> F + Send + 'static,
+        work: impl FnOnce(file::File<ClientHandle>) -> F + Send + 'static,
     ) -> *mut Self
     where
         F: Future<Output = Result<Vec<Bytes>, Error>> + 'static,

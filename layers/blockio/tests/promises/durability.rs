@@ -38,7 +38,7 @@ fn flushed_writes_survive_any_crash() {
             volume.ask(async move |client| write(&client, sector, 0).await);
         }
         volume.ask(async |client| sync_all(&client).await).expect("the disks are good");
-        for life in 0..LIVES {
+        for boot_id in 0..LIVES {
             let (context, model_now) = (volume.context(), model.clone());
             let (power_ms, seed) = (rng.below(200), rng.bits());
             volume.ask(async move |client| {
@@ -51,8 +51,8 @@ fn flushed_writes_survive_any_crash() {
                 // What is cut off here ends with the world.
                 select(cut, work).await;
             });
-            volume.crash(Epoch(life + 2), rng);
-            check(&volume, &model, life);
+            volume.crash(Epoch(boot_id + 2), rng);
+            check(&volume, &model, boot_id);
         }
     });
 }
@@ -99,12 +99,15 @@ fn forget_all_but_newest(fills: &mut Vec<u8>) {
     fills.drain(..fills.len() - 1);
 }
 
-fn check(volume: &Volume, model: &Model, life: u64) {
+fn check(volume: &Volume, model: &Model, boot_id: u64) {
     for (&sector, fills) in &mut *model.borrow_mut() {
         let found = volume.ask(async move |client| read(&client, sector).await);
         let fill = found[0];
-        assert!(found.iter().all(|&byte| byte == fill), "life {life}: sector {sector} is torn");
-        assert!(fills.contains(&fill), "life {life}: sector {sector} has {fill}, not of {fills:?}");
+        assert!(found.iter().all(|&byte| byte == fill), "life {boot_id}: sector {sector} is torn");
+        assert!(
+            fills.contains(&fill),
+            "life {boot_id}: sector {sector} has {fill}, not of {fills:?}"
+        );
         // The crash decided: from now on this is the only content.
         *fills = vec![fill];
     }
@@ -115,7 +118,7 @@ fn a_slot_is_durable_when_answered() {
     with_seed(|rng| {
         let volume = Volume::start(rng.bits(), 2, 2, Config::default());
         let mut model = BTreeMap::new();
-        for life in 0..20 {
+        for boot_id in 0..20 {
             for _ in 0..rng.below(6) {
                 let (disk, slot) = (rng.below(4) as u32, rng.below(8) as u32);
                 let data = Bytes::from(vec![rng.bits().to_le_bytes()[0]; 4096]);
@@ -124,7 +127,7 @@ fn a_slot_is_durable_when_answered() {
                     .ask(async move |client| client.write_slot(disk, slot, data).await)
                     .expect("the slot exists");
             }
-            volume.crash(Epoch(life + 2), rng);
+            volume.crash(Epoch(boot_id + 2), rng);
             for (&(disk, slot), data) in &model {
                 let found = volume.ask(async move |client| client.read_slot(disk, slot).await);
                 assert_eq!(found.as_ref(), Ok(data), "slot {slot} of disk {disk}");

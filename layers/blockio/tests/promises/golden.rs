@@ -122,7 +122,7 @@ fn errors_have_the_agreed_bytes() {
         "06 01 00 00 00 02 00 00 00 03 00 00 00 00 00 00 00"
     );
     assert_eq!(
-        bytes(Error::LostWrites { stripe: 1, life: 2 }),
+        bytes(Error::LostWrites { stripe: 1, boot_id: 2 }),
         "07 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"
     );
 }

@@ -108,7 +108,7 @@ fn bytes_that_do_not_exist_are_refused_by_client_and_server() {
         assert_eq!(client.write(0, 0, data.clone()).await, expected);
         let write = Write { stripe: 0, offset: 0, data };
         assert_eq!(context.spawn(NodeId::disk(0), write).await, expected);
-        assert!(client.sync(vec![Unsynced { stripe: stripes, life: 0 }]).await.is_err());
+        assert!(client.sync(vec![Unsynced { stripe: stripes, boot_id: 0 }]).await.is_err());
         assert!(client.write_zeros(0, 1, STRIPE).await.is_err());
         assert!(client.forget(0, 1, STRIPE).await.is_err());
     });

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::Server;
-use super::lives::HandedLife;
+use super::boot_ids::HandedLife;
 use crate::protocol::{Cache, Error, Request};
 
 impl Server {
@@ -22,12 +22,12 @@ impl Server {
         }
         // No await since: what is handed over is what was told last.
         self.context.close::<Cache>(|_| false);
-        Ok(self.lives.borrow().handed())
+        Ok(self.boot_ids.borrow().handed())
     }
 
     /// Goes on with the lives of the server that was here before. To be called before this one serves.
     pub fn resume(&self, handed: &[HandedLife]) {
-        self.lives.borrow_mut().resume(handed);
+        self.boot_ids.borrow_mut().resume(handed);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use blockio::{BLOCK_SIZE, Life, blocks_of};
+use blockio::{BLOCK_SIZE, BootId, blocks_of};
 use bytes::Bytes;
 
 use super::lines::Found;
@@ -14,7 +14,7 @@ use crate::protocol::{Error, Extent, PARTS_MAX, ReadList, WriteList};
 
 impl Server {
     /// Answers [`ReadList`], if all of it is here.
-    pub(super) fn read_list_at_once(
+    pub(super) fn try_read_list_now(
         &self,
         request: &ReadList,
     ) -> Option<Result<Vec<Bytes>, Error>> {
@@ -72,10 +72,10 @@ impl Server {
     }
 
     /// Answers [`WriteList`], if there is room.
-    pub(super) fn write_list_at_once(
+    pub(super) fn try_write_list_now(
         self: &Rc<Self>,
         request: &WriteList,
-    ) -> Option<Result<Life, Error>> {
+    ) -> Option<Result<BootId, Error>> {
         let WriteList { stripe, parts } = request;
         self.check_parts(request).ok()?;
         if self.is_fragmented(*stripe) || self.is_paced(*stripe) {
@@ -86,11 +86,11 @@ impl Server {
             return None;
         }
         self.note_written(*stripe);
-        Some(Ok(self.life(*stripe)))
+        Some(Ok(self.boot_id(*stripe)))
     }
 
     /// Answers [`WriteList`].
-    pub(super) async fn write_list(self: &Rc<Self>, request: WriteList) -> Result<Life, Error> {
+    pub(super) async fn write_list(self: &Rc<Self>, request: WriteList) -> Result<BootId, Error> {
         self.check_parts(&request)?;
         let WriteList { stripe, parts } = request;
         let change =

@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use runtime::Undelivered;
 
 use super::lines::Found;
-use super::room::Patience;
+use super::room::RetryBudget;
 use super::{Server, count};
 use crate::extents::Extents;
 use crate::line::Line;
@@ -24,7 +24,7 @@ const DAMAGES_MAX: u32 = 2;
 
 impl Server {
     /// Answers [`Read`], if all of it is here.
-    pub(super) fn read_at_once(&self, request: &Read) -> Option<Result<Bytes, Error>> {
+    pub(super) fn try_read_now(&self, request: &Read) -> Option<Result<Bytes, Error>> {
         let &Read { stripe, offset, length, ref expect } = request;
         let range = self.range(stripe, offset, u64::from(length)).ok()?;
         if range.is_empty() || !fits(&range, expect) {
@@ -95,7 +95,7 @@ impl Server {
         wanted: &[Range<u32>],
         plan: impl FnOnce(&Extents) -> Vec<Range<u32>>,
     ) -> Result<bool, Error> {
-        let mut patience = Patience::new();
+        let mut patience = RetryBudget::new();
         let _pin = loop {
             if let Some(pin) = self.pin_new(stripe) {
                 break pin;
@@ -139,7 +139,7 @@ impl Server {
                 if bytes.len() == part.len() {
                     Ok((part, bytes))
                 } else {
-                    Err(Error::from(Undelivered::Garbled))
+                    Err(Error::from(Undelivered::ProtocolMismatch))
                 }
             }
         });

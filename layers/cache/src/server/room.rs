@@ -8,7 +8,7 @@ use runtime::Undelivered;
 use super::lines::Victim;
 use super::{Server, count};
 use crate::line::Line;
-use crate::pauses::Pauses;
+use crate::pauses::Backoff;
 use crate::protocol::Error;
 
 /// The first pause of a request for which there is no room.
@@ -23,22 +23,25 @@ const EVICTIONS_MAX: u32 = 4;
 
 /// How long a request waits for room.
 #[derive(Debug)]
-pub(super) struct Patience {
-    pauses: Pauses,
+pub(super) struct RetryBudget {
+    pauses: Backoff,
     evictions: u32,
 }
 
-impl Patience {
+impl RetryBudget {
     /// All of it.
     pub(super) fn new() -> Self {
-        Self { pauses: Pauses::new(ROOM_PAUSE_FIRST, ROOM_PAUSES_MAX), evictions: 0 }
+        Self { pauses: Backoff::new(ROOM_PAUSE_FIRST, ROOM_PAUSES_MAX), evictions: 0 }
     }
 }
 
 impl Server {
     /// Does one step towards room for one more line: drops a clean line, writes a dirty one back,
     /// or pauses. `Busy` once patience is at its end.
-    pub(super) async fn make_room(self: &Rc<Self>, patience: &mut Patience) -> Result<(), Error> {
+    pub(super) async fn make_room(
+        self: &Rc<Self>,
+        patience: &mut RetryBudget,
+    ) -> Result<(), Error> {
         let victim = self.lines.borrow_mut().victim();
         match victim {
             Some(Victim::Clean(stripe)) if patience.evictions < EVICTIONS_MAX => {

@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use super::Server;
 use super::pace::Pace;
-use super::room::Patience;
-use blockio::Life;
+use super::room::RetryBudget;
+use blockio::BootId;
 
 use crate::line::{Line, OutOfMemory};
 use crate::protocol::{Error, Forget, Write, WriteZeros};
 
 impl Server {
     /// Answers [`Write`], if there is room.
-    pub(super) fn write_at_once(self: &Rc<Self>, request: &Write) -> Option<Result<Life, Error>> {
+    pub(super) fn try_write_now(self: &Rc<Self>, request: &Write) -> Option<Result<BootId, Error>> {
         let &Write { stripe, offset, ref data } = request;
         let length = data.iter().map(|piece| piece.len() as u64).sum();
         if self.range(stripe, offset, length).ok()?.is_empty() {
@@ -26,15 +26,15 @@ impl Server {
             return None;
         }
         self.note_written(stripe);
-        Some(Ok(self.life(stripe)))
+        Some(Ok(self.boot_id(stripe)))
     }
 
     /// Answers [`Write`].
-    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Life, Error> {
+    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<BootId, Error> {
         let Write { stripe, offset, data } = request;
         let length = data.iter().map(|piece| piece.len() as u64).sum();
         if self.range(stripe, offset, length)?.is_empty() {
-            return Ok(self.life(stripe));
+            return Ok(self.boot_id(stripe));
         }
         let change =
             |line: &mut Line| line.write(offset, &data, self.context.pool(), self.context.now());
@@ -42,11 +42,11 @@ impl Server {
     }
 
     /// Answers [`WriteZeros`].
-    pub(super) async fn write_zeros(self: &Rc<Self>, request: WriteZeros) -> Result<Life, Error> {
+    pub(super) async fn write_zeros(self: &Rc<Self>, request: WriteZeros) -> Result<BootId, Error> {
         let WriteZeros { stripe, offset, length } = request;
         let range = self.range(stripe, offset, u64::from(length))?;
         if range.is_empty() {
-            return Ok(self.life(stripe));
+            return Ok(self.boot_id(stripe));
         }
         let (pool, now) = (self.context.pool(), self.context.now());
         let change = |line: &mut Line| line.write_zeros(range.clone(), pool, now);
@@ -66,7 +66,7 @@ impl Server {
         self: &Rc<Self>,
         stripe: u64,
         change: impl Fn(&mut Line) -> Result<(), OutOfMemory>,
-    ) -> Result<Life, Error> {
+    ) -> Result<BootId, Error> {
         if self.is_fragmented(stripe) {
             self.write_back_line(stripe).await?;
             self.lines.borrow_mut().change(stripe, Line::forget_clean);
@@ -75,13 +75,13 @@ impl Server {
         if self.is_paced(stripe) {
             self.pause().await;
         }
-        let mut patience = Patience::new();
+        let mut patience = RetryBudget::new();
         while !self.try_change(stripe, &change) {
             self.make_room(&mut patience).await?;
         }
         self.note_written(stripe);
         // No await since: it is the life of this very change.
-        Ok(self.life(stripe))
+        Ok(self.boot_id(stripe))
     }
 
     /// A write of `stripe` makes one more line dirty, and there are many.

@@ -14,13 +14,13 @@ use crate::line::Line;
 use crate::protocol::{Error, Unsynced, WriteBack};
 
 /// Lines that one request or task writes back at a time.
-const LINES_AT_ONCE_MAX: usize = 16;
+const LINES_CONCURRENCY_MAX: usize = 16;
 
 /// Restarts of disk nodes that one request may meet.
 const RESTARTS_MAX: u32 = 8;
 
 /// Pieces of one line that are written at a time.
-const PIECES_AT_ONCE_MAX: usize = 4;
+const PIECES_CONCURRENCY_MAX: usize = 4;
 
 impl Server {
     /// Answers [`WriteBack`].
@@ -35,11 +35,11 @@ impl Server {
         for unsynced in &written {
             self.range(unsynced.stripe, 0, 0)?;
         }
-        if let Some(Unsynced { stripe, life }) = restarted {
+        if let Some(Unsynced { stripe, boot_id }) = restarted {
             if stripe >= self.geometry.stripes() {
                 return Err(Error::OutOfRange { stripe, offset: 0, length: 0 });
             }
-            self.note_life_below(stripe, life);
+            self.note_boot_id_below(stripe, boot_id);
         }
         let stripes: BTreeSet<u64> = written.iter().map(|unsynced| unsynced.stripe).collect();
         for _ in 0..RESTARTS_MAX {
@@ -66,7 +66,7 @@ impl Server {
                 first_error.set(first_error.get().or(Some(error)));
             }
         };
-        stream::iter(stripes).for_each_concurrent(LINES_AT_ONCE_MAX, write_back).await;
+        stream::iter(stripes).for_each_concurrent(LINES_CONCURRENCY_MAX, write_back).await;
         first_error.get().map_or(Ok(()), Err)
     }
 
@@ -85,7 +85,7 @@ impl Server {
                 first_error.set(first_error.get().or(Some(error)));
             }
         };
-        stream::iter(begun.pieces).for_each_concurrent(PIECES_AT_ONCE_MAX, write).await;
+        stream::iter(begun.pieces).for_each_concurrent(PIECES_CONCURRENCY_MAX, write).await;
         let since = begun.dirty_since;
         self.lines.borrow_mut().change(stripe, |line| line.end_write_back(since));
         first_error.get().map_or(Ok(()), Err)
@@ -99,8 +99,8 @@ impl Server {
     ) -> Result<(), Error> {
         let range = offset..offset + data.len() as u32;
         count(&self.counters.write_backs);
-        let life = self.below.write(stripe, offset, vec![data]).await?;
-        self.note_life_below(stripe, life);
+        let boot_id = self.below.write(stripe, offset, vec![data]).await?;
+        self.note_boot_id_below(stripe, boot_id);
         self.lines.borrow_mut().change(stripe, |line| line.written_back(&range));
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockio::{Answer, Geometry, Life, Stripes};
+use blockio::{Answer, BootId, Geometry, Stripes};
 use bytes::Bytes;
 use cache::protocol::{Cache, Error, Unsynced};
 use cache::{CacheClient, Config, Server};
@@ -36,7 +36,7 @@ pub(crate) async fn sync(client: &CacheClient, stripes: Vec<u64>) -> Result<(), 
     let mut written = Vec::new();
     for stripe in stripes {
         // Writing nothing tells the life.
-        written.push(Unsynced { stripe, life: client.write(stripe, 0, Vec::new()).await? });
+        written.push(Unsynced { stripe, boot_id: client.write(stripe, 0, Vec::new()).await? });
     }
     client.sync(written).await
 }
@@ -135,7 +135,7 @@ pub(crate) struct MemoryDisk {
     content: RefCell<BTreeMap<u64, Vec<u8>>>,
     /// What of it survives a restart of the disk node.
     flushed: RefCell<BTreeMap<u64, Vec<u8>>>,
-    life: Cell<Life>,
+    boot_id: Cell<BootId>,
     /// Writes under way: two must never overlap.
     writing: RefCell<Vec<(u64, Range<u32>)>>,
     pub(crate) reads: Cell<u64>,
@@ -169,7 +169,7 @@ impl MemoryDisk {
             geometry,
             content: RefCell::default(),
             flushed: RefCell::default(),
-            life: Cell::new(100),
+            boot_id: Cell::new(100),
             writing: RefCell::default(),
             reads: Cell::default(),
             read_bytes: Cell::default(),
@@ -195,7 +195,7 @@ impl MemoryDisk {
     /// The disk node restarts, and what was not flushed is gone.
     pub(crate) fn restart(&self) {
         *self.content.borrow_mut() = self.flushed.borrow().clone();
-        self.life.set(self.life.get() + 1);
+        self.boot_id.set(self.boot_id.get() + 1);
     }
 
     fn happens(&self, percent: &Cell<u64>) -> bool {
@@ -239,7 +239,7 @@ impl MemoryDisk {
         Ok(bytes.into())
     }
 
-    async fn do_write(self: Rc<Self>, stripe: u64, at: u32, data: Bytes) -> Result<Life, Error> {
+    async fn do_write(self: Rc<Self>, stripe: u64, at: u32, data: Bytes) -> Result<BootId, Error> {
         self.writes.set(self.writes.get() + 1);
         self.written_bytes.set(self.written_bytes.get() + data.len() as u64);
         let range = at..at + data.len() as u32;
@@ -260,7 +260,7 @@ impl MemoryDisk {
             content[range.start as usize..range.end as usize].copy_from_slice(&data);
             self.content.borrow_mut().insert(stripe, content);
         }
-        if fails { Err(FAILURE) } else { Ok(self.life.get()) }
+        if fails { Err(FAILURE) } else { Ok(self.boot_id.get()) }
     }
 }
 
@@ -275,20 +275,20 @@ impl Stripes for Below {
         assert!(expect.is_empty(), "the cache compares checksums itself");
         self.0.clone().do_read(stripe, offset as usize..(offset + length) as usize).boxed_local()
     }
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         self.0.clone().do_write(stripe, offset, data.concat().into()).boxed_local()
     }
-    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<Life> {
+    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<BootId> {
         unreachable!("the cache keeps zeros as bytes")
     }
     fn sync(&self, written: Vec<Unsynced>) -> Answer<()> {
         let disk = &self.0;
         disk.syncs.borrow_mut().push(written.iter().map(|unsynced| unsynced.stripe).collect());
         *disk.flushed.borrow_mut() = disk.content.borrow().clone();
-        let life = disk.life.get();
-        let lost = written.into_iter().find(|unsynced| unsynced.life != life);
+        let boot_id = disk.boot_id.get();
+        let lost = written.into_iter().find(|unsynced| unsynced.boot_id != boot_id);
         let synced =
-            lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, life }));
+            lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, boot_id }));
         ready(synced).boxed_local()
     }
     fn forget(&self, _: u64, _: u32, _: u32) -> Answer<()> {

@@ -37,15 +37,15 @@
 //! | `names.rs` | requests that name an entry of a directory |
 //! | `files.rs` | requests by handle |
 //! | `xattrs.rs` | extended attributes |
-//! | `holds.rs` | files that clients have open |
+//! | `open_files.rs` | files that clients have open |
 //! | `content.rs` | the bytes of a sparse file |
 //! | `machine.rs` | a machine to test clients on |
 
 mod content;
 mod files;
-mod holds;
 pub mod machine;
 mod names;
+mod open_files;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -171,14 +171,14 @@ impl Model {
             Request::ListXattrs(r) => Reply::ListXattrs(state.list_xattrs(r)),
             Request::RemoveXattr(r) => Reply::RemoveXattr(state.remove_xattr(r, now)),
             Request::GetSpace(_) => Reply::GetSpace(Ok(state.space())),
-            Request::Settle(_) => Reply::Settle(Ok(())),
+            Request::Flush(_) => Reply::Flush(Ok(())),
             Request::SyncDirectory(r) => Reply::SyncDirectory(state.sync_directory(r)),
-            Request::Hold(r) => Reply::Hold(state.hold(r)),
-            Request::LetGo(r) => {
-                state.let_go(r);
-                Reply::LetGo(Ok(()))
+            Request::OpenHandle(r) => Reply::OpenHandle(state.hold(r)),
+            Request::CloseHandle(r) => {
+                state.close_handle(r);
+                Reply::CloseHandle(Ok(()))
             }
-            Request::Renew(r) => Reply::Renew(Ok(r.lease == holds::LEASE_ID)),
+            Request::Renew(r) => Reply::Renew(Ok(r.lease == open_files::LEASE_ID)),
             Request::Lock(r) => Reply::Lock(state.lock(r)),
             Request::TestLock(r) => Reply::TestLock(state.test_lock(r)),
             Request::Unlock(r) => Reply::Unlock(state.unlock(r)),

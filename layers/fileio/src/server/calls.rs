@@ -97,7 +97,7 @@ impl FileServer {
     async fn find_reply(&self, call: CallId, durable: bool) -> Result<Option<Outcome>, Error> {
         let found = self.meta_here(FindReply { call, durable }).await?;
         if found.is_some() {
-            self.ties_are_told().await?;
+            self.release_remote_locks_now().await?;
         }
         Ok(found)
     }
@@ -114,7 +114,7 @@ impl FileServer {
             Request::OpenNew(r) => Reply::OpenNew(self.open_new(r).await),
             Request::SetXattr(r) => Reply::SetXattr(self.set_xattr(r).await),
             Request::RemoveXattr(r) => Reply::RemoveXattr(self.remove_xattr(r).await),
-            _ => Reply::Undelivered(Undelivered::Garbled),
+            _ => Reply::Undelivered(Undelivered::ProtocolMismatch),
         }
     }
 
@@ -215,7 +215,7 @@ fn failure(reply: &Reply) -> Option<Error> {
 /// The reply to a call that was done, or is decided: a passing failure to tell it is no word that nothing was done.
 fn told_again(request: &Request, reply: Reply) -> Reply {
     match failure(&reply) {
-        Some(Error::Undelivered { why }) if why.is_passing() => {
+        Some(Error::Undelivered { why }) if why.is_transient() => {
             refused(request, Undelivered::Lost.into())
         }
         _ => reply,
@@ -234,7 +234,7 @@ fn refused(request: &Request, error: Error) -> Reply {
         Request::Link(_) => Reply::Link(Err(error)),
         Request::SetXattr(_) => Reply::SetXattr(Err(error)),
         Request::RemoveXattr(_) => Reply::RemoveXattr(Err(error)),
-        _ => Reply::Undelivered(Undelivered::Garbled),
+        _ => Reply::Undelivered(Undelivered::ProtocolMismatch),
     }
 }
 

@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use meta::protocol::{
-    AddFile, ClaimName, Claimed, Dentry, Effect, Execute, FindName, GetInode, InodeChange,
-    NewInode, Prior, SettleTo, UnclaimName,
+    AddFile, ClaimName, Claimed, CommitDependency, Dentry, Effect, Execute, FindName, FlushTo,
+    GetInode, InodeChange, NewInode, UnclaimName,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
-use super::ties::Tie;
-use super::{Above, FileServer, RACES_MAX, count_directories, is_in_doubt};
+use super::remote_locks::RemoteLock;
+use super::{FileServer, ParentDir, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{
     Attributes, CallId, Change, Create, Created, Error, Existing, Handle, Kind, LINKS_MAX, Link,
@@ -26,25 +26,25 @@ const WORD_PAUSE_DOUBLINGS: usize = 5;
 
 impl FileServer {
     /// Answers [`Lookup`], if directory, name and inode are at hand on this thread.
-    pub(super) fn look_up_at_once(&self, request: &Lookup) -> Option<Result<Attributes, Error>> {
+    pub(super) fn try_look_up_now(&self, request: &Lookup) -> Option<Result<Attributes, Error>> {
         let &Lookup { ref who, directory, ref name } = request;
-        let above = self.attributes_at_once(directory)?;
+        let above = self.try_attributes_now(directory)?;
         if let Err(refused) = rules::check_search(who, &above) {
             return Some(Err(refused));
         }
         let find = FindName { directory: directory.ino, name: name.clone() };
-        let found = self.context.at_once(self.context.node(), find)?.ok()?;
+        let found = self.context.try_now(self.context.node(), find)?.ok()?;
         match found {
             Some(dentry) => {
                 self.information.show_name(directory.ino, name, dentry);
-                self.attributes_at_once(handle_of(&dentry)).map(Ok)
+                self.try_attributes_now(handle_of(&dentry)).map(Ok)
             }
             None => Some(Err(Error::NotFound {})),
         }
     }
 
     /// The attributes of an inode that is in use at a node of this thread, or shown by one of this process.
-    fn attributes_at_once(&self, Handle { ino, generation }: Handle) -> Option<Attributes> {
+    fn try_attributes_now(&self, Handle { ino, generation }: Handle) -> Option<Attributes> {
         let node = self.node_of(ino);
         if node == self.context.node() {
             let known = self.information.attributes(ino, generation)?;
@@ -52,14 +52,14 @@ impl FileServer {
             return Some(known);
         }
         self.shown(Handle { ino, generation }).or_else(|| {
-            let inode = self.context.at_once(node, GetInode { ino, generation })?;
+            let inode = self.context.try_now(node, GetInode { ino, generation })?;
             inode.ok().map(|inode| inode.attributes)
         })
     }
 
     /// The attributes of an inode that a node of this process shows.
     fn shown(&self, Handle { ino, generation }: Handle) -> Option<Attributes> {
-        self.board.as_ref()?.attributes(ino, generation)
+        self.shared_attrs.as_ref()?.attributes(ino, generation)
     }
 
     pub(super) async fn lookup(&self, request: Lookup) -> Result<Attributes, Error> {
@@ -136,7 +136,7 @@ impl FileServer {
     async fn create_in(
         &self,
         request: &Create,
-        &Above { attributes: ref above, made, since }: &Above,
+        &ParentDir { attributes: ref above, made, since }: &ParentDir,
     ) -> Result<(Created, Option<Time>), Error> {
         let Create { who, directory, name, existing, change, durable, .. } = request;
         rules::check_search(who, above)?;
@@ -171,7 +171,7 @@ impl FileServer {
             return Err(Error::Changed {});
         }
         // It is at this node, which was told of no record to wait for.
-        self.meta_here(SettleTo { position: u64::MAX }).await?;
+        self.meta_here(FlushTo { position: u64::MAX }).await?;
         Ok(())
     }
 
@@ -212,7 +212,7 @@ impl FileServer {
         (call, since): (CallId, u64),
         (directory, name): (Handle, &Name),
         inode: NewInode,
-        (durable, above_made): (bool, Prior),
+        (durable, above_made): (bool, CommitDependency),
     ) -> Result<(Attributes, Option<Time>), Error> {
         let is_directory = inode.kind == (Kind::Directory {});
         let noted = (!is_directory).then_some(inode.time);
@@ -238,7 +238,7 @@ impl FileServer {
     async fn make_in(
         &self,
         request: &MakeNode,
-        &Above { attributes: ref above, made, since }: &Above,
+        &ParentDir { attributes: ref above, made, since }: &ParentDir,
     ) -> Result<(Attributes, Option<Time>), Error> {
         let MakeNode { who, directory, name, node, change, durable, .. } = request;
         rules::check_search(who, above)?;
@@ -294,7 +294,7 @@ impl FileServer {
         self: &Rc<Self>,
         request: &Link,
         found: Claimed,
-        &Above { attributes: ref above, made, since }: &Above,
+        &ParentDir { attributes: ref above, made, since }: &ParentDir,
     ) -> Result<(Attributes, Time), Error> {
         let &Link { call, ref who, file, directory, ref name, durable } = request;
         if found.dentry.is_some() {
@@ -340,15 +340,15 @@ impl FileServer {
         node: NodeId,
         directory: Handle,
         name: &Name,
-    ) -> Result<(Claimed, Tie), Error> {
+    ) -> Result<(Claimed, RemoteLock), Error> {
         let (directory, name) = (directory.ino, name.clone());
-        self.tie(node, |tie| ClaimName { directory, name, tie }).await
+        self.lock_remote(node, |lock| ClaimName { directory, name, lock }).await
     }
 
     /// The name was not changed. If its node does not hear of it now, it will.
-    pub(super) async fn unclaim(&self, claim: Tie, directory: Handle, name: &Name) {
+    pub(super) async fn unclaim(&self, claim: RemoteLock, directory: Handle, name: &Name) {
         let (directory, name) = (directory.ino, name.clone());
-        let _ = self.untie(claim, |tie| UnclaimName { directory, name, tie }).await;
+        let _ = self.release_lock(claim, |lock| UnclaimName { directory, name, lock }).await;
     }
 }
 

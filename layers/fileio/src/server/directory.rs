@@ -16,7 +16,7 @@ use crate::protocol::{
 use crate::rules;
 
 /// Nodes asked at a time, at most.
-const NODES_AT_ONCE_MAX: usize = 16;
+const NODES_CONCURRENCY_MAX: usize = 16;
 
 /// So many times an even share each of several nodes is asked for: few have more than that, and need to be asked
 /// once more.
@@ -59,13 +59,13 @@ impl FileServer {
             nodes.into_iter().filter(|node| u64::from(*node) >= first_node).collect();
         let mut rest = &nodes[..];
         // Whoever goes on in the middle of a node may find enough there.
-        let mut at_once = if after == 0 { NODES_AT_ONCE_MAX } else { 1 };
+        let mut concurrent = if after == 0 { NODES_CONCURRENCY_MAX } else { 1 };
         while !rest.is_empty() {
             if entries.len() >= wanted {
                 end = false;
                 break;
             }
-            let (nodes, later) = rest.split_at(at_once.min(rest.len()));
+            let (nodes, later) = rest.split_at(concurrent.min(rest.len()));
             rest = later;
             let known = entries.len();
             let scan =
@@ -74,7 +74,8 @@ impl FileServer {
             end &= self.scan_some(nodes, from, &scan, wanted, &mut entries).await?;
             // As many as should have the rest, if they have as many names as these.
             let (found, missing) = (entries.len() - known, wanted.saturating_sub(entries.len()));
-            at_once = (missing * nodes.len()).div_ceil(found.max(1)).clamp(1, NODES_AT_ONCE_MAX);
+            concurrent =
+                (missing * nodes.len()).div_ceil(found.max(1)).clamp(1, NODES_CONCURRENCY_MAX);
         }
         end &= cut_page(&mut entries, wanted);
         if attributes {

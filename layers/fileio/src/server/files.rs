@@ -5,7 +5,7 @@ use std::rc::Rc;
 use futures::StreamExt as _;
 use meta::protocol::{self as metadata, GetDirty, GetGone, RollBack, Seal, Trim};
 
-use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, despite_losses};
+use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, retry_after_rollback};
 use crate::protocol::{Error, Handle, Verified};
 
 impl FileServer {
@@ -30,7 +30,7 @@ impl FileServer {
             let _alone = self.files.exclusive(ino).await;
             self.meta_here(RollBack { ino }).await
         };
-        despite_losses(commit, roll_back).await
+        retry_after_rollback(commit, roll_back).await
     }
 
     /// A block could not be read. If it was never committed it may be lost, which a commit finds
@@ -43,13 +43,13 @@ impl FileServer {
 
     /// Commits what has waited for long, and frees what nobody has told of, for as long as the node
     /// lives.
-    pub(super) async fn commit_now_and_then(self: &Rc<Self>) {
+    pub(super) async fn commit_loop(self: &Rc<Self>) {
         loop {
             self.context.sleep(COMMIT_INTERVAL).await;
             for ino in self.meta_here(GetGone {}).await.unwrap_or_default() {
                 self.trim(ino).await;
             }
-            self.remove_what_nobody_holds().await;
+            self.remove_unreferenced().await;
             if let Err(error) = self.commit_dirty(COMMIT_AGE_MS).await {
                 tracing::warn!(%error, "a commit in the background failed, it will be tried again");
             }
@@ -72,9 +72,9 @@ impl FileServer {
     }
 
     /// Makes everything of this node durable, and its log short.
-    pub(super) async fn settle(self: &Rc<Self>) -> Result<(), Error> {
+    pub(super) async fn flush(self: &Rc<Self>) -> Result<(), Error> {
         self.commit_dirty(0).await?;
-        self.meta_here(metadata::Settle {}).await
+        self.meta_here(metadata::Flush {}).await
     }
 
     /// Frees the blocks of a file that is gone, in the background.

@@ -13,7 +13,9 @@ use runtime::sync::KeyedLock;
 
 use super::{FileServer, HandedClient, HandedFiles};
 use crate::locks::LockTable;
-use crate::protocol::{CallId, Error, FileLock, Handle, Held, Hold, Kind, LEASE, LetGo, Renew};
+use crate::protocol::{
+    CallId, CloseHandle, Error, FileLock, Handle, Kind, LEASE, OpenHandle, OpenedFile, Renew,
+};
 
 /// Files that all clients together hold at one node, at most; past it the answer is `Busy`. Each process of a
 /// parallel program that has one common file open holds it.
@@ -190,24 +192,24 @@ impl Leases {
 }
 
 impl FileServer {
-    pub(super) async fn hold(self: &Rc<Self>, request: Hold) -> Result<Held, Error> {
-        let Hold { call, file } = request;
+    pub(super) async fn hold(self: &Rc<Self>, request: OpenHandle) -> Result<OpenedFile, Error> {
+        let OpenHandle { call, file } = request;
         let lease = self.meet(call.client)?;
         let _alone = self.leases.holding.exclusive(file.ino).await;
         if self.leases.holds.get() >= HOLDS_MAX {
             return Err(Undelivered::Busy.into());
         }
         let Handle { ino, generation } = file;
-        let inode = self.meta_here(metadata::Hold { ino, generation }).await?;
+        let inode = self.meta_here(metadata::OpenHandle { ino, generation }).await?;
         let attributes = inode.attributes;
         if attributes.kind != (Kind::File {}) {
-            return Ok(Held { attributes, lease: 0 });
+            return Ok(OpenedFile { attributes, lease: 0 });
         }
         if !self.leases.note(call, lease, ino) {
             self.let_go_unless_held(ino).await?;
             return Err(Undelivered::Busy.into());
         }
-        Ok(Held { attributes, lease })
+        Ok(OpenedFile { attributes, lease })
     }
 
     /// The lease of a client, which becomes known if it was not.
@@ -226,8 +228,8 @@ impl FileServer {
         Ok(lease)
     }
 
-    pub(super) async fn let_go(self: &Rc<Self>, request: LetGo) -> Result<(), Error> {
-        let LetGo { call, file } = request;
+    pub(super) async fn close_handle(self: &Rc<Self>, request: CloseHandle) -> Result<(), Error> {
+        let CloseHandle { call, file } = request;
         let _alone = self.leases.holding.exclusive(file.ino).await;
         if self.leases.take(call, file.ino) {
             self.leases.leave(file.ino);
@@ -238,7 +240,7 @@ impl FileServer {
 
     /// The caller keeps others from holding the file.
     async fn let_go_unless_held(self: &Rc<Self>, ino: u64) -> Result<(), Error> {
-        if !self.leases.is_held(ino) && self.meta_here(metadata::LetGo { ino }).await? {
+        if !self.leases.is_held(ino) && self.meta_here(metadata::CloseHandle { ino }).await? {
             self.trim_later(ino);
         }
         Ok(())
@@ -307,12 +309,12 @@ impl FileServer {
             self.context.sleep(end.saturating_sub(now)).await;
         }
         self.leases.is_grace_over.set(true);
-        self.remove_what_nobody_holds().await;
+        self.remove_unreferenced().await;
     }
 
     /// Removes files without a name that nobody holds, if it is known who holds what: mostly what
     /// could not be removed when the last client let go.
-    pub(super) async fn remove_what_nobody_holds(self: &Rc<Self>) {
+    pub(super) async fn remove_unreferenced(self: &Rc<Self>) {
         if self.leases.is_in_grace() {
             return;
         }

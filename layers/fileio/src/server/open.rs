@@ -8,30 +8,33 @@ use super::FileServer;
 use super::create::handle_of;
 use crate::client::ask;
 use crate::protocol::{
-    Attributes, CallId, Create, Created, Credentials, Error, Handle, Held, HeldNew, Hold, Kind,
-    Lookup, Open, OpenNew,
+    Attributes, CallId, Create, Created, Credentials, Error, Handle, Kind, Lookup, Open,
+    OpenHandle, OpenNew, OpenedFile, OpenedNewFile,
 };
 
 impl FileServer {
-    pub(super) async fn open(&self, request: Open) -> Result<Held, Error> {
+    pub(super) async fn open(&self, request: Open) -> Result<OpenedFile, Error> {
         let Open { who, call, directory, name } = request;
         let lookup = Lookup { who, directory, name };
         self.look_up(&lookup, async |found| {
             let file = handle_of(&found);
             if found.kind == (Kind::File {}) {
-                return ask(&self.context, Hold { call, file }).await;
+                return ask(&self.context, OpenHandle { call, file }).await;
             }
-            Ok(Held { attributes: self.inode(file).await?.attributes, lease: 0 })
+            Ok(OpenedFile { attributes: self.inode(file).await?.attributes, lease: 0 })
         })
         .await
     }
 
-    pub(super) async fn open_new(self: &Rc<Self>, request: &OpenNew) -> Result<HeldNew, Error> {
+    pub(super) async fn open_new(
+        self: &Rc<Self>,
+        request: &OpenNew,
+    ) -> Result<OpenedNewFile, Error> {
         let OpenNew { who, call, directory, name, existing, change, durable } = request.clone();
         let create = Create { who, call, directory, name, existing, change, durable };
         let created = self.create(&create).await?;
         match self.hold_created(call, &created.attributes).await {
-            Ok(lease) => Ok(HeldNew { created, lease }),
+            Ok(lease) => Ok(OpenedNewFile { created, lease }),
             // The file may be there.
             Err(Error::Undelivered { .. }) => Err(Undelivered::Lost.into()),
             Err(error) => Err(error),
@@ -44,14 +47,14 @@ impl FileServer {
         call: CallId,
         file: Handle,
         who: &Credentials,
-    ) -> Result<HeldNew, Error> {
+    ) -> Result<OpenedNewFile, Error> {
         let attributes = self.made_before(file, Kind::File {}, who).await?;
         let lease = self.hold_created(call, &attributes).await?;
-        Ok(HeldNew { created: Created { attributes, new: true }, lease })
+        Ok(OpenedNewFile { created: Created { attributes, new: true }, lease })
     }
 
     async fn hold_created(&self, call: CallId, created: &Attributes) -> Result<u64, Error> {
         let file = Handle { ino: created.ino, generation: created.generation };
-        Ok(ask(&self.context, Hold { call, file }).await?.lease)
+        Ok(ask(&self.context, OpenHandle { call, file }).await?.lease)
     }
 }

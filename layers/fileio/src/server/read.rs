@@ -20,7 +20,7 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 impl FileServer {
     /// Answers [`Read`], if nothing has to be waited for: the map is at hand, the bytes are cached on
     /// this thread, and nobody writes them or waits to.
-    pub(super) fn read_at_once(self: &Rc<Self>, request: &Read) -> Option<ReadData> {
+    pub(super) fn try_read_now(self: &Rc<Self>, request: &Read) -> Option<ReadData> {
         let &Read { ref who, file, offset, length } = request;
         if length > TRANSFER_MAX || !self.files.is_open(&file.ino) {
             return None;
@@ -42,7 +42,7 @@ impl FileServer {
                     return None;
                 }
                 for place in places(known.chunk(index)?, from - start, to - start) {
-                    data.push(self.take_at_once(&place)?);
+                    data.push(self.try_take_now(&place)?);
                 }
             }
             Some(ReadData { data, end: end >= attributes.size, attributes })
@@ -129,7 +129,7 @@ impl FileServer {
         let mut places = places(chunk, range.start as u64, range.end as u64);
         // A block is in one place.
         let place = places.next().ok_or(Error::Damaged {})?;
-        match self.take_at_once(&place) {
+        match self.try_take_now(&place) {
             Some(known) => Ok(known),
             None => self.take(&place).await,
         }
@@ -140,14 +140,14 @@ impl FileServer {
     }
 
     /// What is there, if it is at hand.
-    fn take_at_once(&self, place: &Place<'_>) -> Option<Bytes> {
+    fn try_take_now(&self, place: &Place<'_>) -> Option<Bytes> {
         match *place {
             Place::Hole { length } => Some(zeros(length)),
             Place::Stored { run, ref blocks, skip, keep } => {
                 let (stripe, offset) = self.geometry.block(run.start + blocks.start as u64);
                 let length = blocks.len() as u32 * BLOCK as u32;
                 let expect = &run.checksums[blocks.clone()];
-                let read = self.stripes.read_at_once(stripe, offset, length, expect)?;
+                let read = self.stripes.try_read_now(stripe, offset, length, expect)?;
                 Some(read.slice(skip..skip + keep))
             }
         }

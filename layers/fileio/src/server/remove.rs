@@ -3,12 +3,14 @@
 use std::rc::Rc;
 
 use futures::future::try_join_all;
-use meta::protocol::{Dentry, Effect, Execute, Freeze, HasNames, Occupancy, Prior, Thaw};
+use meta::protocol::{
+    CommitDependency, Dentry, Effect, Execute, Freeze, HasNames, Occupancy, Thaw,
+};
 use runtime::NodeId;
 
 use super::create::handle_of;
-use super::ties::Tie;
-use super::{Above, FileServer, count_directories, is_in_doubt};
+use super::remote_locks::RemoteLock;
+use super::{FileServer, ParentDir, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
 
@@ -24,7 +26,7 @@ impl FileServer {
     async fn remove_in(
         self: &Rc<Self>,
         request: &Remove,
-        &Above { attributes: ref above, since, .. }: &Above,
+        &ParentDir { attributes: ref above, since, .. }: &ParentDir,
     ) -> Result<((), Option<Time>), Error> {
         let &Remove { call, ref who, ref directory, ref name, durable } = request;
         let execute = |effects, durable| {
@@ -77,7 +79,7 @@ impl FileServer {
     async fn remove_directory_in(
         self: &Rc<Self>,
         request: &RemoveDirectory,
-        &Above { attributes: ref above, since, .. }: &Above,
+        &ParentDir { attributes: ref above, since, .. }: &ParentDir,
     ) -> Result<((), Option<Time>), Error> {
         let &RemoveDirectory { call, ref who, ref directory, ref name, durable } = request;
         rules::check_search(who, above)?;
@@ -106,11 +108,14 @@ impl FileServer {
 
     /// Stops changes in a directory that is empty; `NotEmpty` if it is not, and then lets changes
     /// go on. Returns the removals on which it leans that the directory is empty.
-    pub(super) async fn freeze_empty(&self, found: &Dentry) -> Result<(Vec<Prior>, Tie), Error> {
+    pub(super) async fn freeze_empty(
+        &self,
+        found: &Dentry,
+    ) -> Result<(Vec<CommitDependency>, RemoteLock), Error> {
         let Handle { ino, generation } = handle_of(found);
         let node = self.node_of(ino);
-        let freeze = |tie| Freeze { directory: ino, generation, tie };
-        let (occupancy, frozen) = match self.tie(node, freeze).await {
+        let freeze = |lock| Freeze { directory: ino, generation, lock };
+        let (occupancy, frozen) = match self.lock_remote(node, freeze).await {
             Err(Error::Stale {}) => return Err(Error::Changed {}),
             occupancy => occupancy?,
         };
@@ -124,8 +129,8 @@ impl FileServer {
     }
 
     /// The directory was not removed. If its node does not hear of it now, it will.
-    pub(super) async fn thaw(&self, frozen: Tie, found: &Dentry) {
-        let _ = self.untie(frozen, |tie| Thaw { directory: found.ino, tie }).await;
+    pub(super) async fn thaw(&self, frozen: RemoteLock, found: &Dentry) {
+        let _ = self.release_lock(frozen, |lock| Thaw { directory: found.ino, lock }).await;
     }
 
     /// The last removals from the directory if it is empty, else `None`.
@@ -133,7 +138,7 @@ impl FileServer {
         &self,
         directory: u64,
         occupancy: &Occupancy,
-    ) -> Result<Option<Vec<Prior>>, Error> {
+    ) -> Result<Option<Vec<CommitDependency>>, Error> {
         let nodes = match &occupancy.nodes {
             Some(nodes) => nodes.clone(),
             None => (0..self.context.fs_nodes()).collect(),
@@ -158,7 +163,7 @@ impl FileServer {
         &self,
         directory: u64,
         nodes: Vec<u32>,
-    ) -> Result<Vec<(u32, bool, Prior)>, Error> {
+    ) -> Result<Vec<(u32, bool, CommitDependency)>, Error> {
         let asked = nodes.into_iter().map(|node| async move {
             let (any, changed) = self.meta(NodeId::fs(node), HasNames { directory }).await?;
             Ok::<_, Error>((node, any, changed))

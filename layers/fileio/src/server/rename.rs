@@ -4,13 +4,13 @@
 use std::rc::Rc;
 
 use meta::protocol::{
-    Claimed, Dentry, Effect, Execute, GetInode, InodeChange, LockTree, Prior, UnlockTree,
+    Claimed, CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockTree, UnlockTree,
 };
 use runtime::NodeId;
 
 use super::create::handle_of;
+use super::remote_locks::RemoteLock;
 use super::remove::{drop_link, take_name};
-use super::ties::Tie;
 use super::{FileServer, count_directories, is_in_doubt};
 use crate::hash::name_node;
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, ROOT, Rename, Time};
@@ -34,9 +34,9 @@ struct Move {
 struct Prepared {
     plan: Move,
     /// On which it leans that a directory which is replaced is empty.
-    removals: Vec<Prior>,
+    removals: Vec<CommitDependency>,
     /// That directory.
-    frozen: Option<Tie>,
+    frozen: Option<RemoteLock>,
 }
 
 /// A name.
@@ -51,7 +51,7 @@ struct Directories<'a> {
     from: &'a Attributes,
     to: &'a Attributes,
     /// The record that made the second.
-    to_made: Prior,
+    to_made: CommitDependency,
     /// The epoch before the first was told of it.
     since: u64,
 }
@@ -68,10 +68,10 @@ impl FileServer {
             let keeper = self.node_of(ROOT.ino);
             // If the keeper comes back from here on, others have a turn too.
             let since = self.context.epoch().0;
-            let ((), turn) = self.tie(keeper, |tie| LockTree { tie }).await?;
+            let ((), turn) = self.lock_remote(keeper, |lock| LockTree { lock }).await?;
             let outcome = self.rename_once(request, Some(since)).await;
             // If the keeper does not hear of it now, it will.
-            let _ = self.untie(turn, |tie| UnlockTree { tie }).await;
+            let _ = self.release_lock(turn, |lock| UnlockTree { lock }).await;
             outcome
         })
         .await
@@ -132,7 +132,7 @@ impl FileServer {
         let done =
             self.execute(Execute { effects, claimed: true, since, durable, call, after }).await;
         match done {
-            Ok(()) => claims.into_iter().chain(frozen).for_each(Tie::finish),
+            Ok(()) => claims.into_iter().chain(frozen).for_each(RemoteLock::finish),
             Err(error) if is_in_doubt(error) => drop((claims, frozen)),
             Err(_) => {
                 if let Some((frozen, replaced)) = frozen.zip(plan.replaced) {
@@ -153,7 +153,7 @@ impl FileServer {
         &self,
         old: &Place<'_>,
         new: &Place<'_>,
-    ) -> Result<([Claimed; 2], [Tie; 2]), Error> {
+    ) -> Result<([Claimed; 2], [RemoteLock; 2]), Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
         let (found, claim) = self.claim(first.node, first.directory, first.name).await?;
@@ -172,7 +172,7 @@ impl FileServer {
         })
     }
 
-    async fn unclaim_both(&self, claims: [Tie; 2], old: &Place<'_>, new: &Place<'_>) {
+    async fn unclaim_both(&self, claims: [RemoteLock; 2], old: &Place<'_>, new: &Place<'_>) {
         let [of_old, of_new] = claims;
         self.unclaim(of_new, new.directory, new.name).await;
         self.unclaim(of_old, old.directory, old.name).await;

@@ -10,7 +10,7 @@ use meta::protocol::{
 
 use super::read::zeros;
 use super::write::Purpose;
-use super::{FileServer, despite_losses};
+use super::{FileServer, retry_after_rollback};
 use crate::pieces::Pieces;
 use crate::protocol::{
     Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, Verified,
@@ -45,7 +45,7 @@ impl FileServer {
         work: &impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
         let _alone = self.files.exclusive(ino).await;
-        despite_losses(work, async || self.meta_here(RollBack { ino }).await).await
+        retry_after_rollback(work, async || self.meta_here(RollBack { ino }).await).await
     }
 
     /// Cuts the content, or lengthens it by a hole.
@@ -94,13 +94,13 @@ impl FileServer {
         let rest = Pieces::new(vec![zeros((start + BLOCK - size) as usize)]);
         let content = Pieces::join([kept, rest]);
         let checksum = content.checksum(0, content.length());
-        let call = Reserve { blocks: 1, relief: true, near: Near::Anywhere {} };
+        let call = Reserve { blocks: 1, from_reserve: true, near: Near::Anywhere {} };
         let reserved = self.meta_here(call).await?;
         let block = reserved.first().ok_or(Error::Damaged {})?.start;
         let (stripe, offset) = self.geometry.block(block);
         match self.stripes.write(stripe, offset, content.into_vec()).await {
-            Ok(life) => {
-                Ok(Some(FreshBlock { block, checksum, written: Unsynced { stripe, life } }))
+            Ok(boot_id) => {
+                Ok(Some(FreshBlock { block, checksum, written: Unsynced { stripe, boot_id } }))
             }
             Err(error) => {
                 self.give_back(reserved).await;

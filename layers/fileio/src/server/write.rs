@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use blockio::protocol::Placed;
-use blockio::{Answer, Life};
+use blockio::{Answer, BootId};
 use bytes::Bytes;
 use futures::future::join_all;
 use meta::attributes::access;
@@ -77,7 +77,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    fn is_relief(self) -> bool {
+    fn is_from_reserve(self) -> bool {
         self == Self::Relief
     }
 }
@@ -279,10 +279,10 @@ impl FileServer {
             None => Vec::new(),
             Some(first) => {
                 let blocks = 1 + places.count() as u32;
-                let relief = purpose.is_relief();
+                let from_reserve = purpose.is_from_reserve();
                 let apart = purpose == Purpose::Data && index > 0;
                 let near = self.near(&old, first, blocks, apart);
-                self.meta_here(Allocate { blocks, relief, near }).await?
+                self.meta_here(Allocate { blocks, from_reserve, near }).await?
             }
         };
         let mut fresh = reserved.iter().flat_map(Run::blocks);
@@ -369,8 +369,8 @@ impl FileServer {
             async move { (stripe, writing.await) }
         });
         // All of them run to their ends: after a failure nothing may be on its way any more.
-        let lives: BTreeMap<_, _> = join_all(writes).await.into_iter().collect();
-        let unsynced = |stripe: u64| Ok(Unsynced { stripe, life: lives[&stripe]? });
+        let boot_ids: BTreeMap<_, _> = join_all(writes).await.into_iter().collect();
+        let unsynced = |stripe: u64| Ok(Unsynced { stripe, boot_id: boot_ids[&stripe]? });
         let mut written = Vec::with_capacity(drafts.len());
         for (draft, stripes) in drafts.into_iter().zip(touched) {
             written.push(match draft {
@@ -486,7 +486,7 @@ impl FileServer {
     async fn fill(&self, by_stripe: ByStripe) -> Result<Vec<Unsynced>, Error> {
         let mut writes = by_stripe.into_iter().map(|(stripe, parts)| {
             let writing = self.put(stripe, parts);
-            async move { Ok(Unsynced { stripe, life: writing.await? }) }
+            async move { Ok(Unsynced { stripe, boot_id: writing.await? }) }
         });
         // All of them run to their ends: after a failure nothing may be on its way any more.
         match (writes.next(), writes.next()) {
@@ -499,7 +499,7 @@ impl FileServer {
     }
 
     /// Puts some parts of one stripe into the cache.
-    fn put(&self, stripe: u64, mut parts: Vec<(u32, Pieces)>) -> Answer<Life> {
+    fn put(&self, stripe: u64, mut parts: Vec<(u32, Pieces)>) -> Answer<BootId> {
         if parts.len() == 1
             && let Some((offset, part)) = parts.pop()
         {

@@ -73,8 +73,8 @@ pub(super) fn examine_nodes(machine: &Embedded, geometry: &Geometry) -> Result<(
 }
 
 /// Ends the metadata of each node cleanly.
-pub(super) fn conclude(machine: &Embedded, geometry: &Geometry) -> Result<(), StackError> {
-    on_each(machine, fs_nodes(geometry), node::conclude)
+pub(super) fn final_checkpoint(machine: &Embedded, geometry: &Geometry) -> Result<(), StackError> {
+    on_each(machine, fs_nodes(geometry), node::final_checkpoint)
 }
 
 /// Brings up cache, metadata and files of each node. `cache_bytes` is for the stripes of all nodes

@@ -128,7 +128,7 @@ fn read_all(
         lost_nodes += 1;
         all.lose(index, why);
     }
-    Checked { geometry, summary: all.conclude(), lost_nodes }
+    Checked { geometry, summary: all.final_checkpoint(), lost_nodes }
 }
 
 async fn read_one(

@@ -10,7 +10,7 @@ use futures::{StreamExt as _, stream};
 use runtime::{Call, Context, NodeId};
 
 /// Nodes that are asked at a time.
-const ASKED_AT_ONCE_MAX: usize = 64;
+const ASKED_CONCURRENCY_MAX: usize = 64;
 /// A node that has not answered by then is shown as away.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -34,8 +34,8 @@ pub async fn figures(context: &Context) -> Figures {
     let caches = fs_nodes().map(|node| ask(context, node, Status {}));
     let disks = disk_nodes().map(|node| ask(context, node, Describe {}));
     Figures {
-        caches: stream::iter(caches).buffered(ASKED_AT_ONCE_MAX).collect().await,
-        disks: stream::iter(disks).buffered(ASKED_AT_ONCE_MAX).collect().await,
+        caches: stream::iter(caches).buffered(ASKED_CONCURRENCY_MAX).collect().await,
+        disks: stream::iter(disks).buffered(ASKED_CONCURRENCY_MAX).collect().await,
         cache_processes: fs_nodes().map(|node| context.process_of(node)).collect(),
         disk_processes: disk_nodes().map(|node| context.process_of(node)).collect(),
     }

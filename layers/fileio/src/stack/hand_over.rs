@@ -11,7 +11,7 @@ use meta::HandedMeta;
 use runtime::Context;
 use runtime::protocol::Undelivered;
 
-use crate::protocol::{Error, Settle};
+use crate::protocol::{Error, Flush};
 use crate::{FileServer, HandedFiles};
 
 runtime::record! {
@@ -43,7 +43,7 @@ impl Handed {
 pub async fn hand_over(context: &Context) -> Result<Handed, Error> {
     let gone = || Error::from(Undelivered::Unreachable);
     // Most of the work, while requests are answered.
-    context.spawn(context.node(), Settle {}).await?;
+    context.spawn(context.node(), Flush {}).await?;
     tracing::debug!(node = %context.node(), "is settled");
     let files = context.lent::<FileServer>().ok_or_else(gone)?.hand_over().await?;
     tracing::debug!(node = %context.node(), "its files are handed over");

@@ -20,7 +20,7 @@ use futures::future::join_all;
 use runtime::embedded::{DirectoryError, Embedded, VolumeDirectory};
 use runtime::net::Address;
 use runtime::protocol::Undelivered;
-use runtime::{Context, Door, Epoch, NodeId};
+use runtime::{ClientHandle, Context, Epoch, NodeId};
 
 pub use self::check::{CheckOptions, CheckStep, Checked, check};
 pub use self::figures::{Figures, figures};
@@ -34,7 +34,7 @@ pub use cache::protocol::CacheStatus;
 pub use meta::audit::{Flaw, Pending, Summary};
 pub use meta::memory::Memory;
 
-use crate::protocol::{Error, Settle};
+use crate::protocol::{Error, Flush};
 
 /// Nodes of a volume for which nobody chose a number.
 pub const FS_NODES: u32 = 64;
@@ -216,7 +216,7 @@ pub enum StackError {
     Node(#[from] Undelivered),
     /// The last data could not be made durable.
     #[error("not everything could be made durable: {0}")]
-    Settle(Error),
+    Flush(Error),
 }
 
 /// What the operator can do about a disk that is not what it should be.
@@ -260,8 +260,8 @@ pub fn open(directory: &Path, options: &RunOptions) -> Result<Running, StackErro
 
 impl Running {
     /// A seat for an ordinary thread.
-    pub fn door(&self) -> Door {
-        self.machine.door()
+    pub fn client_handle(&self) -> ClientHandle {
+        self.machine.client_handle()
     }
 
     /// The shape of the volume.
@@ -304,19 +304,19 @@ impl Running {
     }
 
     /// Makes everything durable, and the logs short.
-    pub fn settle(&self) -> Result<(), StackError> {
-        let door = self.door();
+    pub fn flush(&self) -> Result<(), StackError> {
+        let client_handle = self.client_handle();
         let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
-        let settled = nodes.map(|node| door.spawn(node, Settle {}));
-        let outcomes = block_on(join_all(settled));
-        outcomes.into_iter().collect::<Result<Vec<()>, Error>>().map_err(StackError::Settle)?;
+        let flushed = nodes.map(|node| client_handle.spawn(node, Flush {}));
+        let outcomes = block_on(join_all(flushed));
+        outcomes.into_iter().collect::<Result<Vec<()>, Error>>().map_err(StackError::Flush)?;
         Ok(())
     }
 
     /// Makes everything durable and ends.
     pub fn stop(self) -> Result<(), StackError> {
-        self.settle()?;
-        boot::conclude(&self.machine, &self.geometry)
+        self.flush()?;
+        boot::final_checkpoint(&self.machine, &self.geometry)
         // The machine ends when it is dropped.
     }
 }

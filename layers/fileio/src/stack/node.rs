@@ -10,7 +10,7 @@ use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
 use meta::memory::Memory;
-use meta::protocol::{Conclude, EndRecovery, FinishIntents, Rejoin};
+use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Rejoin};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeKind};
 
@@ -94,9 +94,9 @@ pub async fn resume_disks(
     paths: Vec<PathBuf>,
     handed: Option<&Handed>,
 ) -> Result<(), StackError> {
-    let life = handed.and_then(|handed| handed.disks);
+    let boot_id = handed.and_then(|handed| handed.disks);
     let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
-    let config = blockio::Config { served: last_served, life, ..blockio::Config::default() };
+    let config = blockio::Config { served: last_served, boot_id, ..blockio::Config::default() };
     let server = blockio::Server::open(&context, geometry, disks, config).await;
     let server = server.map_err(|error| with_path(error, paths))?;
     context.lend(server.clone());
@@ -203,9 +203,9 @@ pub fn serve_files(context: &Context, geometry: Geometry) {
 }
 
 /// At a clean stop, at each file-system node, after all of them have settled.
-pub async fn conclude(context: Context) -> Result<(), StackError> {
-    let concluded = meta::client::ask(&context, context.node(), Conclude {}).await;
-    concluded.map_err(|error| StackError::Settle(error.into()))
+pub async fn final_checkpoint(context: Context) -> Result<(), StackError> {
+    let checkpointed = meta::client::ask(&context, context.node(), FinalCheckpoint {}).await;
+    checkpointed.map_err(|error| StackError::Flush(error.into()))
 }
 
 fn cached(context: &Context, geometry: Geometry) -> Rc<dyn Stripes> {

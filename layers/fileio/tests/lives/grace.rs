@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fileio::protocol::{
-    ByteRange, CallId, Credentials, Error, Handle, Hold, LEASE, LetGo, Lock, LockKind, LockOwner,
-    Locked, Name, ROOT, Remove, Renew,
+    ByteRange, CallId, CloseHandle, Credentials, Error, Handle, LEASE, Lock, LockKind, LockOwner,
+    Locked, Name, OpenHandle, ROOT, Remove, Renew,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -41,7 +41,7 @@ fn two_names_at(node: NodeId) -> [Name; 2] {
 }
 
 async fn hold(cluster: &Cluster, number: u64, file: Handle) -> u64 {
-    cluster.ask(Hold { call: CallId { client: 1, number }, file }).await.lease
+    cluster.ask(OpenHandle { call: CallId { client: 1, number }, file }).await.lease
 }
 
 /// Opens the file and locks all of it.
@@ -160,8 +160,8 @@ fn clients_that_have_nothing_open_any_more_keep_nobody_out() {
         let file = make(&cluster, 1, &name).await;
         let lease = hold(&cluster, 2, file).await;
         for client in 2..CLIENTS {
-            cluster.ask(Hold { call: CallId { client, number: 1 }, file }).await;
-            cluster.ask(LetGo { call: CallId { client, number: 2 }, file }).await;
+            cluster.ask(OpenHandle { call: CallId { client, number: 1 }, file }).await;
+            cluster.ask(CloseHandle { call: CallId { client, number: 2 }, file }).await;
         }
         assert!(
             cluster.ask(Renew { client: 1, lease }).await,
@@ -181,7 +181,7 @@ fn many_clients_have_one_file_open() {
         let file = make(&cluster, 1, &name).await;
         let lease = hold(&cluster, 1, file).await;
         for client in 2..CLIENTS {
-            cluster.ask(Hold { call: CallId { client, number: 1 }, file }).await;
+            cluster.ask(OpenHandle { call: CallId { client, number: 1 }, file }).await;
         }
         assert!(cluster.ask(Renew { client: 1, lease }).await, "it has the file open still");
     });

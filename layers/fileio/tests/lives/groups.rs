@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use machine_emu::DiskOperation;
-use meta::protocol::{Error, GiveGroups, GroupsArrived};
+use meta::protocol::{AckGroups, Error, RequestGroups};
 use runtime::NodeId;
 
 use crate::cluster::{Cluster, FS_NODES};
@@ -11,7 +11,7 @@ use crate::space::{AFTERWARDS, free_blocks};
 
 /// What node 0 offers node `to`.
 async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
-    let call = GiveGroups { to, count: 1 };
+    let call = RequestGroups { to, count: 1 };
     meta::client::ask(&cluster.application(0), NodeId::fs(0), call).await
 }
 
@@ -47,10 +47,10 @@ fn an_old_word_that_a_group_arrived_elsewhere_does_not_end_an_offer() {
     world.run(async {
         let groups = offer(&cluster, 1).await.expect("an empty volume has groups to spare");
         let from = cluster.application(0);
-        let old = GroupsArrived { to: 2, groups: groups.clone() };
+        let old = AckGroups { to: 2, groups: groups.clone() };
         assert_eq!(meta::client::ask(&from, NodeId::fs(0), old).await, Ok(()));
         assert_eq!(offer(&cluster, 1).await, Ok(groups.clone()), "node 1 has not got it");
-        let arrived = GroupsArrived { to: 1, groups: groups.clone() };
+        let arrived = AckGroups { to: 1, groups: groups.clone() };
         assert_eq!(meta::client::ask(&from, NodeId::fs(0), arrived).await, Ok(()));
         assert_ne!(offer(&cluster, 1).await, Ok(groups));
     });

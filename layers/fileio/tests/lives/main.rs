@@ -8,11 +8,11 @@ mod grace;
 mod groups;
 mod moments;
 mod ranks;
+mod remote_locks;
 mod replies;
 mod returned;
 mod space;
 mod syncs;
-mod ties;
 mod tree;
 
 use std::cell::{Cell, RefCell};

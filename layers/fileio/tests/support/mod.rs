@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use blockio::protocol::{Error, Unsynced};
-use blockio::{Answer, Geometry, Life, Stripes};
+use blockio::{Answer, BootId, Geometry, Stripes};
 use bytes::Bytes;
 use fileio::FileServer;
 use futures::FutureExt as _;
@@ -17,7 +17,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
 /// Memory lives once.
-const LIFE: Life = 1;
+const BOOT_ID: BootId = 1;
 
 /// One logical disk in memory. What was never written reads as nonsense, as on a real disk.
 struct MemoryStripes {
@@ -61,18 +61,18 @@ impl Stripes for MemoryStripes {
         .boxed_local()
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         self.with(stripe, |bytes| {
             let data = data.concat();
             bytes[offset as usize..][..data.len()].copy_from_slice(&data);
-            LIFE
+            BOOT_ID
         })
     }
 
-    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<Life> {
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId> {
         self.with(stripe, |bytes| {
             bytes[offset as usize..][..length as usize].fill(0);
-            LIFE
+            BOOT_ID
         })
     }
 

@@ -66,7 +66,7 @@ struct Tree {
 
 impl NodeAudit {
     /// Draws the conclusions once all nodes of a volume are [joined](Self::join).
-    pub fn conclude(mut self) -> Summary {
+    pub fn final_checkpoint(mut self) -> Summary {
         let pending = Pending {
             promises: self.promises,
             trims: self.trims.len() as u64,

@@ -17,7 +17,7 @@ use super::{MetaServer, decode};
 use crate::client::ask;
 use crate::keys;
 use crate::protocol::{
-    Allocate, Error, GiveGroups, GroupsArrived, GroupsStand, Near, NodeSpace, Run,
+    AckGroups, Allocate, ConfirmGroups, Error, Near, NodeSpace, RequestGroups, Run,
 };
 use crate::store::{Batch, StoreError};
 
@@ -78,9 +78,9 @@ enum Fetched {
 
 impl MetaServer {
     /// Answers [`Allocate`], if this node has the space at hand.
-    pub(super) fn allocate_at_once(self: &Rc<Self>, request: &Allocate) -> Option<Vec<Run>> {
-        let &Allocate { blocks, relief, near } = request;
-        if relief {
+    pub(super) fn try_allocate_now(self: &Rc<Self>, request: &Allocate) -> Option<Vec<Run>> {
+        let &Allocate { blocks, from_reserve, near } = request;
+        if from_reserve {
             return None;
         }
         // Once for each chunk that is begun.
@@ -117,9 +117,9 @@ impl MetaServer {
     /// Answers [`Allocate`]. `NoSpace` only if somebody has found out that there is none: space that is on its
     /// way back, or that a node has which does not answer, is worth asking again for.
     pub(super) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
-        let &Allocate { blocks, relief, near } = request;
+        let &Allocate { blocks, from_reserve, near } = request;
         for attempt in 0..BUSY_TRIES_MAX {
-            let allocated = if relief {
+            let allocated = if from_reserve {
                 self.store.allocate_relief(blocks)
             } else {
                 self.store.allocate_near(blocks, near)
@@ -157,7 +157,7 @@ impl MetaServer {
 
     /// Will files that are gone free space, some time soon?
     fn is_space_coming(&self) -> bool {
-        self.trims.is_any() || self.holds.is_space_kept()
+        self.trims.is_any() || self.open_files.is_space_kept()
     }
 
     /// Gets groups from the other nodes, the next in the ring first; `NoSpace` if all of them have said that
@@ -203,7 +203,7 @@ impl MetaServer {
     /// holds `refill`.
     async fn fetch_groups(&self, donor: NodeId, count: u32) -> Result<Fetched, Error> {
         let confirmed = self.space.confirmed.get();
-        let groups = ask(&self.context, donor, GiveGroups { to: self.node, count }).await?;
+        let groups = ask(&self.context, donor, RequestGroups { to: self.node, count }).await?;
         if groups.is_empty() {
             return Ok(Fetched::None);
         }
@@ -258,7 +258,7 @@ impl MetaServer {
     }
 
     async fn confirm_to(&self, donor: u32, groups: &[u64]) -> Result<(), Error> {
-        let call = GroupsArrived { to: self.node, groups: groups.to_vec() };
+        let call = AckGroups { to: self.node, groups: groups.to_vec() };
         ask(&self.context, NodeId::fs(donor), call).await?;
         self.space.confirmed.set(self.space.confirmed.get() + 1);
         let arrivals: Vec<_> = groups.iter().copied().map(keys::arrival).collect();
@@ -267,8 +267,8 @@ impl MetaServer {
         Ok(())
     }
 
-    /// Answers [`GroupsStand`](crate::protocol::GroupsStand): fetches what was offered.
-    pub(super) async fn groups_stand(&self, donor: u32) -> Result<(), Error> {
+    /// Answers [`ConfirmGroups`](crate::protocol::ConfirmGroups): fetches what was offered.
+    pub(super) async fn confirm_groups(&self, donor: u32) -> Result<(), Error> {
         let _alone = self.space.refill.exclusive(()).await;
         self.fetch_groups(NodeId::fs(donor), 0).await.map(drop)
     }
@@ -276,7 +276,7 @@ impl MetaServer {
     /// Sees to it, in the background, that groups offered to others get there. Whoever asked for them may have
     /// crashed, or may have had what it needs from somebody else before the answer came; until it asks again
     /// nobody could use them.
-    pub(super) fn see_to_offers(self: &Rc<Self>) {
+    pub(super) fn retry_offers(self: &Rc<Self>) {
         if self.space.seeing_to_offers.replace(true) {
             return;
         }
@@ -300,17 +300,17 @@ impl MetaServer {
         let offered = self.durable_groups(keys::GRANTS).await?;
         let receivers: BTreeSet<u32> = offered.into_iter().map(|(_, receiver)| receiver).collect();
         let reminded = receivers.iter().map(|&receiver| {
-            ask(&self.context, NodeId::fs(receiver), GroupsStand { donor: self.node })
+            ask(&self.context, NodeId::fs(receiver), ConfirmGroups { donor: self.node })
         });
         join_all(reminded).await.into_iter().collect::<Result<(), Error>>()?;
         Ok(!receivers.is_empty())
     }
 
-    pub(super) async fn give_groups(
+    pub(super) async fn request_groups(
         self: &Rc<Self>,
-        request: GiveGroups,
+        request: RequestGroups,
     ) -> Result<Vec<u64>, Error> {
-        let GiveGroups { to, count } = request;
+        let RequestGroups { to, count } = request;
         let mut groups = self.unconfirmed_grants(to).await?;
         if count == 0 {
             return Ok(groups);
@@ -318,7 +318,7 @@ impl MetaServer {
         if groups.is_empty() {
             self.confirm_arrivals().await?;
         } else {
-            self.see_to_offers();
+            self.retry_offers();
         }
         for attempt in 0..BUSY_TRIES_MAX {
             if !groups.is_empty() {
@@ -354,7 +354,7 @@ impl MetaServer {
             })
             .await?;
         self.space.granted.set(self.space.granted.get() + 1);
-        self.see_to_offers();
+        self.retry_offers();
         drop(granting);
         self.store.durable(position).await?;
         Ok(spare)
@@ -384,7 +384,7 @@ impl MetaServer {
     async fn durable_groups(&self, kind: u64) -> Result<Vec<(u64, u32)>, Error> {
         let (from, end) = keys::intents(kind);
         let found = self.store.scan(Bound::Included(&from), &end, GROUPS_TOLD_MAX).await?;
-        self.store.settled(&from, &end).await?;
+        self.store.flushed(&from, &end).await?;
         let noted = found.iter().map(|(key, node)| {
             let group = keys::intent_number(key).ok_or(Error::Damaged {})?;
             Ok((group, decode(node)?))
@@ -392,8 +392,8 @@ impl MetaServer {
         noted.collect()
     }
 
-    pub(super) async fn groups_arrived(&self, request: GroupsArrived) -> Result<(), Error> {
-        let GroupsArrived { to, groups } = request;
+    pub(super) async fn ack_groups(&self, request: AckGroups) -> Result<(), Error> {
+        let AckGroups { to, groups } = request;
         let granting = self.space.granting.exclusive(()).await;
         // The request may be an old one, and the group has come back and gone to another node since.
         let mut arrived = self.unconfirmed_grants(to).await?;

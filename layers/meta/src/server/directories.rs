@@ -14,7 +14,8 @@ use super::MetaServer;
 use crate::attributes::{Kind, Time};
 use crate::memory::{Kind as Memory, Share};
 use crate::protocol::{
-    Begin, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy, Prior, Thaw,
+    Begin, CommitDependency, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy,
+    Thaw,
 };
 use crate::store::{Position, Store};
 
@@ -36,17 +37,17 @@ pub(super) struct Directories {
     unclaimed: Event,
     tree: Limit,
     /// Whose turn it is to change the tree.
-    turn: Cell<Option<Tie>>,
+    turn: Cell<Option<RemoteLock>>,
     /// Changes that ended, counted.
     ended: Cell<u64>,
     /// Ties of nodes below these numbers are void, but for those that are kept.
-    void_below: RefCell<BTreeMap<NodeId, u64>>,
+    valid_from: RefCell<BTreeMap<NodeId, u64>>,
 }
 
 /// What one node keeps for another (ADR 57): a name that it has claimed, a directory that it has frozen or changes
 /// names of, the turn. Later ties of a node have higher numbers, also in its later lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tie {
+pub(super) struct RemoteLock {
     pub(super) node: NodeId,
     pub(super) number: u64,
 }
@@ -54,7 +55,7 @@ pub(super) struct Tie {
 /// Keeps a name from being changed by others.
 #[derive(Debug)]
 struct Claim {
-    by: Tie,
+    by: RemoteLock,
     /// It is decided that the name is gone, but its file does not have the new name yet.
     hidden: bool,
 }
@@ -64,9 +65,9 @@ struct State {
     /// The record that made it, if that was since the mount.
     made: Position,
     /// Changes between `Begin` and `End`.
-    changing: Vec<Tie>,
+    changing: Vec<RemoteLock>,
     /// No change may begin: somebody wants to remove it.
-    frozen_by: Option<Tie>,
+    frozen_by: Option<RemoteLock>,
     /// Nodes that may hold names.
     nodes: BTreeSet<u32>,
     /// No other node holds names.
@@ -106,7 +107,7 @@ impl Default for Directories {
             tree: Limit::new(1, TREE_WAITING_MAX),
             turn: Cell::new(None),
             ended: Cell::default(),
-            void_below: RefCell::default(),
+            valid_from: RefCell::default(),
         }
     }
 }
@@ -128,9 +129,9 @@ impl State {
 
 impl Directories {
     /// Busy if it is void: nobody would ever give it up.
-    fn check(&self, tie: Tie) -> Result<(), Error> {
-        let below = self.void_below.borrow().get(&tie.node).copied().unwrap_or(0);
-        if tie.number >= below { Ok(()) } else { Err(Undelivered::Busy.into()) }
+    fn check(&self, lock: RemoteLock) -> Result<(), Error> {
+        let below = self.valid_from.borrow().get(&lock.node).copied().unwrap_or(0);
+        if lock.number >= below { Ok(()) } else { Err(Undelivered::Busy.into()) }
     }
 
     /// One change of a name at a time. A name that is claimed is busy for all but the claimant: to
@@ -148,7 +149,7 @@ impl Directories {
     }
 
     /// Claims a name; the caller holds its lock.
-    pub(super) fn claim(&self, key: Vec<u8>, by: Tie) -> Result<(), Error> {
+    pub(super) fn claim(&self, key: Vec<u8>, by: RemoteLock) -> Result<(), Error> {
         self.check(by)?;
         self.claims.borrow_mut().insert(key, Claim { by, hidden: false });
         Ok(())
@@ -162,7 +163,7 @@ impl Directories {
     }
 
     /// Gives a claim up, if it is one of those that are meant.
-    pub(super) fn unclaim(&self, key: &[u8], is_meant: impl FnOnce(Tie) -> bool) {
+    pub(super) fn unclaim(&self, key: &[u8], is_meant: impl FnOnce(RemoteLock) -> bool) {
         let mut claims = self.claims.borrow_mut();
         if claims.get(key).is_some_and(|claim| is_meant(claim.by)) {
             claims.remove(key);
@@ -173,9 +174,14 @@ impl Directories {
 
     /// From now on ties of `node` below this number are refused. Returns the directories that void ones were
     /// changing.
-    fn refuse_below(&self, node: NodeId, below: u64, is_void: impl Fn(&Tie) -> bool) -> Vec<u64> {
-        let mut void_below = self.void_below.borrow_mut();
-        let known = void_below.entry(node).or_default();
+    fn refuse_below(
+        &self,
+        node: NodeId,
+        below: u64,
+        is_void: impl Fn(&RemoteLock) -> bool,
+    ) -> Vec<u64> {
+        let mut valid_from = self.valid_from.borrow_mut();
+        let known = valid_from.entry(node).or_default();
         *known = below.max(*known);
         let states = self.states.borrow();
         let changed = states.iter().filter(|(_, state)| state.changing.iter().any(&is_void));
@@ -183,14 +189,14 @@ impl Directories {
     }
 
     /// What is void is given up.
-    fn give_up(&self, is_void: impl Fn(&Tie) -> bool) {
+    fn release_orphaned_locks(&self, is_void: impl Fn(&RemoteLock) -> bool) {
         self.claims.borrow_mut().retain(|_, claim| !is_void(&claim.by));
         self.unclaimed.tell();
         let number = self.ended.get() + 1;
         self.ended.set(number);
         for state in self.states.borrow_mut().values_mut() {
             if state.changing.iter().any(&is_void) {
-                state.changing.retain(|tie| !is_void(tie));
+                state.changing.retain(|lock| !is_void(lock));
                 // Nobody knows what became of these changes.
                 (state.is_tracked, state.since) = (false, number);
             }
@@ -229,7 +235,7 @@ impl Directories {
     }
 
     /// Waits for the turn of `by`.
-    pub(super) async fn lock_tree(&self, by: Tie) -> Result<(), Error> {
+    pub(super) async fn lock_tree(&self, by: RemoteLock) -> Result<(), Error> {
         let permit = self.tree.acquire().await.ok_or(Undelivered::Busy)?;
         self.check(by)?;
         // Given back by `unlock_tree`, which is another request.
@@ -239,11 +245,11 @@ impl Directories {
     }
 
     /// Does nothing if it is not this turn: this node may have forgotten it, and have let another begin.
-    pub(super) fn unlock_tree(&self, by: Tie) {
+    pub(super) fn unlock_tree(&self, by: RemoteLock) {
         self.end_turn(|now| *now == by);
     }
 
-    fn end_turn(&self, is_meant: impl FnOnce(&Tie) -> bool) {
+    fn end_turn(&self, is_meant: impl FnOnce(&RemoteLock) -> bool) {
         if self.turn.get().as_ref().is_some_and(is_meant) {
             self.turn.set(None);
             self.tree.put_back();
@@ -263,7 +269,7 @@ impl Directories {
 
     /// Forgets, if memory is short, directories that nobody asked for of late: for these all nodes are
     /// asked. Called now and then.
-    pub(super) fn let_go(&self, store: &Store, share: &Share) {
+    pub(super) fn close_handle(&self, store: &Store, share: &Share) {
         let mut states = self.states.borrow_mut();
         let is_short = share.is_short();
         states.retain(|_, state| {
@@ -287,12 +293,12 @@ impl Directories {
 
     /// These changes are durable now; if they were not all, those of all other nodes too. What ended
     /// meanwhile may not be.
-    pub(super) fn settled(&self, ino: u64, settled: &Unsettled) {
+    pub(super) fn flushed(&self, ino: u64, flushed: &Unsettled) {
         self.with(ino, |state| {
-            let changes = &settled.changes;
+            let changes = &flushed.changes;
             state.unsettled.retain(|node, last| changes.get(node) != Some(last));
             // What was forgotten meanwhile is not known again.
-            state.is_tracked |= state.since == settled.since;
+            state.is_tracked |= state.since == flushed.since;
         });
     }
 
@@ -304,15 +310,16 @@ impl Directories {
 impl MetaServer {
     /// Of its ties below this number `node` has only those that it keeps. It does not know whether the others have
     /// changed names.
-    pub(super) async fn give_up(
+    pub(super) async fn release_orphaned_locks(
         &self,
         node: NodeId,
         below: u64,
         keep: &[u64],
     ) -> Result<(), Error> {
         let keep: BTreeSet<u64> = keep.iter().copied().collect();
-        let is_void =
-            |tie: &Tie| tie.node == node && tie.number < below && !keep.contains(&tie.number);
+        let is_void = |lock: &RemoteLock| {
+            lock.node == node && lock.number < below && !keep.contains(&lock.number)
+        };
         let now = Time::from_unix(self.context.unix_time());
         for directory in self.directories.refuse_below(node, below, is_void) {
             // One that is gone or damaged has no times.
@@ -320,7 +327,7 @@ impl MetaServer {
                 return Err(error);
             }
         }
-        self.directories.give_up(is_void);
+        self.directories.release_orphaned_locks(is_void);
         Ok(())
     }
 
@@ -335,16 +342,20 @@ impl MetaServer {
     }
 
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
-    pub(super) async fn begin(&self, request: &Begin, by: NodeId) -> Result<(Inode, Prior), Error> {
-        let tie = Tie { node: by, number: request.tie };
+    pub(super) async fn begin(
+        &self,
+        request: &Begin,
+        by: NodeId,
+    ) -> Result<(Inode, CommitDependency), Error> {
+        let lock = RemoteLock { node: by, number: request.lock };
         // Its names must not be durable at other nodes before its own record is.
         let made = self.directories.states.borrow().get(&request.directory).map(|state| state.made);
         let made = self.prior_for(by, made.unwrap_or_default()).await?;
         let inode = self.load_directory(request.directory, request.generation).await?;
-        self.directories.check(tie)?;
+        self.directories.check(lock)?;
         let begun = self.directories.with(request.directory, |state| {
             if state.frozen_by.is_none() {
-                state.changing.push(tie);
+                state.changing.push(lock);
                 state.nodes.insert(request.node);
             }
             state.frozen_by.is_none()
@@ -353,8 +364,8 @@ impl MetaServer {
     }
 
     pub(super) async fn end(&self, request: &End, by: NodeId) -> Result<(), Error> {
-        let &End { directory, time, node, tie: number } = request;
-        let ended = Tie { node: by, number };
+        let &End { directory, time, node, lock: number } = request;
+        let ended = RemoteLock { node: by, number };
         let noted = match time {
             Some(time) => self.note(directory, time).await,
             None => Ok(()),
@@ -383,13 +394,13 @@ impl MetaServer {
     }
 
     pub(super) async fn freeze(&self, request: Freeze, by: NodeId) -> Result<Occupancy, Error> {
-        let Freeze { directory, generation, tie } = request;
-        let tie = Tie { node: by, number: tie };
+        let Freeze { directory, generation, lock } = request;
+        let lock = RemoteLock { node: by, number: lock };
         let inode = self.load_directory(directory, generation).await?;
-        self.directories.check(tie)?;
+        self.directories.check(lock)?;
         let first = self.directories.with(directory, |state| {
             let first = state.frozen_by.is_none();
-            state.frozen_by.get_or_insert(tie);
+            state.frozen_by.get_or_insert(lock);
             first
         });
         if !first {
@@ -397,7 +408,7 @@ impl MetaServer {
         }
         loop {
             let changed = self.directories.changed.next();
-            let state = |state: &mut State| (state.frozen_by == Some(tie), state.is_changing());
+            let state = |state: &mut State| (state.frozen_by == Some(lock), state.is_changing());
             let (is_frozen, is_changing) = self.directories.with(directory, state);
             if !is_frozen {
                 // It was given up meanwhile.
@@ -412,9 +423,9 @@ impl MetaServer {
     }
 
     pub(super) fn thaw(&self, request: &Thaw, by: NodeId) {
-        let tie = Tie { node: by, number: request.tie };
+        let lock = RemoteLock { node: by, number: request.lock };
         self.directories.with(request.directory, |state| {
-            state.frozen_by = state.frozen_by.filter(|frozen_by| *frozen_by != tie);
+            state.frozen_by = state.frozen_by.filter(|frozen_by| *frozen_by != lock);
         });
         self.directories.changed.tell();
     }
@@ -440,8 +451,8 @@ mod tests {
 
     use super::*;
 
-    fn tie(node: u32, number: u64) -> Tie {
-        Tie { node: NodeId::fs(node), number }
+    fn lock(node: u32, number: u64) -> RemoteLock {
+        RemoteLock { node: NodeId::fs(node), number }
     }
 
     #[test]
@@ -449,32 +460,33 @@ mod tests {
         // The node came back, so it knows nothing of turn 1.
         let directories = Directories::default();
         let take = |by| directories.lock_tree(by).now_or_never();
-        assert_eq!(take(tie(2, 2)), Some(Ok(())));
-        directories.unlock_tree(tie(2, 1));
-        assert_eq!(take(tie(3, 3)), None, "it is the turn of node 2");
-        directories.unlock_tree(tie(2, 2));
-        assert_eq!(take(tie(3, 4)), Some(Ok(())));
-        directories.give_up(|tie| tie.node == NodeId::fs(2));
-        assert_eq!(take(tie(2, 5)), None, "only the node that came back has lost its turn");
-        directories.give_up(|tie| tie.node == NodeId::fs(3));
-        assert_eq!(take(tie(2, 6)), Some(Ok(())));
+        assert_eq!(take(lock(2, 2)), Some(Ok(())));
+        directories.unlock_tree(lock(2, 1));
+        assert_eq!(take(lock(3, 3)), None, "it is the turn of node 2");
+        directories.unlock_tree(lock(2, 2));
+        assert_eq!(take(lock(3, 4)), Some(Ok(())));
+        directories.release_orphaned_locks(|lock| lock.node == NodeId::fs(2));
+        assert_eq!(take(lock(2, 5)), None, "only the node that came back has lost its turn");
+        directories.release_orphaned_locks(|lock| lock.node == NodeId::fs(3));
+        assert_eq!(take(lock(2, 6)), Some(Ok(())));
     }
 
     #[test]
     fn a_tie_that_comes_after_it_was_given_up_is_refused() {
         let directories = Directories::default();
-        let is_void = |tie: &Tie| tie.node == NodeId::fs(2) && tie.number < 7 && tie.number != 5;
-        directories.claim(vec![5], tie(2, 5)).unwrap();
-        directories.claim(vec![6], tie(2, 6)).unwrap();
+        let is_void =
+            |lock: &RemoteLock| lock.node == NodeId::fs(2) && lock.number < 7 && lock.number != 5;
+        directories.claim(vec![5], lock(2, 5)).unwrap();
+        directories.claim(vec![6], lock(2, 6)).unwrap();
         directories.refuse_below(NodeId::fs(2), 7, is_void);
-        directories.give_up(is_void);
+        directories.release_orphaned_locks(is_void);
         let claimed: Vec<Vec<u8>> = directories.claims.borrow().keys().cloned().collect();
         assert_eq!(claimed, [[5]], "what the node has it keeps");
-        assert!(directories.claim(vec![4], tie(2, 4)).is_err());
-        directories.claim(vec![7], tie(2, 7)).unwrap();
-        directories.claim(vec![8], tie(3, 4)).unwrap();
+        assert!(directories.claim(vec![4], lock(2, 4)).is_err());
+        directories.claim(vec![7], lock(2, 7)).unwrap();
+        directories.claim(vec![8], lock(3, 4)).unwrap();
         // An older word changes nothing.
         directories.refuse_below(NodeId::fs(2), 3, |_| false);
-        assert!(directories.claim(vec![9], tie(2, 6)).is_err());
+        assert!(directories.claim(vec![9], lock(2, 6)).is_err());
     }
 }

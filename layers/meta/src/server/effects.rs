@@ -28,7 +28,7 @@ impl Effect {
 
 /// What effects find that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Misfit {
+pub(super) enum ConflictPolicy {
     /// Refuse all of them: nothing is decided yet.
     Refuse,
     /// Do what can be done: the rest has happened, or is about something that is gone.
@@ -36,7 +36,7 @@ pub(super) enum Misfit {
 }
 
 /// What effects are about, kept from being changed by others.
-pub(super) struct Held {
+pub(super) struct LockedTargets {
     _locks: Vec<KeyGuard<u64>>,
     _names: Vec<KeyGuard<Vec<u8>>>,
     /// What the names name now.
@@ -47,12 +47,12 @@ pub(super) struct Held {
 
 /// One inode after the effects: as clients see it, and as it is stored.
 #[derive(Clone)]
-struct After {
+struct InodeAfter {
     seen: Inode,
     stored: Inode,
 }
 
-impl After {
+impl InodeAfter {
     /// A file without a name.
     fn is_unlinked(&self) -> bool {
         let Attributes { kind, links, .. } = self.stored.attributes;
@@ -63,7 +63,7 @@ impl After {
 /// Inodes after the effects; `None` if they are gone.
 #[derive(Default)]
 pub(super) struct Staged {
-    inodes: BTreeMap<u64, Option<After>>,
+    inodes: BTreeMap<u64, Option<InodeAfter>>,
 }
 
 impl Staged {
@@ -82,7 +82,11 @@ impl Staged {
 impl MetaServer {
     /// Waits for whoever else is at work on what `effects`, all of this node, are about. The names
     /// are `claimed` by the asker, or else must not be claimed.
-    pub(super) async fn hold(&self, effects: &[Effect], claimed: bool) -> Result<Held, Error> {
+    pub(super) async fn hold(
+        &self,
+        effects: &[Effect],
+        claimed: bool,
+    ) -> Result<LockedTargets, Error> {
         let (mut dropped, mut wanted, mut keys) =
             (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         for effect in effects {
@@ -122,15 +126,15 @@ impl MetaServer {
                 }
             }
         }
-        Ok(Held { _locks: locks, _names: names, found, present })
+        Ok(LockedTargets { _locks: locks, _names: names, found, present })
     }
 
     /// Puts `effects` into `batch`. Says how the inodes are once it is committed.
     pub(super) fn stage(
         &self,
         effects: &[Effect],
-        held: &Held,
-        misfit: Misfit,
+        held: &LockedTargets,
+        on_conflict: ConflictPolicy,
         batch: &mut Batch,
     ) -> Result<Staged, Error> {
         let mut staged = Staged::default();
@@ -138,11 +142,11 @@ impl MetaServer {
             let outcome = match effect {
                 Effect::SetName { directory, name, expect, set } => {
                     let key = keys::name(*directory, name);
-                    set_name(batch, key, held, (*expect, *set), misfit)
+                    set_name(batch, key, held, (*expect, *set), on_conflict)
                 }
                 Effect::DropLink { ino, time, .. } => {
-                    batch.relieve();
-                    let kept = self.holds.keeps(*ino);
+                    batch.take_from_reserve();
+                    let kept = self.open_files.keeps(*ino);
                     match self.with_staged(&mut staged, *ino, held, |after| {
                         Ok(drop_link(after, *time) || (kept && after.is_unlinked()))
                     }) {
@@ -164,7 +168,7 @@ impl MetaServer {
                 }
             };
             match outcome {
-                Err(Error::Changed {} | Error::Stale {}) if misfit == Misfit::Skip => {
+                Err(Error::Changed {} | Error::Stale {}) if on_conflict == ConflictPolicy::Skip => {
                     tracing::debug!(?effect, "nothing left to do");
                 }
                 outcome => outcome?,
@@ -179,8 +183,8 @@ impl MetaServer {
         &self,
         staged: &mut Staged,
         ino: u64,
-        held: &Held,
-        change: impl FnOnce(&mut After) -> Result<bool, Error>,
+        held: &LockedTargets,
+        change: impl FnOnce(&mut InodeAfter) -> Result<bool, Error>,
     ) -> Result<(), Error> {
         if !held.present.contains_key(&ino) {
             return Err(Error::Stale {});
@@ -191,7 +195,7 @@ impl MetaServer {
             let inodes = self.inodes.borrow();
             // Removed while this waited: look again.
             let active = inodes.get(&ino).ok_or(Undelivered::Busy)?;
-            After { seen: active.inode.clone(), stored: active.stored.clone() }
+            InodeAfter { seen: active.inode.clone(), stored: active.stored.clone() }
         };
         let stays = change(&mut after)?;
         staged.inodes.insert(ino, stays.then_some(after));
@@ -201,7 +205,7 @@ impl MetaServer {
     pub(super) fn put_staged(&self, staged: &Staged, batch: &mut Batch) {
         let mut count = self.inode_count.get();
         for (&ino, after) in &staged.inodes {
-            let is_marked = self.holds.is_unlinked(ino);
+            let is_marked = self.open_files.is_unlinked(ino);
             if let Some(after) = after {
                 batch.put(keys::inode(ino), to_bytes(&after.stored));
                 if after.is_unlinked() && !is_marked {
@@ -229,7 +233,7 @@ impl MetaServer {
                 continue;
             };
             if after.is_unlinked() {
-                self.holds.marked(ino);
+                self.open_files.marked(ino);
             }
             // If it is in use.
             let _ = self.with(ino, |active| {
@@ -243,17 +247,17 @@ impl MetaServer {
     fn inode_is_gone(&self, ino: u64) {
         self.inode_count.set(self.inode_count.get().saturating_sub(1));
         self.dirty.borrow_mut().remove(&ino);
-        self.notices.take_down(ino);
+        self.publisher.invalidate(ino);
         let gone = self.take_from_use(ino);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
         self.trims.inode_is_gone(ino, unnamed);
         self.directories.removed(ino);
-        self.holds.removed(ino);
+        self.open_files.removed(ino);
     }
 }
 
 /// Takes one link away; false if the inode is gone then.
-fn drop_link(after: &mut After, time: Time) -> bool {
+fn drop_link(after: &mut InodeAfter, time: Time) -> bool {
     let Attributes { kind, links, .. } = after.seen.attributes;
     let left = links.saturating_sub(1);
     for inode in [&mut after.seen, &mut after.stored] {
@@ -266,13 +270,13 @@ fn drop_link(after: &mut After, time: Time) -> bool {
 fn set_name(
     batch: &mut Batch,
     key: Vec<u8>,
-    held: &Held,
+    held: &LockedTargets,
     (expect, set): (Option<Dentry>, Option<Dentry>),
-    misfit: Misfit,
+    on_conflict: ConflictPolicy,
 ) -> Result<(), Error> {
     let found = held.found.get(&key).copied().flatten();
     if found != expect {
-        if misfit == Misfit::Skip && found != set {
+        if on_conflict == ConflictPolicy::Skip && found != set {
             // The claim on the name should have kept it.
             tracing::error!(?found, ?expect, ?set, "a promised name is not what it should be");
         }

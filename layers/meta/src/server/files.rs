@@ -29,7 +29,7 @@ const RECORD_BYTES_PER_BLOCK: usize = 48;
 
 /// Chunks in one record of a change that frees space, at most: on a full volume it must fit the
 /// reserve.
-pub(super) const RELIEF_CHUNKS_MAX: usize = 16;
+pub(super) const RESERVE_CHUNKS_MAX: usize = 16;
 
 /// Uncommitted chunks after which a file counts as dirty however young they are.
 const UNCOMMITTED_MAX: usize = 1024;
@@ -152,7 +152,7 @@ impl MetaServer {
 
     /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is for most
     /// writes.
-    pub(super) fn install_at_once(&self, request: &Install) -> Option<Verified> {
+    pub(super) fn try_install_now(&self, request: &Install) -> Option<Verified> {
         let &Install { ino, ref updates, size_min, time, drop_setid } = request;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let installed = self.with(ino, |active| {
@@ -243,9 +243,9 @@ impl MetaServer {
         self.forget_and_release(unnamed).await
     }
 
-    /// Commits what is sealed; returns the position after which it is durable. With `relief` it is
+    /// Commits what is sealed; returns the position after which it is durable. With `from_reserve` it is
     /// a part of something that frees space.
-    async fn commit_locked(&self, ino: u64, relief: bool) -> Result<Position, Error> {
+    async fn commit_locked(&self, ino: u64, from_reserve: bool) -> Result<Position, Error> {
         // The intent to free what was cut off ends with a commit.
         self.finish_cut(ino).await?;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
@@ -263,7 +263,7 @@ impl MetaServer {
                 active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
             Ok((active.inode.clone(), changes))
         })?;
-        let outcome = self.record_changes(ino, snapshot, changes, relief).await;
+        let outcome = self.record_changes(ino, snapshot, changes, from_reserve).await;
         if let Err(error) = &outcome {
             // Still uncommitted: the next commit tries again, unless the file is gone.
             let lost = *error == Error::LostWrites {};
@@ -280,7 +280,7 @@ impl MetaServer {
         ino: u64,
         snapshot: Inode,
         changes: Vec<(u64, Uncommitted)>,
-        relief: bool,
+        from_reserve: bool,
     ) -> Result<Position, Error> {
         let written = changes.iter().flat_map(|(_, change)| &change.written);
         let written: BTreeSet<Unsynced> = written.copied().collect();
@@ -289,8 +289,8 @@ impl MetaServer {
             synced.map_err(StoreError::from)?;
         }
         // Holes too must find their way into the log of a full volume.
-        let relief = relief || count_freed(&changes) > count_taken(&changes);
-        let most = if relief { RELIEF_CHUNKS_MAX } else { usize::MAX };
+        let from_reserve = from_reserve || count_freed(&changes) > count_taken(&changes);
+        let most = if from_reserve { RESERVE_CHUNKS_MAX } else { usize::MAX };
         let most = self.chunks_per_record().min(most);
         let end = self.with(ino, |active| Ok(active.stored.attributes.size))?;
         let changes = end_last(changes, end / u64::from(self.stripes.geometry().stripe_size));
@@ -298,7 +298,7 @@ impl MetaServer {
         let early = changes.len().saturating_sub(1) / most * most;
         let (early, last) = changes.split_at(early);
         for part in early.chunks(most) {
-            self.record_early(ino, part, first_gone(end, self), relief).await?;
+            self.record_early(ino, part, first_gone(end, self), from_reserve).await?;
         }
         let (position, stored) = self
             .record(|| {
@@ -308,7 +308,7 @@ impl MetaServer {
                     let mut stored = active.inode.clone();
                     stored.attributes.size = snapshot.attributes.size;
                     stored.attributes.used_bytes = snapshot.attributes.used_bytes;
-                    let mut batch = batch_of(ino, last, relief);
+                    let mut batch = batch_of(ino, last, from_reserve);
                     batch.put(keys::inode(ino), to_bytes(&stored));
                     if active.is_past_end {
                         batch.delete(keys::trim_intent(ino));
@@ -340,11 +340,11 @@ impl MetaServer {
         ino: u64,
         part: &[(u64, Uncommitted)],
         first_gone: u64,
-        relief: bool,
+        from_reserve: bool,
     ) -> Result<(), Error> {
         let is_past_end = part.iter().any(|(index, _)| *index >= first_gone);
         self.record(|| {
-            let mut batch = batch_of(ino, part, relief);
+            let mut batch = batch_of(ino, part, from_reserve);
             if is_past_end {
                 batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
             }
@@ -420,7 +420,7 @@ impl MetaServer {
                 self.with(ino, |active| {
                     let mut batch = Batch::new();
                     if boundary.is_some() {
-                        batch.relieve();
+                        batch.take_from_reserve();
                     }
                     let mut stored = active.stored.clone();
                     stored.attributes.size = size;
@@ -544,10 +544,10 @@ fn end_last(mut changes: Vec<(u64, Uncommitted)>, end: u64) -> Vec<(u64, Uncommi
 }
 
 /// A record of changed chunks, or a part of one.
-fn batch_of(ino: u64, changes: &[(u64, Uncommitted)], relief: bool) -> Batch {
+fn batch_of(ino: u64, changes: &[(u64, Uncommitted)], from_reserve: bool) -> Batch {
     let mut batch = Batch::new();
-    if relief {
-        batch.relieve();
+    if from_reserve {
+        batch.take_from_reserve();
     }
     for (index, change) in changes {
         put_chunk(&mut batch, ino, *index, &change.chunk);

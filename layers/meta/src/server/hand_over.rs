@@ -28,7 +28,7 @@ impl MetaServer {
         context.close::<Meta>(is_needed_to_end);
         loop {
             context.drained::<Meta>().await;
-            self.settle().await?;
+            self.flush().await?;
             if self.store.is_settled() && context.is_drained::<Meta>() {
                 break;
             }
@@ -36,18 +36,18 @@ impl MetaServer {
         // No await since: what is handed over is what was told last.
         context.close::<Meta>(|_| false);
         let (verifier, verifiers) = self.verifiers.all();
-        let (held, grace_below) = self.holds.all();
+        let (held, grace_below) = self.open_files.all();
         Ok(HandedMeta { verifier, verifiers, held, grace_below })
     }
 
     /// Goes on where the server before this one stopped. To be called before the layer above is served.
     pub fn resume(&self, handed: &HandedMeta) {
         self.verifiers.resume(handed.verifier, &handed.verifiers);
-        self.holds.resume(&handed.held, handed.grace_below);
+        self.open_files.resume(&handed.held, handed.grace_below);
     }
 }
 
 /// Nodes that settle may need each other for it.
 fn is_needed_to_end(request: &Request) -> bool {
-    is_for_recovery(request) || matches!(request, Request::SettleNames(_))
+    is_for_recovery(request) || matches!(request, Request::FlushNames(_))
 }

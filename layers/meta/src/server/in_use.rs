@@ -52,7 +52,7 @@ impl MetaServer {
     pub(super) fn put_in_use(&self, ino: u64, active: Box<Active>) {
         self.let_inodes_go(LOOKED_AT_MAX);
         self.share.add(Memory::Inodes, active.memory_bytes().cast_signed());
-        self.notices.comes_back(&active);
+        self.publisher.reloaded(&active);
         if let Some(before) = self.inodes.borrow_mut().insert(ino, active) {
             self.share.add(Memory::Inodes, -before.memory_bytes().cast_signed());
         }
@@ -75,8 +75,8 @@ impl MetaServer {
         }
         // The first round finds most of them used.
         self.let_inodes_go(2 * count);
-        self.directories.let_go(&self.store, &self.share);
-        self.notices.give_back();
+        self.directories.close_handle(&self.store, &self.share);
+        self.publisher.give_back();
         self.store.give_back();
     }
 
@@ -98,7 +98,7 @@ impl MetaServer {
                 let gone = self.take_from_use(ino);
                 if gone.as_ref().is_some_and(|gone| gone.inode != gone.stored) {
                     // What is shown is as it comes back.
-                    self.notices.take_down(ino);
+                    self.publisher.invalidate(ino);
                 }
                 excess = excess.saturating_sub(gone.map_or(0, |gone| gone.memory_bytes()));
             }
@@ -109,6 +109,6 @@ impl MetaServer {
         let inodes = self.inodes.borrow();
         let Some(active) = inodes.get(&ino) else { return false };
         let is_wanted = active.used.take() || !active.is_clean() || active.lost;
-        !is_wanted && !self.pins.has(ino) && !self.holds.has(ino)
+        !is_wanted && !self.pins.has(ino) && !self.open_files.has(ino)
     }
 }

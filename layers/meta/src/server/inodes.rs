@@ -71,12 +71,12 @@ impl MetaServer {
     ) -> Result<T, Error> {
         let mut inodes = self.inodes.borrow_mut();
         let active = inodes.get_mut(&ino).ok_or(Error::Stale {})?;
-        let shown = self.notices.shows(active).then_some(active.inode.attributes);
+        let shown = self.publisher.shows(active).then_some(active.inode.attributes);
         let before = active.memory_bytes();
         let looked = look(active);
         self.share.add(Memory::Inodes, active.memory_bytes().wrapping_sub(before).cast_signed());
         if shown.is_some_and(|shown| shown != active.inode.attributes) {
-            self.notices.renew(&active.inode.attributes);
+            self.publisher.renew(&active.inode.attributes);
         }
         looked
     }
@@ -97,7 +97,7 @@ impl MetaServer {
     }
 
     /// Answers [`GetInode`], if the inode is in use.
-    pub(super) fn inode_at_once(&self, request: &GetInode) -> Option<Inode> {
+    pub(super) fn try_inode_now(&self, request: &GetInode) -> Option<Inode> {
         let &GetInode { ino, generation } = request;
         let inodes = self.inodes.borrow();
         let active = inodes.get(&ino)?;
@@ -106,14 +106,14 @@ impl MetaServer {
         let is_meant = generation == 0 || inode.attributes.generation == generation;
         if is_meant {
             // Whoever asks is at another node, and perhaps on another thread.
-            self.notices.show(active);
+            self.publisher.show(active);
         }
         is_meant.then(|| inode.clone())
     }
 
     pub(super) async fn get_inode(&self, request: GetInode) -> Result<Inode, Error> {
         self.load(request.ino, request.generation).await?;
-        self.inode_at_once(&request).ok_or(Error::Stale {})
+        self.try_inode_now(&request).ok_or(Error::Stale {})
     }
 
     pub(super) async fn change_inode(&self, request: ChangeInode) -> Result<Attributes, Error> {

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use bytes::Bytes;
 use runtime::NodeId;
 
-use super::directories::Tie;
+use super::directories::RemoteLock;
 use super::intents::{Addition, Way};
 use super::{MetaServer, decode};
 use crate::attributes::{Attributes, Kind, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, ClaimName, Claimed, Dentry, Error, FindName, HasNames, Inode, NameEntry, NewInode,
-    Prior, SCAN_MAX, ScanNames, UnclaimName,
+    AddFile, ClaimName, Claimed, CommitDependency, Dentry, Error, FindName, HasNames, Inode,
+    NameEntry, NewInode, SCAN_MAX, ScanNames, UnclaimName,
 };
 
 /// What a directory says of its size: names are in the store, not in blocks of its own.
@@ -24,7 +24,7 @@ pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
 const SAME_POSITION_MAX: usize = 64;
 
 /// Names that are told at once, at most: others are not to wait for more.
-const AT_ONCE_MAX: usize = 1024;
+const SCAN_NOW_MAX: usize = 1024;
 
 impl MetaServer {
     pub(super) async fn find_name(&self, request: FindName) -> Result<Option<Dentry>, Error> {
@@ -35,7 +35,7 @@ impl MetaServer {
     }
 
     /// Answers [`FindName`], if the name is not on its way and nothing has to be read.
-    pub(super) fn find_name_at_once(
+    pub(super) fn try_find_name_now(
         &self,
         request: &FindName,
     ) -> Option<Result<Option<Dentry>, Error>> {
@@ -43,7 +43,7 @@ impl MetaServer {
         if self.directories.is_hidden(&key) {
             return None;
         }
-        let value = self.store.get_at_once(&key)?.ok()?;
+        let value = self.store.try_get_now(&key)?.ok()?;
         Some(value.map(|value| decode(&value)).transpose())
     }
 
@@ -63,24 +63,24 @@ impl MetaServer {
     }
 
     /// Answers [`ScanNames`], if nothing has to be read.
-    pub(super) fn scan_names_at_once(
+    pub(super) fn try_scan_names_now(
         &self,
         request: &ScanNames,
     ) -> Option<Result<Vec<NameEntry>, Error>> {
         let &ScanNames { directory, after, count_max, attributes } = request;
         let wanted = count_max.clamp(1, SCAN_MAX) as usize;
-        if wanted > AT_ONCE_MAX {
+        if wanted > SCAN_NOW_MAX {
             return None;
         }
         let (from, end) = (keys::names_after(directory, after), keys::names_end(directory));
-        let found = self.store.scan_at_once(&from, &end, wanted + SAME_POSITION_MAX)?.ok()?;
+        let found = self.store.try_scan_now(&from, &end, wanted + SAME_POSITION_MAX)?.ok()?;
         let mut entries = match name_entries(found, wanted) {
             Ok(entries) => entries,
             Err(error) => return Some(Err(error)),
         };
         if attributes {
             for entry in &mut entries {
-                let known = self.attributes_at_once(entry.dentry)?.ok()?;
+                let known = self.try_attributes_now(entry.dentry)?.ok()?;
                 entry.attributes = known.map(Box::new);
             }
         }
@@ -89,7 +89,7 @@ impl MetaServer {
 
     /// The attributes of an inode of this node; `None` if it is elsewhere or gone.
     async fn attributes_here(&self, dentry: Dentry) -> Result<Option<Attributes>, Error> {
-        match self.attributes_at_once(dentry) {
+        match self.try_attributes_now(dentry) {
             Some(known) => known,
             // A scan of a large directory must not push the inodes in use out of memory.
             None => inode_of(self.store.get(&keys::inode(dentry.ino)).await?),
@@ -97,7 +97,7 @@ impl MetaServer {
     }
 
     /// The same, if nothing has to be read.
-    fn attributes_at_once(&self, dentry: Dentry) -> Option<Result<Option<Attributes>, Error>> {
+    fn try_attributes_now(&self, dentry: Dentry) -> Option<Result<Option<Attributes>, Error>> {
         if ino_node(dentry.ino, self.context.fs_nodes()) != self.context.node() {
             return Some(Ok(None));
         }
@@ -105,18 +105,18 @@ impl MetaServer {
         if active.is_some() {
             return Some(Ok(active));
         }
-        Some(inode_of(self.store.get_at_once(&keys::inode(dentry.ino))?.ok()?))
+        Some(inode_of(self.store.try_get_now(&keys::inode(dentry.ino))?.ok()?))
     }
 
     pub(super) async fn has_names(
         &self,
         asker: NodeId,
         request: &HasNames,
-    ) -> Result<(bool, Prior), Error> {
+    ) -> Result<(bool, CommitDependency), Error> {
         let from = keys::names_after(request.directory, None);
         let end = keys::names_end(request.directory);
         let found = self.store.scan(Bound::Included(&from), &end, 1).await?;
-        let mut changed = Prior::default();
+        let mut changed = CommitDependency::default();
         if found.is_empty() {
             // The directory may be removed now: what a crash brought back would be in no directory.
             let last = self.store.last_change(&keys::names_start(request.directory), &end);
@@ -142,21 +142,21 @@ impl MetaServer {
         asker: NodeId,
         request: ClaimName,
     ) -> Result<Claimed, Error> {
-        let ClaimName { directory, name, tie } = request;
+        let ClaimName { directory, name, lock } = request;
         let key = keys::name(directory, &name);
         let _alone = self.directories.name_lock(&key, false).await?;
         let value = self.store.get(&key).await?;
         // What is decided elsewhere on the strength of this must find it so after a crash.
         let (from, to) = keys::only(&key);
         let changed = self.prior_for(asker, self.store.last_change(&from, &to)).await?;
-        self.directories.claim(key, Tie { node: asker, number: tie })?;
+        self.directories.claim(key, RemoteLock { node: asker, number: lock })?;
         Ok(Claimed { dentry: value.map(|value| decode(&value)).transpose()?, changed })
     }
 
     pub(super) fn unclaim_name(&self, request: &UnclaimName, by: NodeId) {
-        let UnclaimName { directory, name, tie } = request;
-        let tie = Tie { node: by, number: *tie };
-        self.directories.unclaim(&keys::name(*directory, name), |claimed_by| claimed_by == tie);
+        let UnclaimName { directory, name, lock } = request;
+        let lock = RemoteLock { node: by, number: *lock };
+        self.directories.unclaim(&keys::name(*directory, name), |claimed_by| claimed_by == lock);
     }
 }
 

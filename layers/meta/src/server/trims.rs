@@ -12,7 +12,7 @@ use std::ops::Bound;
 use futures::stream::{self, StreamExt as _};
 use runtime::sync::KeyedLock;
 
-use super::files::{RELIEF_CHUNKS_MAX, add_runs};
+use super::files::{RESERVE_CHUNKS_MAX, add_runs};
 use super::{MetaServer, decode};
 use crate::keys;
 use crate::protocol::{Chunk, Error, Run};
@@ -111,7 +111,7 @@ impl MetaServer {
         cause: Cause,
     ) -> Result<Position, Error> {
         let end = keys::chunks_end(ino);
-        let chunks_per_record = self.chunks_per_record().min(RELIEF_CHUNKS_MAX);
+        let chunks_per_record = self.chunks_per_record().min(RESERVE_CHUNKS_MAX);
         loop {
             let from = keys::chunk(ino, first);
             let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
@@ -124,7 +124,7 @@ impl MetaServer {
             let (position, ()) = self
                 .record(|| {
                     let mut batch = Batch::new();
-                    batch.relieve();
+                    batch.take_from_reserve();
                     for (index, runs) in &gone {
                         batch.delete(keys::chunk(ino, *index));
                         add_runs(&mut batch, &[], runs);

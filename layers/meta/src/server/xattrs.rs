@@ -115,7 +115,7 @@ impl MetaServer {
             }
             self.record(|| {
                 let mut batch = Batch::new();
-                batch.relieve();
+                batch.take_from_reserve();
                 for (key, _) in &gone {
                     batch.delete(key.clone());
                 }
@@ -135,7 +135,7 @@ fn put_value(
 ) {
     let mut pieces = 0;
     match value {
-        None => batch.relieve(),
+        None => batch.take_from_reserve(),
         Some([]) => {
             batch.put(keys::xattr(ino, name, 0), Bytes::new());
             pieces = 1;

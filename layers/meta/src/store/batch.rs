@@ -7,7 +7,7 @@ use super::error::StoreError;
 use super::groups::Run;
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::keys;
-use crate::protocol::Prior;
+use crate::protocol::CommitDependency;
 
 /// Bytes of one batch, at most. Volumes with small stripes have a lower limit: a record fits one
 /// log segment (see [`Store::batch_bytes_max`](super::Store::batch_bytes_max)).
@@ -117,8 +117,8 @@ fn take_value(input: &mut Decoder, length: u16) -> Result<Bytes, Malformed> {
 pub struct Batch {
     ops: Vec<Op>,
     length: usize,
-    relief: bool,
-    after: Vec<Prior>,
+    from_reserve: bool,
+    after: Vec<CommitDependency>,
 }
 
 impl Batch {
@@ -160,13 +160,13 @@ impl Batch {
 
     /// Marks a batch that frees space (a deletion, a truncation): on a full volume it may use the
     /// reserve.
-    pub fn relieve(&mut self) {
-        self.relief = true;
+    pub fn take_from_reserve(&mut self) {
+        self.from_reserve = true;
     }
 
     /// What the batch leans on: it is durable no earlier than these records of other nodes.
-    pub fn after(&mut self, priors: impl IntoIterator<Item = Prior>) {
-        self.after.extend(priors);
+    pub fn after(&mut self, dependencies: impl IntoIterator<Item = CommitDependency>) {
+        self.after.extend(dependencies);
     }
 
     /// Bytes of the batch, to be held against
@@ -189,12 +189,12 @@ impl Batch {
         keys.filter(|key| keys::table_of(key) == Some(keys::Table::Name))
     }
 
-    pub(crate) fn priors(&self) -> &[Prior] {
+    pub(crate) fn dependencies(&self) -> &[CommitDependency] {
         &self.after
     }
 
-    pub(crate) fn is_relief(&self) -> bool {
-        self.relief
+    pub(crate) fn is_from_reserve(&self) -> bool {
+        self.from_reserve
     }
 
     pub(crate) fn ops(&self) -> &[Op] {

@@ -245,7 +245,7 @@ impl State {
         for pair in self.log.trim(root.start.sequence) {
             pair.stripes().into_iter().for_each(|stripe| self.free_stripe(stripe));
         }
-        self.settle();
+        self.flush();
     }
 
     /// Pages that were written in vain are free again.
@@ -264,6 +264,6 @@ impl State {
         }
         self.note_changes();
         self.frozen_position = None;
-        self.settle();
+        self.flush();
     }
 }

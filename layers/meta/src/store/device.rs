@@ -68,7 +68,7 @@ impl Device {
     pub(crate) async fn write(&self, start: u64, data: Bytes) -> Result<Unsynced, DiskError> {
         let (stripe, offset) = self.geometry.block(start);
         let write = || self.stripes.write(stripe, offset, vec![data.clone()]);
-        Ok(Unsynced { stripe, life: self.patiently(write).await? })
+        Ok(Unsynced { stripe, boot_id: self.patiently(write).await? })
     }
 
     /// Makes what was written durable, or tells that it was lost and must be written again.
@@ -105,7 +105,7 @@ impl Device {
         let end = self.ctx.now() + PATIENCE;
         loop {
             match ask().await {
-                Err(error) if error.is_passing() && self.ctx.now() < end => {
+                Err(error) if error.is_transient() && self.ctx.now() < end => {
                     self.ctx.sleep(delay).await;
                 }
                 answer => return answer,
@@ -116,5 +116,5 @@ impl Device {
 }
 
 fn exactly(bytes: Bytes, length: usize) -> Result<Bytes, DiskError> {
-    if bytes.len() == length { Ok(bytes) } else { Err(Undelivered::Garbled.into()) }
+    if bytes.len() == length { Ok(bytes) } else { Err(Undelivered::ProtocolMismatch.into()) }
 }

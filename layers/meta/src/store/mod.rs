@@ -35,7 +35,7 @@
 //! | `space.rs`, `bits.rs`, `groups.rs` | the block allocator and its groups |
 //! | `log.rs`, `log/` | segments, entries, replay |
 //! | `writer.rs` | group commit |
-//! | `held.rs` | records that wait for records of other nodes |
+//! | `blocked_records.rs` | records that wait for records of other nodes |
 //! | `recent.rs` | what records change that are not durable yet |
 //! | `page.rs`, `page_cache.rs` | pages in bytes and in memory |
 //! | `tree.rs`, `rewrite.rs` | reading the tree; merging changes into it |
@@ -50,11 +50,11 @@
 mod audit;
 mod batch;
 mod bits;
+mod blocked_records;
 mod checkpoint;
 mod device;
 mod error;
 mod groups;
-mod held;
 mod image;
 mod limits;
 mod log;
@@ -84,9 +84,9 @@ use runtime::sync::Event;
 
 pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
+pub use self::blocked_records::SettlePrior;
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
-pub use self::held::SettlePrior;
 pub use self::image::{Image, ImageSpace, Part, Walk};
 pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
 pub use self::open::ALONE_BYTES;
@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// As [`get`](Self::get), if nothing has to be read from the disk; else `None`.
-    pub fn get_at_once(&self, key: &[u8]) -> Option<Result<Option<Bytes>, StoreError>> {
+    pub fn try_get_now(&self, key: &[u8]) -> Option<Result<Option<Bytes>, StoreError>> {
         let state = self.state.borrow();
         match state.changed(key) {
             Some(value) => Some(Ok(value.clone())),
@@ -197,8 +197,8 @@ impl Store {
 
     /// Says how other nodes make durable what batches [lean on](Batch::after); no such batch may be
     /// committed before.
-    pub fn set_settle_prior(&self, settle: SettlePrior) {
-        *self.settle_prior.borrow_mut() = Some(settle);
+    pub fn set_settle_prior(&self, flush: SettlePrior) {
+        *self.settle_prior.borrow_mut() = Some(flush);
     }
 
     /// The place of the last change of the keys from `from` on and before `to`, deletions too; the
@@ -225,7 +225,7 @@ impl Store {
 
     /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive a
     /// crash. Changes that are made later do not matter. At once if nothing is on its way.
-    pub async fn settled(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
+    pub async fn flushed(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
         self.durable(self.last_change(from, to)).await
     }
 
@@ -265,7 +265,7 @@ impl Store {
     }
 
     /// As [`scan`](Self::scan), if nothing has to be read from the disk; else `None`.
-    pub fn scan_at_once(
+    pub fn try_scan_now(
         &self,
         from: &[u8],
         to: &[u8],
@@ -369,7 +369,7 @@ impl Store {
 
     /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
     /// of a block, a hole): on a full volume they come from the reserve, of which the batches of such
-    /// changes ([`Batch::relieve`]) keep a part of their own.
+    /// changes ([`Batch::take_from_reserve`]) keep a part of their own.
     pub fn allocate_relief(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
         let (floor, kept_back) = {
             let state = self.state.borrow();

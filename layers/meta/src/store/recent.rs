@@ -18,7 +18,7 @@ impl Recent {
     }
 
     /// Records up to this one are durable.
-    pub(crate) fn settle(&mut self, durable: u64) {
+    pub(crate) fn flush(&mut self, durable: u64) {
         while self.keys.pop_front_if(|(position, _)| *position <= durable).is_some() {}
     }
 
@@ -42,9 +42,9 @@ mod tests {
         }
         assert_eq!([recent.last_change(b"a", b"c"), recent.last_change(b"b", b"d")], [4, 2]);
         assert_eq!([recent.last_change(b"d", b"z"), recent.last_change(b"c", b"a")], [0, 0]);
-        recent.settle(3);
+        recent.flush(3);
         assert_eq!([recent.last_change(b"a", b"c"), recent.last_change(b"b", b"d")], [4, 0]);
-        recent.settle(4);
+        recent.flush(4);
         assert_eq!(recent.last_change(b"a", b"z"), 0);
     }
 }

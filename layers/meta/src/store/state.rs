@@ -8,9 +8,9 @@ use blockio::Geometry;
 use bytes::Bytes;
 
 use super::batch::{Batch, Op};
+use super::blocked_records::BlockedRecords;
 use super::error::StoreError;
 use super::groups::Run;
-use super::held::Held;
 use super::limits;
 use super::log::Log;
 use super::overlay::Overlay;
@@ -75,7 +75,7 @@ pub(crate) struct State {
     /// What records change that are not durable yet.
     pub(crate) recent: Recent,
     /// Records that wait for records of other nodes.
-    pub(crate) held: Held,
+    pub(crate) blocked_records: BlockedRecords,
     /// Somebody wants the log durable up to here.
     pub(crate) wanted: u64,
     pub(crate) writing: bool,
@@ -113,7 +113,7 @@ impl State {
             waiting: VecDeque::new(),
             waiting_blocks: 0,
             recent: Recent::default(),
-            held: Held::default(),
+            blocked_records: BlockedRecords::default(),
             wanted,
             writing: false,
             timer: false,
@@ -265,7 +265,7 @@ impl State {
     fn admit_growth(&self, batch: &Batch) -> Result<(), Refusal> {
         let keys = batch.ops().iter();
         let keys = keys.filter(|op| matches!(op, Op::Put { .. } | Op::Delete { .. })).count();
-        let margin = if batch.is_relief() { 0 } else { self.reserve_blocks() / 2 };
+        let margin = if batch.is_from_reserve() { 0 } else { self.reserve_blocks() / 2 };
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
         if keys == 0 || self.space.whole_stripes() >= self.floor(need) {
             return Ok(());
@@ -297,7 +297,7 @@ impl State {
     pub(crate) fn apply(&mut self, batch: Batch) -> u64 {
         let position = self.log.append(self.counter, &batch);
         self.recorded = self.counter;
-        self.held.hold(position, batch.priors());
+        self.blocked_records.hold(position, batch.dependencies());
         for op in batch.into_ops() {
             self.apply_op(op, position);
         }
@@ -335,8 +335,8 @@ impl State {
     /// Some records more are durable. Hands freed blocks on to the allocator, as far as that is safe: their record is durable, and
     /// no checkpoint is running that still knows them as used. (A replay from the root that it
     /// writes would free them once more, and they could hold a page of its tree by then.)
-    pub(crate) fn settle(&mut self) {
-        self.recent.settle(self.log.durable());
+    pub(crate) fn flush(&mut self) {
+        self.recent.flush(self.log.durable());
         let limit = self.log.durable().min(self.frozen_position.unwrap_or(u64::MAX));
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.position <= limit) {
             self.waiting_blocks -= waiting.blocks.end - waiting.blocks.start;

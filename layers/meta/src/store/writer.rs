@@ -8,14 +8,14 @@ use futures::future::{join, join_all};
 use super::error::StoreError;
 use super::log::Round;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
-use crate::protocol::Prior;
+use crate::protocol::CommitDependency;
 
 /// What the writer does next.
 enum Step {
     /// A group commit.
     Write(Round),
     /// Waiting until other nodes have made these durable.
-    Settle(Vec<Prior>),
+    Flush(Vec<CommitDependency>),
 }
 
 impl Store {
@@ -79,31 +79,31 @@ impl Store {
         while let Some(step) = self.next_step() {
             let round = match step {
                 Step::Write(round) => round,
-                Step::Settle(priors) => {
-                    self.settle_priors(priors).await;
+                Step::Flush(dependencies) => {
+                    self.settle_priors(dependencies).await;
                     continue;
                 }
             };
             if let Err(error) = self.write_round(&round).await {
                 self.stop(error);
             }
-            self.state.borrow_mut().settle();
+            self.state.borrow_mut().flush();
             self.written.tell();
             self.checkpoint_if_due();
         }
     }
 
     /// Waits until these records of other nodes are durable.
-    async fn settle_priors(&self, priors: Vec<Prior>) {
-        let settle = self.settle_prior.borrow().clone();
-        let settle = settle.expect("what leans on other nodes comes from who knows them");
-        let asked = priors.into_iter().map(|prior| {
-            let settled = settle(prior);
-            async move { (prior.node, settled.await) }
+    async fn settle_priors(&self, dependencies: Vec<CommitDependency>) {
+        let flush = self.settle_prior.borrow().clone();
+        let flush = flush.expect("what leans on other nodes comes from who knows them");
+        let asked = dependencies.into_iter().map(|prior| {
+            let flushed = flush(prior);
+            async move { (prior.node, flushed.await) }
         });
-        for (node, settled) in join_all(asked).await {
-            match settled {
-                Ok(position) => self.state.borrow_mut().held.learn(node, position),
+        for (node, flushed) in join_all(asked).await {
+            match flushed {
+                Ok(position) => self.state.borrow_mut().blocked_records.learn(node, position),
                 Err(error) => self.stop(error),
             }
         }
@@ -119,8 +119,8 @@ impl Store {
             state.writing = false;
             return None;
         }
-        if state.held.first() == Some(state.log.next()) {
-            return Some(Step::Settle(state.held.priors_of_first()));
+        if state.blocked_records.first() == Some(state.log.next()) {
+            return Some(Step::Flush(state.blocked_records.priors_of_first()));
         }
         if state.log.needs_segment() {
             match state.space.allocate_pair(&state.geometry) {
@@ -130,7 +130,7 @@ impl Store {
                 None => state.stopped = Some(StoreError::NoSpace),
             }
         }
-        let round = state.log.round(state.held.first());
+        let round = state.log.round(state.blocked_records.first());
         state.writing = round.is_some();
         if round.is_none() {
             self.written.tell();

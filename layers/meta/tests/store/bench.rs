@@ -85,14 +85,14 @@ pub(crate) async fn content(store: &Store) -> Map {
 pub(crate) async fn patiently(store: &Store, batch: Batch) -> Result<Position, StoreError> {
     for _ in 0..1000 {
         match store.commit(batch.clone()) {
-            Err(StoreError::Busy) => settle(store).await,
+            Err(StoreError::Busy) => flush(store).await,
             answer => return answer,
         }
     }
     panic!("the store is busy for ever");
 }
 
-pub(crate) async fn settle(store: &Store) {
+pub(crate) async fn flush(store: &Store) {
     let nothing = store.commit(Batch::new());
     if let Ok(position) = nothing {
         let _ = store.durable(position).await;

@@ -12,7 +12,7 @@ use meta::store::{
 use runtime::hash::crc32c;
 use runtime::seed::{Rng, with_seed};
 
-use crate::bench::{Bench, Map, NODE, check_audit, geometry, patiently, run_key, settle};
+use crate::bench::{Bench, Map, NODE, check_audit, flush, geometry, patiently, run_key};
 
 fn bench(rng: &mut Rng) -> Bench {
     Bench::new(rng, geometry(65536, 2, 400))
@@ -35,7 +35,7 @@ async fn fill(store: &Store, blocks: u32) -> Map {
         let runs = match store.allocate(blocks) {
             Ok(runs) => runs,
             Err(StoreError::Busy) => {
-                settle(store).await;
+                flush(store).await;
                 continue;
             }
             Err(StoreError::NoSpace) => return content,
@@ -56,14 +56,14 @@ async fn delete(store: &Store, content: &Map) {
         let mut batch = Batch::new();
         batch.freed(run);
         batch.delete(run_key(run));
-        batch.relieve();
+        batch.take_from_reserve();
         patiently(store, batch).await.unwrap();
     }
 }
 
 async fn audit(store: &Store, content: &Map) {
-    settle(store).await;
-    settle(store).await;
+    flush(store).await;
+    flush(store).await;
     check_audit(&store.audit().await.unwrap(), content);
 }
 
@@ -116,7 +116,7 @@ fn a_store_full_of_keys_refuses_more_and_still_deletes_after_a_crash() {
             for number in 0..count {
                 let mut batch = Batch::new();
                 batch.delete(number_key(number));
-                batch.relieve();
+                batch.take_from_reserve();
                 patiently(&store, batch).await.unwrap();
             }
             audit(&store, &Map::new()).await;
@@ -134,7 +134,7 @@ fn freed_blocks_are_handed_out_only_once_the_batch_is_durable() {
         let ctx = bench.world.ctx.clone();
         bench.run(async move {
             let content = fill(&store, 16).await;
-            settle(&store).await;
+            flush(&store).await;
             let mut free = Batch::new();
             for (run, _) in crate::bench::runs(&content) {
                 free.freed(run);
@@ -144,14 +144,14 @@ fn freed_blocks_are_handed_out_only_once_the_batch_is_durable() {
             let mut written = Box::pin(store.durable(earlier));
             assert!(futures::poll!(written.as_mut()).is_pending());
             ctx.sleep(Duration::from_micros(1)).await;
-            free.relieve();
+            free.take_from_reserve();
             let freed = store.commit(free).unwrap();
             assert_eq!(store.allocate(160), Err(StoreError::Busy));
             written.await.unwrap();
             assert!(store.space().waiting_blocks > 1000);
             assert_eq!(store.allocate(160), Err(StoreError::Busy));
             store.durable(freed).await.unwrap();
-            settle(&store).await;
+            flush(&store).await;
             assert!(store.allocate(160).is_ok());
         });
     });
@@ -630,12 +630,12 @@ fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
                     }
                     patiently(&store, batch).await.unwrap();
                 }
-                settle(&store).await;
+                flush(&store).await;
                 audit(&store, &model).await;
                 assert_eq!(store.keys(), model.len() as u64);
                 let all = store.scan(Bound::Unbounded, b"~", usize::MAX).await.unwrap();
                 // Of a tree that is larger than the cache the first part is not there any more.
-                let at_once = store.scan_at_once(b"", b"~", usize::MAX);
+                let at_once = store.try_scan_now(b"", b"~", usize::MAX);
                 told_at_once += u32::from(at_once.is_some());
                 assert!(at_once.is_none_or(|found| found.unwrap() == all));
                 assert!(all.into_iter().eq(model.clone()));
@@ -654,7 +654,7 @@ fn reads_beside_commits_and_checkpoints_miss_nothing() {
             for number in 0..KEYS {
                 patiently(&store, put(number_key(2 * number), vec![1; 3000])).await.unwrap();
             }
-            settle(&store).await;
+            flush(&store).await;
         });
         bench.crash();
         let store = bench.mount();
@@ -692,7 +692,7 @@ fn reads_that_take_longer_than_checkpoints_miss_nothing() {
             for number in 0..KEYS / 10 {
                 patiently(store, put(number_key(number), vec![round; 3000])).await.unwrap();
             }
-            settle(store).await;
+            flush(store).await;
         };
         bench.run(async move { rewrite(&store, 0).await });
         for _ in 0..10 {
@@ -736,7 +736,7 @@ fn a_checkpoint_goes_on_in_a_cache_of_few_lines() {
                     let key = number_key(index * 37 % KEYS);
                     patiently(&store, put(key, vec![round; 3000])).await.unwrap();
                 }
-                settle(&store).await;
+                flush(&store).await;
             });
             bench.crash();
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::{Error, SLOT_SIZE, Unsynced};
-use blockio::stripes::{Answer, Life};
+use blockio::stripes::{Answer, BootId};
 use blockio::{BLOCK_SIZE, Geometry, Stripes};
 use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _};
@@ -42,7 +42,7 @@ struct Inner {
     /// Slots that are being written.
     slot_writes: BTreeMap<(u32, u32), Vec<u8>>,
     versions: u64,
-    life: Life,
+    boot_id: BootId,
     rng: Rng,
     /// Writes, syncs and slot writes until the power fails.
     power_calls: Option<u64>,
@@ -153,7 +153,7 @@ impl MemoryDisk {
             slots: BTreeMap::new(),
             slot_writes: BTreeMap::new(),
             versions: 0,
-            life: 1,
+            boot_id: 1,
             rng: Rng::new(clock.random()),
             power_calls: None,
             failing_calls: None,
@@ -282,7 +282,7 @@ impl MemoryDisk {
     /// Slots are written in one life or again.
     pub(crate) fn restart(&self) {
         self.lose_cached();
-        self.inner.borrow_mut().life += 1;
+        self.inner.borrow_mut().boot_id += 1;
     }
 
     fn lose_cached(&self) {
@@ -318,8 +318,10 @@ impl MemoryDisk {
         let (stripe, offset) = self.geometry().block(run.start);
         let data = Bytes::from(data);
         loop {
-            let Ok(life) = self.write(stripe, offset, vec![data.clone()]).await else { continue };
-            match self.sync(vec![Unsynced { stripe, life }]).await {
+            let Ok(boot_id) = self.write(stripe, offset, vec![data.clone()]).await else {
+                continue;
+            };
+            match self.sync(vec![Unsynced { stripe, boot_id }]).await {
                 Ok(()) => break,
                 Err(error) => assert!(error.is_busy() || matches!(error, Error::LostWrites { .. })),
             }
@@ -511,9 +513,9 @@ impl Stripes for MemoryDisk {
         self.in_a_line(reading.boxed_local())
     }
 
-    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<Life> {
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
         let data = data.concat();
-        let life = self.inner.borrow().life;
+        let boot_id = self.inner.borrow().boot_id;
         let writing = self.change(
             self.slowness([stripe]),
             move |inner| {
@@ -532,10 +534,10 @@ impl Stripes for MemoryDisk {
                 versions.filter(|it| it.number == number).for_each(|it| it.answered = true);
             },
         );
-        self.in_a_line(writing.map_ok(move |()| life).boxed_local())
+        self.in_a_line(writing.map_ok(move |()| boot_id).boxed_local())
     }
 
-    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<Life> {
+    fn write_zeros(&self, _: u64, _: u32, _: u32) -> Answer<BootId> {
         panic!("a store writes no zeros");
     }
 
@@ -571,9 +573,9 @@ impl Stripes for MemoryDisk {
         );
         async move {
             flushing.await?;
-            let life = inner.borrow().life;
-            let lost = written.iter().find(|unsynced| unsynced.life != life);
-            lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, life }))
+            let boot_id = inner.borrow().boot_id;
+            let lost = written.iter().find(|unsynced| unsynced.boot_id != boot_id);
+            lost.map_or(Ok(()), |lost| Err(Error::LostWrites { stripe: lost.stripe, boot_id }))
         }
         .boxed_local()
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use meta::store::{Batch, Position, Run, Store, StoreError};
 use runtime::seed::{Rng, with_seed};
 
-use crate::bench::{Bench, Map, NODE, check_audit, geometry, run_key, runs, settle};
+use crate::bench::{Bench, Map, NODE, check_audit, flush, geometry, run_key, runs};
 use crate::disk::MemoryDisk;
 
 /// A store at rest is audited so often, if checkpoints come between.
@@ -215,7 +215,7 @@ impl Workload {
             assert!(self.model.borrow_mut().numbers.insert(number), "{number} came twice");
         }
         if self.rng.chance(1, 2) {
-            batch.relieve();
+            batch.take_from_reserve();
         }
         let undo: Vec<Run> =
             runs(&next).map(|(run, _)| run).filter(|run| !self.has(*run)).collect();
@@ -281,7 +281,7 @@ impl Workload {
             expected.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect();
         assert_eq!(found, expected);
         if let Bound::Included(low) = from
-            && let Some(at_once) = self.store.scan_at_once(low, &high, limit)
+            && let Some(at_once) = self.store.try_scan_now(low, &high, limit)
         {
             assert_eq!(at_once.unwrap(), expected);
         }
@@ -354,8 +354,8 @@ fn life(rng: &mut Rng, bench: &mut Bench, model: &Rc<RefCell<Model>>) {
         let audit = bench.run(async move {
             // Some task of the workload may have begun a checkpoint that has nothing to write any more.
             for _ in 0..AUDITS_MAX {
-                settle(&store).await;
-                settle(&store).await;
+                flush(&store).await;
+                flush(&store).await;
                 assert_eq!(store.space().loaned_blocks, 0);
                 assert_eq!(store.space().waiting_blocks, 0);
                 match store.audit().await {

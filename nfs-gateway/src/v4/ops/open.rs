@@ -5,8 +5,8 @@ use bytes::Bytes;
 use client::leases::{Answered, Holding};
 use fileio::protocol::access::{EXECUTE, READ as MAY_READ, WRITE as MAY_WRITE};
 use fileio::protocol::{
-    Attributes, ByteRange, Change, Existing, Held, HeldNew, Hold, Kind, Lookup, Name,
-    Open as OpenEntry, OpenNew,
+    Attributes, ByteRange, Change, Existing, Kind, Lookup, Name, Open as OpenEntry, OpenHandle,
+    OpenNew, OpenedFile, OpenedNewFile,
 };
 use runtime::Context;
 
@@ -209,7 +209,7 @@ async fn open_entry(compound: &Compound<'_>, name: Name) -> Result<Opened, Faile
     let before = change_of(here).await;
     let _opening = leases.opening();
     let (who, call, directory) = (here.asker.who(), leases.call(), here.file);
-    let Held { attributes, lease } =
+    let OpenedFile { attributes, lease } =
         here.asker.ask(OpenEntry { who, call, directory, name }).await?;
     let holding = held(compound, &attributes, Answered { call, lease }).await?;
     let directory = ChangeInfo { before, after: before };
@@ -230,13 +230,13 @@ async fn open_new(
     let change: Change = new.change.clone();
     let durable = here.asker.syncs();
     let create = OpenNew { who, call, directory, name, existing, change, durable };
-    let HeldNew { created, lease } = here.asker.ask_once(create).await?;
+    let OpenedNewFile { created, lease } = here.asker.ask_once(create).await?;
     let attributes = created.attributes;
     let mut answered = Answered { call, lease };
     if compound.is_copy() {
         // What an earlier copy held it may have let go of since, by a later call.
         let call = leases.call();
-        let hold = Hold { call, file: handle_of(&attributes) };
+        let hold = OpenHandle { call, file: handle_of(&attributes) };
         answered = Answered { call, lease: here.asker.ask(hold).await?.lease };
     }
     let holding = held(compound, &attributes, answered).await?;
@@ -253,7 +253,8 @@ async fn open_here(compound: &Compound<'_>) -> Result<Opened, Failed> {
     let leases = compound.session()?.leases.clone();
     let _opening = leases.opening();
     let call = leases.call();
-    let Held { attributes, lease } = here.asker.ask(Hold { call, file: here.file }).await?;
+    let OpenedFile { attributes, lease } =
+        here.asker.ask(OpenHandle { call, file: here.file }).await?;
     let holding = held(compound, &attributes, Answered { call, lease }).await?;
     let directory = ChangeInfo { before: 0, after: 0 };
     Ok(Opened { attributes, holding, new: false, directory, which: Bitmap::default() })

@@ -182,7 +182,7 @@ fn sealed_frame(two: &mut Two) -> Vec<u8> {
 fn what_is_sealed_cannot_be_forged_changed_or_repeated() {
     on_each(|setup| {
         let mut two = Two::with(setup, Some(KEY));
-        let mut stranger = Stranger::new(&two);
+        let mut stranger = Unauthenticated::new(&two);
         let wrong = |two: &Two| two.theirs.counters().wrong_seals;
         // Who has read the token on its way, and not the key.
         let plain = forged(&two, Kind::Message, 0);
@@ -364,13 +364,13 @@ fn a_connection_that_is_closed_frees_all_on_both_sides() {
 }
 
 /// An endpoint that speaks no protocol.
-struct Stranger {
+struct Unauthenticated {
     link: Fabric,
     to_them: PeerAddress,
     arena: Arena,
 }
 
-impl Stranger {
+impl Unauthenticated {
     fn new(two: &Two) -> Self {
         let mut link = Fabric::open(&Options::new(two.theirs.link.provider())).unwrap();
         let to_them = link.insert(two.theirs.address()).unwrap();
@@ -418,7 +418,7 @@ fn bad(two: &Two) -> u64 {
 fn garbage_of_a_stranger_is_counted_and_harms_nobody() {
     on_each(|setup| {
         let mut two = Two::new(setup);
-        let mut stranger = Stranger::new(&two);
+        let mut stranger = Unauthenticated::new(&two);
         let mut noise = 12345u64;
         let mut next = move || {
             noise = noise
@@ -491,7 +491,7 @@ fn a_frame_that_comes_twice_counts_once() {
         two.ours.policy.forced.mechanism = Some(Mechanism::Inline);
         two.send(b"once", &[]);
         two.receive();
-        let mut stranger = Stranger::new(&two);
+        let mut stranger = Unauthenticated::new(&two);
         let again = forged(&two, Kind::Message, u32::MAX);
         stranger.send(&mut two, &again);
         assert_eq!(two.theirs.counters().duplicates, 1);
@@ -504,7 +504,7 @@ fn a_frame_that_comes_twice_counts_once() {
 fn a_lost_frame_ends_the_connection() {
     on_each(|setup| {
         let mut two = Two::new(setup);
-        let mut stranger = Stranger::new(&two);
+        let mut stranger = Unauthenticated::new(&two);
         let later = forged(&two, Kind::Message, 1000);
         stranger.send(&mut two, &later);
         assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Gap, .. }));
@@ -516,7 +516,7 @@ fn a_lost_frame_ends_the_connection() {
 fn a_corrupted_frame_is_dropped_and_what_follows_is_a_gap() {
     on_each(|setup| {
         let mut two = Two::new(setup);
-        let mut stranger = Stranger::new(&two);
+        let mut stranger = Unauthenticated::new(&two);
         let mut bad = forged(&two, Kind::Message, 0);
         bad[HEADER_SIZE + 1] ^= 4;
         stranger.send(&mut two, &bad);
@@ -544,7 +544,7 @@ fn a_bulk_that_changed_on_the_way_is_not_handed_out() {
 fn frames_that_break_the_rules_end_their_connection_only() {
     for kind in [Kind::Ask, Kind::Grant, Kind::Done, Kind::Written, Kind::Sum, Kind::Welcome] {
         let mut two = Two::new(&setup(Provider::Shm));
-        let mut stranger = Stranger::new(&two);
+        let mut stranger = Unauthenticated::new(&two);
         let bad = forged(&two, kind, 0);
         stranger.send(&mut two, &bad);
         let end = two.theirs();

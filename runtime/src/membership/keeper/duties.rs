@@ -1,15 +1,15 @@
 //! From the map to what this process serves.
 
-use super::{Event, Keeper, Standing};
+use super::{Event, Keeper, ServeState};
 use crate::ids::{Epoch, NodeId};
-use crate::membership::map::{NodeMap, Seat};
+use crate::membership::map::{Assignment, NodeMap};
 
 impl Keeper {
     /// The epoch since when this process shall serve a node with this seat, if it shall.
-    fn shall_serve(&self, map: &NodeMap, seat: Seat) -> Option<Epoch> {
+    fn shall_serve(&self, map: &NodeMap, assignment: Assignment) -> Option<Epoch> {
         let life = self.valid_life().filter(|_| !self.state.ending.get())?;
-        match seat {
-            Seat::Serving { by, since } if by == self.id => {
+        match assignment {
+            Assignment::Serving { by, since } if by == self.id => {
                 // The map knows this life: what it gave to an earlier one is no longer ours.
                 let known = map.process(by)?;
                 (known.incarnation == life.incarnation).then_some(since)
@@ -24,15 +24,15 @@ impl Keeper {
         let mut told = Vec::new();
         {
             let mut standing = self.state.standing.borrow_mut();
-            for (node, seat) in map.seats() {
-                let shall = self.shall_serve(&map, seat);
+            for (node, assignment) in map.assignments() {
+                let shall = self.shall_serve(&map, assignment);
                 match (standing.get(&node), shall) {
                     (None, Some(epoch)) => {
-                        standing.insert(node, Standing::Serving(epoch));
+                        standing.insert(node, ServeState::Serving(epoch));
                         told.push(Event::Serve { node, epoch });
                     }
-                    (Some(Standing::Serving(epoch)), shall) if shall != Some(*epoch) => {
-                        standing.insert(node, Standing::Stopping);
+                    (Some(ServeState::Serving(epoch)), shall) if shall != Some(*epoch) => {
+                        standing.insert(node, ServeState::Stopping);
                         told.push(Event::Stop { node });
                     }
                     // It is as it shall be; or it has to stop first, and then we look again.
@@ -48,9 +48,10 @@ impl Keeper {
     /// Nodes that shall move, and of which nothing goes on here.
     pub(super) fn settled_nodes(&self, map: &NodeMap) -> Vec<NodeId> {
         let standing = self.state.standing.borrow();
-        let moves = |seat: Seat| matches!(seat, Seat::Settling { from, .. } if from == self.id);
-        let settled =
-            map.seats().filter(|(node, seat)| moves(*seat) && !standing.contains_key(node));
-        settled.map(|(node, _)| node).collect()
+        let moves = |assignment: Assignment| matches!(assignment, Assignment::Moving { from, .. } if from == self.id);
+        let flushed = map
+            .assignments()
+            .filter(|(node, assignment)| moves(*assignment) && !standing.contains_key(node));
+        flushed.map(|(node, _)| node).collect()
     }
 }

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 
 use super::{
     CALL_TIME_MAX, Event, Keeper, LEASE, Life, MARGIN, MEMBERS_PREFIX, RENEW_EVERY, RETRY_PAUSE,
-    Standing,
+    ServeState,
 };
 use crate::coordination::{CoordinationError, Expect, LeaseId, Record, Written};
 use crate::membership::map::Member;
@@ -122,7 +122,7 @@ impl Keeper {
         }
         tracing::warn!(process = self.id.0, "the lease could not be kept: all nodes stop");
         for standing in self.state.standing.borrow_mut().values_mut() {
-            *standing = Standing::Stopping;
+            *standing = ServeState::Stopping;
         }
         self.duties.tell(Event::Fenced);
     }

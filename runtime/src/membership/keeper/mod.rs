@@ -110,7 +110,7 @@ struct Life {
 
 /// What this process does for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum ServeState {
     /// It serves it.
     Serving(Epoch),
     /// It was told to stop, and has not yet.
@@ -141,7 +141,7 @@ impl std::fmt::Debug for Keeper {
 struct State {
     life: Cell<Option<Life>>,
     map: RefCell<Option<Rc<NodeMap>>>,
-    standing: RefCell<BTreeMap<NodeId, Standing>>,
+    standing: RefCell<BTreeMap<NodeId, ServeState>>,
     /// For which map a change was first seen to be needed, and when.
     noticed: Cell<Option<(Epoch, Duration)>>,
     /// Rings when there is a reason to look at once.
@@ -173,7 +173,7 @@ impl Keeper {
     /// machine itself look at the same instant ([`Machine::answer_until`](crate::Machine::answer_until)).
     pub fn may_answer(&self, node: NodeId) -> Option<Epoch> {
         match self.state.standing.borrow().get(&node) {
-            Some(Standing::Serving(epoch)) if self.valid_life().is_some() => Some(*epoch),
+            Some(ServeState::Serving(epoch)) if self.valid_life().is_some() => Some(*epoch),
             _ => None,
         }
     }
@@ -186,7 +186,7 @@ impl Keeper {
     /// The process has stopped `node`, as it was told.
     pub fn stopped(&self, node: NodeId) {
         let mut standing = self.state.standing.borrow_mut();
-        if standing.get(&node) == Some(&Standing::Stopping) {
+        if standing.get(&node) == Some(&ServeState::Stopping) {
             standing.remove(&node);
             self.state.stopped.tell();
             self.state.look.tell();

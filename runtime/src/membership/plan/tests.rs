@@ -15,7 +15,7 @@ fn member(id: u32, incarnation: u64) -> Member {
 /// Nodes that each living process has, that may have any.
 fn counts(map: &NodeMap) -> Vec<usize> {
     let processes = map.processes.iter().filter(|process| process.is_living() && !process.leaving);
-    let of = |id| map.fs.iter().filter(|seat| seat.destination() == id).count();
+    let of = |id| map.fs.iter().filter(|assignment| assignment.destination() == id).count();
     processes.map(|process| of(process.id)).collect()
 }
 
@@ -36,11 +36,11 @@ fn fewest_moves(map: &NodeMap) -> usize {
 fn settle(map: NodeMap, members: &[Member]) -> (NodeMap, usize) {
     let (mut map, mut moved) = (map, 0);
     loop {
-        let settling = map.seats().find_map(|(node, seat)| match seat {
-            Seat::Settling { from, .. } => Some((node, from)),
-            Seat::Serving { .. } => None,
+        let moving = map.assignments().find_map(|(node, assignment)| match assignment {
+            Assignment::Moving { from, .. } => Some((node, from)),
+            Assignment::Serving { .. } => None,
         });
-        if let Some((node, from)) = settling {
+        if let Some((node, from)) = moving {
             let incarnation = map.process(from).unwrap().incarnation;
             let next = map.settled(from, incarnation, &[node]).expect("it was to move");
             check_step(&map, &next);
@@ -60,9 +60,9 @@ fn check_step(old: &NodeMap, new: &NodeMap) {
     assert_eq!(new.epoch.0, old.epoch.0 + 1);
     assert_eq!(NodeMap::from_record(&new.to_record()).as_ref(), Ok(new), "it is sound");
     assert_eq!((new.fs.len(), new.disks.len()), (old.fs.len(), old.disks.len()));
-    let settling = |seat: &&Seat| matches!(seat, Seat::Settling { .. });
-    assert!(new.fs.iter().filter(settling).count() <= MOVES_AT_ONCE_MAX);
-    for ((node, was), (_, is)) in old.seats().zip(new.seats()) {
+    let moving = |assignment: &&Assignment| matches!(assignment, Assignment::Moving { .. });
+    assert!(new.fs.iter().filter(moving).count() <= MOVES_CONCURRENCY_MAX);
+    for ((node, was), (_, is)) in old.assignments().zip(new.assignments()) {
         assert!(is == was || is.since() == new.epoch, "{node} changed without a new epoch");
         if matches!(node.kind(), NodeKind::Disk(_)) {
             assert_eq!(is.owner(), was.owner(), "{node} left its disks");
@@ -72,7 +72,7 @@ fn check_step(old: &NodeMap, new: &NodeMap) {
         let lives_on = life(old) == life(new) && life(old) != Some(0);
         if lives_on && is.owner() != was.owner() {
             assert!(
-                matches!(was, Seat::Settling { to, .. } if to == is.owner()),
+                matches!(was, Assignment::Moving { to, .. } if to == is.owner()),
                 "{node} torn away"
             );
         }
@@ -94,7 +94,7 @@ fn check_even(map: &NodeMap) {
 fn the_first_map_is_even_and_what_cannot_be_is_refused() {
     let map = NodeMap::first(64, &founders(3, 4)).unwrap();
     assert_eq!(NodeMap::from_record(&map.to_record()).as_ref(), Ok(&map));
-    let owners: Vec<u32> = map.fs.iter().map(|seat| seat.owner().0).collect();
+    let owners: Vec<u32> = map.fs.iter().map(|assignment| assignment.owner().0).collect();
     assert!(owners.is_sorted());
     for id in 1..=3 {
         assert!((21..=22).contains(&owners.iter().filter(|&&owner| owner == id).count()));
@@ -142,13 +142,16 @@ fn a_process_that_leaves_gives_all_away_and_is_forgotten_once_it_stops() {
     let leaving = map.leave(ProcessId(2), true).unwrap().unwrap();
     assert_eq!(leaving.leave(ProcessId(2), true), Ok(None));
     let (left, moved) = settle(leaving.clone(), &all);
-    assert_eq!(moved, map.fs.iter().filter(|seat| seat.owner() == ProcessId(2)).count());
-    assert!(left.fs.iter().all(|seat| seat.owner() == ProcessId(1)));
+    assert_eq!(
+        moved,
+        map.fs.iter().filter(|assignment| assignment.owner() == ProcessId(2)).count()
+    );
+    assert!(left.fs.iter().all(|assignment| assignment.owner() == ProcessId(1)));
     let gone = left.next(&all[..1]).unwrap();
     assert!(gone.process(ProcessId(2)).is_none());
     // If the others die first, it keeps on.
     let alone = leaving.next(&all[1..]).unwrap();
-    assert!(alone.fs.iter().all(|seat| seat.owner() == ProcessId(2)));
+    assert!(alone.fs.iter().all(|assignment| assignment.owner() == ProcessId(2)));
 }
 
 /// Any history: processes come, go, come back in another life, leave; moves end or are cut off.
@@ -177,14 +180,18 @@ fn history(rng: &mut Rng) {
             check_step(&map, &next);
             map = next;
         }
-        let orphan = |seat: &&Seat| !map.process(seat.owner()).unwrap().is_living();
+        let orphan =
+            |assignment: &&Assignment| !map.process(assignment.owner()).unwrap().is_living();
         assert_eq!(map.fs.iter().find(orphan), None, "nobody answers for a node");
         if rng.chance(1, 2) {
             let needed = fewest_moves(&map);
-            let under_way =
-                map.fs.iter().filter(|seat| matches!(seat, Seat::Settling { .. })).count();
-            let leaving = map.fs.iter().filter(|seat| {
-                let by = map.process(seat.destination()).unwrap();
+            let under_way = map
+                .fs
+                .iter()
+                .filter(|assignment| matches!(assignment, Assignment::Moving { .. }))
+                .count();
+            let leaving = map.fs.iter().filter(|assignment| {
+                let by = map.process(assignment.destination()).unwrap();
                 by.leaving && map.processes.iter().any(|other| other.is_living() && !other.leaving)
             });
             let leaving = leaving.count();

@@ -9,7 +9,7 @@ use ::fabric::transport::{ConnectionId, KEY_SIZE, Key, TICKET_SIZE};
 use bytes::Bytes;
 
 use super::pair::{Command, Pair};
-use super::{CALLS_MAX, Fabrics, Life, Peer, Provider, lock};
+use super::{CALLS_MAX, Fabrics, Incarnation, Peer, Provider, lock};
 use crate::mail::{Envelope, Message};
 use crate::protocol::Undelivered;
 use crate::remote::client::request;
@@ -35,7 +35,7 @@ enum State {
 #[derive(Debug)]
 pub(in super::super) struct Asking {
     fabrics: Arc<Fabrics>,
-    life: Life,
+    incarnation: Incarnation,
     /// Whether what is not sealed is refused.
     seals: bool,
     state: State,
@@ -48,10 +48,10 @@ fn now() -> Instant {
 
 impl Asking {
     /// `None` if this process has no libfabric.
-    pub(in super::super) fn new(guard: &Guard, life: Life) -> Option<Self> {
+    pub(in super::super) fn new(guard: &Guard, incarnation: Incarnation) -> Option<Self> {
         let fabrics = guard.fabrics().filter(|fabrics| !fabrics.providers().is_empty())?.clone();
         let seals = !matches!(guard.security(), Security::None);
-        Some(Self { fabrics, life, seals, state: State::Rests(Some(now())) })
+        Some(Self { fabrics, incarnation, seals, state: State::Rests(Some(now())) })
     }
 
     /// What is to be told the other side now.
@@ -64,7 +64,7 @@ impl Asking {
                 let is_over = way.is_over();
                 if is_over || is_late {
                     let why = if is_over { "a connection broke" } else { "it lets nobody in" };
-                    self.fabrics.fall_back(self.life.0, way.pair.provider(), why);
+                    self.fabrics.fall_back(self.incarnation.0, way.pair.provider(), why);
                     self.rest();
                 }
                 return Vec::new();
@@ -92,7 +92,11 @@ impl Asking {
         let grant = from_bytes::<Grant>(head).ok()?;
         match &self.state {
             State::Has(way, _) if grant.provider.is_empty() && grant.ticket == way.ticket => {
-                self.fabrics.fall_back(self.life.0, way.pair.provider(), "the other side ends it");
+                self.fabrics.fall_back(
+                    self.incarnation.0,
+                    way.pair.provider(),
+                    "the other side ends it",
+                );
                 let over = way.end();
                 self.rest();
                 return Some(over);
@@ -119,7 +123,7 @@ impl Asking {
         if !self.fabrics.providers().contains(&provider) {
             return None;
         }
-        let peer = Peer { life: self.life, instance: grant.instance, provider };
+        let peer = Peer { incarnation: self.incarnation, instance: grant.instance, provider };
         let pair = self.fabrics.pair(peer)?;
         let way = Arc::new(Way {
             pair: pair.clone(),

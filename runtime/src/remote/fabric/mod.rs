@@ -49,13 +49,13 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 const RETIRE_MAX: Duration = Duration::from_secs(1);
 
 /// A process in one of its lives: its number, and what was drawn when it joined.
-pub(super) type Life = (u32, u64);
+pub(super) type Incarnation = (u32, u64);
 
 /// The other side of a pair. A process that is killed and started anew goes by the map in which it still lives its
 /// last life, until it has joined: so the program counts, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Peer {
-    life: Life,
+    incarnation: Incarnation,
     instance: u64,
     provider: Provider,
 }
@@ -174,8 +174,9 @@ impl Fabrics {
         let retired: Vec<Arc<Pair>> = {
             let mut pairs = lock(&self.pairs);
             let all = std::mem::take(&mut *pairs);
-            let (over, rest) =
-                all.into_iter().partition(|(peer, _)| is_over(peer.life.0, peer.life.1));
+            let (over, rest) = all
+                .into_iter()
+                .partition(|(peer, _)| is_over(peer.incarnation.0, peer.incarnation.1));
             *pairs = rest;
             BTreeMap::into_values(over).collect()
         };

@@ -104,7 +104,7 @@ impl Pair {
     }
 
     pub(super) fn process(&self) -> u32 {
-        self.peer.life.0
+        self.peer.incarnation.0
     }
 
     pub(super) fn provider(&self) -> Provider {

@@ -9,9 +9,9 @@ use futures::stream::{self, Stream, StreamExt as _};
 use tokio::sync::oneshot;
 
 use super::pair::{Command, Pair};
-use super::{CALLS_MAX, Life, Peer, Provider};
+use super::{CALLS_MAX, Incarnation, Peer, Provider};
+use crate::client_handle::{AskBytes, Ingress, Reply};
 use crate::context::Context;
-use crate::door::{AskBytes, Entrance, Reply};
 use crate::ids::NodeId;
 use crate::mail::Envelope;
 use crate::protocol::Undelivered;
@@ -37,11 +37,11 @@ impl Granted {
     pub(in super::super) fn of(
         guard: &Guard,
         context: &Context,
-        life: Life,
+        incarnation: Incarnation,
         offer: &Offer,
     ) -> Option<(Self, impl Stream<Item = Grant> + use<>)> {
         let fabrics = guard.fabrics()?;
-        let entrance = context.machine().entrance()?;
+        let ingress = context.machine().ingress()?;
         let theirs = offer.providers.iter().filter_map(|name| Provider::of_name(name));
         let provider = theirs
             .filter(|provider| fabrics.providers().contains(provider))
@@ -52,10 +52,10 @@ impl Granted {
             #[cfg(feature = "tls")]
             Security::Tls(_) => Some(random_bytes::<KEY_SIZE>().ok()?),
         };
-        let pair = fabrics.pair(Peer { life, instance: offer.instance, provider })?;
+        let pair = fabrics.pair(Peer { incarnation, instance: offer.instance, provider })?;
         let served = Arc::new(Served {
             pair: pair.clone(),
-            entrance,
+            ingress,
             connection: OnceLock::new(),
             running: AtomicUsize::new(0),
         });
@@ -75,7 +75,7 @@ impl Granted {
 /// Requests of one link of another process.
 pub(super) struct Served {
     pair: Arc<Pair>,
-    entrance: Arc<dyn Entrance>,
+    ingress: Arc<dyn Ingress>,
     /// Once it is open.
     connection: OnceLock<ConnectionId>,
     /// Requests without a reply.
@@ -107,8 +107,8 @@ impl Served {
             reply,
         });
         let envelope = Envelope::new(to, ask.caller, header.class(), ask);
-        if self.entrance.is_here(to) {
-            self.entrance.send(envelope);
+        if self.ingress.is_here(to) {
+            self.ingress.send(envelope);
         } else {
             // Who looks for a node in the wrong place has old routes; it is not sent on.
             envelope.message.refuse(Undelivered::Unreachable);

@@ -14,7 +14,7 @@ use super::Certificate;
 use crate::net::{Reader, Stream, Writer};
 
 /// Bytes that are sealed before they are sent, at most: they are copied once.
-const SEALED_AT_ONCE_MAX: usize = 256 << 10;
+const SEAL_CHUNK_MAX: usize = 256 << 10;
 
 pub(super) fn invalid(error: TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
@@ -161,7 +161,7 @@ impl Writer for Sealing {
         async move {
             let mut left: VecDeque<Bytes> = parts.into();
             while !left.is_empty() {
-                let piece = take_up_to(&mut left, SEALED_AT_ONCE_MAX);
+                let piece = take_up_to(&mut left, SEAL_CHUNK_MAX);
                 let sealed = self.session.seal(&piece)?;
                 self.writer.write(vec![sealed]).await?;
             }

@@ -94,7 +94,7 @@ fn look_at(shape: Shape, disks: &Disks) -> Result<(bool, bool), String> {
                 return false;
             }
             // What they say of a damaged volume is not asked here, only that they come back.
-            let _ = cluster.audit().await.map(NodeAudit::conclude);
+            let _ = cluster.audit().await.map(NodeAudit::final_checkpoint);
             let _ = walk(&cluster.application(0)).await;
             true
         });
@@ -116,7 +116,7 @@ async fn check(cluster: &Cluster) -> bool {
             Err(error) => all.lose(node, error.to_string()),
         }
     }
-    !all.conclude().flaws.is_empty()
+    !all.final_checkpoint().flaws.is_empty()
 }
 
 impl Base {

@@ -122,7 +122,7 @@ fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
         match ops[j] {
             // Whether it was lost nobody knows, and nothing that follows brings it back.
             Op::Restart => return false,
-            Op::Settle | Op::Pause => return true,
+            Op::Flush | Op::Pause => return true,
             Op::Commit(_) if commits => return true,
             Op::Sync(directory) if done[j].outcome.is_ok() && ops[i].is_synced_with(directory) => {
                 return true;

@@ -171,7 +171,7 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
             ask.ask(Link { who, call, file, directory, name, durable: is(durable) }).await?;
             Ok(Some(file))
         }
-        Op::Refill | Op::Settle | Op::Restart | Op::Pause => Ok(None),
+        Op::Refill | Op::Flush | Op::Restart | Op::Pause => Ok(None),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) enum Op {
     /// A node is asked for more space than it has: it gets groups of blocks from the other one.
     Refill,
     /// All nodes make everything durable.
-    Settle,
+    Flush,
     /// All processes die and start again; the power stays.
     Restart,
     /// Nothing is asked for long enough that everything becomes durable by itself.
@@ -50,7 +50,7 @@ pub(super) const SETUP: &[Op] = &[
     Op::Create("d/x", Acknowledged),
     Op::Write("d/x", 0, 5_000, Acknowledged),
     Op::MakeDirectory("e", Acknowledged),
-    Op::Settle,
+    Op::Flush,
 ];
 
 /// All operations of workloads. `k` and `s` do not exist at first, and on a volume of two nodes they
@@ -120,7 +120,7 @@ pub(super) const VOCABULARY: &[(&str, Op)] = &[
     ("chmod-d", Op::Mode("d", 0o700, Acknowledged)),
     ("chown-g", Op::Owner("g", 1000, Acknowledged)),
     ("refill", Op::Refill),
-    ("settle", Op::Settle),
+    ("settle", Op::Flush),
     ("restart", Op::Restart),
     ("pause", Op::Pause),
 ];
@@ -159,7 +159,7 @@ impl Op {
             | Self::Symlink(_)
             | Self::Fifo(_)
             | Self::Refill
-            | Self::Settle
+            | Self::Flush
             | Self::Restart
             | Self::Pause => true,
         }
@@ -199,7 +199,7 @@ impl Op {
             Self::Commit(_)
                 | Self::Sync(_)
                 | Self::Refill
-                | Self::Settle
+                | Self::Flush
                 | Self::Restart
                 | Self::Pause
         )

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fileio::protocol::{Change, Commit, Create, Credentials, Existing, Read, Settle, Write};
+use fileio::protocol::{Change, Commit, Create, Credentials, Existing, Flush, Read, Write};
 use machine_emu::{DiskEvent, DiskFaults, DiskSnapshot, Survival};
 use meta::NodeAudit;
 use meta::audit::Pending;
@@ -168,11 +168,11 @@ pub(super) fn record(
 async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
     let context = cluster.application(0);
     match op {
-        Op::Settle => {
+        Op::Flush => {
             let nodes = (0..cluster.geometry().fs_nodes).map(NodeId::fs);
             let mut outcome = Ok(());
             for node in nodes {
-                outcome = outcome.and(context.spawn(node, Settle {}).await);
+                outcome = outcome.and(context.spawn(node, Flush {}).await);
             }
             Done { outcome, file: None }
         }
@@ -201,7 +201,8 @@ async fn refill(context: &Context) -> Result<(), Error> {
     let node = NodeId::fs(0);
     let blocks = ask(context, node, GetSpace {}).await?.free_blocks as u32 + 1;
     let runs =
-        ask(context, node, Allocate { blocks, relief: false, near: Near::Anywhere {} }).await?;
+        ask(context, node, Allocate { blocks, from_reserve: false, near: Near::Anywhere {} })
+            .await?;
     ask(context, node, Release { runs }).await
 }
 
@@ -259,7 +260,7 @@ async fn try_out(context: &Context) -> Result<(), fileio::protocol::Error> {
 
 /// What the metadata of all nodes together says that cannot be, or not so soon after a mount.
 pub(crate) fn flaws(audit: NodeAudit) -> Vec<String> {
-    let found = audit.conclude();
+    let found = audit.final_checkpoint();
     let mut flaws: Vec<String> = found.flaws.told().iter().map(ToString::to_string).collect();
     // Groups on their way may stay so until more are asked for.
     let Pending { promises, trims, unlinked, applied, .. } = found.pending;

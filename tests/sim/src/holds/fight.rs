@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use runtime::seed::Rng;
 
-use super::{Holds, Mortal, OVER, PowerCut, Program};
+use super::{Mortal, OVER, OpenFiles, PowerCut, Program};
 
 /// Programs that fight for a file: two, or up to so many more, less one.
 const FIGHTERS_MORE: u64 = 3;
@@ -27,7 +27,7 @@ struct Believed {
 /// The locks that programs have, one for each at most.
 type Beliefs = RefCell<Vec<Believed>>;
 
-impl Holds<'_> {
+impl OpenFiles<'_> {
     /// Some programs lock bytes of a file, each for a while; some of them die.
     pub(super) async fn fight(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
         let path = self.fresh_path();

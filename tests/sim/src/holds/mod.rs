@@ -77,8 +77,8 @@ impl Spawn for Mortal {
         self.context.fs_nodes()
     }
 
-    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.context.common().filter(|_| self.alive.get())
+    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.context.extension().filter(|_| self.alive.get())
     }
 
     fn task<F: Future<Output = ()> + 'static>(
@@ -118,7 +118,7 @@ struct Kept {
     handle: Handle,
 }
 
-struct Holds<'a> {
+struct OpenFiles<'a> {
     scene: &'a Scene,
     names: Cell<u64>,
     kept: RefCell<Vec<Kept>>,
@@ -127,7 +127,7 @@ struct Holds<'a> {
 /// Runs the workload to its end.
 pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
     scene.set_up().await;
-    let workload = Holds { scene, names: Cell::default(), kept: RefCell::default() };
+    let workload = OpenFiles { scene, names: Cell::default(), kept: RefCell::default() };
     for _ in 0..rounds {
         let working =
             (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
@@ -145,7 +145,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
     assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
 }
 
-impl Holds<'_> {
+impl OpenFiles<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.scene.is_over() {
             let done = if rng.chance(1, 3) {
@@ -187,7 +187,7 @@ impl Holds<'_> {
                     return Ok(Ok(done));
                 }
                 Err(Error { cause: Cause::FileIo(FileIoError::Undelivered { why }), .. })
-                    if why != Undelivered::Garbled => {}
+                    if why != Undelivered::ProtocolMismatch => {}
                 Err(Error { cause: Cause::FileIo(error), .. }) => return Ok(Err(error)),
                 Err(error) => panic!("{error}"),
             }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
 use runtime::membership::{
-    CommandError, Founder, NodeMap, ProcessId, Seat, found, leave, node_map,
+    Assignment, CommandError, Founder, NodeMap, ProcessId, found, leave, node_map,
 };
 use runtime::seed::Rng;
 use runtime::{Context, NodeId};
@@ -149,7 +149,7 @@ impl Cluster {
     /// After this all nodes are answered for again within the time.
     async fn all_is_served_soon(&self, after: &str) {
         let (nodes, begun): (Vec<NodeId>, _) =
-            (self.map().await.seats().map(|(node, _)| node).collect(), self.world.now());
+            (self.map().await.assignments().map(|(node, _)| node).collect(), self.world.now());
         loop {
             let silent = nodes.iter().find(|node| !self.oracle.is_answered_since(**node, begun));
             let Some(silent) = silent else { break };
@@ -169,7 +169,7 @@ impl Cluster {
         loop {
             let map = self.map().await;
             let of = |id| {
-                let serves = |seat: &&Seat| matches!(seat, Seat::Serving { by, .. } if *by == id);
+                let serves = |assignment: &&Assignment| matches!(assignment, Assignment::Serving { by, .. } if *by == id);
                 map.fs.iter().filter(serves).count()
             };
             let staying = map.processes.iter().filter(|one| one.is_living() && !one.leaving);
@@ -198,7 +198,8 @@ impl Cluster {
         let map = self.map().await;
         let begun = self.world.now();
         victim.kill();
-        let orphans = map.fs.iter().zip(0..).filter(|(seat, _)| seat.owner() == victim.id());
+        let orphans =
+            map.fs.iter().zip(0..).filter(|(assignment, _)| assignment.owner() == victim.id());
         for node in orphans.map(|(_, index)| NodeId::fs(index)) {
             while !self.oracle.is_answered_since(node, begun) {
                 let waited = self.world.now().saturating_sub(begun);
@@ -223,11 +224,11 @@ impl Cluster {
         loop {
             let map = self.map().await;
             let now = self.world.now();
-            for (node, _) in map.seats() {
+            for (node, _) in map.assignments() {
                 let gap = now.saturating_sub(self.oracle.last_answer(node));
                 assert!(gap <= GAP_MAX, "nobody answers for {node} for {gap:?} while it moves");
             }
-            if map.fs.iter().all(|seat| seat.owner() != leaver.id()) {
+            if map.fs.iter().all(|assignment| assignment.owner() != leaver.id()) {
                 break;
             }
             assert!(now.saturating_sub(begun) <= EVEN_AFTER_MAX, "it never leaves: {map:?}");

@@ -120,13 +120,13 @@ impl Work {
             }
             Event::Stop { node } => {
                 self.nodes.borrow_mut().remove(&node);
-                self.settle(node);
+                self.flush(node);
             }
             Event::Fenced => {
                 self.nodes.borrow_mut().clear();
                 self.life.set(self.oracle.life(self.id));
                 let Some(map) = self.keeper.borrow().as_ref().and_then(Keeper::map) else { return };
-                map.seats().for_each(|(node, _)| self.settle(node));
+                map.assignments().for_each(|(node, _)| self.flush(node));
             }
         }
     }
@@ -145,7 +145,7 @@ impl Work {
         }
     }
 
-    fn settle(self: &Rc<Self>, node: NodeId) {
+    fn flush(self: &Rc<Self>, node: NodeId) {
         let work = self.clone();
         self.context.task(async move {
             work.some_time(SETTLE_MAX_US).await;

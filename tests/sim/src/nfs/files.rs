@@ -277,7 +277,7 @@ impl Files {
             let moment = content.borrow().moment();
             let verifier = self.send_commit(link, file).await?;
             content.borrow_mut().committed(&moment);
-            self.unstable.settle((worker, file), verifier.0)
+            self.unstable.flush((worker, file), verifier.0)
         };
         if !lost.is_empty() {
             // The verifier has changed: all of it is written again. Others may write there by now.
@@ -409,7 +409,7 @@ impl Files {
             }
             let mut content = file.content.borrow_mut();
             let (when, right) = if after_crash {
-                ("after a crash", content.settle(&data))
+                ("after a crash", content.flush(&data))
             } else {
                 ("at rest", content.observe(&data))
             };

@@ -35,7 +35,7 @@ impl<N> Default for Ledger<N> {
 impl<N: Clone + PartialEq + Debug> Ledger<N> {
     /// What `key` names, if nothing is under way.
     pub(super) fn settled_at(&self, key: &Key) -> Option<N> {
-        self.named.borrow().get(key).and_then(|versions| versions.settled().clone())
+        self.named.borrow().get(key).and_then(|versions| versions.flushed().clone())
     }
 
     /// A call that gives `key` another meaning is about to be sent; its number.
@@ -95,11 +95,11 @@ impl<N: Clone + PartialEq + Debug> Ledger<N> {
             let right = if after_crash {
                 versions.after_crash().contains(&found) || found.is_some() && is_unknown
             } else {
-                *versions.settled() == found
+                *versions.flushed() == found
             };
             assert!(right, "{key:?} names {found:?}; after a crash: {after_crash}; {versions:?}");
             if after_crash {
-                versions.settle(found);
+                versions.flush(found);
             }
         }
         self.unknown.take();

@@ -57,7 +57,7 @@ impl Unstable {
     }
 
     /// A worker's commit of a file was answered with `verifier`: what it must write again, as offset and bytes.
-    pub(super) fn settle(
+    pub(super) fn flush(
         &self,
         (worker, file): (u32, usize),
         verifier: Verifier,

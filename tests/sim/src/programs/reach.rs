@@ -75,8 +75,8 @@ impl Spawn for Reach {
         self.context.fs_nodes()
     }
 
-    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.context.common()
+    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.context.extension()
     }
 
     fn task<F: Future<Output = ()> + 'static>(

@@ -346,8 +346,8 @@ impl Shared {
     pub(super) async fn check_after_crash(&self, asker: &Asker<'_, Reach>) {
         for (index, content) in self.contents.iter().enumerate() {
             let data = self.read_all(asker, index).await;
-            let settled = content.borrow_mut().settle(&data);
-            settled.unwrap_or_else(|wrong| panic!("after a crash, {}: {wrong}", path(index)));
+            let flushed = content.borrow_mut().flush(&data);
+            flushed.unwrap_or_else(|wrong| panic!("after a crash, {}: {wrong}", path(index)));
         }
     }
 

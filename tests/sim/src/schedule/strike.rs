@@ -224,7 +224,7 @@ impl Strike {
     }
 
     /// Ends another fault, or a round.
-    pub(crate) fn is_relief(&self) -> bool {
+    pub(crate) fn is_from_reserve(&self) -> bool {
         matches!(self, Self::Unclog { .. } | Self::Heal {} | Self::EvenLinks {} | Self::End {})
     }
 }

@@ -178,7 +178,7 @@ impl MemoryDisk {
     }
 
     /// Makes the writes in `covered` durable: no older content comes back.
-    fn settle(&self, covered: &BTreeSet<u64>) {
+    fn flush(&self, covered: &BTreeSet<u64>) {
         for versions in self.0.sectors.borrow_mut().values_mut() {
             let newest = versions.iter().rposition(|(write, _)| covered.contains(write));
             versions.drain(..newest.unwrap_or(0));
@@ -267,7 +267,7 @@ impl Disk for MemoryDisk {
         let (disk, running) = (self.clone(), self.start(Kind::Sync, 0));
         async move {
             running.await?;
-            disk.settle(&covered);
+            disk.flush(&covered);
             Ok(())
         }
         .boxed_local()

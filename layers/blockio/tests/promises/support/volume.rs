@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockio::protocol::{BlockIo, Error, Unsynced};
-use blockio::{BlockClient, Config, Geometry, Life, OpenError, Server, Stripes as _, format_disk};
+use blockio::{
+    BlockClient, BootId, Config, Geometry, OpenError, Server, Stripes as _, format_disk,
+};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -19,7 +21,7 @@ pub(crate) async fn sync(client: &BlockClient, stripes: Vec<u64>) -> Result<(), 
     let mut written = Vec::new();
     for stripe in stripes {
         // Writing nothing tells the life.
-        written.push(Unsynced { stripe, life: client.write(stripe, 0, Vec::new()).await? });
+        written.push(Unsynced { stripe, boot_id: client.write(stripe, 0, Vec::new()).await? });
     }
     client.sync(written).await
 }
@@ -98,7 +100,7 @@ impl Volume {
     }
 
     /// The first disk node ends in order; its life.
-    pub(crate) fn hand_over(&self) -> Life {
+    pub(crate) fn hand_over(&self) -> BootId {
         let context = self.world.context(NodeId::disk(0));
         self.world.run(async move {
             let server = context.lent::<Server>().expect("it serves");

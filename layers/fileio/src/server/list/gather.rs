@@ -191,7 +191,7 @@ impl FileServer {
             let expect = wanted.checksums(std::slice::from_ref(&hull));
             let length = hull.end - hull.start;
             if let Some(bytes) =
-                self.stripes.read_at_once(wanted.stripe, hull.start, length, &expect)
+                self.stripes.try_read_now(wanted.stripe, hull.start, length, &expect)
             {
                 return Source::Here(hull.start, bytes);
             }
@@ -232,10 +232,10 @@ fn hand_on<'b>(
     each: &mut impl FnMut(Part<'_>),
 ) -> Result<(), Error> {
     for &Place { extent, skip, length, position } in &wanted.places {
-        let (bytes, base) = find(extent).ok_or(Undelivered::Garbled)?;
+        let (bytes, base) = find(extent).ok_or(Undelivered::ProtocolMismatch)?;
         let range = base + skip..base + skip + length;
         if range.end > bytes.len() {
-            return Err(Undelivered::Garbled.into());
+            return Err(Undelivered::ProtocolMismatch.into());
         }
         each(Part::Data { position, bytes, range });
     }

@@ -15,16 +15,16 @@ use futures::future::{Either, join_all, select};
 use meta::memory::Memory;
 use runtime::cluster::{Process, Routes};
 use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
-use runtime::membership::{NodeMap, ProcessId, Seat};
+use runtime::membership::{Assignment, NodeMap, ProcessId};
 use runtime::net::Address;
 use runtime::remote::{Guard, Me};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
 use super::found::{Known, status};
-use super::seat::{SETTLE_MAX, Say, Told, sit};
+use super::seat::{FLUSH_TIME_MAX, Say, Told, sit};
 use super::{ClusterError, Engine};
-use crate::protocol::{Error, GetAttributes, ROOT, Settle};
+use crate::protocol::{Error, Flush, GetAttributes, ROOT};
 use crate::stack::volume::{TRANSFER_BYTES, cores};
 use crate::stack::{
     Handed, RunOptions, Running, StackError, hand_over, hand_over_disks, node, resume_cache,
@@ -89,7 +89,7 @@ pub struct Member {
     /// They are with the others, who may not know it yet.
     left: bool,
     /// What came of settling, once the process ends.
-    settled: Option<Result<(), Error>>,
+    flushed: Option<Result<(), Error>>,
     /// It has said that it has settled.
     ends: bool,
 }
@@ -174,7 +174,7 @@ impl Member {
             pending: BTreeSet::new(),
             leaving: false,
             left: false,
-            settled: None,
+            flushed: None,
             ends: false,
         })
     }
@@ -211,7 +211,7 @@ impl Member {
                     self.take_up();
                     self.end_if_nobody_asks();
                 }
-                Told::Stop(node) => self.let_go(node),
+                Told::Stop(node) => self.close_handle(node),
                 Told::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
                 Told::Begun(_, Err(error)) => return Err(error.into()),
                 Told::Let(node, by, handed) => {
@@ -245,15 +245,15 @@ impl Member {
                 Told::End => {
                     self.say(Say::Ending);
                 }
-                Told::Settled(settled) => {
+                Told::Settled(flushed) => {
                     // The others go on without this process, whatever came of it.
-                    self.settled = Some(settled);
+                    self.flushed = Some(flushed);
                     self.end_if_nobody_asks();
                 }
                 Told::MayEnd => self.say(Say::End),
                 Told::Ended => {
-                    let settled = self.settled.take().unwrap_or(Ok(()));
-                    settled.map_err(StackError::Settle)?;
+                    let flushed = self.flushed.take().unwrap_or(Ok(()));
+                    flushed.map_err(StackError::Flush)?;
                     return Ok(Ended::Asked);
                 }
             }
@@ -277,7 +277,7 @@ impl Member {
         let living = map.processes.iter().filter(|process| process.is_living());
         let living: Arc<[Arc<Process>]> = living.map(|process| Arc::new(life(process))).collect();
         // A node that settles answers until it has: two that settle may need each other for it.
-        let hosts = map.seats().filter_map(|(node, seat)| {
+        let hosts = map.assignments().filter_map(|(node, seat)| {
             let host = living.iter().find(|process| process.number == seat.owner().0)?;
             Some((node, host.clone()))
         });
@@ -301,10 +301,10 @@ impl Member {
 
     /// A process that leaves ends when the others have all its file-system nodes.
     fn look_whether_left(&mut self) {
-        let is_mine = |(node, seat): (NodeId, Seat)| {
+        let is_mine = |(node, seat): (NodeId, Assignment)| {
             matches!(node.kind(), NodeKind::Fs(_)) && seat.owner() == self.id
         };
-        let has_none = self.map.as_ref().is_some_and(|map| !map.seats().any(is_mine));
+        let has_none = self.map.as_ref().is_some_and(|map| !map.assignments().any(is_mine));
         if has_none && std::mem::take(&mut self.leaving) {
             self.left = true;
             self.settle_all();
@@ -314,7 +314,7 @@ impl Member {
     /// A process that has settled goes on to its end, one whose nodes have gone to others only when all know
     /// that: whoever does not may have asked it, and would hear that the answer is lost.
     fn end_if_nobody_asks(&mut self) {
-        if self.settled.is_none() || self.ends {
+        if self.flushed.is_none() || self.ends {
             return;
         }
         let Some(map) = &self.map else { return self.say(Say::End) };
@@ -344,7 +344,7 @@ impl Member {
     /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
     /// answered anywhere.
     fn take_up(&mut self) {
-        if self.settled.is_some() || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
+        if self.flushed.is_some() || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
             return;
         }
         let nodes = std::mem::take(&mut self.pending);
@@ -372,11 +372,11 @@ impl Member {
     }
 
     /// Has a node hand over, and lets it go.
-    fn let_go(&mut self, node: NodeId) {
+    fn close_handle(&mut self, node: NodeId) {
         // One that waits for all to know the map has done nothing yet.
         let is_pending = self.pending.remove(&node);
         let is_disk_node = matches!(node.kind(), NodeKind::Disk(_));
-        if is_pending || (self.settled.is_some() && !is_disk_node) {
+        if is_pending || (self.flushed.is_some() && !is_disk_node) {
             self.running.machine().stop_node(node);
             return self.say(Say::Stopped(node));
         }
@@ -417,20 +417,20 @@ impl Member {
         let nodes: Vec<NodeId> =
             nodes.filter(|node| matches!(node.kind(), NodeKind::Fs(_))).collect();
         let tell = self.tell.clone();
-        let settling = machine.on_node(machine.application(), move |context| async move {
-            let settled = join_all(nodes.into_iter().map(|node| context.spawn(node, Settle {})));
-            let settled = match select(settled, context.sleep(SETTLE_MAX)).await {
-                Either::Left((settled, _)) => settled,
+        let moving = machine.on_node(machine.application(), move |context| async move {
+            let flushed = join_all(nodes.into_iter().map(|node| context.spawn(node, Flush {})));
+            let flushed = match select(flushed, context.sleep(FLUSH_TIME_MAX)).await {
+                Either::Left((flushed, _)) => flushed,
                 Either::Right(_) => {
                     tracing::warn!("not all disks are there: what is not durable yet is given up");
                     Vec::new()
                 }
             };
             let is_away = |error: &Error| matches!(error, Error::Undelivered { .. });
-            let failed = settled.into_iter().filter_map(Result::err).find(|e| !is_away(e));
+            let failed = flushed.into_iter().filter_map(Result::err).find(|e| !is_away(e));
             let _ = tell.send(Told::Settled(failed.map_or(Ok(()), Err)));
         });
-        drop(settling);
+        drop(moving);
     }
 }
 
@@ -542,7 +542,7 @@ fn directory_of(
     disk_bytes: u64,
 ) -> Result<VolumeDirectory, StackError> {
     let mut directory = VolumeDirectory::of_cluster(path)?;
-    for (node, seat) in map.seats() {
+    for (node, seat) in map.assignments() {
         if let (NodeKind::Disk(index), true) = (node.kind(), seat.owner() == id) {
             for disk in 0..geometry.disks_per_node {
                 directory.make_disk(index, disk, disk_bytes, None)?;

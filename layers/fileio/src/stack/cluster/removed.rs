@@ -73,7 +73,7 @@ pub fn add(engine: &Engine, process: ProcessId) -> Result<(), StackError> {
 }
 
 fn check_removable(map: &NodeMap, process: ProcessId) -> Result<(), ClusterError> {
-    let disks = map.seats().filter(|(_, seat)| seat.owner() == process);
+    let disks = map.assignments().filter(|(_, seat)| seat.owner() == process);
     let mut disks = disks.filter(|(node, _)| matches!(node.kind(), NodeKind::Disk(_)));
     if let Some((disk, _)) = disks.next() {
         return Err(ClusterError::HasDisks(process, disk));
@@ -94,7 +94,7 @@ async fn wait_until_left(
     let end = context.now() + REMOVE_MAX;
     loop {
         let map = node_map(engine).await?;
-        let left = map.seats().filter(|(_, seat)| seat.owner() == process).count();
+        let left = map.assignments().filter(|(_, seat)| seat.owner() == process).count();
         if left == 0 {
             return Ok(());
         }

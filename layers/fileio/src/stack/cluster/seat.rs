@@ -36,7 +36,7 @@ const ENDING: u8 = 1;
 /// It is, and needs no disk any more.
 const SETTLED: u8 = 2;
 /// A process that ends waits so long for its nodes to settle, and so long for those of others.
-pub(super) const SETTLE_MAX: Duration = Duration::from_secs(10);
+pub(super) const FLUSH_TIME_MAX: Duration = Duration::from_secs(10);
 /// What was asked before all knew that a process has no nodes any more is answered within so long.
 const LAST_ANSWERS_TIME: Duration = Duration::from_millis(100);
 /// Processes that are asked to end within so long of each other end together, and none leaves first.
@@ -166,7 +166,7 @@ pub(super) async fn sit(
             Say::HasSettled(map) => context.clone().task(async move {
                 say_ending(&context, &*engine, id, SETTLED).await;
                 let others = none_settles(&context, &*engine, &map);
-                select(pin!(others), context.sleep(SETTLE_MAX)).await;
+                select(pin!(others), context.sleep(FLUSH_TIME_MAX)).await;
                 context.sleep(LAST_ANSWERS_TIME).await;
                 let _ = told.send(Told::MayEnd);
             }),

@@ -3,10 +3,10 @@
 use std::ops::Bound;
 
 use super::super::MetaServer;
-use super::super::effects::Misfit;
+use super::super::effects::ConflictPolicy;
 use super::DELETED_MAX;
 use crate::keys;
-use crate::protocol::{Applied, Apply, Error, IntentId, Prior, SettleApplied};
+use crate::protocol::{Applied, Apply, CommitDependency, Error, FlushApplied, IntentId};
 use crate::store::Batch;
 
 impl MetaServer {
@@ -17,19 +17,19 @@ impl MetaServer {
         if self.store.get(&mark).await?.is_some() {
             if durable {
                 let (from, to) = keys::only(&mark);
-                self.store.settled(&from, &to).await?;
+                self.store.flushed(&from, &to).await?;
             }
-            return Ok(Applied { life: self.life, gone: Vec::new() });
+            return Ok(Applied { boot_id: self.boot_id, gone: Vec::new() });
         }
         let held = self.hold(&effects, true).await?;
         let (position, staged) = self
             .record(|| {
                 let mut batch = Batch::new();
-                let staged = self.stage(&effects, &held, Misfit::Skip, &mut batch)?;
+                let staged = self.stage(&effects, &held, ConflictPolicy::Skip, &mut batch)?;
                 batch.put(mark.clone(), Vec::new());
-                batch.after([Prior { node: intent.node, position }]);
+                batch.after([CommitDependency { node: intent.node, position }]);
                 // It is decided already, also on a full volume.
-                batch.relieve();
+                batch.take_from_reserve();
                 Ok((batch, staged))
             })
             .await?;
@@ -38,19 +38,19 @@ impl MetaServer {
         self.give_up_claims(&effects, intent.node);
         drop(held);
         self.settle_record(position, durable).await?;
-        Ok(Applied { life: self.life, gone })
+        Ok(Applied { boot_id: self.boot_id, gone })
     }
 
     /// All effects that came from `node` are durable; those of retired intents are forgotten.
-    pub(in crate::server) async fn settle_applied(
+    pub(in crate::server) async fn flush_applied(
         &self,
-        request: SettleApplied,
+        request: FlushApplied,
     ) -> Result<u64, Error> {
-        let SettleApplied { node, below } = request;
+        let FlushApplied { node, below } = request;
         let mark = |number| keys::applied(IntentId { node, number });
-        self.store.settled(&mark(0), &mark(u64::MAX)).await?;
+        self.store.flushed(&mark(0), &mark(u64::MAX)).await?;
         self.forget_marks(mark(0), mark(below)).await?;
-        Ok(self.life)
+        Ok(self.boot_id)
     }
 
     pub(super) async fn forget_marks(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), Error> {

@@ -8,13 +8,13 @@ use runtime::protocol::Undelivered;
 use runtime::wire::to_bytes;
 
 use super::super::MetaServer;
-use super::super::directories::Tie;
-use super::super::effects::{Misfit, Staged};
+use super::super::directories::RemoteLock;
+use super::super::effects::{ConflictPolicy, Staged};
 use super::name_keys;
 use super::table::{Open, Stage};
 use crate::active::Active;
 use crate::keys;
-use crate::protocol::{CallId, Dentry, Effect, Error, Execute, Inode, Outcome, Prior};
+use crate::protocol::{CallId, CommitDependency, Dentry, Effect, Error, Execute, Inode, Outcome};
 use crate::store::{Batch, Position};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
@@ -31,7 +31,7 @@ pub(in crate::server) struct Way {
     /// Durable before the answer.
     pub(in crate::server) durable: bool,
     /// What its record leans on.
-    pub(in crate::server) after: Vec<Prior>,
+    pub(in crate::server) after: Vec<CommitDependency>,
 }
 
 /// A new inode with its first name.
@@ -155,7 +155,7 @@ impl MetaServer {
                 }
                 let mut batch = Batch::new();
                 batch.after(way.after.iter().copied());
-                let staged = self.stage(here, &held, Misfit::Refuse, &mut batch)?;
+                let staged = self.stage(here, &held, ConflictPolicy::Refuse, &mut batch)?;
                 self.replies.put((call, outcome), now, &mut batch);
                 if let Some(addition) = &addition {
                     addition.put(&mut batch);
@@ -168,7 +168,7 @@ impl MetaServer {
                     let promised = self.promised(number);
                     batch.put(keys::promise(number), to_bytes(&promised));
                     if promised.iter().any(|effect| matches!(effect, Effect::DropLink { .. })) {
-                        batch.relieve();
+                        batch.take_from_reserve();
                     }
                 }
                 Ok((batch, staged))
@@ -186,12 +186,12 @@ impl MetaServer {
         self.install_staged(staged);
         if let Some(Addition { key, made }) = addition {
             let crate::attributes::Attributes { ino, generation, kind, .. } = made.attributes;
-            self.notices.put_up_name(&key, Dentry { ino, generation, kind });
+            self.publisher.put_up_name(&key, Dentry { ino, generation, kind });
             self.inode_count.set(self.inode_count.get().saturating_add(1));
             if kind == (crate::attributes::Kind::Directory {}) {
                 self.directories.made(ino, position);
             }
-            self.notices.put_up(&made.attributes);
+            self.publisher.publish(&made.attributes);
             self.put_in_use(ino, Active::new(made));
         }
         gone
@@ -208,7 +208,7 @@ impl MetaServer {
 
     /// The node `by` has claimed the names of `effects`, if anybody has.
     pub(super) fn give_up_claims(&self, effects: &[Effect], by: u32) {
-        let is_meant = |tie: Tie| tie.node == NodeId::fs(by);
+        let is_meant = |lock: RemoteLock| lock.node == NodeId::fs(by);
         name_keys(effects).for_each(|key| self.directories.unclaim(&key, is_meant));
     }
 

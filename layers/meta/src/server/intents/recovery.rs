@@ -10,9 +10,9 @@ use runtime::NodeId;
 use super::super::{MetaServer, decode};
 use super::table::{Open, Stage};
 use super::{FINISHED_AT_ONCE, moves_directory};
-use crate::client::{ask, first_tie};
+use crate::client::{ask, first_remote_lock};
 use crate::keys;
-use crate::protocol::{Error, Returned};
+use crate::protocol::{Error, NodeRestarted};
 use crate::store::StoreError;
 
 /// Rounds in which a mount tries to finish what a crash has left; each of them tries several times.
@@ -53,7 +53,8 @@ impl MetaServer {
         // First: whoever gives up what an earlier life has claimed must have what that has promised.
         self.finish_intents().await?;
         let others = (0..self.context.fs_nodes()).filter(|node| *node != self.node);
-        let call = Returned { node: self.node, below: first_tie(self.context.epoch()) };
+        let call =
+            NodeRestarted { node: self.node, below: first_remote_lock(self.context.epoch()) };
         let told = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
         join_all(told).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
         self.recovered();
@@ -64,9 +65,12 @@ impl MetaServer {
 
     /// Tells a node that has come back alone what it may have forgotten. What is decided from now on
     /// was begun in this epoch, and so leans on its new life.
-    pub(in crate::server) async fn returned(&self, request: Returned) -> Result<(), Error> {
-        let Returned { node, below } = request;
-        self.give_up(NodeId::fs(node), below, &[]).await?;
+    pub(in crate::server) async fn node_restarted(
+        &self,
+        request: NodeRestarted,
+    ) -> Result<(), Error> {
+        let NodeRestarted { node, below } = request;
+        self.release_orphaned_locks(NodeId::fs(node), below, &[]).await?;
         loop {
             let decided = self.intents.decided.next();
             if !self.intents.are_deciding(node) {
@@ -89,7 +93,7 @@ impl MetaServer {
     /// From now on names and inodes are what they seem.
     fn recovered(&self) {
         self.recovering.set(false);
-        self.notices.begin();
+        self.publisher.begin();
     }
 
     /// No intent is open anywhere: forgets what was applied, and frees what is gone.

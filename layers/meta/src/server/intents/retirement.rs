@@ -14,7 +14,7 @@ use super::table::Stage;
 use super::{DELETED_MAX, FINISHED_AT_ONCE};
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{Error, SettleApplied};
+use crate::protocol::{Error, FlushApplied};
 use crate::store::{Batch, Position};
 
 /// Intents are retired so often: later than their effects have become durable by themselves.
@@ -45,19 +45,19 @@ impl MetaServer {
             tracing::warn!(%error, "an intent cannot be finished yet");
         }
         // Before anybody is asked: what is applied once more meanwhile may not be durable.
-        let lives = self.intents.lives_of(&self.intents.at_stage(Stage::Applied));
-        let mut applied: Vec<u64> = lives.keys().copied().collect();
+        let boot_ids = self.intents.lives_of(&self.intents.at_stage(Stage::Applied));
+        let mut applied: Vec<u64> = boot_ids.keys().copied().collect();
         let mut nodes: BTreeSet<u32> = self.intents.untold.borrow().keys().copied().collect();
         nodes.extend(applied.iter().flat_map(|&number| self.intents.nodes_of(number)));
         let below = self.intents.retired_below.get();
         let told = nodes.into_iter().map(|node| async move {
-            let call = SettleApplied { node: self.node, below };
+            let call = FlushApplied { node: self.node, below };
             Some((node, ask(&self.context, NodeId::fs(node), call).await.ok()?))
         });
         let told: BTreeMap<u32, u64> = join_all(told).await.into_iter().flatten().collect();
         let is_told = |node: &u32, last: &u64| told.contains_key(node) && *last < below;
         self.intents.untold.borrow_mut().retain(|node, last| !is_told(node, last));
-        applied.retain(|number| self.intents.is_durable(*number, &lives[number], &told));
+        applied.retain(|number| self.intents.is_durable(*number, &boot_ids[number], &told));
         if !applied.is_empty() {
             self.delete_promises(&applied).await?;
             self.intents.retired(&applied);
@@ -90,7 +90,7 @@ impl MetaServer {
             let (position, ()) = self
                 .record(|| {
                     let mut batch = Batch::new();
-                    batch.relieve();
+                    batch.take_from_reserve();
                     for key in part {
                         batch.delete(key.clone());
                     }

@@ -8,7 +8,7 @@ use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
 use super::super::MetaServer;
-use super::super::directories::Tie;
+use super::super::directories::RemoteLock;
 use super::table::Stage;
 use super::{has_name, moves_directory};
 use crate::client::ask;
@@ -50,7 +50,7 @@ impl MetaServer {
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
             open.stage = if outcome.is_ok() { Stage::Applied } else { Stage::Left };
             if outcome.is_ok() {
-                let is_mine = |tie: Tie| tie.node == self.context.node();
+                let is_mine = |lock: RemoteLock| lock.node == self.context.node();
                 open.hidden.drain(..).for_each(|key| self.directories.unclaim(&key, is_mine));
                 self.intents.applied.tell();
             }
@@ -98,7 +98,7 @@ impl MetaServer {
         let intent = IntentId { node: self.node, number };
         let call = Apply { intent, effects, durable, position };
         let mut tries = 1;
-        let Applied { life, gone } = loop {
+        let Applied { boot_id, gone } = loop {
             match ask(&self.context, NodeId::fs(node), call.clone()).await {
                 Err(Error::Undelivered { .. }) if tries < SEND_TRIES_MAX => {
                     tries += 1;
@@ -107,7 +107,7 @@ impl MetaServer {
                 answer => break answer?,
             }
         };
-        self.intents.applied_by(number, node, life);
+        self.intents.applied_by(number, node, boot_id);
         Ok(gone)
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Open {
     /// The effects by node.
     pub(super) effects: BTreeMap<u32, Vec<Effect>>,
     /// In which lives the nodes have applied them.
-    pub(super) lives: BTreeMap<u32, u64>,
+    pub(super) boot_ids: BTreeMap<u32, u64>,
     /// Names of this node that nobody may look up until all is done.
     pub(super) hidden: Vec<Vec<u8>>,
     pub(super) stage: Stage,
@@ -39,8 +39,8 @@ pub(super) struct Open {
 
 impl Open {
     pub(super) fn new(effects: BTreeMap<u32, Vec<Effect>>, stage: Stage) -> Self {
-        let (lives, hidden, position) = (BTreeMap::new(), Vec::new(), Position::default());
-        Self { effects, lives, hidden, stage, position }
+        let (boot_ids, hidden, position) = (BTreeMap::new(), Vec::new(), Position::default());
+        Self { effects, boot_ids, hidden, stage, position }
     }
 }
 
@@ -77,33 +77,33 @@ impl Intents {
     }
 
     /// A node has applied its effects of an intent.
-    pub(super) fn applied_by(&self, number: u64, node: u32, life: u64) {
+    pub(super) fn applied_by(&self, number: u64, node: u32, boot_id: u64) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
-            open.lives.insert(node, life);
+            open.boot_ids.insert(node, boot_id);
         }
     }
 
     /// In which lives the nodes had applied their effects of these intents when they were looked at.
     pub(super) fn lives_of(&self, numbers: &[u64]) -> BTreeMap<u64, BTreeMap<u32, u64>> {
         let open = self.open.borrow();
-        let lives = |number: &u64| Some((*number, open.get(number)?.lives.clone()));
-        numbers.iter().filter_map(lives).collect()
+        let boot_ids = |number: &u64| Some((*number, open.get(number)?.boot_ids.clone()));
+        numbers.iter().filter_map(boot_ids).collect()
     }
 
     /// Are the effects of an intent durable everywhere, where `told` says in which lives nodes have
-    /// made so what they had applied in `lives`? If a node has applied them in another life, the intent
+    /// made so what they had applied in `boot_ids`? If a node has applied them in another life, the intent
     /// is left to be sent again.
     pub(super) fn is_durable(
         &self,
         number: u64,
-        lives: &BTreeMap<u32, u64>,
+        boot_ids: &BTreeMap<u32, u64>,
         told: &BTreeMap<u32, u64>,
     ) -> bool {
         let mut open = self.open.borrow_mut();
         let Some(open) = open.get_mut(&number) else { return false };
         let mut durable = true;
         for node in open.effects.keys() {
-            match (told.get(node), lives.get(node)) {
+            match (told.get(node), boot_ids.get(node)) {
                 (Some(now), Some(then)) if now == then => {}
                 (Some(_), _) => {
                     durable = false;
@@ -122,7 +122,7 @@ impl Intents {
         let kept = open.iter().filter(|(_, open)| open.stage != Stage::Retired);
         kept.filter_map(|(&number, open)| {
             let effects = open.effects.get(&node)?;
-            let needed = open.lives.contains_key(&node) || has_name(effects);
+            let needed = open.boot_ids.contains_key(&node) || has_name(effects);
             needed.then(|| (number, effects.clone()))
         })
         .collect()

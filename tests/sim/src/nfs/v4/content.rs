@@ -209,7 +209,7 @@ impl Files {
             answer.told.done(op::PUTFH);
             let verifier = answer.told.done(op::COMMIT).fixed();
             content.borrow_mut().committed(&moment);
-            self.unstable.settle((worker.number, file), verifier)
+            self.unstable.flush((worker.number, file), verifier)
         };
         if !lost.is_empty() {
             // The verifier has changed: all of it is written again. Others may write there by now.
@@ -328,7 +328,7 @@ impl Files {
                 }
             }
             let (when, right) = if after_crash {
-                ("after a crash", file.content.borrow_mut().settle(&data))
+                ("after a crash", file.content.borrow_mut().flush(&data))
             } else {
                 ("at rest", file.content.borrow_mut().observe(&data))
             };

@@ -21,10 +21,10 @@ fn a_sync_never_says_ok_for_writes_of_a_life_that_is_over() {
         for restart_after in 0..=STRIPES {
             let fill = restart_after as u8 + 1;
             let write = |stripe| {
-                let life = volume.ask(async move |client| {
+                let boot_id = volume.ask(async move |client| {
                     client.write(stripe, 0, vec![Bytes::from(vec![fill; BLOCK])]).await
                 });
-                Unsynced { stripe, life: life.expect("the stripe exists") }
+                Unsynced { stripe, boot_id: boot_id.expect("the stripe exists") }
             };
             let mut restart = || {
                 epoch += 1;
@@ -68,17 +68,17 @@ fn what_was_answered_in_a_life_that_is_handed_over_is_durable_and_synced_in_it()
         let volume = Volume::start(rng.bits(), 1, 2, Config::default());
         let mut written = Vec::new();
         for stripe in 0..STRIPES {
-            let life = volume.ask(async move |client| {
+            let boot_id = volume.ask(async move |client| {
                 client.write(stripe, 0, vec![Bytes::from(vec![7; BLOCK])]).await
             });
-            written.push(Unsynced { stripe, life: life.expect("the stripe exists") });
+            written.push(Unsynced { stripe, boot_id: boot_id.expect("the stripe exists") });
         }
-        let life = volume.hand_over();
+        let boot_id = volume.hand_over();
         let refused = volume
             .ask(async move |client| client.write(0, 0, vec![Bytes::from(vec![9; BLOCK])]).await);
         assert!(refused.is_err(), "it has ended: {refused:?}");
 
-        volume.crash_to(Config { life: Some(life), ..Config::default() }, Epoch(2), rng);
+        volume.crash_to(Config { boot_id: Some(boot_id), ..Config::default() }, Epoch(2), rng);
         volume.ask(async move |client| client.sync(written).await).expect("the same life");
         for stripe in 0..STRIPES {
             let found = volume

@@ -9,9 +9,9 @@ use crate::deadline::Deadline;
 
 /// One thing of each type, there for all threads of a process. Machines without memory in common have none.
 #[derive(Debug, Default)]
-pub struct Commons(RwLock<Vec<Arc<dyn Any + Send + Sync>>>);
+pub struct Extensions(RwLock<Vec<Arc<dyn Any + Send + Sync>>>);
 
-impl Commons {
+impl Extensions {
     /// The thing of type `T`, if somebody has put one there.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let things = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -38,12 +38,12 @@ impl Commons {
 
 /// Whether one life of a node still answers for what it has put where others look without asking it.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct ValidityToken {
     is_over: Arc<AtomicBool>,
     deadline: Arc<Deadline>,
 }
 
-impl Standing {
+impl ValidityToken {
     pub(crate) fn until(deadline: Arc<Deadline>) -> Self {
         Self { is_over: Arc::default(), deadline }
     }
@@ -64,19 +64,19 @@ mod tests {
 
     #[test]
     fn there_is_one_thing_of_each_type() {
-        let commons = Commons::default();
-        assert_eq!(commons.get::<u32>(), None);
-        assert_eq!(*commons.get_or_put(|| 1_u32), 1);
-        assert_eq!(*commons.get_or_put(|| 2_u32), 1, "it is there already");
-        assert_eq!(*commons.get_or_put(|| 3_u64), 3);
-        assert_eq!(commons.get::<u32>().as_deref(), Some(&1));
+        let extensions = Extensions::default();
+        assert_eq!(extensions.get::<u32>(), None);
+        assert_eq!(*extensions.get_or_put(|| 1_u32), 1);
+        assert_eq!(*extensions.get_or_put(|| 2_u32), 1, "it is there already");
+        assert_eq!(*extensions.get_or_put(|| 3_u64), 3);
+        assert_eq!(extensions.get::<u32>().as_deref(), Some(&1));
     }
 
     #[test]
     fn a_node_stands_by_its_word_until_its_life_or_its_time_is_over() {
         let deadline = Arc::<Deadline>::default();
         let (first, second) =
-            (Standing::until(deadline.clone()), Standing::until(deadline.clone()));
+            (ValidityToken::until(deadline.clone()), ValidityToken::until(deadline.clone()));
         let seen = first.clone();
         first.end();
         assert!(!seen.holds() && second.holds());

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use blockio::Life;
+use blockio::BootId;
 use blockio::protocol::{Error, Unsynced};
 use runtime::NodeId;
 
@@ -16,7 +16,7 @@ use crate::line::Line;
 
 /// The lives of one cache and of the disk nodes below it.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
+pub(super) struct BootIds {
     by_disk_node: BTreeMap<NodeId, Lived>,
     /// Restarts of disk nodes that were heard of.
     restarts: u64,
@@ -25,9 +25,9 @@ pub(super) struct Lives {
 #[derive(Debug)]
 struct Lived {
     /// The cache's life for stripes of this disk node.
-    own: Life,
+    own: BootId,
     /// The disk node's, once something was written back to it.
-    below: Option<Life>,
+    below: Option<BootId>,
     /// Bytes that it was given in this life are here no more.
     dropped: bool,
 }
@@ -45,10 +45,10 @@ runtime::record! {
     }
 }
 
-impl Lives {
+impl BootIds {
     pub(super) fn handed(&self) -> Vec<HandedLife> {
-        let lives = self.by_disk_node.iter();
-        lives
+        let boot_ids = self.by_disk_node.iter();
+        boot_ids
             .map(|(&disk_node, lived)| HandedLife { disk_node, own: lived.own, below: lived.below })
             .collect()
     }
@@ -63,23 +63,23 @@ impl Lives {
 
 impl Server {
     fn with_lived<T>(&self, stripe: u64, look: impl FnOnce(&mut Lived) -> T) -> T {
-        let mut lives = self.lives.borrow_mut();
+        let mut boot_ids = self.boot_ids.borrow_mut();
         let fresh = || Lived { own: self.context.random(), below: None, dropped: false };
         let disk_node = self.geometry.disk_node(stripe);
-        look(lives.by_disk_node.entry(disk_node).or_insert_with(fresh))
+        look(boot_ids.by_disk_node.entry(disk_node).or_insert_with(fresh))
     }
 
     /// The life in which a write of `stripe` is answered now.
-    pub(super) fn life(&self, stripe: u64) -> Life {
+    pub(super) fn boot_id(&self, stripe: u64) -> BootId {
         self.with_lived(stripe, |lived| lived.own)
     }
 
     /// Fails unless the cache has, or has given to living disk nodes, all that was written in these
     /// lives.
     pub(super) fn check_lives(&self, written: &[Unsynced]) -> Result<(), Error> {
-        written.iter().try_for_each(|&Unsynced { stripe, life }| {
-            let own = self.life(stripe);
-            if own == life { Ok(()) } else { Err(Error::LostWrites { stripe, life: own }) }
+        written.iter().try_for_each(|&Unsynced { stripe, boot_id }| {
+            let own = self.boot_id(stripe);
+            if own == boot_id { Ok(()) } else { Err(Error::LostWrites { stripe, boot_id: own }) }
         })
     }
 
@@ -87,33 +87,33 @@ impl Server {
     pub(super) fn lives_below(&self, stripes: &BTreeSet<u64>) -> Vec<Unsynced> {
         let mut below = BTreeMap::new();
         for &stripe in stripes {
-            if let Some(life) = self.with_lived(stripe, |lived| lived.below) {
+            if let Some(boot_id) = self.with_lived(stripe, |lived| lived.below) {
                 let disk_node = self.geometry.disk_node(stripe);
-                below.entry(disk_node).or_insert(Unsynced { stripe, life });
+                below.entry(disk_node).or_insert(Unsynced { stripe, boot_id });
             }
         }
         below.into_values().collect()
     }
 
     /// The disk node of `stripe` has answered in this life.
-    pub(super) fn note_life_below(self: &Rc<Self>, stripe: u64, life: Life) {
+    pub(super) fn note_boot_id_below(self: &Rc<Self>, stripe: u64, boot_id: BootId) {
         let own = self.context.random();
         let restarted = self.with_lived(stripe, |lived| {
-            let restarted = lived.below.replace(life).is_some_and(|before| before != life);
+            let restarted = lived.below.replace(boot_id).is_some_and(|before| before != boot_id);
             if restarted && std::mem::take(&mut lived.dropped) {
                 lived.own = own;
             }
             restarted
         });
         if restarted {
-            self.lives.borrow_mut().restarts += 1;
+            self.boot_ids.borrow_mut().restarts += 1;
             self.give_again(self.geometry.disk_node(stripe));
         }
     }
 
     /// Restarts of disk nodes that were heard of.
     pub(super) fn restarts_below(&self) -> u64 {
-        self.lives.borrow().restarts
+        self.boot_ids.borrow().restarts
     }
 
     /// Bytes of `stripe` that the disk was given are dropped here.

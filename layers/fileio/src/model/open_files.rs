@@ -5,20 +5,20 @@ use runtime::protocol::Undelivered;
 use super::state::State;
 use crate::locks::Refusal;
 use crate::protocol::{
-    Attributes, ByteRange, CallId, Create, Error, FileLock, Held, HeldNew, Hold, Kind, LetGo, Lock,
-    Locked, Lookup, Open, OpenNew, TestLock, Time, Unlock,
+    Attributes, ByteRange, CallId, CloseHandle, Create, Error, FileLock, Kind, Lock, Locked,
+    Lookup, Open, OpenHandle, OpenNew, OpenedFile, OpenedNewFile, TestLock, Time, Unlock,
 };
 
 /// The lease of all clients.
 pub(super) const LEASE_ID: u64 = 1;
 
 impl State {
-    pub(super) fn hold(&mut self, r: &Hold) -> Result<Held, Error> {
+    pub(super) fn hold(&mut self, r: &OpenHandle) -> Result<OpenedFile, Error> {
         let attributes = self.attributes(&r.file)?;
         Ok(self.held(r.call, attributes))
     }
 
-    pub(super) fn let_go(&mut self, r: &LetGo) {
+    pub(super) fn close_handle(&mut self, r: &CloseHandle) {
         let ino = r.file.ino;
         // The number may be another file's by now.
         if self.attributes(&r.file).is_err() {
@@ -39,18 +39,18 @@ impl State {
         }
     }
 
-    pub(super) fn open(&mut self, r: &Open) -> Result<Held, Error> {
+    pub(super) fn open(&mut self, r: &Open) -> Result<OpenedFile, Error> {
         let (who, directory, name) = (r.who.clone(), r.directory, r.name.clone());
         let attributes = self.lookup(&Lookup { who, directory, name })?;
         Ok(self.held(r.call, attributes))
     }
 
-    pub(super) fn open_new(&mut self, r: &OpenNew, now: Time) -> Result<HeldNew, Error> {
+    pub(super) fn open_new(&mut self, r: &OpenNew, now: Time) -> Result<OpenedNewFile, Error> {
         let OpenNew { who, call, directory, name, existing, change, durable } = r.clone();
         let create = Create { who, call, directory, name, existing, change, durable };
         let created = self.create(&create, now)?;
-        let Held { lease, .. } = self.held(call, created.attributes);
-        Ok(HeldNew { created, lease })
+        let OpenedFile { lease, .. } = self.held(call, created.attributes);
+        Ok(OpenedNewFile { created, lease })
     }
 
     pub(super) fn lock(&mut self, r: &Lock) -> Result<Locked, Error> {
@@ -80,14 +80,14 @@ impl State {
         unlocked.map_err(|_| Undelivered::Busy.into())
     }
 
-    fn held(&mut self, call: CallId, attributes: Attributes) -> Held {
+    fn held(&mut self, call: CallId, attributes: Attributes) -> OpenedFile {
         if attributes.kind != (Kind::File {}) {
-            return Held { attributes, lease: 0 };
+            return OpenedFile { attributes, lease: 0 };
         }
         let holders = self.holders.entry(attributes.ino).or_default();
         let last = holders.entry(call.client).or_default();
         *last = call.number.max(*last);
-        Held { attributes, lease: LEASE_ID }
+        OpenedFile { attributes, lease: LEASE_ID }
     }
 }
 

@@ -12,7 +12,7 @@ use runtime::{Context, NodeId};
 use super::MetaServer;
 use crate::client::ask;
 use crate::keys;
-use crate::protocol::{Effect, Error, Prior, SettleNames, SettleTo, SyncNames};
+use crate::protocol::{CommitDependency, Effect, Error, FlushNames, FlushTo, SyncNames};
 use crate::store::{Position, SettlePrior, StoreError};
 
 /// The pause before a node that does not answer is asked again to make its records durable.
@@ -21,11 +21,11 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(10);
 /// Asks other nodes to make durable what records here lean on, for as long as this node lives.
 pub(super) fn settle_prior(context: &Context) -> SettlePrior {
     let context = context.clone();
-    Rc::new(move |Prior { node, position }| {
+    Rc::new(move |CommitDependency { node, position }| {
         let context = context.clone();
         async move {
             loop {
-                match ask(&context, NodeId::fs(node), SettleTo { position }).await {
+                match ask(&context, NodeId::fs(node), FlushTo { position }).await {
                     Ok(durable) => return Ok(durable),
                     // Busy, frozen, or gone for good: then this node ends too.
                     Err(Error::Undelivered { why }) => {
@@ -47,16 +47,16 @@ impl MetaServer {
         &self,
         asker: NodeId,
         position: Position,
-    ) -> Result<Prior, Error> {
+    ) -> Result<CommitDependency, Error> {
         let is_mine = asker == self.context.node();
         if is_mine || self.store.is_durable(position) {
-            return Ok(Prior::default());
+            return Ok(CommitDependency::default());
         }
-        if self.context.dies_with(asker) {
-            return Ok(Prior { node: self.node, position: position.number() });
+        if self.context.shares_failure_domain(asker) {
+            return Ok(CommitDependency { node: self.node, position: position.number() });
         }
         self.store.durable(position).await?;
-        Ok(Prior::default())
+        Ok(CommitDependency::default())
     }
 
     /// May effects be sent before the record that promises them is durable?
@@ -65,17 +65,19 @@ impl MetaServer {
         effects: impl IntoIterator<Item = &'a Effect>,
     ) -> bool {
         let nodes = self.context.fs_nodes();
-        effects.into_iter().all(|effect| self.context.dies_with(NodeId::fs(effect.node(nodes))))
+        effects
+            .into_iter()
+            .all(|effect| self.context.shares_failure_domain(NodeId::fs(effect.node(nodes))))
     }
 
-    pub(super) async fn settle_to(&self, position: u64) -> Result<u64, Error> {
+    pub(super) async fn flush_to(&self, position: u64) -> Result<u64, Error> {
         self.store.durable(Position::from_number(position)).await?;
         Ok(self.store.durable_to().number())
     }
 
-    pub(super) async fn settle_names(&self, directory: u64) -> Result<(), Error> {
+    pub(super) async fn flush_names(&self, directory: u64) -> Result<(), Error> {
         let (from, end) = (keys::names_start(directory), keys::names_end(directory));
-        Ok(self.store.settled(&from, &end).await?)
+        Ok(self.store.flushed(&from, &end).await?)
     }
 
     /// Only nodes where names have changed since they were made durable last are asked.
@@ -88,11 +90,11 @@ impl MetaServer {
         } else {
             (0..self.context.fs_nodes()).collect()
         };
-        let settled = nodes
+        let flushed = nodes
             .into_iter()
-            .map(|node| ask(&self.context, NodeId::fs(node), SettleNames { directory }));
-        try_join_all(settled).await?;
-        self.directories.settled(directory, &unsettled);
+            .map(|node| ask(&self.context, NodeId::fs(node), FlushNames { directory }));
+        try_join_all(flushed).await?;
+        self.directories.flushed(directory, &unsettled);
         Ok(())
     }
 }

@@ -12,12 +12,12 @@ use super::MetaServer;
 use super::effects::Staged;
 use crate::attributes::Kind;
 use crate::keys;
-use crate::protocol::{Error, Hold, Inode};
+use crate::protocol::{Error, Inode, OpenHandle};
 use crate::store::{Batch, StoreError};
 
 /// What of this node is held.
 #[derive(Default)]
-pub(super) struct Holds {
+pub(super) struct OpenFiles {
     /// Files that somebody has open.
     held: RefCell<BTreeSet<u64>>,
     /// Files without a name. Each has its mark in the store.
@@ -31,7 +31,7 @@ pub(super) struct Holds {
     grace_below: Cell<u64>,
 }
 
-impl Holds {
+impl OpenFiles {
     /// Does the file outlive its last name?
     pub(super) fn keeps(&self, ino: u64) -> bool {
         ino < self.grace_below.get() || self.has(ino)
@@ -89,32 +89,32 @@ impl MetaServer {
     pub(super) async fn load_holds(&self) -> Result<(), StoreError> {
         let (from, to) = keys::only(&keys::held());
         let may_be_held = !self.store.scan(Bound::Included(&from), &to, 1).await?.is_empty();
-        self.holds.noted.set(may_be_held);
+        self.open_files.noted.set(may_be_held);
         if may_be_held {
-            self.holds.grace_below.set(self.next_ino());
+            self.open_files.grace_below.set(self.next_ino());
         }
         let (from, to) = keys::all_unlinked();
         let bad = || StoreError::Damaged { what: "a file without a name", block: 0 };
         let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
         let unlinked = found.iter().map(|(key, _)| keys::number(key, 1).ok_or_else(bad));
         let unlinked: BTreeSet<u64> = unlinked.collect::<Result<_, _>>()?;
-        self.holds.unlinked.replace(unlinked);
+        self.open_files.unlinked.replace(unlinked);
         Ok(())
     }
 
-    pub(super) async fn hold_file(&self, request: Hold) -> Result<Inode, Error> {
-        let Hold { ino, generation } = request;
+    pub(super) async fn hold_file(&self, request: OpenHandle) -> Result<Inode, Error> {
+        let OpenHandle { ino, generation } = request;
         loop {
             self.note_holds().await?;
             self.load(ino, generation).await?;
             // A clean stop may have come between.
-            if self.holds.noted.get() {
+            if self.open_files.noted.get() {
                 break;
             }
         }
         let inode = self.with(ino, |active| Ok(active.inode.clone()))?;
         if inode.attributes.kind == (Kind::File {}) {
-            self.holds.held.borrow_mut().insert(ino);
+            self.open_files.held.borrow_mut().insert(ino);
         }
         Ok(inode)
     }
@@ -122,35 +122,35 @@ impl MetaServer {
     /// Makes the store say that files may be held, if it does not: once from one clean stop to the
     /// next, so that only the first who opens a file waits for the log.
     async fn note_holds(&self) -> Result<(), Error> {
-        if self.holds.noted.get() {
+        if self.open_files.noted.get() {
             return Ok(());
         }
-        let _alone = self.holds.noting.exclusive(()).await;
-        if !self.holds.noted.get() {
+        let _alone = self.open_files.noting.exclusive(()).await;
+        if !self.open_files.noted.get() {
             let (position, ()) = self
                 .record(|| {
                     let mut batch = Batch::new();
                     // Files can be opened on a full volume, too.
-                    batch.relieve();
+                    batch.take_from_reserve();
                     batch.put(keys::held(), Vec::new());
                     Ok((batch, ()))
                 })
                 .await?;
             self.settle_record(position, true).await?;
-            self.holds.noted.set(true);
+            self.open_files.noted.set(true);
         }
         Ok(())
     }
 
     /// At a clean stop: if nothing is held the next start need not wait.
     pub(super) async fn note_idle(&self) -> Result<(), Error> {
-        let _alone = self.holds.noting.exclusive(()).await;
-        if self.holds.noted.get() && self.holds.is_idle() {
+        let _alone = self.open_files.noting.exclusive(()).await;
+        if self.open_files.noted.get() && self.open_files.is_idle() {
             // Whoever holds a file from here on notes it again.
-            self.holds.noted.set(false);
+            self.open_files.noted.set(false);
             self.record(|| {
                 let mut batch = Batch::new();
-                batch.relieve();
+                batch.take_from_reserve();
                 batch.delete(keys::held());
                 Ok((batch, ()))
             })
@@ -159,22 +159,22 @@ impl MetaServer {
         Ok(())
     }
 
-    pub(super) async fn let_go(&self, ino: u64) -> Result<bool, Error> {
-        self.holds.held.borrow_mut().remove(&ino);
-        if self.holds.is_unlinked(ino) { self.remove_unlinked(ino).await } else { Ok(false) }
+    pub(super) async fn close_handle(&self, ino: u64) -> Result<bool, Error> {
+        self.open_files.held.borrow_mut().remove(&ino);
+        if self.open_files.is_unlinked(ino) { self.remove_unlinked(ino).await } else { Ok(false) }
     }
 
     /// Files with numbers below this might be held by those whom the node knew before it started.
     pub(super) fn grace_below(&self) -> u64 {
-        self.holds.grace_below.get()
+        self.open_files.grace_below.get()
     }
 
     /// From now on only files that somebody holds outlive their names.
     pub(super) async fn end_grace(&self) -> Result<Vec<u64>, Error> {
-        self.holds.grace_below.set(0);
-        let unlinked = self.holds.unlinked.borrow().clone();
+        self.open_files.grace_below.set(0);
+        let unlinked = self.open_files.unlinked.borrow().clone();
         let mut gone = Vec::new();
-        for ino in unlinked.into_iter().filter(|&ino| !self.holds.keeps(ino)) {
+        for ino in unlinked.into_iter().filter(|&ino| !self.open_files.keeps(ino)) {
             if self.remove_unlinked(ino).await? {
                 gone.push(ino);
             }
@@ -194,11 +194,11 @@ impl MetaServer {
         }
         let removed = self
             .record(|| {
-                if self.holds.keeps(ino) || !self.holds.is_unlinked(ino) {
+                if self.open_files.keeps(ino) || !self.open_files.is_unlinked(ino) {
                     return Err(Error::Changed {});
                 }
                 let mut batch = Batch::new();
-                batch.relieve();
+                batch.take_from_reserve();
                 let staged = Staged::removal(ino);
                 self.put_staged(&staged, &mut batch);
                 Ok((batch, staged))

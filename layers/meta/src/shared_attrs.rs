@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-use runtime::commons::Standing;
+use runtime::extensions::ValidityToken;
 use runtime::{Context, Table};
 
 use crate::active::Active;
@@ -30,51 +30,51 @@ const NAME_BYTES: usize = size_of::<(Box<[u8]>, Dentry)>() * 3 / 2 + 16;
 
 /// The board of a process.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedAttrCache {
     /// By node.
-    sheets: Box<[RwLock<Sheet>]>,
+    shards: Box<[RwLock<Shard>]>,
 }
 
 /// What one node shows.
 #[derive(Debug, Default)]
-struct Sheet {
+struct Shard {
     /// The life of the node that shows it; none if that is over.
-    life: Option<Arc<Standing>>,
+    boot_id: Option<Arc<ValidityToken>>,
     attributes: Table<u64, Attributes>,
     /// By the keys of names in the store.
     names: Table<Box<[u8]>, Dentry>,
 }
 
-impl Board {
+impl SharedAttrCache {
     /// An empty one, for the nodes of a volume.
     fn new(nodes: u32) -> Self {
-        Self { sheets: (0..nodes).map(|_| RwLock::default()).collect() }
+        Self { shards: (0..nodes).map(|_| RwLock::default()).collect() }
     }
 
     /// The present attributes of an inode, if they are shown.
     pub fn attributes(&self, ino: u64, generation: u64) -> Option<Attributes> {
-        let node = ino_node(ino, self.sheets.len() as u32).0;
-        let shown = self.look(node, |sheet| sheet.attributes.get(&ino).copied())?;
+        let node = ino_node(ino, self.shards.len() as u32).0;
+        let shown = self.look(node, |shard| shard.attributes.get(&ino).copied())?;
         (shown.generation == generation).then_some(shown)
     }
 
     /// What a name names now, if that is shown.
     pub fn dentry(&self, directory: u64, name: &Name) -> Option<Dentry> {
-        let node = name_node(directory, name, self.sheets.len() as u32).0;
-        self.look(node, |sheet| sheet.names.get(&keys::name(directory, name)[..]).copied())
+        let node = name_node(directory, name, self.shards.len() as u32).0;
+        self.look(node, |shard| shard.names.get(&keys::name(directory, name)[..]).copied())
     }
 
-    fn look<T>(&self, node: u32, look: impl FnOnce(&Sheet) -> Option<T>) -> Option<T> {
-        let sheet = self.sheets.get(node as usize)?.try_read().ok()?;
-        let seen = look(&sheet)?;
+    fn look<T>(&self, node: u32, look: impl FnOnce(&Shard) -> Option<T>) -> Option<T> {
+        let shard = self.shards.get(node as usize)?.try_read().ok()?;
+        let seen = look(&shard)?;
         // After the look: the process may have stood still before it.
-        sheet.life.as_ref()?.holds().then_some(seen)
+        shard.boot_id.as_ref()?.holds().then_some(seen)
     }
 }
 
 /// The side of the board on which a node writes, in one life. Does nothing where there is no board.
 #[derive(Debug, Default)]
-pub(crate) struct Notices {
+pub(crate) struct Publisher {
     mine: Option<Mine>,
     /// Counts how often all was taken down.
     round: Cell<Round>,
@@ -85,22 +85,22 @@ pub(crate) type Round = u64;
 
 #[derive(Debug)]
 struct Mine {
-    board: Arc<Board>,
+    shared_attrs: Arc<SharedAttrCache>,
     node: u32,
-    life: Arc<Standing>,
+    boot_id: Arc<ValidityToken>,
     share: Rc<Share>,
 }
 
-impl Notices {
+impl Publisher {
     /// For the life of the node of `context` that has just begun. Shows nothing before
     /// [`begin`](Self::begin).
     pub(crate) fn new(context: &Context, node: u32, share: Rc<Share>) -> Self {
         let nodes = context.fs_nodes();
-        let board = context.common_or(|| Board::new(nodes));
-        let mine = board.zip(context.standing()).map(|(board, standing)| Mine {
-            board,
+        let shared_attrs = context.extension_or(|| SharedAttrCache::new(nodes));
+        let mine = shared_attrs.zip(context.validity()).map(|(shared_attrs, validity)| Mine {
+            shared_attrs,
             node,
-            life: Arc::new(standing),
+            boot_id: Arc::new(validity),
             share,
         });
         Self { mine, round: Cell::new(1) }
@@ -109,7 +109,7 @@ impl Notices {
     /// From now on the node answers for what it has.
     pub(crate) fn begin(&self) {
         if let Some(mine) = &self.mine {
-            *mine.write() = Sheet { life: Some(mine.life.clone()), ..Sheet::default() };
+            *mine.write() = Shard { boot_id: Some(mine.boot_id.clone()), ..Shard::default() };
             self.note_empty(mine);
         }
     }
@@ -118,48 +118,48 @@ impl Notices {
     /// what others use.
     pub(crate) fn give_back(&self) {
         let Some(mine) = &self.mine else { return };
-        if mine.share.used(Memory::Notices) <= mine.share.notices_max() {
+        if mine.share.used(Memory::Publisher) <= mine.share.notices_max() {
             return;
         }
-        if let Some(mut sheet) = self.sheet() {
-            let past = self.take_all_down(mine, &mut sheet);
-            drop(sheet); // freeing it all takes a while
+        if let Some(mut shard) = self.shard() {
+            let past = self.invalidate_all(mine, &mut shard);
+            drop(shard); // freeing it all takes a while
             drop(past);
         }
     }
 
-    fn take_all_down(&self, mine: &Mine, sheet: &mut Sheet) -> Sheet {
+    fn invalidate_all(&self, mine: &Mine, shard: &mut Shard) -> Shard {
         self.note_empty(mine);
-        let life = sheet.life.clone();
-        std::mem::replace(sheet, Sheet { life, ..Sheet::default() })
+        let boot_id = shard.boot_id.clone();
+        std::mem::replace(shard, Shard { boot_id, ..Shard::default() })
     }
 
     fn note_empty(&self, mine: &Mine) {
-        mine.share.set(Memory::Notices, 0);
+        mine.share.set(Memory::Publisher, 0);
         self.round.set(self.round.get() + 1);
     }
 
     /// Shows the attributes of an inode in use, as they are now.
     pub(crate) fn show(&self, active: &Active) {
-        if !self.shows(active) && self.put_up(&active.inode.attributes) {
+        if !self.shows(active) && self.publish(&active.inode.attributes) {
             active.shown.set(self.round.get());
         }
     }
 
     /// Shows these attributes of an inode; false if that is not possible.
-    pub(crate) fn put_up(&self, attributes: &Attributes) -> bool {
-        self.add(ATTRIBUTES_BYTES, |sheet| {
-            sheet.attributes.insert(attributes.ino, *attributes).is_none()
+    pub(crate) fn publish(&self, attributes: &Attributes) -> bool {
+        self.add(ATTRIBUTES_BYTES, |shard| {
+            shard.attributes.insert(attributes.ino, *attributes).is_none()
         })
     }
 
     /// An inode comes into use again, as the store has it. It may have been shown since it was in use before:
     /// until it comes back nothing of it changes.
-    pub(crate) fn comes_back(&self, active: &Active) {
-        let is_shown = |sheet: RwLockWriteGuard<'_, Sheet>| {
-            sheet.attributes.contains_key(&active.inode.attributes.ino)
+    pub(crate) fn reloaded(&self, active: &Active) {
+        let is_shown = |shard: RwLockWriteGuard<'_, Shard>| {
+            shard.attributes.contains_key(&active.inode.attributes.ino)
         };
-        let is_shown = self.sheet().is_some_and(is_shown);
+        let is_shown = self.shard().is_some_and(is_shown);
         active.shown.set(if is_shown { self.round.get() } else { 0 });
     }
 
@@ -170,82 +170,84 @@ impl Notices {
 
     /// The attributes of an inode that are shown have changed.
     pub(crate) fn renew(&self, attributes: &Attributes) {
-        let Some(mut sheet) = self.sheet() else { return };
-        if let Some(shown) = sheet.attributes.get_mut(&attributes.ino) {
+        let Some(mut shard) = self.shard() else { return };
+        if let Some(shown) = shard.attributes.get_mut(&attributes.ino) {
             *shown = *attributes;
         }
     }
 
     /// An inode is gone.
-    pub(crate) fn take_down(&self, ino: u64) {
-        let Some(mut sheet) = self.sheet() else { return };
-        if sheet.attributes.remove(&ino).is_some() {
+    pub(crate) fn invalidate(&self, ino: u64) {
+        let Some(mut shard) = self.shard() else { return };
+        if shard.attributes.remove(&ino).is_some() {
             self.count(-ATTRIBUTES_BYTES.cast_signed());
         }
     }
 
     /// Shows what a name names now; `key` is its key in the store.
     pub(crate) fn put_up_name(&self, key: &[u8], dentry: Dentry) {
-        self.add(NAME_BYTES + key.len(), |sheet| sheet.names.insert(key.into(), dentry).is_none());
+        self.add(NAME_BYTES + key.len(), |shard| shard.names.insert(key.into(), dentry).is_none());
     }
 
     /// The name with this key is about to change.
     pub(crate) fn take_down_name(&self, key: &[u8]) {
-        let Some(mut sheet) = self.sheet() else { return };
-        if sheet.names.remove(key).is_some() {
+        let Some(mut shard) = self.shard() else { return };
+        if shard.names.remove(key).is_some() {
             self.count(-(NAME_BYTES + key.len()).cast_signed());
         }
     }
 
     /// Lets `insert` put something of so many bytes up, which says whether it is new there. False if it was
     /// not put up: nothing is lost then.
-    fn add(&self, bytes: usize, insert: impl FnOnce(&mut Sheet) -> bool) -> bool {
+    fn add(&self, bytes: usize, insert: impl FnOnce(&mut Shard) -> bool) -> bool {
         let Some(mine) = &self.mine else { return false };
-        let Ok(mut sheet) = mine.board.sheets[mine.node as usize].try_write() else { return false };
-        if !mine.is_shown(&sheet) {
+        let Ok(mut shard) = mine.shared_attrs.shards[mine.node as usize].try_write() else {
+            return false;
+        };
+        if !mine.is_shown(&shard) {
             return false;
         }
-        let is_full = mine.share.used(Memory::Notices) + bytes > mine.share.notices_max();
+        let is_full = mine.share.used(Memory::Publisher) + bytes > mine.share.notices_max();
         // Takes a constant time for each, and what is asked for comes back.
-        let past = is_full.then(|| self.take_all_down(mine, &mut sheet));
-        if insert(&mut sheet) {
+        let past = is_full.then(|| self.invalidate_all(mine, &mut shard));
+        if insert(&mut shard) {
             self.count(bytes.cast_signed());
         }
-        drop(sheet); // freeing it all takes a while
+        drop(shard); // freeing it all takes a while
         drop(past);
         true
     }
 
     fn count(&self, bytes: isize) {
         if let Some(mine) = &self.mine {
-            mine.share.add(Memory::Notices, bytes);
+            mine.share.add(Memory::Publisher, bytes);
         }
     }
 
     /// The sheet of the node, if there is one that this life shows.
-    fn sheet(&self) -> Option<RwLockWriteGuard<'_, Sheet>> {
+    fn shard(&self) -> Option<RwLockWriteGuard<'_, Shard>> {
         let mine = self.mine.as_ref()?;
-        let sheet = mine.write();
-        mine.is_shown(&sheet).then_some(sheet)
+        let shard = mine.write();
+        mine.is_shown(&shard).then_some(shard)
     }
 }
 
 impl Mine {
-    fn write(&self) -> RwLockWriteGuard<'_, Sheet> {
-        let sheet = &self.board.sheets[self.node as usize];
-        sheet.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Shard> {
+        let shard = &self.shared_attrs.shards[self.node as usize];
+        shard.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A later life of the node may have begun already.
-    fn is_shown(&self, sheet: &Sheet) -> bool {
-        sheet.life.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &self.life))
+    fn is_shown(&self, shard: &Shard) -> bool {
+        shard.boot_id.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &self.boot_id))
     }
 }
 
-impl Drop for Notices {
+impl Drop for Publisher {
     fn drop(&mut self) {
-        if let Some(mut sheet) = self.sheet() {
-            *sheet = Sheet::default();
+        if let Some(mut shard) = self.shard() {
+            *shard = Shard::default();
         }
     }
 }

@@ -37,16 +37,16 @@ impl Alert {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn look(alert: Rc<Alert>) {
+async fn look(spin: Rc<Alert>) {
     thread::wake_inbox();
     let mut until = Instant::now();
     loop {
         let came = thread::empty_inbox();
         let now = Instant::now();
-        if alert.worked.replace(false) || came {
+        if spin.worked.replace(false) || came {
             until = now + ALERT_TIME;
         } else if now >= until && thread::leave_inbox() {
-            return alert.looking.set(false);
+            return spin.looking.set(false);
         }
         // The core first goes to any other thread that waits for one, then this thread looks at its
         // sockets, timers and mail.

@@ -12,31 +12,32 @@ use std::rc::Rc;
 use futures::future::LocalBoxFuture;
 
 use super::error::StoreError;
-use crate::protocol::Prior;
+use crate::protocol::CommitDependency;
 
 /// Resolves once the record is durable, with the place up to which its node is; or never will be.
-pub type SettlePrior = Rc<dyn Fn(Prior) -> LocalBoxFuture<'static, Result<u64, StoreError>>>;
+pub type SettlePrior =
+    Rc<dyn Fn(CommitDependency) -> LocalBoxFuture<'static, Result<u64, StoreError>>>;
 
 /// The held records of one log.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct BlockedRecords {
     /// The place of each, and what it leans on, in order.
-    records: VecDeque<(u64, Vec<Prior>)>,
+    records: VecDeque<(u64, Vec<CommitDependency>)>,
     /// How far other nodes are durable, as far as they have said so.
     durable: BTreeMap<u32, u64>,
 }
 
-impl Held {
-    /// The record at `position` leans on `priors`.
-    pub(crate) fn hold(&mut self, position: u64, priors: &[Prior]) {
-        let open: Vec<Prior> =
-            priors.iter().copied().filter(|prior| !self.is_done(prior)).collect();
+impl BlockedRecords {
+    /// The record at `position` leans on `dependencies`.
+    pub(crate) fn hold(&mut self, position: u64, dependencies: &[CommitDependency]) {
+        let open: Vec<CommitDependency> =
+            dependencies.iter().copied().filter(|prior| !self.is_done(prior)).collect();
         if !open.is_empty() {
             self.records.push_back((position, open));
         }
     }
 
-    fn is_done(&self, prior: &Prior) -> bool {
+    fn is_done(&self, prior: &CommitDependency) -> bool {
         prior.position <= self.durable.get(&prior.node).copied().unwrap_or(0)
     }
 
@@ -46,8 +47,8 @@ impl Held {
     }
 
     /// What the first held record leans on.
-    pub(crate) fn priors_of_first(&self) -> Vec<Prior> {
-        self.records.front().map(|(_, priors)| priors.clone()).unwrap_or_default()
+    pub(crate) fn priors_of_first(&self) -> Vec<CommitDependency> {
+        self.records.front().map(|(_, dependencies)| dependencies.clone()).unwrap_or_default()
     }
 
     /// `node` is durable up to `position`: whatever waited for no more is held no longer.
@@ -55,10 +56,10 @@ impl Held {
         let known = self.durable.entry(node).or_default();
         *known = (*known).max(position);
         let mut records = std::mem::take(&mut self.records);
-        for (_, priors) in &mut records {
-            priors.retain(|prior| !self.is_done(prior));
+        for (_, dependencies) in &mut records {
+            dependencies.retain(|prior| !self.is_done(prior));
         }
-        records.retain(|(_, priors)| !priors.is_empty());
+        records.retain(|(_, dependencies)| !dependencies.is_empty());
         self.records = records;
     }
 }
@@ -69,12 +70,13 @@ mod tests {
 
     #[test]
     fn a_record_is_held_until_all_that_it_leans_on_is_durable() {
-        let (one, two) = (Prior { node: 1, position: 5 }, Prior { node: 2, position: 7 });
-        let mut held = Held::default();
-        held.hold(3, &[Prior::default()]);
+        let (one, two) =
+            (CommitDependency { node: 1, position: 5 }, CommitDependency { node: 2, position: 7 });
+        let mut held = BlockedRecords::default();
+        held.hold(3, &[CommitDependency::default()]);
         assert_eq!(held.first(), None, "position 0 is always durable");
         held.hold(4, &[one, two]);
-        held.hold(6, &[Prior { node: 1, position: 9 }]);
+        held.hold(6, &[CommitDependency { node: 1, position: 9 }]);
         held.learn(1, 8);
         assert_eq!((held.first(), held.priors_of_first()), (Some(4), vec![two]));
         held.learn(2, 7);

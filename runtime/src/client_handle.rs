@@ -11,8 +11,8 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, LocalBoxFuture};
 use tokio::sync::oneshot;
 
-use crate::commons::Commons;
 use crate::context::{Context, Spawn};
+use crate::extensions::Extensions;
 use crate::host::{Host, undelivered_bytes};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Ask, Envelope, Message};
@@ -20,7 +20,7 @@ use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, U
 use crate::wire::{Decoder, Encoder};
 
 /// How a machine lets ordinary threads in.
-pub trait Entrance: Send + Sync {
+pub trait Ingress: Send + Sync {
     /// Brings a request to a node; a full queue refuses it with `Busy`.
     fn send(&self, envelope: Envelope);
     /// Resolves after `duration`.
@@ -34,7 +34,7 @@ pub trait Entrance: Send + Sync {
         false
     }
     /// What the nodes of this process have in common, if the machine is in it.
-    fn commons(&self) -> Option<&Commons> {
+    fn extensions(&self) -> Option<&Extensions> {
         None
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
@@ -46,21 +46,21 @@ pub type Work = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
 /// A seat at the machine for an ordinary thread: an application node that only asks.
 #[derive(Clone)]
-pub struct Door {
+pub struct ClientHandle {
     node: NodeId,
-    entrance: Arc<dyn Entrance>,
+    ingress: Arc<dyn Ingress>,
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for ClientHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Door").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
-impl Door {
+impl ClientHandle {
     /// The seat of the application node `node`.
-    pub fn new(node: NodeId, entrance: Arc<dyn Entrance>) -> Self {
-        Self { node, entrance }
+    pub fn new(node: NodeId, ingress: Arc<dyn Ingress>) -> Self {
+        Self { node, ingress }
     }
 
     /// Sends `call` to `to`; the future, which any executor may poll, brings the answer.
@@ -70,26 +70,26 @@ impl Door {
         call: C,
     ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>> + Send + 'static {
         let request: <C::Protocol as Protocol>::Request = call.into();
-        let caller = Caller { node: self.node, epoch: self.entrance.epoch() };
+        let caller = Caller { node: self.node, epoch: self.ingress.epoch() };
         let class = request.class();
         let (reply, answer) = oneshot::channel();
         let ask = Ask::<C::Protocol> { caller, request, reply };
-        self.entrance.send(Envelope::new(to, caller, class, Box::new(ask)));
+        self.ingress.send(Envelope::new(to, caller, class, Box::new(ask)));
         answer.map(|reply| C::answer(reply.unwrap_or_else(|_| Undelivered::Lost.into())))
     }
 
     /// Resolves after `duration`.
     pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.entrance.sleep(duration)
+        self.ingress.sleep(duration)
     }
 
     /// File-system nodes of the volume.
     pub fn fs_nodes(&self) -> u32 {
-        self.entrance.fs_nodes()
+        self.ingress.fs_nodes()
     }
 }
 
-impl Spawn for Door {
+impl Spawn for ClientHandle {
     fn spawn<C: Call>(
         &self,
         to: NodeId,
@@ -106,16 +106,16 @@ impl Spawn for Door {
         self.fs_nodes()
     }
 
-    fn common<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.entrance.commons()?.get()
+    fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.ingress.extensions()?.get()
     }
 
     fn task<F: Future<Output = ()> + 'static>(
         &self,
         work: impl FnOnce(Self) -> F + Send + 'static,
     ) {
-        let door = self.clone();
-        self.entrance.run(Box::new(move || work(door).boxed_local()));
+        let client_handle = self.clone();
+        self.ingress.run(Box::new(move || work(client_handle).boxed_local()));
     }
 }
 
@@ -184,7 +184,7 @@ impl Message for AskBytes {
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()> {
         let (protocol, version) = self.table;
         if host.version(protocol).is_some_and(|spoken| spoken != version) {
-            self.refuse(Undelivered::Garbled);
+            self.refuse(Undelivered::ProtocolMismatch);
             return futures::future::ready(()).boxed_local();
         }
         async move {

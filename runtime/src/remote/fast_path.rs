@@ -19,7 +19,7 @@ use crate::mail::Envelope;
 
 /// The faster way of the asking side of a link.
 #[derive(Debug, Default)]
-pub(crate) struct Faster {
+pub(crate) struct FastPath {
     #[cfg(feature = "fabric")]
     asking: Option<RefCell<Asking>>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Faster {
     not(feature = "fabric"),
     expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "nobody has one")
 )]
-impl Faster {
+impl FastPath {
     /// None, whatever the other side has.
     pub(crate) fn none() -> Self {
         Self::default()
@@ -116,9 +116,10 @@ impl Serving {
         #[cfg(feature = "fabric")]
         {
             self.granted = None;
-            let life = (self.hello.process, self.hello.incarnation);
+            let incarnation = (self.hello.process, self.hello.incarnation);
             let offer = crate::wire::from_bytes(&frame.head).ok();
-            let grant = offer.and_then(|offer| Granted::of(&self.guard, context, life, &offer));
+            let grant =
+                offer.and_then(|offer| Granted::of(&self.guard, context, incarnation, &offer));
             if let Some((granted, telling)) = grant {
                 self.granted = Some(granted);
                 context.task(telling.for_each(move |grant| {

@@ -17,7 +17,7 @@ use crate::operations::Operations;
 type Task<S> = Box<dyn FnOnce(Rc<Operations<S>>) -> LocalBoxFuture<'static, ()> + Send>;
 
 /// The way to a seat. When it is dropped the seat ends once it has done what it was handed.
-pub struct Seat<S> {
+pub struct Worker<S> {
     // Bounded by the kernel: each task is a request that a process waits for.
     tasks: UnboundedSender<Task<S>>,
     known: Arc<Known>,
@@ -33,14 +33,14 @@ pub struct Tasks<S> {
 /// `count` seats of one mount, each with what [`serve`] needs to do its work. `client` marks the calls
 /// of the mount, and what is open and locked through it: no two clients of a volume may have the same,
 /// so draw it at random.
-pub fn seats<S>(count: usize, client: u64) -> Vec<(Seat<S>, Tasks<S>)> {
+pub fn workers<S>(count: usize, client: u64) -> Vec<(Worker<S>, Tasks<S>)> {
     let (known, leases) = (Arc::<Known>::default(), Arc::new(Leases::new(client)));
-    let seat = |_| {
+    let worker = |_| {
         let (sender, receiver) = mpsc::unbounded();
-        let seat = Seat { tasks: sender, known: known.clone() };
-        (seat, Tasks { queue: receiver, known: known.clone(), leases: leases.clone() })
+        let worker = Worker { tasks: sender, known: known.clone() };
+        (worker, Tasks { queue: receiver, known: known.clone(), leases: leases.clone() })
     };
-    (0..count).map(seat).collect()
+    (0..count).map(worker).collect()
 }
 
 /// Does the work of a seat, until the mount has ended. `machine` asks the volume.
@@ -50,7 +50,7 @@ pub async fn serve<S: Spawn>(machine: S, tasks: Tasks<S>) {
     queue.for_each_concurrent(None, |task| task(operations.clone())).await;
 }
 
-impl<S> Seat<S> {
+impl<S> Worker<S> {
     /// Hands on an operation.
     pub(crate) fn hand_on<F>(&self, work: impl FnOnce(Rc<Operations<S>>) -> F + Send + 'static)
     where
@@ -66,7 +66,7 @@ impl<S> Seat<S> {
     }
 }
 
-impl<S> fmt::Debug for Seat<S> {
+impl<S> fmt::Debug for Worker<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seat").finish_non_exhaustive()
     }
