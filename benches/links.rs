@@ -24,12 +24,12 @@ use benches::{median, sized};
 use bytes::Bytes;
 use client::OpenOptions;
 use client::blocking::Volume;
-use fileio::stack::cluster::{ClusterShape, Engine, Member, MemberOptions, found};
-use fileio::stack::{RunOptions, StackError};
 use runtime::membership::{Founder, ProcessId};
 use runtime::remote::fabric::{FabricOptions, Fabrics, Provider};
 use runtime::remote::tls::{Authority, Identity, Keys};
 use runtime::remote::{Guard, Security};
+use volume::cluster::{ClusterShape, Engine, Member, MemberOptions, bootstrap};
+use volume::{RunOptions, VolumeError};
 
 /// Bytes of the block of each client.
 const BLOCK: usize = 4 << 20;
@@ -136,7 +136,7 @@ impl Site {
             founders,
         };
         let begin = Instant::now();
-        while let Err(error) = found(&engine, &shape) {
+        while let Err(error) = bootstrap(&engine, &shape) {
             assert!(begin.elapsed() < START_MAX, "etcd does not answer: {error}");
             thread::sleep(Duration::from_millis(100));
         }
@@ -311,7 +311,7 @@ fn serve(arguments: &[String]) {
     let ended = member.run(|running| {
         running.answer_socket()?;
         println!("ready");
-        Ok::<_, StackError>(())
+        Ok::<_, VolumeError>(())
     });
     panic!("the process ends: {ended:?}");
 }

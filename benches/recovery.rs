@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use benches::{Scratch, Shape, sized};
 use client::FileSystem;
-use fileio::stack::{CheckOptions, Checked};
 use futures::executor::block_on;
 use futures::{StreamExt as _, stream};
 use runtime::Spawn;
 use rustix::fs::{Advice, fadvise};
+use volume::{CheckOptions, Checked};
 
 /// As the program `mdfs` has it.
 #[global_allocator]

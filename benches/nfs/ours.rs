@@ -3,11 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use fileio::stack::{self, FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
 use futures::channel::oneshot;
 use futures::executor::block_on;
 use nfs_gateway::{Config, Gateway, Settings};
 use runtime::net::Address;
+use volume::{FS_NODES, FormatOptions, RunOptions, STRIPE_SIZE};
 
 /// Tells this program to serve: then come a directory, a number of threads, and `sync` or `async`.
 pub(crate) const SERVE: &str = "serve";
@@ -29,9 +29,9 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = String>) {
         fs_nodes: FS_NODES,
         stripe_size: STRIPE_SIZE,
     };
-    stack::format(&directory, &format).expect("the shape is possible");
+    volume::format(&directory, &format).expect("the shape is possible");
     let options = RunOptions { threads, cache_bytes: CACHE_BYTES, ..RunOptions::default() };
-    let running = stack::open(&directory, &options).expect("the volume was just made");
+    let running = volume::open(&directory, &options).expect("the volume was just made");
     let config = exports(sync).apply(&Config::new(running.geometry().volume, [7; 32]));
     let (listens, listening) = oneshot::channel();
     let (stop, stopped) = oneshot::channel::<()>();

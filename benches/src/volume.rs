@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use client::Credentials;
 use client::blocking::Volume;
-use fileio::stack::{
+use tempfile::TempDir;
+use volume::{
     self, CheckOptions, Checked, FS_NODES, FormatOptions, RunOptions, Running, STRIPE_SIZE,
 };
-use tempfile::TempDir;
 
 /// Disk nodes of each volume that is measured, and disks of each: as in the demo.
 const DISK_NODES: u32 = 2;
@@ -47,7 +47,7 @@ impl Scratch {
             fs_nodes: FS_NODES,
             stripe_size: STRIPE_SIZE,
         };
-        stack::format(&directory.path().join("volume"), &format).expect("the shape is possible");
+        volume::format(&directory.path().join("volume"), &format).expect("the shape is possible");
         let Shape { threads, cache_bytes, prefault, .. } = shape;
         let options = RunOptions { threads, cache_bytes, prefault };
         let mut scratch = Self { options, running: None, directory };
@@ -70,13 +70,13 @@ impl Scratch {
 
     /// Opens the volume after a [`crash`](Self::crash).
     pub fn open(&mut self) {
-        let opened = stack::open(&self.volume_directory(), &self.options);
+        let opened = volume::open(&self.volume_directory(), &self.options);
         self.running = Some(opened.expect("the volume was just made"));
     }
 
     /// Checks the volume after a [`crash`](Self::crash).
     pub fn check(&self, options: &CheckOptions) -> Checked {
-        stack::check(&self.volume_directory(), options).expect("a volume that nobody serves")
+        volume::check(&self.volume_directory(), options).expect("a volume that nobody serves")
     }
 
     /// The volume's machine.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use client::volume::OpenError;
-use fileio::stack::StackError;
+use volume::VolumeError;
 
 /// An operation failed.
 const FAILED: u8 = 1;
@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     Volume(#[from] OpenError),
     /// The volume cannot be made.
     #[error("cannot make volume {}: {error}", volume.display())]
-    Format { volume: PathBuf, error: StackError },
+    Format { volume: PathBuf, error: VolumeError },
     /// The volume is open but cannot be served, or was not stopped cleanly.
     #[error("cannot {operation} volume {}: {error}", volume.display())]
     Serve { operation: &'static str, volume: PathBuf, error: ServeError },
@@ -89,7 +89,7 @@ pub(crate) enum Failure {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error(transparent)]
-    Stack(#[from] StackError),
+    Stack(#[from] VolumeError),
     #[error("{0}; choose another address")]
     Gateway(#[from] nfs_gateway::Error),
     #[error("the gateway's node has ended: {0}")]
@@ -110,7 +110,7 @@ pub(crate) enum MountFailure {
     #[error(transparent)]
     Mount(#[from] fuse_mount::MountError),
     #[error(transparent)]
-    Stack(#[from] StackError),
+    Stack(#[from] VolumeError),
     #[error("the mount point would hide the volume's own files; choose another one")]
     HidesVolume,
     #[error("the system refuses: {0}; look at its limits of threads and files")]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fileio::stack::{self, RunOptions, Running, StackError};
+use volume::{RunOptions, Running, VolumeError};
 
 use crate::Credentials;
 use crate::blocking::Volume;
@@ -32,7 +32,7 @@ pub enum OpenCause {
     Unusable(#[source] io::Error),
     /// Nobody serves it, and this process cannot open it either.
     #[error(transparent)]
-    Stack(#[from] StackError),
+    Stack(#[from] VolumeError),
     /// This process does not know who it is.
     #[error("who asks is not known: {0}")]
     NoCredentials(#[source] io::Error),
@@ -73,7 +73,7 @@ fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
             ) =>
         {
-            let running = stack::open(directory, &RunOptions::default())?;
+            let running = volume::open(directory, &RunOptions::default())?;
             Ok(Volume::holding(running.client_handle(), who, Own(running)))
         }
         Err(error) => Err(OpenCause::Unusable(error)),

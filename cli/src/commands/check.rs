@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use client::volume::{OpenCause, OpenError};
-use fileio::stack::{self, CheckOptions, CheckStep, Checked, Summary};
 use serde::Serialize;
+use volume::{CheckOptions, CheckStep, Checked, Summary};
 
 use crate::exit::Failure;
 use crate::output::table;
@@ -138,7 +138,7 @@ fn run(
         rate_bytes: rate.map_or(0, |rate| rate.0),
         on_step: on_step(progress.clone(), read.clone()),
     };
-    let checked = stack::check(volume, &options);
+    let checked = volume::check(volume, &options);
     progress.finish();
     let checked = checked.map_err(|error| opened(OpenCause::Stack(error)))?;
     let count = checked.summary.flaws.count();
@@ -239,8 +239,8 @@ impl Report {
 }
 
 impl Flaw {
-    fn new(flaw: &stack::Flaw) -> Self {
-        let stack::Flaw { thing, what, step, ino } = flaw.clone();
+    fn new(flaw: &volume::Flaw) -> Self {
+        let volume::Flaw { thing, what, step, ino } = flaw.clone();
         Self { thing, what, next_step: step, inode: ino }
     }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use client::Credentials;
 use client::blocking::Volume;
 use client::volume::{OpenCause, OpenError};
-use fileio::stack::{self, FormatOptions, RunOptions};
 use runtime::ids::{DISK_NODES_MAX, FS_NODES_MAX};
 use serde::Serialize;
+use volume::{FormatOptions, RunOptions};
 
 use crate::exit::Failure;
 use crate::session::Session;
@@ -67,7 +67,7 @@ struct Report {
 impl Format {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let options = self.options()?;
-        let geometry = stack::format(&self.volume, &options)
+        let geometry = volume::format(&self.volume, &options)
             .map_err(|error| Failure::Format { volume: self.volume.clone(), error })?;
         self.give_to_user()?;
         let report = Report {
@@ -90,7 +90,7 @@ impl Format {
         if user.uid == 0 {
             return Ok(());
         }
-        let running = stack::open(&self.volume, &RunOptions::default());
+        let running = volume::open(&self.volume, &RunOptions::default());
         let running = running.map_err(|error| failed(OpenCause::Stack(error)))?;
         let volume = Volume::new(running.client_handle(), Credentials::root());
         let given = volume.set_owner("/", Some(user.uid), Some(user.gid));

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use client::blocking::random_client;
 use client::volume::{OpenCause, OpenError, SOCKET_NAME};
-use fileio::stack::{self, RunOptions, Running, StackError};
 use fuse_mount::{Ended, MountError, MountOptions, Worker};
 use futures::executor::block_on;
 use runtime::embedded::DirectoryError;
 use runtime::{ClientHandle, Context};
+use volume::{RunOptions, Running, VolumeError};
 
 use crate::exit::{Failure, MountFailure};
 use crate::session::Session;
@@ -113,8 +113,8 @@ impl Mount {
                 Err(error) if is_nobody(&error) => {}
                 Err(error) => return Err(failed(OpenCause::Unusable(error))),
             }
-            match stack::open(&self.volume, &RunOptions::default()) {
-                Err(StackError::Directory(DirectoryError::InUse)) if tries < IN_USE_TRIES_MAX => {
+            match volume::open(&self.volume, &RunOptions::default()) {
+                Err(VolumeError::Directory(DirectoryError::InUse)) if tries < IN_USE_TRIES_MAX => {
                     #[allow(
                         clippy::disallowed_methods,
                         reason = "a program waits for another one"

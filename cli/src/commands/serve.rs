@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use client::volume::{OpenCause, OpenError};
-use fileio::stack::{self, RunOptions, Running};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::BoxFuture;
@@ -14,6 +13,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use nfs_gateway::{Config, Exports, Gateway, Settings};
 use runtime::Undelivered;
 use runtime::net::Address;
+use volume::{RunOptions, Running};
 
 use crate::exit::{Failure, ServeError};
 use crate::rpcbind::{self, Registered};
@@ -82,7 +82,7 @@ impl Serve {
         }
         let cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);
         let options = RunOptions { threads: self.threads, cache_bytes, prefault: self.prefault };
-        let running = stack::open(volume, &options).map_err(|error| OpenError {
+        let running = volume::open(volume, &options).map_err(|error| OpenError {
             directory: volume.clone(),
             cause: OpenCause::Stack(error),
         })?;

@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fileio::stack::{Figures, Running, figures};
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::LocalBoxFuture;
@@ -20,6 +19,7 @@ use runtime::Context;
 use runtime::http::{Page, answer};
 use runtime::net::Address;
 use serde::Serialize;
+use volume::{Figures, Running, figures};
 
 use crate::exit::ServeError;
 

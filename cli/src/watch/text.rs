@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fileio::stack::{CacheStatus, DiskStatus, Figures};
 use runtime::buffer::Pool;
 use runtime::metrics::{Kind, Page};
+use volume::{CacheStatus, DiskStatus, Figures};
 
 /// The sums over all caches, and each disk.
 pub(super) fn of(figures: &Figures) -> String {

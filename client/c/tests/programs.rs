@@ -10,8 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use client::OpenOptions;
-use fileio::stack::{self, FormatOptions};
 use tempfile::TempDir;
+use volume::FormatOptions;
 
 /// Steps of each seed; `MDFS_STDIO_STEPS` asks for others.
 const STEPS: &str = "20000";
@@ -62,7 +62,7 @@ fn volume(directory: &Path) -> PathBuf {
         fs_nodes: 8,
         stripe_size: 64 << 10,
     };
-    stack::format(&path, &options).unwrap();
+    volume::format(&path, &options).unwrap();
     path
 }
 
@@ -179,7 +179,7 @@ fn a_job_of_four_is_killed_and_ends_with_the_same_bits(mode: &str) {
     let directory = TempDir::new().unwrap();
     let program = build_by("mpicc", "examples/heat_mpi.c", directory.path());
     let volume = volume(directory.path());
-    let running = stack::open(&volume, &stack::RunOptions::default()).unwrap();
+    let running = volume::open(&volume, &volume::RunOptions::default()).unwrap();
     running.answer_socket().unwrap();
     let result = |name: &str| directory.path().join(name);
     let solve = |ranks: &str, folder: &str, file: &str, steps: &str| {

@@ -30,7 +30,6 @@
 //! | `promises.rs` | the words of locks |
 //! | `pieces.rs` | bytes in pieces |
 //! | `regions/` | lists of regions that are described and not listed |
-//! | `stack/` | all layers put on one another in one process |
 //! | `model/` | the executable reference of the interface |
 
 pub mod client;
@@ -43,7 +42,6 @@ pub mod protocol;
 pub mod regions;
 mod rules;
 mod server;
-pub mod stack;
 mod twice;
 
 pub use server::{FileServer, HandedClient, HandedFiles};

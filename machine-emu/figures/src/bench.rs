@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
-use fileio::stack::{Memory, StackError, node};
 use futures::future::try_join_all;
 use machine_emu::jmachine::{Machine, Profile, Topology, TopologyError};
 use machine_emu::mesh::Policy;
 use machine_emu::{LinkError, MeshSetup, Shape, World};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
+use volume::{Memory, VolumeError, node};
 
 use crate::Rig;
 
@@ -35,7 +35,7 @@ pub enum RunError {
     Mesh(#[from] LinkError),
     /// The layers cannot be brought up.
     #[error("the layers cannot be brought up on the emulated machine: {0}")]
-    Stack(#[from] StackError),
+    Stack(#[from] VolumeError),
     /// A disk node cannot start.
     #[error("a disk node of the emulated machine cannot start: {0}")]
     DiskNode(#[from] blockio::OpenError),
@@ -130,7 +130,7 @@ impl Bench {
                 let opened =
                     paths.iter().map(|path| context.open_disk(path.to_str().unwrap_or("")));
                 let disks = try_join_all(opened).await;
-                let disks = disks.map_err(StackError::Machine)?;
+                let disks = disks.map_err(VolumeError::Machine)?;
                 let server = blockio::Server::open(&context, geometry, disks, config).await?;
                 context.serve::<blockio::protocol::BlockIo>(server);
                 Ok(())
@@ -168,7 +168,7 @@ impl Bench {
         .await
     }
 
-    async fn on_fs_nodes<F: Future<Output = Result<(), StackError>> + 'static>(
+    async fn on_fs_nodes<F: Future<Output = Result<(), VolumeError>> + 'static>(
         &self,
         work: impl Fn(Context) -> F,
     ) -> Result<(), RunError> {

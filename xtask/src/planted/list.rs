@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where the list is.
-pub(crate) const FOLDER: &str = "tests/sim/planted/";
+pub(crate) const FOLDER: &str = "machine-emu/sim/planted/";
 /// Stands in the new text of an edit for the condition.
 pub(crate) const SWITCH: &str = "PLANTED";
 

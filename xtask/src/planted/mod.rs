@@ -33,7 +33,7 @@ const CAUGHT_MIN_PERCENT: usize = 95;
 const CONTROL: &str = "(no bug)";
 
 const HELP: &str = "usage: cargo xtask planted [--list] [--only ID]... [--seconds N]\n\n\
-    Puts the bugs of tests/sim/planted/ into a copy of the code, one switched on at a time, and\n\
+    Puts the bugs of machine-emu/sim/planted/ into a copy of the code, one switched on at a time, and\n\
     tells which of them the simulator finds within N seconds (90). docs/bugs.md tells more.";
 
 struct Wishes {

@@ -3,11 +3,11 @@
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 
-use fileio::stack::cluster::{ClusterShape, Engine};
 use runtime::coordination::Tls;
 use runtime::membership::{Founder, ProcessId};
 use runtime::remote::fabric::{FabricOptions, Provider};
 use serde::Deserialize;
+use volume::cluster::{ClusterShape, Engine};
 
 use super::keys::KeyFolder;
 use crate::exit::Failure;

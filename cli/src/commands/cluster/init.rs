@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fileio::stack::cluster;
+use volume::cluster;
 
 use super::certify::DAYS;
 use super::file::{EXAMPLE, MachineFile};
@@ -39,7 +39,7 @@ impl Init {
         if !self.insecure {
             keys.certify(&file.numbers(), DAYS, false)?;
         }
-        let made = cluster::found(&file.engine()?, &shape);
+        let made = cluster::bootstrap(&file.engine()?, &shape);
         let geometry =
             made.map_err(|error| Failure::Wrong(format!("no cluster was made: {error}")))?;
         let bytes = geometry.stripes() * u64::from(geometry.stripe_size);

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fileio::stack::cluster::{self, Engine};
 use runtime::membership::ProcessId;
+use volume::cluster::{self, Engine};
 
 use super::file::MachineFile;
 use crate::exit::Failure;

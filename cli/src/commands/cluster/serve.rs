@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fileio::stack::RunOptions;
-use fileio::stack::cluster::{Ended, Member, MemberOptions};
 use runtime::remote::fabric::Fabrics;
 use runtime::remote::{Guard, Security};
+use volume::RunOptions;
+use volume::cluster::{Ended, Member, MemberOptions};
 
 use super::file::MachineFile;
 use crate::commands::serve::{Served, read_settings};

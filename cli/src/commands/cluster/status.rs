@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use fileio::stack::cluster::{self, Known};
 use runtime::membership::{Assignment, NodeMap, Process};
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
+use volume::cluster::{self, Known};
 
 use super::file::MachineFile;
 use crate::exit::Failure;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fileio::stack::{self, FormatOptions};
+use volume::FormatOptions;
 
 use self::checkpoint::Checkpoint;
 use self::report::{Report, Row};
@@ -110,10 +110,10 @@ impl Demo {
             disks_per_node: 2,
             disk_bytes: self.size.0.saturating_mul(WRITERS) / 2 + SPARE_BYTES,
             disks: Vec::new(),
-            fs_nodes: stack::FS_NODES,
-            stripe_size: stack::STRIPE_SIZE,
+            fs_nodes: volume::FS_NODES,
+            stripe_size: volume::STRIPE_SIZE,
         };
-        stack::format(volume, &options)
+        volume::format(volume, &options)
             .map_err(|error| Failure::Format { volume: volume.to_owned(), error })?;
         Ok(())
     }

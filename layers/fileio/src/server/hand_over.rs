@@ -35,7 +35,7 @@ runtime::record! {
 
 impl HandedFiles {
     /// Nothing is known of who has files open.
-    pub(crate) fn unknown() -> Self {
+    pub fn unknown() -> Self {
         Self { grace_left_ms: LEASE.as_millis() as u64, ..Self::default() }
     }
 }

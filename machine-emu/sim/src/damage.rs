@@ -1,0 +1,660 @@
+//! Files on disks that rot, lose writes, lie, or are not the right ones: no byte is ever wrong, and a
+//! volume that cannot be mounted says which disk, or which node's metadata, is damaged.
+//!
+//! Each block names its file, its place and its version, so whatever is read can be told: the right
+//! file's, and of which time. Each round begins with a volume that is well, and ends with its disks
+//! put back, after which everything must be as it was.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fileio::protocol::{
+    Change, Commit, Create, Credentials, Error, Existing, Flush, Handle, Lookup, MakeNode, Name,
+    NewNode, ROOT, Read, Remove, Write,
+};
+use futures::FutureExt as _;
+use machine_emu::DiskSnapshot;
+use runtime::NodeId;
+use runtime::seed::Rng;
+use volume::VolumeError;
+
+use super::content::BLOCK;
+use super::harm::Tally;
+use super::names::{handle_of, list, name};
+use super::scene::{End, Failure, Scene};
+use super::versions::Versions;
+
+/// Directories besides the root.
+const DIRECTORIES: usize = 2;
+/// Names of each client in each directory.
+const NAMES: u64 = 4;
+/// Blocks of a file, at most.
+const BLOCKS_MAX: u64 = 48;
+/// Blocks that are read at once.
+const PIECE: usize = 8;
+/// Files that are made on a damaged volume.
+const LATE_FILES: u64 = 4;
+
+/// A name: directory and name in it.
+type Key = (usize, Name);
+
+/// One file, from its creation to its removal.
+#[derive(Clone, Debug)]
+struct File {
+    number: u64,
+    /// Unknown while its creation is not answered.
+    handle: Option<Handle>,
+    /// The version of each block; 0 is a hole.
+    blocks: Vec<Versions<u64>>,
+    /// It was committed when all of it was written: a crash does not shorten it.
+    whole: bool,
+}
+
+/// What a name may name: files by their place in `files`.
+#[derive(Clone, Debug)]
+struct Entry {
+    named: Versions<Option<usize>>,
+    files: Vec<File>,
+    /// A request failed for damage: nobody uses the name until the disks are well again.
+    shunned: bool,
+}
+
+type Model = BTreeMap<Key, Entry>;
+
+/// What may be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// What a crash leaves, and no error.
+    Well,
+    /// What a crash leaves, or an error.
+    Damaged,
+    /// What once was, or an error.
+    Older,
+}
+
+/// All disks at one moment, and what they hold.
+struct Backup {
+    disks: BTreeMap<String, DiskSnapshot>,
+    served: u64,
+    model: Model,
+}
+
+struct Damage<'a> {
+    scene: &'a Scene,
+    directories: Vec<Handle>,
+    model: RefCell<Model>,
+    numbers: Cell<u64>,
+    clients: u32,
+}
+
+/// Runs the workload to its end.
+pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
+    scene.set_up().await;
+    let mut directories = vec![ROOT];
+    for number in 0..DIRECTORIES {
+        let asked = MakeNode {
+            who: Credentials::root(),
+            call: scene.call_id(),
+            directory: ROOT,
+            name: name(&format!("directory-{number}")),
+            node: NewNode::Directory {},
+            change: Change::default(),
+            durable: true,
+        };
+        let made = scene.ask(0, asked).await.expect("the root has room");
+        directories.push(handle_of(&made));
+    }
+    let (model, numbers) = (RefCell::default(), Cell::new(0));
+    let workload = Damage { scene, directories, model, numbers, clients };
+    for _ in 0..rounds {
+        workload.round(round_ms).await;
+    }
+}
+
+/// The bytes of one version of a block.
+fn stamp(file: u64, block: u64, version: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    if version > 0 {
+        Rng::new(file << 40 ^ block << 20 ^ version).fill(&mut bytes);
+        for (place, number) in bytes.chunks_mut(8).zip([file, block, version]) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// The version of a block; or what is wrong with it.
+fn version_of(bytes: &[u8], file: u64, block: u64) -> Result<u64, String> {
+    if bytes.iter().all(|&byte| byte == 0) {
+        return Ok(0);
+    }
+    let number = |index: usize| {
+        let mut number = [0; 8];
+        number.copy_from_slice(&bytes[8 * index..8 * index + 8]);
+        u64::from_le_bytes(number)
+    };
+    let found = [0, 1, 2].map(number);
+    if found[..2] == [file, block] && bytes == stamp(file, block, found[2]) {
+        return Ok(found[2]);
+    }
+    Err(format!("file {file}, block {block}: there are bytes that begin as {found:?}"))
+}
+
+fn is_damage(failure: Failure) -> bool {
+    matches!(failure, Failure::Refused(Error::Damaged {}))
+}
+
+impl Damage<'_> {
+    async fn round(&self, round_ms: u64) {
+        let scene = self.scene;
+        self.scene.stop().await;
+        self.committed_all();
+        let well = self.backup();
+        scene.harm().forget();
+        scene.come_back().await;
+        self.inspect(Rule::Well).await;
+        let working = (0..self.clients)
+            .map(|client| self.client(client, scene.fork_rng()).boxed_local())
+            .collect();
+        if scene.round(working, round_ms).await == End::Orderly {
+            // What lies damaged may keep it from that.
+            self.flush().await;
+            scene.cut_power();
+        }
+        let left = self.backup();
+        let hurt_in_use = scene.harm().tally().hurt;
+        scene.hurt();
+        let tally = scene.harm().tally();
+        let refused = self.look_at_damage(&tally).await;
+        scene.cut_power();
+        if hurt_in_use {
+            self.restore(&well, None);
+        } else {
+            self.restore(&left, refused.then_some(&tally));
+        }
+        scene.harm().forget();
+        scene.come_back().await;
+        self.inspect(Rule::Well).await;
+    }
+
+    /// Mounts the damaged volume, and uses it if that can be done. True if it was refused because
+    /// of its disks: then nothing was written.
+    async fn look_at_damage(&self, tally: &Tally) -> bool {
+        let older = tally.may_be_older(&self.scene.cluster.geometry());
+        let rule = match (tally.hurt, older) {
+            (false, _) => Rule::Well,
+            (true, false) => Rule::Damaged,
+            (true, true) => Rule::Older,
+        };
+        match self.scene.try_to_come_back().await {
+            Ok(()) => {
+                let strange = &tally.strange;
+                assert!(strange.is_empty(), "mounted, though {strange:?} are not its disks");
+                self.inspect(rule).await;
+                let late = self.write_late(rule).await;
+                self.inspect(rule).await;
+                self.check_late(late).await;
+                self.remove_some(rule).await;
+                self.flush().await;
+                self.inspect_files(rule).await;
+                false
+            }
+            Err(error) => {
+                assert!(tally.hurt, "nothing is damaged, but: {error}");
+                tracing::debug!(%error, "refused");
+                check_refusal(&error, tally)
+            }
+        }
+    }
+
+    fn backup(&self) -> Backup {
+        let world = self.scene.cluster.world();
+        let disks = world.disks().into_iter().map(|path| {
+            let image = world.disk(&path).snapshot();
+            (path, image)
+        });
+        let served = self.scene.cluster.served().get();
+        Backup { disks: disks.collect(), served, model: self.model.borrow().clone() }
+    }
+
+    /// Puts the disks back; only those that were hurt, if the volume was `refused` for them.
+    fn restore(&self, backup: &Backup, refused: Option<&Tally>) {
+        let world = self.scene.cluster.world();
+        for (path, image) in &backup.disks {
+            if refused.is_none_or(|tally| tally.disks.contains(path)) {
+                world.disk(path).restore(image);
+            }
+        }
+        if refused.is_none() {
+            self.scene.cluster.served().set(backup.served);
+        }
+        *self.model.borrow_mut() = backup.model.clone();
+    }
+
+    /// Makes everything durable, as far as that can be done.
+    async fn flush(&self) {
+        let context = self.scene.cluster.application(0);
+        for node in (0..self.scene.cluster.geometry().fs_nodes).map(NodeId::fs) {
+            let flushed = self.scene.lively("a stop", context.spawn(node, Flush {})).await;
+            tracing::debug!(%node, ?flushed);
+        }
+    }
+
+    // --- Clients ---
+
+    async fn client(&self, client: u32, mut rng: Rng) {
+        while !self.scene.is_over() {
+            let directory = rng.index(self.directories.len());
+            let key = (directory, name(&format!("{client}-{}", rng.below(NAMES))));
+            if self.model.borrow().get(&key).is_some_and(|entry| entry.shunned) {
+                self.scene.pass(std::time::Duration::from_millis(20)).await;
+                continue;
+            }
+            match self.use_name(client, &key, &mut rng).await {
+                Ok(()) => {}
+                Err(Failure::PowerCut) => return,
+                Err(failure) if is_damage(failure) && self.scene.harm().tally().hurt => {
+                    self.change(&key, |entry| entry.shunned = true);
+                }
+                Err(failure) => panic!("{key:?}: {failure:?}"),
+            }
+        }
+    }
+
+    async fn use_name(&self, client: u32, key: &Key, rng: &mut Rng) -> Result<(), Failure> {
+        let present = {
+            let model = self.model.borrow();
+            let file = model.get(key).and_then(|entry| *entry.named.flushed());
+            file.and_then(|file| model.get(key).map(|entry| (file, entry.files[file].clone())))
+        };
+        let Some((place, file)) = present else {
+            let place = self.create(client, key, 1 + rng.below(BLOCKS_MAX)).await?;
+            let blocks = self.model.borrow()[key].files[place].blocks.len();
+            self.write(client, key, place, 0, blocks).await?;
+            return if rng.chance(3, 4) { self.commit(client, key, place).await } else { Ok(()) };
+        };
+        let first = rng.index(file.blocks.len());
+        let count = 1 + rng.index(file.blocks.len() - first);
+        match rng.below(10) {
+            0..4 => self.write(client, key, place, first, count).await,
+            4..7 => self.commit(client, key, place).await,
+            7..9 => self.read_own(client, key, place).await,
+            _ => self.remove(client, key).await,
+        }
+    }
+
+    fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> T {
+        let mut model = self.model.borrow_mut();
+        let fresh = || Entry { named: Versions::new(None), files: Vec::new(), shunned: false };
+        change(model.entry(key.clone()).or_insert_with(fresh))
+    }
+
+    async fn create(&self, client: u32, key: &Key, blocks: u64) -> Result<usize, Failure> {
+        self.numbers.set(self.numbers.get() + 1);
+        let blocks = vec![Versions::new(0); blocks as usize];
+        let file = File { number: self.numbers.get(), handle: None, blocks, whole: false };
+        let (place, issued) = self.change(key, |entry| {
+            entry.files.push(file);
+            let place = entry.files.len() - 1;
+            (place, entry.named.issue(Some(place)))
+        });
+        let create = Create {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: self.directories[key.0],
+            name: key.1.clone(),
+            existing: Existing::Refuse {},
+            change: Change::default(),
+            durable: true,
+        };
+        let made = self.scene.ask(client, create).await?;
+        self.change(key, |entry| {
+            entry.files[place].handle = Some(handle_of(&made.attributes));
+            entry.named.acknowledge(issued);
+            entry.named.durable(issued);
+        });
+        Ok(place)
+    }
+
+    fn handle(&self, key: &Key, place: usize) -> Handle {
+        self.model.borrow()[key].files[place].handle.expect("its creation was answered")
+    }
+
+    async fn write(
+        &self,
+        client: u32,
+        key: &Key,
+        place: usize,
+        first: usize,
+        count: usize,
+    ) -> Result<(), Failure> {
+        let file = self.handle(key, place);
+        let range = first..first + count;
+        let (issued, data) = self.change(key, |entry| {
+            let File { number, blocks, .. } = &mut entry.files[place];
+            let mut data = Vec::new();
+            let issued: Vec<usize> = (first as u64..)
+                .zip(&mut blocks[range.clone()])
+                .map(|(block, versions)| {
+                    let version = versions.last() + 1;
+                    data.extend(stamp(*number, block, version));
+                    versions.issue(version)
+                })
+                .collect();
+            (issued, Bytes::from(data))
+        });
+        let (who, offset) = (Credentials::root(), first as u64 * BLOCK);
+        let write = Write { who, file, offset, data: vec![data], durable: false };
+        self.scene.ask(client, write).await?;
+        self.change(key, |entry| {
+            for (versions, number) in entry.files[place].blocks[range].iter_mut().zip(issued) {
+                versions.acknowledge(number);
+            }
+        });
+        Ok(())
+    }
+
+    async fn commit(&self, client: u32, key: &Key, place: usize) -> Result<(), Failure> {
+        self.scene.ask(client, Commit { file: self.handle(key, place) }).await?;
+        self.change(key, |entry| entry.files[place].committed());
+        Ok(())
+    }
+
+    async fn remove(&self, client: u32, key: &Key) -> Result<(), Failure> {
+        let issued = self.change(key, |entry| entry.named.issue(None));
+        let remove = Remove {
+            who: Credentials::root(),
+            call: self.scene.call_id(),
+            directory: self.directories[key.0],
+            name: key.1.clone(),
+            durable: true,
+        };
+        self.scene.ask(client, remove).await?;
+        self.change(key, |entry| {
+            entry.named.acknowledge(issued);
+            entry.named.durable(issued);
+        });
+        Ok(())
+    }
+
+    /// Nobody else writes the file: it is as acknowledged, or damaged.
+    async fn read_own(&self, client: u32, key: &Key, place: usize) -> Result<(), Failure> {
+        let file = self.model.borrow()[key].files[place].clone();
+        let found = self.read(client, &file).await?;
+        for ((block, versions), found) in (0..).zip(&file.blocks).zip(found.blocks) {
+            let Some(bytes) = found else { continue };
+            let version = version_of(&bytes, file.number, block);
+            let version = version.unwrap_or_else(|wrong| panic!("{key:?}: {wrong}"));
+            let possible = versions.visible(versions.acknowledged());
+            let right = possible.contains(&version);
+            assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");
+        }
+        if found.damaged { Err(Failure::Refused(Error::Damaged {})) } else { Ok(()) }
+    }
+
+    /// A clean stop follows, or was.
+    fn committed_all(&self) {
+        for entry in self.model.borrow_mut().values_mut() {
+            entry.named.durable(entry.named.acknowledged());
+            entry.files.iter_mut().for_each(File::committed);
+        }
+    }
+
+    // --- Looking ---
+
+    /// The blocks of a file that can be read.
+    async fn read(&self, client: u32, file: &File) -> Result<Found, Failure> {
+        let handle = file.handle.expect("its creation was answered");
+        let mut found = Found { bytes: 0, blocks: Vec::new(), damaged: false };
+        while found.blocks.len() < file.blocks.len() {
+            let first = found.blocks.len();
+            let count = PIECE.min(file.blocks.len() - first);
+            match self.read_piece(client, handle, first, count).await {
+                Ok(data) => found.add(first, count, &data),
+                Err(failure) if is_damage(failure) => {
+                    for block in first..first + count {
+                        match self.read_piece(client, handle, block, 1).await {
+                            Ok(data) => found.add(block, 1, &data),
+                            Err(failure) if is_damage(failure) => found.add_damage(),
+                            Err(failure) => return Err(failure),
+                        }
+                    }
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn read_piece(
+        &self,
+        client: u32,
+        file: Handle,
+        first: usize,
+        count: usize,
+    ) -> Result<Vec<u8>, Failure> {
+        let (offset, length) = (first as u64 * BLOCK, (count as u64 * BLOCK) as u32);
+        let call = Read { who: Credentials::root(), file, offset, length };
+        Ok(self.scene.ask(client, call).await?.data.concat())
+    }
+
+    async fn inspect(&self, rule: Rule) {
+        self.inspect_names(rule).await;
+        self.inspect_files(rule).await;
+    }
+
+    async fn inspect_names(&self, rule: Rule) {
+        let keys: Vec<Key> = self.model.borrow().keys().cloned().collect();
+        for key in keys {
+            let found = self.scene.lively("a look-up", self.look_up(&key, rule)).await;
+            let Some(found) = found else { continue };
+            let entry = self.model.borrow()[&key].clone();
+            let possible = entry.named.after_crash();
+            let right = possible.contains(&found) || rule == Rule::Older;
+            assert!(right, "{key:?} names {found:?}, possible were {possible:?}");
+            if rule == Rule::Well {
+                self.change(&key, |entry| {
+                    entry.named.flush(found);
+                    entry.shunned = false;
+                });
+            }
+        }
+        for index in 0..self.directories.len() {
+            self.scene.lively("a list", self.inspect_list(index, rule)).await;
+        }
+    }
+
+    /// The file that `key` names, if that can be told.
+    async fn look_up(&self, key: &Key, rule: Rule) -> Option<Option<usize>> {
+        let (directory, name) = (self.directories[key.0], key.1.clone());
+        let lookup = Lookup { who: Credentials::root(), directory, name };
+        match self.scene.ask(0, lookup).await {
+            Ok(attributes) => Some(Some(self.identify(key, handle_of(&attributes)))),
+            Err(Failure::Refused(Error::NotFound {})) => Some(None),
+            Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => None,
+            // A directory that is not there yet.
+            Err(Failure::Refused(Error::Stale {})) if rule == Rule::Older => None,
+            Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
+        }
+    }
+
+    /// The file of this handle: one of those that had this name.
+    fn identify(&self, key: &Key, handle: Handle) -> usize {
+        self.change(key, |entry| {
+            let known = entry.files.iter().position(|file| file.handle == Some(handle));
+            let place = known.or_else(|| entry.files.iter().position(|file| file.handle.is_none()));
+            let place = place.unwrap_or_else(|| panic!("{key:?} names the strange {handle:?}"));
+            entry.files[place].handle = Some(handle);
+            place
+        })
+    }
+
+    async fn inspect_list(&self, index: usize, rule: Rule) {
+        let listed = match list(self.scene, 0, self.directories[index], 50).await {
+            Ok(listed) => listed,
+            Err(Error::Damaged {}) if rule != Rule::Well => return,
+            Err(Error::Stale {}) if rule == Rule::Older => return,
+            Err(error) => panic!("directory {index} cannot be listed: {error}"),
+        };
+        for (name, _, handle) in listed {
+            if index == 0 && self.directories.contains(&handle) {
+                continue;
+            }
+            let key = (index, name);
+            assert!(self.model.borrow().contains_key(&key), "{key:?} is listed, nobody made it");
+            let place = self.identify(&key, handle);
+            let entry = self.model.borrow()[&key].clone();
+            let right = rule == Rule::Older || entry.named.after_crash().contains(&Some(place));
+            assert!(right, "{key:?} is listed as {place}");
+        }
+    }
+
+    async fn inspect_files(&self, rule: Rule) {
+        let keys: Vec<Key> = self.model.borrow().keys().cloned().collect();
+        for key in keys {
+            let files = self.model.borrow()[&key].files.clone();
+            for (place, file) in files.into_iter().enumerate() {
+                if file.handle.is_some() {
+                    let checking = self.inspect_file(&key, place, file, rule);
+                    self.scene.lively("a check", checking).await;
+                }
+            }
+        }
+    }
+
+    async fn inspect_file(&self, key: &Key, place: usize, file: File, rule: Rule) {
+        let named = self.model.borrow()[key].named.clone();
+        let found = match self.read(0, &file).await {
+            Ok(found) => found,
+            Err(Failure::Refused(Error::Stale {})) => {
+                let kept = named.after_crash().iter().all(|named| *named == Some(place));
+                assert!(rule == Rule::Older || !kept, "{key:?} is there, its file is gone");
+                return;
+            }
+            Err(failure) => panic!("{key:?} cannot be read: {failure:?}"),
+        };
+        assert!(rule != Rule::Well || !found.damaged, "{key:?} is damaged, its disks are well");
+        let whole = file.blocks.len() as u64 * BLOCK;
+        let long = found.damaged || found.bytes == whole || !file.whole || rule == Rule::Older;
+        assert!(long, "{key:?} has {} bytes, not {whole}", found.bytes);
+        for ((block, versions), bytes) in (0..).zip(&file.blocks).zip(found.blocks) {
+            let Some(bytes) = bytes else { continue };
+            let version = version_of(&bytes, file.number, block);
+            let version = version.unwrap_or_else(|wrong| panic!("{key:?}: {wrong}"));
+            let right = match rule {
+                Rule::Older => version <= *versions.last(),
+                Rule::Well | Rule::Damaged => versions.after_crash().contains(&version),
+            };
+            let possible = versions.after_crash();
+            assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");
+            if rule == Rule::Well {
+                self.change(key, |entry| {
+                    entry.files[place].blocks[block as usize].flush(version);
+                });
+            }
+        }
+    }
+
+    // --- A damaged volume that serves ---
+
+    /// Makes files on a damaged volume; those that could be made, and are not damaged.
+    async fn write_late(&self, rule: Rule) -> Vec<(Key, usize)> {
+        let mut late = Vec::new();
+        for number in 0..LATE_FILES {
+            let directory = number as usize % self.directories.len();
+            let key = (directory, name(&format!("late-{}", self.numbers.get())));
+            let made = self.scene.lively("a late file", self.write_one_late(&key)).await;
+            match made {
+                Ok(place) => late.push((key, place)),
+                Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => {}
+                Err(Failure::Refused(Error::Stale {})) if rule == Rule::Older => {}
+                Err(failure) => panic!("{key:?} cannot be made: {failure:?}"),
+            }
+        }
+        late
+    }
+
+    async fn write_one_late(&self, key: &Key) -> Result<usize, Failure> {
+        let place = self.create(0, key, 5).await?;
+        self.write(0, key, place, 0, 5).await?;
+        self.commit(0, key, place).await?;
+        Ok(place)
+    }
+
+    /// What was written to a damaged volume is there: its disks do as they are told.
+    async fn check_late(&self, late: Vec<(Key, usize)>) {
+        for (key, place) in late {
+            let reading = self.read_own(0, &key, place);
+            let read = self.scene.lively("a late read", reading).await;
+            read.unwrap_or_else(|failure| panic!("{key:?} was just written: {failure:?}"));
+        }
+    }
+
+    /// Removes half of the names: freeing must not hurt others.
+    async fn remove_some(&self, rule: Rule) {
+        let keys: Vec<Key> = self.model.borrow().keys().step_by(2).cloned().collect();
+        for key in keys {
+            let removed = self.scene.lively("a removal", self.remove(0, &key)).await;
+            match removed {
+                Ok(()) | Err(Failure::Refused(Error::NotFound {})) => {}
+                Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => {}
+                Err(Failure::Refused(Error::Stale {})) if rule == Rule::Older => {}
+                Err(failure) => panic!("{key:?} cannot be removed: {failure:?}"),
+            }
+        }
+    }
+}
+
+impl File {
+    fn committed(&mut self) {
+        self.whole |= self.blocks.iter().all(|block| block.acknowledged() > 0);
+        for block in &mut self.blocks {
+            block.durable(block.acknowledged());
+        }
+    }
+}
+
+/// What was read of a file.
+struct Found {
+    bytes: u64,
+    /// What could be read; holes, and what lies behind the end, are zeros.
+    blocks: Vec<Option<Vec<u8>>>,
+    damaged: bool,
+}
+
+impl Found {
+    /// `count` blocks from `first` on were asked for, and `data` came.
+    fn add(&mut self, first: usize, count: usize, data: &[u8]) {
+        assert!(data.len().is_multiple_of(BLOCK as usize), "a file ends within a block");
+        self.bytes = self.bytes.max(first as u64 * BLOCK + data.len() as u64);
+        for index in 0..count {
+            let block = data.chunks(BLOCK as usize).nth(index);
+            self.blocks.push(Some(block.map_or(vec![0; BLOCK as usize], <[u8]>::to_vec)));
+        }
+    }
+
+    fn add_damage(&mut self) {
+        self.damaged = true;
+        self.blocks.push(None);
+    }
+}
+
+/// An error that names what is damaged: a disk that was hurt, or a node's metadata. True if it is about
+/// a disk: these are looked at first.
+fn check_refusal(error: &VolumeError, tally: &Tally) -> bool {
+    match error {
+        VolumeError::Disk { path, .. } => {
+            let path = path.to_string_lossy();
+            let hurt = tally.forgets || tally.disks.contains(&*path);
+            assert!(hurt, "{path} is refused, {:?} were hurt: {error}", tally.disks);
+            true
+        }
+        VolumeError::Metadata { .. } => {
+            let strange = &tally.strange;
+            assert!(strange.is_empty(), "metadata was looked at on strange disks {strange:?}");
+            false
+        }
+        other => panic!("this does not say what is damaged: {other}"),
+    }
+}

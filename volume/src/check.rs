@@ -1,0 +1,155 @@
+//! Checking a volume that nobody serves. The disks are opened to be read only.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use blockio::{BlockClient, Geometry, Stripes};
+use futures::executor::block_on;
+use futures::future::join_all;
+use meta::audit::{Data, Flaw, NodeAudit, Summary, read_node};
+use runtime::coordination::last_epoch;
+use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
+use runtime::{Context, Epoch, NodeId};
+
+use super::boot::disk_paths;
+use super::volume::{TRANSFER_BYTES, cores, identify_disks, recorded, served};
+use super::{VolumeError, node};
+
+/// How far a check has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckStep {
+    /// The metadata of one more node was read, of so many.
+    Node {
+        /// How many nodes there are.
+        of: u32,
+    },
+    /// So many bytes of data more were read.
+    Data {
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// What a check reads.
+#[derive(Clone)]
+pub struct CheckOptions {
+    /// The data of all files, too.
+    pub data: bool,
+    /// Bytes of data per second, at most; 0 for as many as the disks give.
+    pub rate_bytes: u64,
+    /// Told on the way, on any thread.
+    pub on_step: Arc<dyn Fn(CheckStep) + Send + Sync>,
+}
+
+impl std::fmt::Debug for CheckOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { data, rate_bytes, .. } = self;
+        f.debug_struct("CheckOptions").field("data", data).field("rate", rate_bytes).finish()
+    }
+}
+
+/// What was found on a volume that could be looked at.
+#[derive(Debug)]
+pub struct Checked {
+    /// The shape of the volume.
+    pub geometry: Geometry,
+    /// What it holds, and what is wrong with it.
+    pub summary: Summary,
+    /// Nodes of which nothing could be read. Of what they held, or named, nothing is known.
+    pub lost_nodes: u32,
+}
+
+/// Reads everything of the volume in `directory` and compares. Errors mean that it could not be
+/// looked at: it is in use, or its disks are not those of the volume.
+pub fn check(directory: &Path, options: &CheckOptions) -> Result<Checked, VolumeError> {
+    let directory = VolumeDirectory::open(directory)?;
+    let engine = directory.coordination_if_sound()?;
+    let mut known = (None, Epoch(0), Epoch(0));
+    if let Some(engine) = &engine {
+        known = (recorded(engine)?, block_on(last_epoch(engine))?, Epoch(served(engine)?));
+    }
+    let (geometry, epoch, served) = if let (Some(geometry), epoch, served) = known {
+        (geometry, epoch, served)
+    } else {
+        let (geometry, epoch) = identify_disks(&directory, DiskAccess::ReadOnly)?;
+        (geometry, epoch, Epoch(0))
+    };
+    let machine = Embedded::start(Config {
+        threads: cores().min(geometry.fs_nodes as usize),
+        fs_nodes: geometry.fs_nodes,
+        disk_nodes: geometry.disk_nodes,
+        epoch,
+        pool_bytes: TRANSFER_BYTES,
+        disk_access: DiskAccess::ReadOnly,
+    })?;
+    let paths = disk_paths(&directory, &geometry);
+    let opened = (0..).zip(paths).map(|(index, paths)| {
+        machine.on_node(NodeId::disk(index), move |context| {
+            node::serve_disks_to_read(context, geometry, served, paths)
+        })
+    });
+    let opened: Vec<_> = block_on(join_all(opened));
+    let mut all = NodeAudit::default();
+    for hurt in opened {
+        for path in hurt?? {
+            let what = "one of its two superblocks is missing, damaged or old";
+            let step = "the next start of the volume writes it anew; watch that disk";
+            all.note(Flaw::new(format!("disk {}", path.display()), what, step));
+        }
+    }
+    Ok(read_all(&machine, geometry, options, all))
+}
+
+fn read_all(
+    machine: &Embedded,
+    geometry: Geometry,
+    options: &CheckOptions,
+    mut all: NodeAudit,
+) -> Checked {
+    let reading = (0..geometry.fs_nodes).map(|index| {
+        let options = options.clone();
+        machine.on_node(NodeId::fs(index), move |context| async move {
+            let read = read_one(&context, geometry, index, &options).await;
+            (options.on_step)(CheckStep::Node { of: geometry.fs_nodes });
+            read
+        })
+    });
+    let mut lost_nodes = 0;
+    for (index, read) in (0..geometry.fs_nodes).zip(block_on(join_all(reading))) {
+        let why = match read {
+            Ok(Ok(audit)) => {
+                all.join(audit);
+                continue;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        lost_nodes += 1;
+        all.lose(index, why);
+    }
+    Checked { geometry, summary: all.final_checkpoint(), lost_nodes }
+}
+
+async fn read_one(
+    context: &Context,
+    geometry: Geometry,
+    index: u32,
+    options: &CheckOptions,
+) -> Result<NodeAudit, meta::store::StoreError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let data = options.data.then(|| {
+        let on_step = options.on_step.clone();
+        Data {
+            // All nodes read at the same time, each its share.
+            rate_bytes: share(options.rate_bytes, geometry.fs_nodes),
+            on_read: Box::new(move |bytes| on_step(CheckStep::Data { bytes })),
+        }
+    });
+    read_node(context, stripes, index, data).await
+}
+
+/// A limit of none stays none.
+fn share(rate_bytes: u64, nodes: u32) -> u64 {
+    if rate_bytes == 0 { 0 } else { (rate_bytes / u64::from(nodes)).max(1) }
+}

@@ -1,0 +1,115 @@
+//! A new cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+
+use blockio::Geometry;
+use futures::executor::block_on;
+use runtime::coordination::{Coordination, Etcd, Expect, Written};
+use runtime::embedded::{Config, DiskAccess, Embedded, new_volume_id};
+use runtime::membership::{self, Founder, NodeMap, ProcessId};
+use runtime::wire::{from_bytes, to_bytes};
+use runtime::{Context, Epoch};
+
+use super::decommission::removed;
+use super::supervisor::SECURITY_PREFIX;
+use super::{ClusterError, Engine, VOLUME_KEY};
+use crate::VolumeError;
+use crate::volume::check_size;
+
+/// The shape of a cluster to be made.
+#[derive(Clone, Debug)]
+pub struct ClusterShape {
+    /// File-system nodes.
+    pub fs_nodes: u32,
+    /// Bytes per stripe.
+    pub stripe_size: u32,
+    /// Disks of each process that has some.
+    pub disks_per_node: u32,
+    /// Bytes of each disk.
+    pub disk_bytes: u64,
+    /// The processes, and the disk node of each that has disks.
+    pub founders: Vec<Founder>,
+}
+
+/// Makes a cluster: what its volume is like, and who is of it. Its processes make their disks when they
+/// start for the first time.
+pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, VolumeError> {
+    let disk_nodes = shape.founders.iter().map(|founder| founder.disks.len() as u32).sum();
+    let ClusterShape { fs_nodes, stripe_size, disks_per_node, disk_bytes, .. } = *shape;
+    let volume = new_volume_id();
+    let geometry =
+        Geometry::for_disks(volume, stripe_size, fs_nodes, disk_nodes, disks_per_node, disk_bytes)?;
+    check_size(&geometry)?;
+    let first = NodeMap::first(fs_nodes, &shape.founders);
+    let first = first.map_err(|error| ClusterError::Map(error.into()))?;
+    ask(engine, move |_, engine| async move {
+        let shape = to_bytes(&geometry);
+        match engine.write(VOLUME_KEY, &shape, Expect::Absent {}, None).await? {
+            Written::Done { .. } => {}
+            Written::Differs { .. } => return Err(ClusterError::Exists),
+        }
+        membership::found(&*engine, &first).await?;
+        Ok(())
+    })?;
+    Ok(geometry)
+}
+
+/// What the engine knows of a cluster.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The shape of the volume.
+    pub geometry: Geometry,
+    /// Who is there and serves what.
+    pub map: NodeMap,
+    /// Processes that were removed.
+    pub removed: BTreeSet<ProcessId>,
+    /// How the connections of each process are protected, as it said when it started.
+    pub security: BTreeMap<ProcessId, String>,
+}
+
+/// The cluster as it is now.
+pub fn status(engine: &Engine) -> Result<Known, VolumeError> {
+    ask(engine, |_, engine| async move {
+        let geometry = geometry(&*engine).await?;
+        let map = membership::node_map(&*engine).await?;
+        let said = engine.list(SECURITY_PREFIX).await?.records.into_iter();
+        let security = said.filter_map(|(key, record)| {
+            let number = key.strip_prefix(SECURITY_PREFIX)?.parse().ok()?;
+            Some((ProcessId(number), String::from_utf8(record.value).ok()?))
+        });
+        let removed = removed(&*engine).await?;
+        Ok(Known { geometry, map, removed, security: security.collect() })
+    })
+}
+
+/// The shape of the volume.
+async fn geometry(engine: &dyn Coordination) -> Result<Geometry, ClusterError> {
+    let record = engine.get(VOLUME_KEY).await?.ok_or(ClusterError::NoCluster)?;
+    from_bytes(&record.value).map_err(|_| ClusterError::Unreadable)
+}
+
+/// Asks the engine from a machine of its own, which ends with the answer.
+pub(super) fn ask<T: Send + 'static, F: Future<Output = Result<T, ClusterError>> + 'static>(
+    engine: &Engine,
+    work: impl FnOnce(Context, Rc<dyn Coordination>) -> F + Send + 'static,
+) -> Result<T, VolumeError> {
+    let machine = Embedded::start_part(
+        Config {
+            threads: 1,
+            fs_nodes: 0,
+            disk_nodes: 0,
+            epoch: Epoch(0),
+            pool_bytes: 0,
+            disk_access: DiskAccess::Best,
+        },
+        0,
+    )?;
+    let engine = engine.clone();
+    let asked = machine.on_node(machine.application(), move |context: Context| async move {
+        let engine: Rc<dyn Coordination> = Rc::new(Etcd::new(&engine)?);
+        work(context, engine).await
+    });
+    Ok(block_on(asked)??)
+}

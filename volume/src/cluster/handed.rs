@@ -1,0 +1,134 @@
+//! What a node hands over stands in the coordination engine until it is taken, once.
+//!
+//! The record of a node says who serves it, or what was handed over. Who begins it puts himself there, and
+//! takes what he finds; who hands over replaces only himself. So what a process says that was frozen, and
+//! whose node others have served meanwhile, is never taken for the truth.
+
+use runtime::NodeId;
+use runtime::coordination::{Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, Written};
+use runtime::wire::{from_bytes, to_bytes};
+
+use crate::Handed;
+
+runtime::choice! {
+    /// Who has a node.
+    pub enum Place {
+        /// Somebody serves it.
+        1 Served { /// Drawn at the start of the node.
+            by: u64 },
+        /// Nobody.
+        2 Free { /// What the last one knew.
+            handed: Handed },
+    }
+}
+
+fn key(node: NodeId) -> String {
+    format!("node/{}", node.0)
+}
+
+/// `by` begins to serve `node`: what the one before handed over, if he did. Asked again after a failure,
+/// it gives the same.
+pub(super) async fn take(
+    engine: &dyn Coordination,
+    node: NodeId,
+    by: u64,
+    found: &mut Option<Handed>,
+) -> Result<(), CoordinationError> {
+    let key = key(node);
+    let seen = engine.get(&key).await?;
+    match seen.as_ref().and_then(|seen| from_bytes(&seen.value).ok()) {
+        // An earlier try whose answer was lost.
+        Some(Place::Served { by: other }) if other == by => return Ok(()),
+        Some(Place::Free { handed }) => *found = Some(handed),
+        Some(Place::Served { .. }) | None => *found = None,
+    }
+    let served = to_bytes(&Place::Served { by });
+    match engine.write(&key, &served, Expect::still(seen.as_ref()), None).await? {
+        Written::Done { .. } => Ok(()),
+        Written::Differs { .. } => Err(CoordinationError::Busy),
+    }
+}
+
+/// `by` has handed over. Says nothing if somebody else has begun to serve the node.
+pub(super) async fn give(
+    engine: &dyn Coordination,
+    node: NodeId,
+    by: u64,
+    handed: &Handed,
+) -> Result<(), CoordinationError> {
+    let key = key(node);
+    let seen = engine.get(&key).await?;
+    let place = seen.as_ref().and_then(|seen| from_bytes(&seen.value).ok());
+    if place != Some(Place::Served { by }) {
+        return Ok(());
+    }
+    let mut free = to_bytes(&Place::Free { handed: handed.clone() });
+    if free.len() > VALUE_LENGTH_MAX {
+        free = to_bytes(&Place::Free { handed: handed.without_holders() });
+    }
+    match engine.write(&key, &free, Expect::still(seen.as_ref()), None).await? {
+        Written::Done { .. } => Ok(()),
+        Written::Differs { .. } => Err(CoordinationError::Busy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use runtime::coordination::Sled;
+
+    use super::*;
+
+    const NODE: NodeId = NodeId::fs(3);
+
+    fn handed() -> Handed {
+        let mut handed = Handed::default();
+        handed.meta.verifier = 7;
+        handed
+    }
+
+    async fn taken(engine: &Sled, by: u64) -> Option<Handed> {
+        let mut found = None;
+        take(engine, NODE, by, &mut found).await.expect("the engine answers");
+        found
+    }
+
+    #[test]
+    fn what_a_node_hands_over_is_taken_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let engine = Sled::open(directory.path()).expect("an engine");
+        block_on(async {
+            assert_eq!(taken(&engine, 1).await, None);
+            give(&engine, NODE, 1, &handed()).await.expect("the engine answers");
+            assert_eq!(taken(&engine, 2).await, Some(handed()));
+            assert_eq!(taken(&engine, 3).await, None, "the second may have changed what it took");
+        });
+    }
+
+    #[test]
+    fn who_was_replaced_hands_nothing_over() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let engine = Sled::open(directory.path()).expect("an engine");
+        block_on(async {
+            taken(&engine, 1).await;
+            taken(&engine, 2).await;
+            give(&engine, NODE, 1, &handed()).await.expect("the engine answers");
+            assert_eq!(taken(&engine, 3).await, None);
+        });
+    }
+
+    #[test]
+    fn a_lost_answer_loses_nothing_that_was_taken() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let engine = Sled::open(directory.path()).expect("an engine");
+        block_on(async {
+            taken(&engine, 1).await;
+            give(&engine, NODE, 1, &handed()).await.expect("the engine answers");
+            let mut found = None;
+            for _ in 0..2 {
+                take(&engine, NODE, 2, &mut found).await.expect("the engine answers");
+            }
+            assert_eq!(found, Some(handed()));
+        });
+    }
+}

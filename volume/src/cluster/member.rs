@@ -1,0 +1,584 @@
+//! One process of a cluster.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc as std_mpsc;
+use std::time::Duration;
+
+use blockio::Geometry;
+use futures::channel::{mpsc, oneshot};
+use futures::executor::block_on;
+use futures::future::{Either, join_all, select};
+use meta::memory::Memory;
+use runtime::cluster::{Process, Routes};
+use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
+use runtime::membership::{Assignment, NodeMap, ProcessId};
+use runtime::net::Address;
+use runtime::remote::{Guard, Me};
+use runtime::wire::{from_bytes, to_bytes};
+use runtime::{Context, Epoch, NodeId, NodeKind};
+
+use super::bootstrap::{Known, status};
+use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
+use super::{ClusterError, Engine};
+use crate::volume::{TRANSFER_BYTES, cores};
+use crate::{
+    Handed, RunOptions, Running, VolumeError, hand_over, hand_over_disks, node, resume_cache,
+    resume_files, resume_metadata,
+};
+use fileio::protocol::{Error, Flush, GetAttributes, ROOT};
+
+/// How often a process that has just started looks whether the volume answers.
+const READY_PAUSE: Duration = Duration::from_millis(50);
+/// The pause before a node is asked again to hand over.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
+/// A process that ends waits so long for its nodes to go to others.
+const LEAVE_MAX: Duration = Duration::from_secs(20);
+/// The pause before a node that could not come back to the others tries it again.
+const REJOIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// How to run a process of a cluster.
+#[derive(Clone, Debug)]
+pub struct MemberOptions {
+    /// Its number.
+    pub number: u32,
+    /// Where the other processes reach it: `host:port`.
+    pub address: String,
+    /// The coordination engine.
+    pub engine: Engine,
+    /// How connections to other processes are protected.
+    pub guard: Arc<Guard>,
+    /// Bytes of each of its disk files that does not exist yet.
+    pub disk_bytes: u64,
+    /// As for a volume of one process; the cache is that of this process.
+    pub run: RunOptions,
+}
+
+/// Why a process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to.
+    Asked,
+    /// It could not say in time that it lives: others may have taken over.
+    Fenced,
+}
+
+/// A process of a cluster.
+pub struct Member {
+    running: Running,
+    id: ProcessId,
+    me: Arc<Me>,
+    event: std_mpsc::Receiver<SupervisorEvent>,
+    /// For all who have something to tell.
+    events: std_mpsc::Sender<SupervisorEvent>,
+    command: mpsc::UnboundedSender<SupervisorCommand>,
+    /// Bytes of cached stripes of each node.
+    cache_bytes: usize,
+    /// Of the metadata of all nodes here.
+    memory: Arc<Memory>,
+    map: Option<NodeMap>,
+    /// All living processes know the map of this epoch.
+    known: Epoch,
+    /// To be served when all processes know the present map.
+    pending: BTreeSet<NodeId>,
+    /// Its nodes are on their way to others.
+    leaving: bool,
+    /// They are with the others, who may not know it yet.
+    left: bool,
+    /// What came of settling, once the process ends.
+    flushed: Option<Result<(), Error>>,
+    /// It has said that it has settled.
+    ends: bool,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Ends a [`Member`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Ender(std_mpsc::Sender<SupervisorEvent>);
+
+impl Ender {
+    /// Asks it to end in order.
+    pub fn end(&self) {
+        // One that is gone has ended.
+        let _ = self.0.send(SupervisorEvent::End);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // What libfabric leaves behind when its process just ends is there for others to see.
+        self.me.guard.retire(|_, _| true);
+    }
+}
+
+impl Member {
+    /// Starts a process in `directory`, which is made if it is not there. It serves nothing before
+    /// [`run`](Self::run).
+    pub fn start(directory: &Path, options: &MemberOptions) -> Result<Self, VolumeError> {
+        let MemberOptions { number, ref address, ref engine, ref guard, disk_bytes, ref run } =
+            *options;
+        let id = ProcessId(number);
+        let Known { geometry, map, removed, .. } = status(engine)?;
+        if removed.contains(&id) {
+            return Err(ClusterError::Removed(id).into());
+        }
+        let directory = directory_of(directory, &geometry, &map, id, disk_bytes)?;
+        let threads = if run.threads == 0 { cores() } else { run.threads };
+        let config = Config {
+            threads,
+            fs_nodes: geometry.fs_nodes,
+            disk_nodes: geometry.disk_nodes,
+            epoch: Epoch(0),
+            pool_bytes: run.cache_bytes + TRANSFER_BYTES,
+            disk_access: DiskAccess::from_environment()?,
+        };
+        let machine = Embedded::start_part(config, number)?;
+        run.find_memory(&machine, &geometry);
+        let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
+        let me = Arc::new(Me { volume, number, incarnation, guard: guard.clone() });
+        listen(&machine, address, &me)?;
+        let (events, event) = std_mpsc::channel();
+        let (command, commands) = mpsc::unbounded();
+        let (engine, address, teller) = (engine.clone(), address.clone(), events.clone());
+        let security = guard.describe();
+        let sitting = machine.on_node(machine.application(), move |context| async move {
+            if let Err(error) =
+                supervise(context, engine, (id, address), &security, teller, commands).await
+            {
+                tracing::error!(%error, "the coordination engine cannot be used");
+            }
+        });
+        // It goes on by itself.
+        drop(sitting);
+        let living = map.processes.len().max(1);
+        // As if the nodes were spread evenly; a process that takes over has more.
+        let cache_bytes = run.cache_bytes * living;
+        let running = Running::of_cluster(machine, geometry, directory);
+        Ok(Self {
+            running,
+            id,
+            me,
+            event,
+            events,
+            command,
+            cache_bytes,
+            memory: Memory::beside_cache(run.cache_bytes),
+            map: None,
+            known: Epoch(0),
+            pending: BTreeSet::new(),
+            leaving: false,
+            left: false,
+            flushed: None,
+            ends: false,
+        })
+    }
+
+    /// To end it from elsewhere.
+    pub fn ender(&self) -> Ender {
+        Ender(self.events.clone())
+    }
+
+    /// The volume as this process has it.
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Does what the node map says until it is asked to end, or must. `ready` is called once, when
+    /// the volume answers.
+    pub fn run<E: From<VolumeError>>(
+        &mut self,
+        ready: impl FnOnce(&Running) -> Result<(), E>,
+    ) -> Result<Ended, E> {
+        let mut ready = Some(ready);
+        self.tell_when_ready();
+        loop {
+            let event =
+                self.event.recv().map_err(|_| VolumeError::Node(runtime::Undelivered::Lost))?;
+            match event {
+                SupervisorEvent::Map(map) => self.follow(map),
+                SupervisorEvent::Serve(node) => {
+                    self.pending.insert(node);
+                    self.take_up();
+                }
+                SupervisorEvent::AllKnow(epoch) => {
+                    self.known = epoch;
+                    self.take_up();
+                    self.end_if_nobody_asks();
+                }
+                SupervisorEvent::Stop(node) => self.close_handle(node),
+                SupervisorEvent::Begun(node, Ok(())) => tracing::info!(%node, "is served here"),
+                SupervisorEvent::Begun(_, Err(error)) => return Err(error.into()),
+                SupervisorEvent::Let(node, by, handed) => {
+                    self.running.machine().stop_node(node);
+                    self.command(SupervisorCommand::Handed(node, by, handed));
+                }
+                SupervisorEvent::Leaving(leaving) => {
+                    self.leaving = leaving;
+                    if leaving {
+                        self.tell_when_time_is_over();
+                        self.look_whether_left();
+                    } else {
+                        self.settle_all();
+                    }
+                }
+                event @ (SupervisorEvent::AllStopping | SupervisorEvent::DrainTimeout) => {
+                    if std::mem::take(&mut self.leaving) {
+                        tracing::info!(why = ?event, "not all nodes have gone to others");
+                        self.settle_all();
+                    }
+                    // Nor does it wait any longer for those who do not hear of it.
+                    self.left = false;
+                    self.end_if_nobody_asks();
+                }
+                SupervisorEvent::Ready => {
+                    if let Some(ready) = ready.take() {
+                        ready(&self.running)?;
+                    }
+                }
+                SupervisorEvent::Fenced => return Ok(Ended::Fenced),
+                SupervisorEvent::End => {
+                    self.command(SupervisorCommand::Ending);
+                }
+                SupervisorEvent::Settled(flushed) => {
+                    // The others go on without this process, whatever came of it.
+                    self.flushed = Some(flushed);
+                    self.end_if_nobody_asks();
+                }
+                SupervisorEvent::MayEnd => self.command(SupervisorCommand::End),
+                SupervisorEvent::Ended => {
+                    let flushed = self.flushed.take().unwrap_or(Ok(()));
+                    flushed.map_err(VolumeError::Flush)?;
+                    return Ok(Ended::Asked);
+                }
+            }
+        }
+    }
+
+    fn command(&self, command: SupervisorCommand) {
+        // The seat is gone only when the engine cannot be used at all, which it has said.
+        let _ = self.command.unbounded_send(command);
+    }
+
+    /// The nodes live by this map from now on.
+    fn follow(&mut self, map: NodeMap) {
+        let Some(mine) = map.process(self.id) else { return };
+        self.me.incarnation.store(mine.incarnation, Relaxed);
+        let life = |process: &runtime::membership::Process| Process {
+            number: process.id.0,
+            incarnation: process.incarnation,
+            address: process.addresses.first().cloned().unwrap_or_default(),
+        };
+        let living = map.processes.iter().filter(|process| process.is_living());
+        let living: Arc<[Arc<Process>]> = living.map(|process| Arc::new(life(process))).collect();
+        // A node that settles answers until it has: two that settle may need each other for it.
+        let hosts = map.assignments().filter_map(|(node, assignment)| {
+            let host = living.iter().find(|process| process.number == assignment.owner().0)?;
+            Some((node, host.clone()))
+        });
+        let (volume, guard) = (self.running.geometry().volume, self.me.guard.clone());
+        let routes = Routes::new(volume, map.epoch, life(mine), guard, living.clone(), hosts);
+        self.running.machine().set_routes(routes);
+        // Who lived by the last map, and not by this one, may only stand still.
+        let lives = |map: &NodeMap, number: u32, incarnation: u64| {
+            map.process(ProcessId(number))
+                .is_some_and(|it| it.is_living() && it.incarnation == incarnation)
+        };
+        if let Some(last) = &self.map {
+            let is_over = |number, life| lives(last, number, life) && !lives(&map, number, life);
+            self.me.guard.retire(is_over);
+        }
+        tracing::info!(epoch = map.epoch.0, "a node map");
+        self.command(SupervisorCommand::Knows(map.clone()));
+        self.map = Some(map);
+        self.look_whether_left();
+    }
+
+    /// A process that leaves ends when the others have all its file-system nodes.
+    fn look_whether_left(&mut self) {
+        let is_mine = |(node, assignment): (NodeId, Assignment)| {
+            matches!(node.kind(), NodeKind::Fs(_)) && assignment.owner() == self.id
+        };
+        let has_none = self.map.as_ref().is_some_and(|map| !map.assignments().any(is_mine));
+        if has_none && std::mem::take(&mut self.leaving) {
+            self.left = true;
+            self.settle_all();
+        }
+    }
+
+    /// A process that has settled goes on to its end, one whose nodes have gone to others only when all know
+    /// that: whoever does not may have asked it, and would hear that the answer is lost.
+    fn end_if_nobody_asks(&mut self) {
+        if self.flushed.is_none() || self.ends {
+            return;
+        }
+        let Some(map) = &self.map else { return self.command(SupervisorCommand::End) };
+        if self.left && self.known != map.epoch {
+            return;
+        }
+        self.ends = true;
+        if self.left {
+            tracing::info!(
+                epoch = map.epoch.0,
+                "others have its nodes, and all have heard of that"
+            );
+        }
+        self.command(SupervisorCommand::HasFlushed(map.clone()));
+    }
+
+    fn tell_when_time_is_over(&self) {
+        let machine = self.running.machine();
+        let events = self.events.clone();
+        let waiting = machine.on_node(machine.application(), move |context| async move {
+            context.sleep(LEAVE_MAX).await;
+            let _ = events.send(SupervisorEvent::DrainTimeout);
+        });
+        drop(waiting);
+    }
+
+    /// Begins to serve the pending nodes, once all know the map: then nothing of their earlier lives is
+    /// answered anywhere.
+    fn take_up(&mut self) {
+        if self.flushed.is_some() || self.map.as_ref().is_none_or(|map| map.epoch != self.known) {
+            return;
+        }
+        let nodes = std::mem::take(&mut self.pending);
+        let machine = self.running.machine();
+        for node in &nodes {
+            machine.start_node(*node);
+        }
+        for node in nodes {
+            tracing::info!(%node, "begins here");
+            let coming = Coming {
+                geometry: self.running.geometry(),
+                cache_bytes: self.cache_bytes,
+                memory: self.memory.clone(),
+                paths: self.running.disk_paths(node),
+                command: self.command.clone(),
+            };
+            let events = self.events.clone();
+            let begun = machine.on_node(node, move |context| async move {
+                let begun = coming.come(context).await;
+                let _ = events.send(SupervisorEvent::Begun(node, begun));
+            });
+            // What comes of it is told.
+            drop(begun);
+        }
+    }
+
+    /// Has a node hand over, and lets it go.
+    fn close_handle(&mut self, node: NodeId) {
+        // One that waits for all to know the map has done nothing yet.
+        let is_pending = self.pending.remove(&node);
+        let is_disk_node = matches!(node.kind(), NodeKind::Disk(_));
+        if is_pending || (self.flushed.is_some() && !is_disk_node) {
+            self.running.machine().stop_node(node);
+            return self.command(SupervisorCommand::Stopped(node));
+        }
+        let events = self.events.clone();
+        let going = self.running.machine().on_node(node, move |context| async move {
+            let handed = if is_disk_node {
+                hand_over_disks(&context).await.unwrap_or_else(|error| {
+                    tracing::warn!(%node, %error, "what is not durable is lost");
+                    Handed::default()
+                })
+            } else {
+                hand_over_at_last(&context).await
+            };
+            let by = context.lent::<Name>().map_or(0, |name| name.0);
+            let _ = events.send(SupervisorEvent::Let(node, by, Box::new(handed)));
+        });
+        drop(going);
+    }
+
+    fn tell_when_ready(&self) {
+        let machine = self.running.machine();
+        let events = self.events.clone();
+        let looking = machine.on_node(machine.application(), move |context| async move {
+            let root = GetAttributes { file: ROOT };
+            while fileio::client::ask(&context, root.clone()).await.is_err() {
+                context.sleep(READY_PAUSE).await;
+            }
+            let _ = events.send(SupervisorEvent::Ready);
+        });
+        drop(looking);
+    }
+
+    /// Settles the nodes of this process. Where all processes end together some may wait for disks that
+    /// are gone: then what is not durable was not acknowledged as such, and stays away as after a crash.
+    fn settle_all(&self) {
+        let machine = self.running.machine();
+        let nodes = machine.nodes().into_iter();
+        let nodes: Vec<NodeId> =
+            nodes.filter(|node| matches!(node.kind(), NodeKind::Fs(_))).collect();
+        let events = self.events.clone();
+        let moving = machine.on_node(machine.application(), move |context| async move {
+            let flushed = join_all(nodes.into_iter().map(|node| context.spawn(node, Flush {})));
+            let flushed = match select(flushed, context.sleep(FLUSH_TIME_MAX)).await {
+                Either::Left((flushed, _)) => flushed,
+                Either::Right(_) => {
+                    tracing::warn!("not all disks are there: what is not durable yet is given up");
+                    Vec::new()
+                }
+            };
+            let is_away = |error: &Error| matches!(error, Error::Undelivered { .. });
+            let failed = flushed.into_iter().filter_map(Result::err).find(|e| !is_away(e));
+            let _ = events.send(SupervisorEvent::Settled(failed.map_or(Ok(()), Err)));
+        });
+        drop(moving);
+    }
+}
+
+/// One that still comes up does that first; one whose disks are away waits for them.
+async fn hand_over_at_last(context: &Context) -> Handed {
+    loop {
+        match hand_over(context).await {
+            Ok(handed) => return handed,
+            Err(error) => {
+                tracing::info!(node = %context.node(), %error, "does not go elsewhere yet");
+            }
+        }
+        context.sleep(HAND_OVER_PAUSE).await;
+    }
+}
+
+/// By which a node has begun here: in the coordination engine it says who serves it.
+struct Name(u64);
+
+/// A node on its way up, while others live.
+struct Coming {
+    geometry: Geometry,
+    cache_bytes: usize,
+    memory: Arc<Memory>,
+    /// Of its disks, if it is a disk node.
+    paths: Vec<PathBuf>,
+    command: mpsc::UnboundedSender<SupervisorCommand>,
+}
+
+impl Coming {
+    async fn come(self, context: Context) -> Result<(), VolumeError> {
+        match context.node().kind() {
+            NodeKind::Disk(index) => self.bring_disks(context, index).await,
+            NodeKind::Fs(index) => self.bring_files(context, index).await,
+            NodeKind::Application(_) => Ok(()),
+        }
+    }
+
+    /// The first time, makes the disks. One that is not as old as it should be is refused.
+    async fn bring_disks(self, context: Context, index: u32) -> Result<(), VolumeError> {
+        let (key, geometry) = (format!("served/{index}"), self.geometry);
+        let served: Option<Epoch> = self.get(&key).await.and_then(|it| from_bytes(&it).ok());
+        if served.is_none() {
+            node::make_disks(&context, &geometry, index, &self.paths).await?;
+        }
+        let handed = self.take(&context).await;
+        let (last, now) = (served.unwrap_or_default(), context.epoch());
+        let paths = self.paths.clone();
+        node::resume_disks(context, geometry, last, paths, handed.as_ref()).await?;
+        self.put(&key, to_bytes(&now)).await;
+        Ok(())
+    }
+
+    /// The first time, writes the first metadata of the node.
+    async fn bring_files(self, context: Context, index: u32) -> Result<(), VolumeError> {
+        let (key, geometry) = (format!("formatted/{index}"), self.geometry);
+        let handed = self.take(&context).await;
+        node::serve_cache(&context, geometry, self.cache_bytes);
+        if let Some(handed) = &handed {
+            resume_cache(&context, handed);
+        }
+        if self.get(&key).await.is_none() {
+            node::format_node(context.clone(), geometry).await?;
+            self.put(&key, vec![1]).await;
+        }
+        node::serve_metadata(context.clone(), geometry, self.memory.clone()).await?;
+        if let Some(handed) = &handed {
+            resume_metadata(&context, handed);
+        }
+        while let Err(error) = node::rejoin(context.clone()).await {
+            tracing::info!(node = %context.node(), %error, "the others are waited for");
+            context.sleep(REJOIN_PAUSE).await;
+        }
+        node::serve_files(&context, geometry);
+        if let Some(handed) = &handed {
+            resume_files(&context, handed);
+        }
+        Ok(())
+    }
+
+    /// What the process has handed over that served the node before, if it did.
+    async fn take(&self, context: &Context) -> Option<Handed> {
+        let by = context.random();
+        context.lend(Rc::new(Name(by)));
+        let (answer, found) = oneshot::channel();
+        let _ = self.command.unbounded_send(SupervisorCommand::Take(context.node(), by, answer));
+        found.await.ok().flatten()
+    }
+
+    async fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let (answer, found) = oneshot::channel();
+        let _ = self.command.unbounded_send(SupervisorCommand::Get(key.to_owned(), answer));
+        found.await.ok().flatten()
+    }
+
+    async fn put(&self, key: &str, value: Vec<u8>) {
+        let (done, put) = oneshot::channel();
+        let _ = self.command.unbounded_send(SupervisorCommand::Put(key.to_owned(), value, done));
+        let _ = put.await;
+    }
+}
+
+/// The process' own directory, with files for its disks.
+fn directory_of(
+    path: &Path,
+    geometry: &Geometry,
+    map: &NodeMap,
+    id: ProcessId,
+    disk_bytes: u64,
+) -> Result<VolumeDirectory, VolumeError> {
+    let mut directory = VolumeDirectory::of_cluster(path)?;
+    for (node, assignment) in map.assignments() {
+        if let (NodeKind::Disk(index), true) = (node.kind(), assignment.owner() == id) {
+            for disk in 0..geometry.disks_per_node {
+                directory.make_disk(index, disk, disk_bytes, None)?;
+            }
+        }
+    }
+    Ok(directory)
+}
+
+fn listen(machine: &Embedded, address: &str, me: &Arc<Me>) -> Result<(), VolumeError> {
+    let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
+    let listening = machine.on_node(machine.application(), |context| async move {
+        let listener = context.listen(&address).await?;
+        let serving = context.clone();
+        context.task(async move {
+            runtime::remote::serve_processes(serving, listener, me).await;
+        });
+        Ok::<_, std::io::Error>(())
+    });
+    Ok(block_on(listening)??)
+}
+
+impl Running {
+    fn of_cluster(machine: Embedded, geometry: Geometry, directory: VolumeDirectory) -> Self {
+        Self { machine, geometry, directory }
+    }
+
+    fn machine(&self) -> &Embedded {
+        &self.machine
+    }
+
+    /// Where the disks of a disk node are; none for others.
+    fn disk_paths(&self, node: NodeId) -> Vec<PathBuf> {
+        let NodeKind::Disk(index) = node.kind() else { return Vec::new() };
+        (0..self.geometry.disks_per_node).map(|disk| self.directory.disk(index, disk)).collect()
+    }
+}

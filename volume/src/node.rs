@@ -1,0 +1,214 @@
+//! What one node does to come up, on any machine. The phases follow one another for all nodes of
+//! a volume together: a layer asks the layers below it, at any node.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use blockio::{BlockClient, Geometry, OpenError, Stripes};
+use cache::CacheClient;
+use futures::future::try_join_all;
+use meta::MetaServer;
+use meta::memory::Memory;
+use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Rejoin};
+use runtime::disk::Disk;
+use runtime::{Context, Epoch, NodeKind};
+
+use super::{Handed, VolumeError};
+use fileio::FileServer;
+
+/// Opens one disk.
+pub(super) async fn open_disk(context: &Context, path: &Path) -> Result<Rc<dyn Disk>, VolumeError> {
+    let opened = context.open_disk(&path.to_string_lossy()).await;
+    opened.map_err(|error| VolumeError::OpenDisk { path: path.to_owned(), error })
+}
+
+/// Writes the superblocks of all disks, given disk node by disk node. A disk that belongs to
+/// a volume is refused, and then nothing is written to any.
+pub async fn format_disks(
+    context: &Context,
+    geometry: &Geometry,
+    paths: Vec<Vec<PathBuf>>,
+) -> Result<(), VolumeError> {
+    let mut disks = Vec::new();
+    for (node, paths) in (0..).zip(paths) {
+        for (disk, path) in (0..).zip(paths) {
+            let device = open_disk(context, &path).await?;
+            if let Ok(found) = blockio::identify(&*device).await {
+                return Err(VolumeError::DiskInUse { path, volume: found.geometry.volume });
+            }
+            disks.push((node, disk, path, device));
+        }
+    }
+    let now = context.unix_time();
+    for (node, disk, path, device) in disks {
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| VolumeError::Disk { path, error })?;
+    }
+    Ok(())
+}
+
+/// The same for one disk node of a cluster, at that node. Disks that it has formatted before are left as
+/// they are.
+pub async fn make_disks(
+    context: &Context,
+    geometry: &Geometry,
+    node: u32,
+    paths: &[PathBuf],
+) -> Result<(), VolumeError> {
+    for (disk, path) in (0..).zip(paths) {
+        let device = open_disk(context, path).await?;
+        match blockio::identify(&*device).await {
+            Ok(found) if found.geometry.volume == geometry.volume => continue,
+            Ok(found) => {
+                let (path, volume) = (path.clone(), found.geometry.volume);
+                return Err(VolumeError::DiskInUse { path, volume });
+            }
+            Err(_) => {}
+        }
+        let now = context.unix_time();
+        let formatted = blockio::format_disk(&*device, geometry, node, disk, now).await;
+        formatted.map_err(|error| VolumeError::Disk { path: path.clone(), error })?;
+    }
+    Ok(())
+}
+
+/// Phase 1, at each disk node: opens its disks, for the epoch of the machine, and serves them.
+///
+/// `last_served` is the epoch in which this phase last ended at all disk nodes, 0 if nobody knows: a disk
+/// that was not there then is refused.
+pub async fn serve_disks(
+    context: Context,
+    geometry: Geometry,
+    last_served: Epoch,
+    paths: Vec<PathBuf>,
+) -> Result<(), VolumeError> {
+    resume_disks(context, geometry, last_served, paths, None).await
+}
+
+/// As [`serve_disks`], at a disk node that ended in order before, and has handed this over.
+pub async fn resume_disks(
+    context: Context,
+    geometry: Geometry,
+    last_served: Epoch,
+    paths: Vec<PathBuf>,
+    handed: Option<&Handed>,
+) -> Result<(), VolumeError> {
+    let boot_id = handed.and_then(|handed| handed.disks);
+    let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
+    let config = blockio::Config { served: last_served, boot_id, ..blockio::Config::default() };
+    let server = blockio::Server::open(&context, geometry, disks, config).await;
+    let server = server.map_err(|error| with_path(error, paths))?;
+    context.lend(server.clone());
+    context.serve::<blockio::protocol::BlockIo>(server);
+    Ok(())
+}
+
+/// As [`serve_disks`], for a look at a volume that nobody serves: nothing is written. Returns the paths
+/// of disks with a damaged superblock beside a good one.
+pub async fn serve_disks_to_read(
+    context: Context,
+    geometry: Geometry,
+    last_served: Epoch,
+    paths: Vec<PathBuf>,
+) -> Result<Vec<PathBuf>, VolumeError> {
+    let disks = try_join_all(paths.iter().map(|path| open_disk(&context, path))).await?;
+    let config = blockio::Config { served: last_served, ..blockio::Config::default() };
+    let opened = blockio::Server::open_to_read(&context, geometry, disks, config).await;
+    let (server, hurt) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Err(with_path(error, paths)),
+    };
+    context.serve::<blockio::protocol::BlockIo>(server);
+    Ok(hurt.into_iter().filter_map(|disk| paths.get(disk as usize).cloned()).collect())
+}
+
+/// The operator knows disks by their paths.
+fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> VolumeError {
+    match error {
+        OpenError::Disk { disk, why, .. } if (disk as usize) < paths.len() => {
+            VolumeError::Disk { path: paths.swap_remove(disk as usize), error: why }
+        }
+        other => other.into(),
+    }
+}
+
+/// Between phases 1 and 2, at each file-system node: reads what it is to be mounted from. Nothing is
+/// written, at any node, unless all find their metadata whole and on disks of today: a disk in the wrong
+/// state can be replaced, and nothing has happened.
+pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
+    let examined = meta::store::Image::examine(&context, stripes, node).await;
+    examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
+}
+
+/// After phase 1, once in the life of a volume, at each file-system node: writes its first metadata.
+/// Without the cache: little is written, once.
+pub async fn format_node(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
+    let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let formatted = MetaServer::format(&context, &stripes).await;
+    formatted.map_err(|error| VolumeError::Metadata { node: context.node(), error })
+}
+
+/// Phase 2, at each file-system node: its part of the cache. `cache_bytes` is for all nodes
+/// together.
+pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    let config = cache::Config::share(cache_bytes, geometry.fs_nodes);
+    let server = cache::Server::new(context.clone(), geometry, config, below);
+    context.lend(server.clone());
+    context.serve::<cache::protocol::Cache>(server);
+}
+
+/// Phase 3, at each file-system node: mounts its metadata and serves it to the other nodes. It shares
+/// `memory` with the other nodes of its process. Returns the server, for checks.
+pub async fn serve_metadata(
+    context: Context,
+    geometry: Geometry,
+    memory: Arc<Memory>,
+) -> Result<Rc<MetaServer>, VolumeError> {
+    let mounted = MetaServer::mount(context.clone(), cached(&context, geometry), memory).await;
+    let meta = mounted.map_err(|error| VolumeError::Metadata { node: context.node(), error })?;
+    context.lend(meta.clone());
+    context.serve::<meta::protocol::Meta>(meta.clone());
+    Ok(meta)
+}
+
+/// Phase 4, at each file-system node: brings about at other nodes what was promised before a crash.
+pub async fn finish_intents(context: Context) -> Result<(), VolumeError> {
+    let finished = meta::client::ask(&context, context.node(), FinishIntents {}).await;
+    finished.map_err(|error| VolumeError::Recovery { node: context.node(), error })
+}
+
+/// Phase 5, at each file-system node: cleans up behind phase 4.
+pub async fn end_recovery(context: Context) -> Result<(), VolumeError> {
+    let ended = meta::client::ask(&context, context.node(), EndRecovery {}).await;
+    ended.map_err(|error| VolumeError::Recovery { node: context.node(), error })
+}
+
+/// In place of phases 4 and 5, at a file-system node that comes back while others have lived on, in a
+/// new epoch that all know: keeps what it has promised, and is told what it may have forgotten.
+pub async fn rejoin(context: Context) -> Result<(), VolumeError> {
+    let joined = meta::client::ask(&context, context.node(), Rejoin {}).await;
+    joined.map_err(|error| VolumeError::Recovery { node: context.node(), error })
+}
+
+/// Phase 6, at each file-system node: serves files. No client has seen anything before.
+pub fn serve_files(context: &Context, geometry: Geometry) {
+    let stripes = cached(context, geometry);
+    let server = FileServer::new(context.clone(), stripes);
+    context.lend(server.clone());
+    context.serve::<fileio::protocol::FileIo>(server);
+}
+
+/// At a clean stop, at each file-system node, after all of them have settled.
+pub async fn final_checkpoint(context: Context) -> Result<(), VolumeError> {
+    let checkpointed = meta::client::ask(&context, context.node(), FinalCheckpoint {}).await;
+    checkpointed.map_err(|error| VolumeError::Flush(error.into()))
+}
+
+fn cached(context: &Context, geometry: Geometry) -> Rc<dyn Stripes> {
+    let below: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
+    Rc::new(CacheClient::new(context.clone(), geometry, below))
+}

@@ -1,0 +1,137 @@
+//! A small volume on the emulated machine, brought up by the product's own code.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use fileio::client::ask;
+use fileio::protocol::{CallId, Error, FileIo};
+use futures::future::join_all;
+use machine_emu::World;
+use meta::memory::Memory;
+use meta::{MetaServer, NodeAudit};
+use runtime::{Call, Context, Epoch, NodeId, VolumeId};
+use volume::{Geometry, VolumeError, node};
+
+const DISK: &str = "disk";
+
+/// The machine and what is on its one disk.
+pub(crate) struct Volume {
+    pub(crate) world: World,
+    geometry: Geometry,
+    epoch: Cell<u64>,
+    /// The metadata of all nodes, to check it.
+    mounted: Rc<RefCell<Vec<Rc<MetaServer>>>>,
+    calls: Cell<u64>,
+}
+
+impl Volume {
+    /// A fresh volume, served by all nodes of the world.
+    pub(crate) async fn format(world: &World, fs_nodes: u32) -> Self {
+        let geometry = Geometry {
+            volume: VolumeId(0x51ED),
+            stripe_size: 16 << 10,
+            fs_nodes,
+            disk_nodes: 1,
+            disks_per_node: 1,
+            stripes_per_disk: u64::from(fs_nodes) * 512,
+        };
+        world.create_disk(DISK, geometry.disk_length());
+        let volume = Self {
+            world: world.clone(),
+            geometry,
+            epoch: Cell::new(1),
+            mounted: Rc::default(),
+            calls: Cell::default(),
+        };
+        let disk = move |context: Context| async move {
+            node::format_disks(&context, &geometry, vec![vec![DISK.into()]]).await?;
+            node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]).await
+        };
+        volume.on(NodeId::disk(0), disk).await;
+        volume.on_all(move |context| node::format_node(context, geometry)).await;
+        volume.restart().await;
+        volume
+    }
+
+    /// Starts all nodes again and brings them up.
+    pub(crate) async fn restart(&self) {
+        self.mounted.borrow_mut().clear();
+        self.epoch.set(self.epoch.get() + 1);
+        let epoch = Epoch(self.epoch.get());
+        self.world.set_epoch(epoch);
+        self.world.tell_epoch(NodeId::application(0), epoch);
+        self.world.restart(NodeId::disk(0));
+        let fs_nodes = 0..self.geometry.fs_nodes;
+        fs_nodes.map(NodeId::fs).for_each(|node| drop(self.world.restart(node)));
+        let geometry = self.geometry;
+        let disk = move |context| node::serve_disks(context, geometry, Epoch(0), vec![DISK.into()]);
+        self.on(NodeId::disk(0), disk).await;
+        self.on_all(move |context| async move {
+            node::serve_cache(&context, geometry, 4 << 20);
+            Ok(())
+        })
+        .await;
+        self.on_all(move |context| {
+            let mounted = self.mounted.clone();
+            async move {
+                let meta = node::serve_metadata(context, geometry, Memory::new(1 << 20)).await?;
+                mounted.borrow_mut().push(meta);
+                Ok(())
+            }
+        })
+        .await;
+        self.on_all(node::finish_intents).await;
+        self.on_all(node::end_recovery).await;
+        self.on_all(move |context| async move {
+            node::serve_files(&context, geometry);
+            Ok(())
+        })
+        .await;
+    }
+
+    async fn on_all<F: Future<Output = Result<(), VolumeError>> + 'static>(
+        &self,
+        work: impl Fn(Context) -> F,
+    ) {
+        let nodes = (0..self.geometry.fs_nodes).map(NodeId::fs);
+        join_all(nodes.map(|node| self.on(node, &work))).await;
+    }
+
+    async fn on<F: Future<Output = Result<(), VolumeError>> + 'static>(
+        &self,
+        node: NodeId,
+        work: impl FnOnce(Context) -> F,
+    ) {
+        self.world.on(node, work).await.expect("it lives").unwrap();
+    }
+
+    /// Where the client is.
+    pub(crate) fn client(&self) -> Context {
+        self.world.context(NodeId::application(0))
+    }
+
+    /// The id of a new call.
+    pub(crate) fn call_id(&self) -> CallId {
+        self.calls.set(self.calls.get() + 1);
+        CallId { client: 1, number: self.calls.get() }
+    }
+
+    /// Asks as a client.
+    pub(crate) async fn ask<C: Call<Protocol = FileIo> + Clone>(
+        &self,
+        call: C,
+    ) -> Result<C::Reply, Error> {
+        ask(&self.client(), call).await
+    }
+
+    /// What all nodes hold.
+    pub(crate) async fn audit(&self) -> NodeAudit {
+        let mounted = self.mounted.borrow().clone();
+        let mut all = NodeAudit::default();
+        for meta in mounted {
+            all.join(meta.audit().await.unwrap());
+        }
+        all
+    }
+}

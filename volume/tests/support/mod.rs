@@ -1,0 +1,142 @@
+//! A whole file layer on one logical disk in memory.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use blockio::protocol::{Error, Unsynced};
+use blockio::{Answer, BootId, Geometry, Stripes};
+use bytes::Bytes;
+use fileio::FileServer;
+use futures::FutureExt as _;
+use futures::executor::block_on;
+use meta::MetaServer;
+use meta::memory::Memory;
+use runtime::embedded::{Config, DiskAccess, Embedded};
+use runtime::{Context, Epoch, NodeId, VolumeId};
+
+/// Memory lives once.
+const BOOT_ID: BootId = 1;
+
+/// One logical disk in memory. What was never written reads as nonsense, as on a real disk.
+struct MemoryStripes {
+    geometry: Geometry,
+    stripes: RefCell<BTreeMap<u64, Vec<u8>>>,
+    slots: RefCell<BTreeMap<(u32, u32), Bytes>>,
+}
+
+impl MemoryStripes {
+    fn new(geometry: Geometry) -> Rc<Self> {
+        Rc::new(Self { geometry, stripes: RefCell::default(), slots: RefCell::default() })
+    }
+
+    fn with<T>(&self, stripe: u64, look: impl FnOnce(&mut Vec<u8>) -> T) -> Answer<T>
+    where
+        T: 'static,
+    {
+        let fresh = || vec![0xEE; self.geometry.stripe_size as usize];
+        let answer = look(self.stripes.borrow_mut().entry(stripe).or_insert_with(fresh));
+        futures::future::ready(Ok(answer)).boxed_local()
+    }
+}
+
+impl Stripes for MemoryStripes {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, stripe: u64, offset: u32, length: u32, expect: Vec<u32>) -> Answer<Bytes> {
+        let range = offset as usize..(offset + length) as usize;
+        let reading = self.with(stripe, |bytes| Bytes::copy_from_slice(&bytes[range]));
+        async move {
+            let data = reading.await?;
+            for (i, expected) in expect.into_iter().enumerate() {
+                if runtime::hash::crc32c(&data[i * 4096..(i + 1) * 4096]) != expected {
+                    return Err(Error::Corrupt { stripe, block: offset / 4096 + i as u32 });
+                }
+            }
+            Ok(data)
+        }
+        .boxed_local()
+    }
+
+    fn write(&self, stripe: u64, offset: u32, data: Vec<Bytes>) -> Answer<BootId> {
+        self.with(stripe, |bytes| {
+            let data = data.concat();
+            bytes[offset as usize..][..data.len()].copy_from_slice(&data);
+            BOOT_ID
+        })
+    }
+
+    fn write_zeros(&self, stripe: u64, offset: u32, length: u32) -> Answer<BootId> {
+        self.with(stripe, |bytes| {
+            bytes[offset as usize..][..length as usize].fill(0);
+            BOOT_ID
+        })
+    }
+
+    fn sync(&self, _: Vec<Unsynced>) -> Answer<()> {
+        futures::future::ready(Ok(())).boxed_local()
+    }
+
+    fn forget(&self, stripe: u64, offset: u32, length: u32) -> Answer<()> {
+        self.with(stripe, |bytes| bytes[offset as usize..][..length as usize].fill(0xDD))
+    }
+
+    fn read_slot(&self, disk: u32, slot: u32) -> Answer<Bytes> {
+        let found = self.slots.borrow().get(&(disk, slot)).cloned();
+        let empty = || Bytes::from(vec![0; blockio::protocol::SLOT_SIZE]);
+        futures::future::ready(Ok(found.unwrap_or_else(empty))).boxed_local()
+    }
+
+    fn write_slot(&self, disk: u32, slot: u32, data: Bytes) -> Answer<()> {
+        self.slots.borrow_mut().insert((disk, slot), data);
+        futures::future::ready(Ok(())).boxed_local()
+    }
+}
+
+/// Memory for the metadata of a small volume, never short.
+const METADATA_BYTES: usize = 16 << 20;
+
+/// A machine of `fs_nodes` nodes on one thread, with an empty volume.
+#[allow(dead_code, reason = "not every test takes what there is usually")]
+pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
+    machine_within(fs_nodes, stripes, Memory::new(METADATA_BYTES))
+}
+
+/// As [`machine`], with so much memory for metadata.
+pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<Memory>) -> Embedded {
+    let machine = Embedded::start(Config {
+        threads: 1,
+        fs_nodes,
+        disk_nodes: 2,
+        epoch: Epoch(1),
+        pool_bytes: 64 << 20,
+        disk_access: DiskAccess::Best,
+    })
+    .expect("threads can be started");
+    let geometry = Geometry {
+        volume: VolumeId(7),
+        stripe_size: 64 << 10,
+        fs_nodes,
+        disk_nodes: 2,
+        disks_per_node: 1,
+        stripes_per_disk: stripes / 2,
+    };
+    let booted = machine.on_node(NodeId::fs(0), move |context| async move {
+        let disk: Rc<dyn Stripes> = MemoryStripes::new(geometry);
+        for node in 0..fs_nodes {
+            let context: Context = context.beside(NodeId::fs(node));
+            MetaServer::format(&context, &disk).await.expect("an empty volume");
+            let meta = MetaServer::mount(context.clone(), disk.clone(), memory.clone());
+            let meta = meta.await.expect("a volume");
+            context.serve::<meta::protocol::Meta>(meta);
+            volume::node::end_recovery(context.clone()).await.expect("nothing to recover");
+            let files = FileServer::new(context.clone(), disk.clone());
+            context.serve::<fileio::protocol::FileIo>(files);
+        }
+    });
+    block_on(booted).expect("the nodes start");
+    machine
+}
