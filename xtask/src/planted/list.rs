@@ -3,10 +3,13 @@
 //! The files of [`FOLDER`] are TOML, of which this reads what they need: tables `[[bug]]` with `id`,
 //! `what`, the `hunters` that come first (`["files", "nfs"]`) and, for one that must always be
 //! caught, `canary = true`; after each its `[[bug.edit]]` with `file`, `old` and `new`, the texts in
-//! `'''`. In `new` the word [`SWITCH`] stands for "this bug is switched on".
+//! `'''`. The old text is compared with the code token by token: layout, comments and the commas that
+//! rustfmt adds or removes do not matter. In `new` the word [`SWITCH`] stands for "this bug is switched on".
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+use crate::tidy::code::tokens;
 
 /// Where the list is.
 pub(crate) const FOLDER: &str = "machine-emu/sim/planted/";
@@ -192,16 +195,28 @@ fn flaws_of_names(bugs: &[Bug]) -> Vec<Flaw> {
     flaws
 }
 
-/// Where the old text of `edit` stands.
+/// Where the old text of `edit` stands, from its first token to its last.
 fn place(edit: &Edit, text: Option<&str>) -> Result<Range<usize>, String> {
     let file = &edit.file;
     let text = text.ok_or(format!("there is no file {file}: correct the path"))?;
-    if edit.old.is_empty() {
+    let mut old: Vec<&str> = tokens(&edit.old).into_iter().map(|at| &edit.old[at]).collect();
+    let comma = old.pop_if(|last| *last == ",").is_some();
+    if old.is_empty() {
         return Err("an edit needs an old text".to_owned());
     }
-    let mut found = text.match_indices(&edit.old);
-    match (found.next(), found.next()) {
-        (Some((at, old)), None) => Ok(at..at + old.len()),
+    let code = tokens(text);
+    let mut places = code.windows(old.len()).filter_map(|window| {
+        let is_old = window.iter().zip(&old).all(|(at, old)| &text[at.clone()] == *old);
+        let (start, end) = (window[0].start, window[old.len() - 1].end);
+        let after = text[end..].trim_start();
+        match after.strip_prefix(',').filter(|_| comma) {
+            _ if !is_old => None,
+            Some(after) => Some(start..text.len() - after.len()),
+            None => (!comma || after.starts_with([')', ']', '}'])).then_some(start..end),
+        }
+    });
+    match (places.next(), places.next()) {
+        (Some(range), None) => Ok(range),
         (None, _) => Err(format!(
             "{file} does not contain its old text any more: plant the bug anew where the code is \
              now, or remove it from the list"
@@ -214,7 +229,7 @@ fn place(edit: &Edit, text: Option<&str>) -> Result<Range<usize>, String> {
 
 fn with_condition(bug: &Bug, edit: &Edit) -> String {
     let path = if edit.file.starts_with("runtime/") { "crate" } else { "runtime" };
-    edit.new.replace(SWITCH, &format!("{path}::planted::is_on(\"{}\")", bug.id))
+    edit.new.trim().replace(SWITCH, &format!("{path}::planted::is_on(\"{}\")", bug.id))
 }
 
 #[cfg(test)]
@@ -236,6 +251,38 @@ mod tests {
         let wanted = "fn a() {\n    if !crate::planted::is_on(\"no-flush\") {\n        flush();\n    \
             }\n}\n";
         assert_eq!(texts["runtime/a.rs"], wanted);
+    }
+
+    #[test]
+    fn the_layout_of_the_old_text_does_not_matter() {
+        let edit = |old: &str| Edit { old: old.to_owned(), ..Edit::default() };
+        let code = "fn a() {\n    // Now.\n    let x = call(\n        one, // the first\n        \
+            \"b  c\",\n    );\n    match x { 1 => one(), 2 => two(), _ => three() }\n}\n";
+        for (old, place) in [
+            (
+                "let x=call(one, \"b  c\");",
+                "let x = call(\n        one, // the first\n        \"b  c\",\n    );",
+            ),
+            ("fn a() {\n\n  let x", "fn a() {\n    // Now.\n    let x"),
+            ("1 => one(),\n", "1 => one(),"),
+            ("_ => three(),\n", "_ => three()"),
+        ] {
+            let found = super::place(&edit(old), Some(code)).map(|range| &code[range]);
+            assert_eq!(found.as_deref(), Ok(place), "{old}");
+        }
+        for (old, flaw) in [
+            ("call(one, \"b c\")", "does not contain"),
+            ("x = call(one),", "does not contain"),
+            ("=>", "more than once"),
+            ("one", "more than once"),
+            ("// Now.", "needs an old text"),
+        ] {
+            let found = super::place(&edit(old), Some(code));
+            assert!(
+                found.as_ref().is_err_and(|message| message.contains(flaw)),
+                "{old}: {found:?}"
+            );
+        }
     }
 
     #[test]

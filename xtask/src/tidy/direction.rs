@@ -2,7 +2,8 @@
 //! inside a layer.
 
 use super::Breach;
-use super::tree::{File, Tree, code_of, has_word};
+use super::code::{code_of, has_word};
+use super::tree::{File, Tree};
 
 /// A crate by its folder, and the ones of ours that it may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[

@@ -6,8 +6,9 @@
 //! does not come in as a dependency. `tests/fence.rs` plants a call of each kind and builds it.
 
 use super::Breach;
+use super::code::{code_of, has_word};
 use super::direction::dependencies;
-use super::tree::{File, Tree, code_of, has_word};
+use super::tree::{File, Tree};
 
 /// Folders of what runs in the simulator.
 const FENCED: &[&str] = &["layers/", "client/", "nfs-gateway/"];

@@ -2,7 +2,8 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `tree.rs` | the files of the tree, and Rust code without its comments and literals |
+//! | `tree.rs` | the files of the tree |
+//! | `code.rs` | Rust code without its comments and literals, and its tokens |
 //! | `direction.rs` | who may use whom |
 //! | `fence.rs` | what the simulator runs asks the world for nothing |
 //! | `tables.rs`, `protocol_page.rs` | reading the message tables; docs/protocol.md shows them |
@@ -13,6 +14,7 @@
 //! A rule is a function from the tree to its breaches. A new one gets a row in [`RULES`] and a test
 //! against a planted breach.
 
+pub(crate) mod code;
 mod direction;
 mod fence;
 mod map;

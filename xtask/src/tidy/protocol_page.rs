@@ -9,8 +9,9 @@ use std::io;
 use std::path::Path;
 
 use super::Breach;
+use super::code::has_word;
 use super::tables::{self, Tables};
-use super::tree::{File, Tree, has_word};
+use super::tree::{File, Tree};
 
 const PAGE: &str = "docs/protocol.md";
 const CHANGELOG: &str = "CHANGELOG.md";

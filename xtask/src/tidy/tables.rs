@@ -1,7 +1,7 @@
 //! Reads the tables of messages out of the code: the rows of `protocol!`, `record!` and `choice!`,
 //! as lines of a page.
 
-use super::tree::code_of;
+use super::code::code_of;
 
 /// What one `protocol!` declares besides its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]

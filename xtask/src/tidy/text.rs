@@ -1,7 +1,8 @@
 //! Rules about the text of single files.
 
 use super::Breach;
-use super::tree::{File, Tree, code_of, has_word};
+use super::code::{code_of, has_word};
+use super::tree::{File, Tree};
 
 /// Lines of one Rust file, at most.
 const LINES_MAX: usize = 800;
