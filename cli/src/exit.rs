@@ -20,10 +20,10 @@ const FLAWED: u8 = 4;
 const FENCED: u8 = 5;
 
 /// Ended by a signal, as shells have it for SIGINT.
-pub(crate) const STOPPED: u8 = 130;
+pub const STOPPED: u8 = 130;
 
 /// The exit codes, for the help.
-pub(crate) const EXIT_CODES: &str = "Exit codes:
+pub const EXIT_CODES: &str = "Exit codes:
   0  everything was done
   1  an operation failed; what and why is on standard error
   2  the command line makes no sense
@@ -34,7 +34,8 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+#[allow(missing_docs, reason = "the text of each variant says what its fields are")]
+pub enum Failure {
     /// The volume cannot be opened.
     #[error(transparent)]
     Volume(#[from] OpenError),
@@ -87,7 +88,8 @@ pub(crate) enum Failure {
 
 /// Why a volume cannot be served or stopped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ServeError {
+#[allow(missing_docs, reason = "the text of each variant says what its fields are")]
+pub enum ServeError {
     #[error(transparent)]
     Stack(#[from] VolumeError),
     #[error("{0}; choose another address")]
@@ -106,7 +108,8 @@ pub(crate) enum ServeError {
 
 /// Why a volume cannot be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MountFailure {
+#[allow(missing_docs, reason = "the text of each variant says what its fields are")]
+pub enum MountFailure {
     #[error(transparent)]
     Mount(#[from] fuse_mount::MountError),
     #[error(transparent)]
@@ -119,7 +122,7 @@ pub(crate) enum MountFailure {
 
 impl Failure {
     /// An operation in the volume `volume` failed.
-    pub(crate) fn inside(volume: &Path, error: client::Error) -> Self {
+    pub fn inside(volume: &Path, error: client::Error) -> Self {
         let client::Error { operation, path, cause } = error;
         let volume = volume.display().to_string();
         let path = format!("/{}", path.trim_start_matches('/'));
@@ -127,7 +130,7 @@ impl Failure {
     }
 
     /// The same with a better next step, if the path names a directory.
-    pub(crate) fn for_directory(mut self, better: &'static str) -> Self {
+    pub fn for_directory(mut self, better: &'static str) -> Self {
         if let Self::Inside { cause, advice, .. } = &mut self
             && cause.is_directory()
         {
@@ -137,7 +140,7 @@ impl Failure {
     }
 
     /// An operation on the file `path` of this computer failed.
-    pub(crate) fn local(operation: &'static str, path: &Path, error: io::Error) -> Self {
+    pub fn local(operation: &'static str, path: &Path, error: io::Error) -> Self {
         Self::Local { operation, thing: path.display().to_string(), error }
     }
 
@@ -164,16 +167,16 @@ impl Failure {
     }
 }
 
-/// Prints a failure and gives its exit code.
-pub(crate) fn tell(failure: &Failure) -> ExitCode {
+/// Prints a failure of `program` and returns its exit code.
+pub fn report(program: &str, failure: &Failure) -> ExitCode {
     if failure.is_closed_output() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("mdfs: {failure}");
+    eprintln!("{program}: {failure}");
     ExitCode::from(failure.code())
 }
 
 /// The exit code of what the argument parser has printed: help is a success.
-pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
+pub fn of_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
 }

@@ -6,31 +6,34 @@
 //! | --- | --- |
 //! | `commands/` | one command each: its arguments, its help, what it does |
 //! | `volume_path.rs` | `VOL:/path` |
-//! | `size.rs`, `span.rs` | sizes and lengths of time as people write and read them |
-//! | `copy/` | files and trees between this computer and volumes |
-//! | `tree/` | the files of both, for what works on both |
+//! | `size.rs` | sizes on the command line and in the output |
+//! | `copy/` | copies of files and trees between this computer and volumes |
+//! | `tree/` | one interface to the files of both |
 //! | `local.rs` | single files of this computer |
-//! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates, the clock |
-//! | `progress.rs` | bars for long work |
-//! | `session.rs` | the open volumes and the output of one run; `signals.rs` waiting for its end |
-//! | `watch/` | the volume for those who watch it, over HTTP |
-//! | `rpcbind.rs` | telling rpcbind of this computer where NFS answers |
-//! | `exit.rs` | what can fail, and with which exit code |
+//! | `output.rs` | what is printed, as text or as JSON; `time.rs` dates and the clock |
+//! | `progress.rs` | progress bars for long work |
+//! | `session.rs` | the open volumes and the output of one run; `signals.rs` termination signals |
+//! | `completion.rs` | completion scripts and manual pages |
+//! | `watch/` | the status page and metrics over HTTP |
+//! | `rpcbind.rs` | registration of the NFS port with rpcbind |
+//! | `exit.rs` | failures and their exit codes |
+//!
+//! The program `mdfs-lab` uses the public modules.
 
 mod commands;
+pub mod completion;
 mod copy;
-mod exit;
-mod local;
-mod output;
-mod progress;
+pub mod exit;
+pub mod local;
+pub mod output;
+pub mod progress;
 mod rpcbind;
-mod session;
-mod signals;
-mod size;
-mod span;
+pub mod session;
+pub mod signals;
+pub mod size;
 #[cfg(test)]
 mod tests;
-mod time;
+pub mod time;
 mod tree;
 mod volume_path;
 mod watch;
@@ -39,15 +42,31 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
-/// Does what the arguments (the program's name first) say, and tells how it went.
+/// The command line of a program.
+pub trait Commands: clap::Parser {
+    /// The name of the program.
+    const NAME: &'static str;
+
+    /// Runs the command.
+    fn run(self, session: &mut session::Session) -> Result<(), exit::Failure>;
+
+    /// The log filter if `MDFS_LOG` is not set.
+    fn log_level(&self) -> &'static str;
+}
+
+/// Runs `mdfs` with `arguments` (the program's name first) and returns its exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let program = match commands::Program::try_parse_from(arguments) {
+    run_program::<commands::Program>(arguments)
+}
+
+/// Runs the program `P` with `arguments` (the program's name first) and returns its exit code.
+pub fn run_program<P: Commands>(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let program = match P::try_parse_from(arguments) {
         Ok(program) => program,
         Err(error) => {
-            // If even this cannot be printed there is nobody to tell.
+            // There is no other place to report it.
             let _ = error.print();
             return exit::of_usage(&error);
         }
@@ -55,14 +74,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let log = EnvFilter::try_from_env("MDFS_LOG");
     let log = log.unwrap_or_else(|_| EnvFilter::new(program.log_level()));
     let lines = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr);
-    // Set already if this is called twice, which changes nothing.
+    // A second call in one process changes nothing.
     let _ = lines.with_ansi(io::stderr().is_terminal()).try_init();
     let mut session = session::Session::of_this_process();
     let done = program.run(&mut session);
-    // What was done before a failure is kept, too.
+    // What was done before a failure is kept.
     let finished = session.finish();
     match done.and(finished) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => exit::tell(&failure),
+        Err(failure) => exit::report(P::NAME, &failure),
     }
 }

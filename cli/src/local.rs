@@ -10,27 +10,27 @@ use bytes::Bytes;
 use crate::exit::Failure;
 
 /// Bytes that are moved at a time.
-pub(crate) const CHUNK: usize = 4 << 20;
+pub const CHUNK: usize = 4 << 20;
 
 /// A file that bytes are written to; a hole stays a hole.
-pub(crate) struct Target {
+pub struct Target {
     file: fs::File,
     path: PathBuf,
 }
 
 /// Opens a file for reading.
 #[allow(clippy::disallowed_methods, reason = "the program reads files of this computer")]
-pub(crate) fn open(path: &Path) -> Result<fs::File, Failure> {
+pub fn open(path: &Path) -> Result<fs::File, Failure> {
     fs::File::open(path).map_err(|error| Failure::local("read", path, error))
 }
 
 /// The text of a file.
-pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+pub fn read_text(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::local("read", path, error))
 }
 
 /// The bytes of `source` in chunks with their offsets, to the end or the first error.
-pub(crate) fn chunks(mut source: impl Read) -> impl Iterator<Item = io::Result<(u64, Bytes)>> {
+pub fn chunks(mut source: impl Read) -> impl Iterator<Item = io::Result<(u64, Bytes)>> {
     let mut offset = 0;
     let mut ended = false;
     std::iter::from_fn(move || {
@@ -54,7 +54,7 @@ pub(crate) fn chunks(mut source: impl Read) -> impl Iterator<Item = io::Result<(
 }
 
 /// Makes a directory unless it is there.
-pub(crate) fn make_directory(path: &Path) -> Result<(), Failure> {
+pub fn make_directory(path: &Path) -> Result<(), Failure> {
     match fs::create_dir(path) {
         Err(_) if path.is_dir() => Ok(()),
         result => result.map_err(|error| Failure::local("make directory", path, error)),
@@ -62,25 +62,25 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), Failure> {
 }
 
 /// Gives a file its name, in the place of an older one.
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
+pub fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::rename(from, to).map_err(|error| Failure::local("create", to, error))
 }
 
 /// Removes a file that was left unfinished; if it stays, it is only in the way.
-pub(crate) fn remove(path: &Path) {
+pub fn remove(path: &Path) {
     let _ = fs::remove_file(path);
 }
 
 impl Target {
     /// Makes or empties the file `path`.
-    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+    pub fn create(path: &Path) -> Result<Self, Failure> {
         let file = fs::OpenOptions::new().write(true).create(true).truncate(true).open(path);
         let file = file.map_err(|error| Failure::local("create", path, error))?;
         Ok(Self { file, path: path.to_owned() })
     }
 
     /// Writes `parts` at `offset`.
-    pub(crate) fn write(&self, mut offset: u64, parts: &[Bytes]) -> Result<(), Failure> {
+    pub fn write(&self, mut offset: u64, parts: &[Bytes]) -> Result<(), Failure> {
         for part in parts {
             if !is_zero(part) {
                 self.file.write_all_at(part, offset).map_err(|error| self.failed(error))?;
@@ -91,7 +91,7 @@ impl Target {
     }
 
     /// The file has `size` bytes, and is on the disk.
-    pub(crate) fn finish(self, size: u64) -> Result<(), Failure> {
+    pub fn finish(self, size: u64) -> Result<(), Failure> {
         self.file.set_len(size).map_err(|error| self.failed(error))
     }
 
@@ -101,7 +101,7 @@ impl Target {
 }
 
 /// Nothing but zeros?
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+pub fn is_zero(bytes: &[u8]) -> bool {
     // In blocks of a size that the compiler can compare at once.
     let mut blocks = bytes.chunks_exact(64);
     blocks.all(|block| block == [0; 64]) && blocks.remainder().iter().all(|&byte| byte == 0)

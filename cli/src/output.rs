@@ -3,11 +3,12 @@
 use client::{Attributes, Kind, Time};
 use serde::Serialize;
 
-use crate::time;
+use crate::size::human;
+use crate::time::date;
 
 /// A file as JSON has it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Record {
+pub struct FileRecord {
     /// The name or path; bytes that are not UTF-8 are replaced.
     name: String,
     kind: &'static str,
@@ -31,9 +32,9 @@ pub(crate) struct Record {
     generation: u64,
 }
 
-impl Record {
+impl FileRecord {
     /// The file `name` with its attributes and, for a symbolic link, its target.
-    pub(crate) fn new(name: &[u8], found: &Attributes, target: Option<&[u8]>) -> Self {
+    pub fn new(name: &[u8], found: &Attributes, target: Option<&[u8]>) -> Self {
         Self {
             name: lossy(name),
             kind: kind(found.kind),
@@ -55,12 +56,13 @@ impl Record {
     }
 }
 
-pub(crate) fn lossy(bytes: &[u8]) -> String {
+/// Bytes as text; what is not UTF-8 is replaced.
+pub fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A name as it is printed: on a terminal, what would control it is replaced.
-pub(crate) fn printable(name: &[u8], terminal: bool) -> Vec<u8> {
+pub fn printable(name: &[u8], terminal: bool) -> Vec<u8> {
     if !terminal {
         return name.to_vec();
     }
@@ -69,11 +71,11 @@ pub(crate) fn printable(name: &[u8], terminal: bool) -> Vec<u8> {
 
 /// `2026-01-31T23:59:58.000000001Z`.
 fn stamp(time: Time) -> String {
-    format!("{}.{:09}Z", time::date(time).replace(' ', "T"), time.nanos)
+    format!("{}.{:09}Z", date(time).replace(' ', "T"), time.nanos)
 }
 
 /// The kind in words.
-pub(crate) fn kind(kind: Kind) -> &'static str {
+pub fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::File {} => "file",
         Kind::Directory {} => "directory",
@@ -85,12 +87,13 @@ pub(crate) fn kind(kind: Kind) -> &'static str {
     }
 }
 
-pub(crate) fn is_device(kind: Kind) -> bool {
+/// Whether this is a block or character device.
+pub fn is_device(kind: Kind) -> bool {
     matches!(kind, Kind::BlockDevice {} | Kind::CharDevice {})
 }
 
 /// Kind and permissions as `ls -l` has them: `drwxr-sr-t`.
-pub(crate) fn permissions(found: &Attributes) -> String {
+pub fn permissions(found: &Attributes) -> String {
     let first = match found.kind {
         Kind::File {} => '-',
         Kind::Directory {} => 'd',
@@ -118,7 +121,7 @@ pub(crate) fn permissions(found: &Attributes) -> String {
 
 /// Rows with aligned columns, as in `ls -l`; `right` says which columns stand on the right. The last
 /// column is not filled up.
-pub(crate) fn table(rows: &[Vec<Vec<u8>>], right: &[bool]) -> Vec<u8> {
+pub fn table(rows: &[Vec<Vec<u8>>], right: &[bool]) -> Vec<u8> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |cell: &[u8]| String::from_utf8_lossy(cell).chars().count();
     let widths: Vec<usize> = (0..columns)
@@ -139,6 +142,72 @@ pub(crate) fn table(rows: &[Vec<Vec<u8>>], right: &[bool]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// A file of a listing.
+pub struct ListedFile {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Where it points, if it is a symbolic link.
+    pub target: Option<Vec<u8>>,
+}
+
+/// The columns of a [`list_row`] that are aligned right.
+pub const LIST_ALIGNED_RIGHT: [bool; 7] = [false, true, true, true, true, false, false];
+
+/// The row of `ls -l` for a file.
+pub fn list_row(file: &ListedFile, human_sizes: bool, terminal: bool) -> Vec<Vec<u8>> {
+    let found = &file.attributes;
+    let size = match () {
+        () if is_device(found.kind) => format!("{}, {}", found.major, found.minor),
+        () if human_sizes => human(found.size),
+        () => found.size.to_string(),
+    };
+    let mut name = printable(&file.name, terminal);
+    if let Some(target) = &file.target {
+        name.extend(b" -> ");
+        name.extend(printable(target, terminal));
+    }
+    let cells = [
+        permissions(found),
+        found.links.to_string(),
+        found.uid.to_string(),
+        found.gid.to_string(),
+        size,
+        date(found.mtime),
+    ];
+    cells.into_iter().map(String::into_bytes).chain([name]).collect()
+}
+
+/// The lines of `stat` for a file.
+pub fn describe(path: &[u8], found: &Attributes, target: Option<&[u8]>, terminal: bool) -> String {
+    let name = lossy(&printable(path, terminal));
+    let mut lines = vec![format!("    path  {name}"), format!("    kind  {}", kind(found.kind))];
+    if let Some(target) = target {
+        let target = lossy(&printable(target, terminal));
+        lines.push(format!("  target  {target}"));
+    }
+    if is_device(found.kind) {
+        lines.push(format!("  device  {}, {}", found.major, found.minor));
+    }
+    lines.extend(numeric_lines(found));
+    lines.join("\n") + "\n"
+}
+
+fn numeric_lines(found: &Attributes) -> [String; 8] {
+    let (size, used_bytes) = (human(found.size), human(found.used_bytes));
+    [
+        format!("    size  {} bytes ({size}), {used_bytes} on disk", found.size),
+        format!("    mode  {:04o} {}", found.mode, permissions(found)),
+        format!("   owner  {}  group {}  links {}", found.uid, found.gid, found.links),
+        format!("   inode  {}  generation {}", found.ino, found.generation),
+        format!("accessed  {} UTC", date(found.atime)),
+        format!("modified  {} UTC", date(found.mtime)),
+        format!(" changed  {} UTC", date(found.ctime)),
+        format!(" created  {} UTC", date(found.birth)),
+    ]
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ const FILES_MIN: u64 = 500;
 
 /// A bar on standard error; nothing is shown if nobody looks or a transfer is short.
 #[derive(Clone, Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
     /// Files found so far.
     files: Arc<AtomicU64>,
@@ -23,13 +23,13 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// For a transfer of which nothing is [found](Self::found) yet.
-    pub(crate) fn of_transfer() -> Self {
+    pub fn of_transfer() -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         Self { bar: bar.with_style(style(TRANSFER)), files: Arc::default() }
     }
 
     /// For work of `total` steps, which are told in words.
-    pub(crate) fn of_work(total: u64) -> Self {
+    pub fn of_work(total: u64) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(total).with_style(style(WORK))
         } else {
@@ -39,7 +39,7 @@ impl Progress {
     }
 
     /// One file more to transfer, of `bytes`. Called by one thread.
-    pub(crate) fn found(&self, bytes: u64) {
+    pub fn found(&self, bytes: u64) {
         self.bar.inc_length(bytes);
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         let long = files >= FILES_MIN || self.bar.length().is_some_and(|all| all >= BYTES_MIN);
@@ -49,28 +49,28 @@ impl Progress {
     }
 
     /// How many steps there are, if that was not known at first.
-    pub(crate) fn set_total(&self, total: u64) {
+    pub fn set_total(&self, total: u64) {
         self.bar.set_length(total);
     }
 
     /// So many steps are done; `message` tells more.
-    pub(crate) fn at(&self, steps: u64, message: impl Into<Cow<'static, str>>) {
+    pub fn at(&self, steps: u64, message: impl Into<Cow<'static, str>>) {
         self.bar.set_position(steps);
         self.bar.set_message(message);
     }
 
     /// So many bytes more were moved.
-    pub(crate) fn moved(&self, bytes: u64) {
+    pub fn moved(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
 
     /// Prints a line without disturbing the bar.
-    pub(crate) fn tell(&self, line: &str) {
+    pub fn tell(&self, line: &str) {
         self.bar.suspend(|| eprintln!("{line}"));
     }
 
     /// Takes the bar away.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -29,7 +29,7 @@ const PROGRAMS: [(u32, u32); 3] = [(100_003, 3), (100_003, 4), (100_005, 3)];
 
 /// Why rpcbind does not know of the gateway.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error(
         "rpcbind does not answer at {SOCKET}: {0}; start it (the package and the service are called \
          rpcbind), or leave out --rpcbind and tell clients the port"

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// 32 bytes that nobody can guess.
-pub(crate) fn secret() -> io::Result<[u8; 32]> {
+pub fn secret() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     // The system gives so few at once, or none.
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -15,7 +15,7 @@ pub(crate) fn secret() -> io::Result<[u8; 32]> {
 }
 
 /// SIGTERM and SIGINT, received from the moment this is made.
-pub(crate) struct EndSignals {
+pub struct EndSignals {
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
@@ -24,7 +24,7 @@ pub(crate) struct EndSignals {
 
 impl EndSignals {
     /// From now on these signals do not end the process.
-    pub(crate) fn receive() -> io::Result<Self> {
+    pub fn receive() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
         let (terminate, interrupt) =
@@ -34,12 +34,12 @@ impl EndSignals {
     }
 
     /// Waits for one of them.
-    pub(crate) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         self.wait_or(std::future::pending::<()>());
     }
 
     /// From now on SIGHUP does not end the process either.
-    pub(crate) fn also_hang_up(&mut self) -> io::Result<()> {
+    pub fn also_hang_up(&mut self) -> io::Result<()> {
         let _inside = self.runtime.enter();
         self.hang_up = Some(signal(SignalKind::hangup())?);
         Ok(())
@@ -47,7 +47,7 @@ impl EndSignals {
 
     /// Waits for one of them (`None`), for SIGHUP (true), or for `period` to pass (false).
     #[allow(clippy::disallowed_methods, reason = "the program waits beside the machine, not in it")]
-    pub(crate) fn wait_for_reload(&mut self, period: Duration) -> Option<bool> {
+    pub fn wait_for_reload(&mut self, period: Duration) -> Option<bool> {
         let Self { runtime, terminate, interrupt, hang_up } = self;
         let hung_up = async {
             match hang_up {
@@ -66,7 +66,7 @@ impl EndSignals {
     }
 
     /// Waits for one of them, or for `other`; true if it was one of them.
-    pub(crate) fn wait_or(&mut self, other: impl Future) -> bool {
+    pub fn wait_or(&mut self, other: impl Future) -> bool {
         let Self { runtime, terminate, interrupt, .. } = self;
         runtime.block_on(async {
             tokio::select! {

@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 /// A number of bytes, written as `4GiB`, `64k` or `512`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 /// The text is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no size; write a whole number and a unit, as in 512, 64KiB, 4GiB or 10GB")]
-pub(crate) struct BadSize;
+pub struct BadSize;
 
 /// Powers of 1024, each with a letter.
 const UNITS: &str = "KMGTPE";
@@ -45,7 +45,7 @@ const CACHE_MIN: Size = Size(16 << 20);
 const CACHE_MAX: Size = Size(1 << 44);
 
 /// The memory of a cache.
-pub(crate) fn cache_size(text: &str) -> Result<Size, String> {
+pub fn cache_size(text: &str) -> Result<Size, String> {
     let size: Size = text.parse().map_err(|error: BadSize| error.to_string())?;
     if (CACHE_MIN.0..=CACHE_MAX.0).contains(&size.0) {
         return Ok(size);
@@ -54,7 +54,7 @@ pub(crate) fn cache_size(text: &str) -> Result<Size, String> {
 }
 
 /// A number of bytes as people read it: `999 B`, `1.5 KiB`, `64 GiB`.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     let mut power = 0;
     // Up to the unit in which it is below 1000, so that it has three digits at most.
     while power < UNITS.len() as u32 && bytes >= 1000 * 1024u64.pow(power) {

@@ -15,6 +15,7 @@ use client::blocking::Volume;
 use fileio::model::machine;
 use runtime::seed::Rng;
 
+use crate::Commands as _;
 use crate::commands::Program;
 use crate::session::Session;
 
@@ -270,58 +271,4 @@ fn a_failure_names_the_thing_the_cause_and_the_next_step() {
     assert!(text(&["ls", "VOL"]).contains("write the volume's directory, a colon and a path"));
     assert!(text(&["frobnicate"]).contains("unrecognized subcommand"));
     assert!(text(&["get", "VOL:/", &mdfs.local("x")]).contains("copy it with -r"));
-}
-
-#[test]
-fn text_goes_to_the_machine_and_back_and_what_is_no_text_leaves_nothing() {
-    let mdfs = Mdfs::new();
-    let path = |name| mdfs.local(name);
-    fs::write(path("text"), "one\ntwo\n").unwrap();
-    mdfs.ok(&["convert", "--to", "machine", &path("text"), &path("words")]);
-    let words = fs::read(path("words")).unwrap();
-    assert_eq!((words.len(), &words[..8]), (32, &[0, 0, 0, b'o', 0, 0, 0, b'n'][..]));
-    assert_eq!(mdfs.ok(&["convert", "--to", "host", &path("words")]), "one\ntwo\n");
-
-    let refused = mdfs.run(&["convert", "--to", "host", &path("text"), &path("out")]).unwrap_err();
-    assert!(refused.contains("byte 0: the word 6f6e650a is no character"), "{refused}");
-    let order = ["convert", "--to", "host", "--order", "little", &path("words")];
-    assert!(mdfs.run(&order).unwrap_err().contains("in the byte order"));
-    let left: Vec<_> = ["out", "out.unfinished"]
-        .into_iter()
-        .filter(|name| Path::new(&path(name)).exists())
-        .collect();
-    assert_eq!(left, [""; 0]);
-}
-
-#[test]
-fn a_figure_is_printed_and_put_into_files_and_a_bad_profile_is_told() {
-    let mdfs = Mdfs::new();
-    let out = mdfs.local("figures");
-    let told = mdfs.ok(&["emulate", "--figure", "4.3", "--out", &out]);
-    assert!(told.starts_with("Figure 4.3: ") && told.contains("Fitted to this figure: "), "{told}");
-    let file = |ending| fs::read_to_string(format!("{out}/figure-4.3.{ending}")).unwrap();
-    assert!(
-        file("svg").starts_with("<svg") && file("csv").starts_with("figure,series,curve,x,y\n")
-    );
-    let json: serde_json::Value = serde_json::from_str(&file("json")).unwrap();
-    assert_eq!(json["figure"], "4.3");
-    assert!(mdfs.ok(&["emulate", "--explain", "--profile", "ideal"]).contains("\n0 of "));
-
-    fs::write(mdfs.local("mine.toml"), "based_on = \"ideal\"\n[node.clok]\n").unwrap();
-    let profile = mdfs.local("mine.toml");
-    let refused = mdfs.run(&["emulate", "--explain", "--profile", &profile]).unwrap_err();
-    assert!(refused.contains("mine.toml, line 2: unknown field `clok`"), "{refused}");
-    let both = mdfs.run(&["emulate", "--figure", "4.3", "--movie", &out]).unwrap_err();
-    assert!(both.contains("cannot be used with"), "{both}");
-}
-
-#[test]
-fn a_checkpoint_on_the_emulated_mesh_is_read_back_and_played_on_a_page() {
-    let mdfs = Mdfs::new();
-    let page = mdfs.local("load.html");
-    let small = ["--machine", "8x8x8 disks=1", "--profile", "none", "--fs-nodes", "4"];
-    let small = [&small[..], &["--writers", "1", "--size", "64KiB"]].concat();
-    let told = mdfs.ok(&[&["emulate", "--movie", &page][..], &small].concat());
-    assert!(told.contains("all files are as they were written"), "{told}");
-    assert!(fs::read_to_string(page).unwrap().starts_with("<!doctype html>"));
 }

@@ -6,12 +6,12 @@ use client::Time;
 
 /// The real clock, for measurements.
 #[allow(clippy::disallowed_methods, reason = "a program that measures reads the real clock")]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
 /// `2026-01-31 23:59:58`, in UTC.
-pub(crate) fn date(time: Time) -> String {
+pub fn date(time: Time) -> String {
     let (days, seconds) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -16,8 +16,11 @@ use tempfile::TempDir;
 use crate::cluster::hosts::Host;
 use crate::served::Served;
 
-/// The program, as it is built with these tests.
-const PROGRAM: &str = "mdfs-under-test";
+/// The programs by their users' names, as they are built with these tests.
+const PROGRAM: [&str; 2] = ["mdfs", "mdfs-under-test"];
+const LAB: [&str; 2] = ["mdfs-lab", "mdfs-lab-under-test"];
+/// The commands of [`LAB`]; all others are of [`PROGRAM`].
+const LAB_COMMANDS: [&str; 2] = ["sim", "emulate"];
 
 /// The volume that most tests use.
 pub const VOLUME: &str = "VOL";
@@ -74,7 +77,9 @@ impl Site {
 
     /// The program, to be run in the folder at another host.
     pub fn command_at(&self, host: Option<&Host>, arguments: &[&str]) -> Command {
-        let program = target().join(PROGRAM);
+        let is_lab = arguments.first().is_some_and(|command| LAB_COMMANDS.contains(command));
+        let [name, file] = if is_lab { LAB } else { PROGRAM };
+        let program = target().join(file);
         let mut command = if let Some(host) = host {
             let [first, rest @ ..] = host.words();
             let mut command = Command::new(first);
@@ -83,7 +88,7 @@ impl Site {
         } else {
             let mut command = Command::new(program);
             // Its help shall name it as its users know it.
-            command.arg0("mdfs");
+            command.arg0(name);
             command
         };
         command.args(arguments).current_dir(self.folder.path());

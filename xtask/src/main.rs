@@ -63,7 +63,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "sim",
-        summary: "run whole clusters under seeds, in release; arguments as of mdfs sim",
+        summary: "run whole clusters under seeds, in release; arguments as of mdfs-lab sim",
         run: sim::run,
     },
     Command {

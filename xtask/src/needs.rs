@@ -116,7 +116,7 @@ pub(crate) const LIBFABRIC: Need = Need {
     source: Source::Package("libfabric-bin"),
 };
 
-/// Looks at the page of `mdfs emulate --movie`.
+/// Looks at the page of `mdfs-lab emulate --movie`.
 pub(crate) const BROWSER: Need = Need {
     what: "a browser (chromium)",
     sign: Sign::OnPath("chromium"),

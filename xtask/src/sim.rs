@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use crate::needs;
 use crate::steps::{Call, Failed, Steps};
 
-const BUILD: &str = "cargo build --release --locked --package mdfs";
-const RELEASE: &str = "cargo run --quiet --release --locked --package mdfs -- sim";
-const DEBUG: &str = "cargo run --quiet --locked --package mdfs -- sim";
+const BUILD: &str = "cargo build --release --locked --package mdfs-lab";
+const RELEASE: &str = "cargo run --quiet --release --locked --package mdfs-lab -- sim";
+const DEBUG: &str = "cargo run --quiet --locked --package mdfs-lab -- sim";
 
 /// Fresh seeds in the test command: about a minute on two quiet cores.
 const SEEDS: &str = "--seeds 1500";
@@ -17,7 +17,7 @@ const CRASHES: &str = "cargo test --quiet --release --locked --package sim --tes
 /// Runs that are done in debug, too: their traces must be the same.
 const SAMPLE: &str = "--seeds 20 --twice-in 0 --print-hashes";
 
-/// Builds `mdfs` in release and runs `mdfs sim` with `arguments`. The exit code is that of the first
+/// Builds `mdfs-lab` in release and runs `mdfs-lab sim` with `arguments`. The exit code is that of the first
 /// step that fails.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let simulate = || {

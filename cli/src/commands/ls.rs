@@ -4,10 +4,8 @@ use client::blocking::Volume;
 use client::{Attributes, Kind};
 
 use crate::exit::Failure;
-use crate::output::{Record, is_device, permissions, printable, table};
+use crate::output::{FileRecord, LIST_ALIGNED_RIGHT, ListedFile, list_row, printable, table};
 use crate::session::Session;
-use crate::size::human;
-use crate::time::date;
 use crate::volume_path::{VolumePath, join};
 
 /// List a directory, or show a file, by name.
@@ -32,29 +30,21 @@ pub(crate) struct Ls {
     path: VolumePath,
 }
 
-/// One line.
-pub(super) struct Line {
-    pub(super) name: Vec<u8>,
-    pub(super) attributes: Attributes,
-    pub(super) target: Option<Vec<u8>>,
-}
-
-/// Which cells of a [`row`] stand on the right.
-pub(super) const RIGHT: [bool; 7] = [false, true, true, true, true, false, false];
-
 impl Ls {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let volume = session.open(&self.path.volume)?;
         let lines = self.lines(&volume);
         let lines = lines.map_err(|error| Failure::inside(&self.path.volume, error))?;
         if self.json {
-            let record =
-                |line: &Line| Record::new(&line.name, &line.attributes, line.target.as_deref());
+            let record = |line: &ListedFile| {
+                FileRecord::new(&line.name, &line.attributes, line.target.as_deref())
+            };
             return session.print_json(&lines.iter().map(record).collect::<Vec<_>>());
         }
         if self.long {
-            let row = |line| row(line, self.human, session.terminal);
-            return session.print(table(&lines.iter().map(row).collect::<Vec<_>>(), &RIGHT));
+            let row = |line| list_row(line, self.human, session.terminal);
+            return session
+                .print(table(&lines.iter().map(row).collect::<Vec<_>>(), &LIST_ALIGNED_RIGHT));
         }
         for line in lines {
             session.print(printable(&line.name, session.terminal))?;
@@ -63,7 +53,7 @@ impl Ls {
         Ok(())
     }
 
-    fn lines(&self, volume: &Volume) -> Result<Vec<Line>, client::Error> {
+    fn lines(&self, volume: &Volume) -> Result<Vec<ListedFile>, client::Error> {
         let path = &self.path.path;
         let found = volume.symlink_metadata(path)?;
         // As ls does: a link to a directory is shown as a link with -l only.
@@ -75,7 +65,7 @@ impl Ls {
         let with_target = |path: &[u8], name: Vec<u8>, attributes: Attributes| {
             let is_link = attributes.kind == (Kind::Symlink {});
             let target = if is_link { Some(volume.read_link(path)?) } else { None };
-            Ok(Line { name, attributes, target })
+            Ok(ListedFile { name, attributes, target })
         };
         if shown.kind != (Kind::Directory {}) {
             return Ok(vec![with_target(path, path.clone(), found)?]);
@@ -92,28 +82,4 @@ impl Ls {
             })
             .collect()
     }
-}
-
-/// All that is known of a file, in cells.
-pub(super) fn row(line: &Line, human_sizes: bool, terminal: bool) -> Vec<Vec<u8>> {
-    let found = &line.attributes;
-    let size = match () {
-        () if is_device(found.kind) => format!("{}, {}", found.major, found.minor),
-        () if human_sizes => human(found.size),
-        () => found.size.to_string(),
-    };
-    let mut name = printable(&line.name, terminal);
-    if let Some(target) = &line.target {
-        name.extend(b" -> ");
-        name.extend(printable(target, terminal));
-    }
-    let cells = [
-        permissions(found),
-        found.links.to_string(),
-        found.uid.to_string(),
-        found.gid.to_string(),
-        size,
-        date(found.mtime),
-    ];
-    cells.into_iter().map(String::into_bytes).chain([name]).collect()
 }

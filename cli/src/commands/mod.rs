@@ -4,12 +4,9 @@ mod bench;
 mod cat;
 mod check;
 mod cluster;
-mod completion;
-mod convert;
 mod cp;
 mod demo;
 mod df;
-mod emulate;
 mod format;
 mod get;
 mod ls;
@@ -20,11 +17,12 @@ mod put;
 mod rm;
 mod rotate_keys;
 mod serve;
-mod sim;
 mod stat;
 
 use clap::{Parser, Subcommand};
 
+use crate::Commands;
+use crate::completion::{Completion, Man};
 use crate::exit::{EXIT_CODES, Failure};
 use crate::session::Session;
 
@@ -59,17 +57,23 @@ enum Command {
     RotateKeys(rotate_keys::RotateKeys),
     Bench(bench::Bench),
     Demo(demo::Demo),
-    Sim(Box<sim::Sim>),
-    Emulate(Box<emulate::Emulate>),
-    Convert(convert::Convert),
     Cluster(cluster::Cluster),
-    Completion(completion::Completion),
-    Man(completion::Man),
+    #[command(after_help = "Examples:
+  mdfs completion bash > ~/.local/share/bash-completion/completions/mdfs
+  mdfs completion zsh > ~/.zfunc/_mdfs              with ~/.zfunc in fpath, before compinit
+  mdfs completion fish > ~/.config/fish/completions/mdfs.fish
+  . <(mdfs completion bash)                         in this shell only")]
+    Completion(Completion),
+    #[command(after_help = "Examples:
+  mdfs man | man -l -                     read it
+  mdfs man --out ~/.local/share/man/man1  write it and mdfs-cp(1), mdfs-serve(1), ...")]
+    Man(Man),
 }
 
-impl Program {
-    /// Does what the command says.
-    pub(crate) fn run(self, session: &mut Session) -> Result<(), Failure> {
+impl Commands for Program {
+    const NAME: &'static str = "mdfs";
+
+    fn run(self, session: &mut Session) -> Result<(), Failure> {
         match self.command {
             Command::Format(format) => format.run(session),
             Command::Serve(serve) => serve.run(session),
@@ -89,23 +93,16 @@ impl Program {
             Command::RotateKeys(rotate) => rotate.run(session),
             Command::Bench(bench) => bench.run(session),
             Command::Demo(demo) => demo.run(session),
-            Command::Sim(sim) => sim.run(session),
-            Command::Emulate(emulate) => emulate.run(session),
-            Command::Convert(convert) => convert.run(session),
             Command::Cluster(cluster) => cluster.run(session),
-            Command::Completion(completion) => completion.run(session),
-            Command::Man(man) => man.run(session),
+            Command::Completion(completion) => completion.run::<Self>(session),
+            Command::Man(man) => man.run::<Self>(session),
         }
     }
 
-    /// What is logged if `MDFS_LOG` does not say.
-    pub(crate) fn log_level(&self) -> &'static str {
+    fn log_level(&self) -> &'static str {
         match self.command {
-            // The faults of a simulation are there to be warned of.
-            Command::Sim(_) => "off",
-            // What it finds is its output, with more of where it is; a saturated disk node is meant to
-            // refuse.
-            Command::Check(_) | Command::Scrub(_) | Command::Emulate(_) => "error",
+            // The output has what it finds, with more about where it is.
+            Command::Check(_) | Command::Scrub(_) => "error",
             _ => "warn",
         }
     }

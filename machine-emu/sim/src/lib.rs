@@ -365,7 +365,7 @@ impl Case {
     /// file.
     pub fn command(&self) -> String {
         let (name, seed) = (self.workload.name(), self.seed);
-        let mut words = vec![format!("mdfs sim --workload {name} --seed {seed}")];
+        let mut words = vec![format!("mdfs-lab sim --workload {name} --seed {seed}")];
         if self.schedule.is_none() {
             words.push("--seeds 1".to_owned());
             let faults = self.faults.iter().map(|faults| {

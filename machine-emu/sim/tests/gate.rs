@@ -1,7 +1,7 @@
 //! The gate of the simulator in a debug build, where arithmetic that overflows panics: a few fresh
 //! seeds, and every case that ever failed. `cargo xtask test` runs many more in release.
 //!
-//! `mdfs sim` repeats one run, runs many, and shortens a failure.
+//! `mdfs-lab sim` repeats one run, runs many, and shortens a failure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

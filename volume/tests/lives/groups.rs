@@ -16,7 +16,7 @@ async fn offer(cluster: &Cluster, to: u32) -> Result<Vec<u64>, Error> {
 }
 
 /// Whoever was offered them may have crashed before it heard of that, or not need them any more. They would
-/// belong to nobody. (`mdfs sim` found it: full 2669246294 at commit 4207002.)
+/// belong to nobody. (`mdfs-lab sim` found it: full 2669246294 at commit 4207002.)
 #[test]
 fn groups_whose_offer_nobody_took_do_not_stay_away() {
     for crash in [false, true] {
@@ -65,7 +65,7 @@ async fn free_blocks_in_all(cluster: &Cluster) -> u64 {
 }
 
 /// The offer stands in the memory of the donor, not on its disks: who took it would share the group with the
-/// donor's next life. (`mdfs sim` found it: full 817370309 at commit 276e591.)
+/// donor's next life. (`mdfs-lab sim` found it: full 817370309 at commit 276e591.)
 #[test]
 fn an_offer_that_could_not_be_made_durable_is_not_repeated() {
     let cluster = Cluster::new(70);

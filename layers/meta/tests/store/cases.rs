@@ -721,7 +721,7 @@ fn reads_that_take_longer_than_checkpoints_miss_nothing() {
     });
 }
 
-/// What a checkpoint reads may have to wait for what it writes, and for nobody else. (`mdfs sim` found it: names
+/// What a checkpoint reads may have to wait for what it writes, and for nobody else. (`mdfs-lab sim` found it: names
 /// 113955505 at commit 4207002.)
 #[test]
 fn a_checkpoint_goes_on_in_a_cache_of_few_lines() {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use machine_emu::mesh::movie;
 use sim::emulated::Emulation;
 
-use crate::exit::Failure;
-use crate::session::Session;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::session::Session;
 
 /// Where to.
 #[derive(Clone, Debug, clap::Args)]

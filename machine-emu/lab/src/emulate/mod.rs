@@ -1,4 +1,4 @@
-//! `mdfs emulate`: the J-Machine of 1996, with today's layers on it.
+//! `mdfs-lab emulate`: the J-Machine of 1996, with today's layers on it.
 
 mod checkpoint;
 mod figures;
@@ -18,8 +18,8 @@ use self::figures::Drawing;
 use self::keep::Keep;
 use self::machine::MachineArgs;
 use self::replay::{Named, Replaying};
-use crate::exit::Failure;
-use crate::session::Session;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::session::Session;
 
 /// Run the layers on an emulated J-Machine: a checkpoint, a volume to try, NFS, or the figures of the MDFS
 /// thesis.
@@ -39,19 +39,19 @@ use crate::session::Session;
 /// docs/reproduction.md tells what agrees, what does not, and why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mdfs emulate                                     a checkpoint on the mesh
-  mdfs emulate --machine '8x8x8 disks=2' --forwarders spread --movie load.html
+  mdfs-lab emulate                                     a checkpoint on the mesh
+  mdfs-lab emulate --machine '8x8x8 disks=2' --forwarders spread --movie load.html
                                                    then open load.html in a browser
-  mdfs emulate --shell                             commands; 'help' lists them
-  mdfs emulate --shell < script                    the same from a file, up to the first error
-  mdfs emulate --nfs 127.0.0.1:20490 --writers 7   then, for instance:
+  mdfs-lab emulate --shell                             commands; 'help' lists them
+  mdfs-lab emulate --shell < script                    the same from a file, up to the first error
+  mdfs-lab emulate --nfs 127.0.0.1:20490 --writers 7   then, for instance:
   nfs-ls 'nfs://127.0.0.1/?nfsport=20490&mountport=20490'
-  mdfs emulate --record run.trace                  keep all messages; and later
-  mdfs emulate --replay run.trace --forwarders round-robin --level flit
-  mdfs emulate --figure 4.2b                       a table
-  mdfs emulate --figure all --out figures          tables, and a picture (SVG), CSV and JSON of each
-  mdfs emulate --explain                           every number of the machine, with its source
-  mdfs emulate --figure 4.1a --profile mine.toml   with other costs than those of 1996
+  mdfs-lab emulate --record run.trace                  keep all messages; and later
+  mdfs-lab emulate --replay run.trace --forwarders round-robin --level flit
+  mdfs-lab emulate --figure 4.2b                       a table
+  mdfs-lab emulate --figure all --out figures          tables, and a picture (SVG), CSV and JSON of each
+  mdfs-lab emulate --explain                           every number of the machine, with its source
+  mdfs-lab emulate --figure 4.1a --profile mine.toml   with other costs than those of 1996
 
 A profile is a TOML file with a table for each number, as --explain names them:
   about = \"A faster copy.\"
@@ -117,7 +117,7 @@ impl FromArgMatches for Emulate {
 }
 
 impl Emulate {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let Arguments { machine, checkpointing, trying, keep, replaying, drawing } =
             &self.arguments;
         let modes = [

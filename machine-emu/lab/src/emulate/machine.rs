@@ -7,8 +7,8 @@ use machine_emu::jmachine::{Profile, ProfileError, Topology};
 use machine_emu::mesh::Policy;
 use sim::emulated::{EmulatedError, Emulation, Setup};
 
-use crate::exit::Failure;
-use crate::local;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::local;
 
 /// The machine, and what it costs.
 #[derive(Clone, Debug, clap::Args)]

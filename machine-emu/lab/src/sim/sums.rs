@@ -10,7 +10,7 @@ use sim::Workload;
 use super::failure::Record;
 use super::plan::Plan;
 use super::runner::{Outcome, Run};
-use crate::output::table;
+use mdfs_cli::output::table;
 
 /// All runs so far.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 use sim::emulated::{Checkpoint, Emulation, checkpoint};
 
 use super::machine::failed;
-use crate::exit::Failure;
-use crate::session::Session;
-use crate::size::Size;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::session::Session;
+use mdfs_cli::size::Size;
 
 /// What is written.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -38,7 +38,7 @@ impl Checkpointing {
     }
 
     /// Writes, restarts, reads, compares, and tells.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         machine: &Emulation,
         writers: u32,

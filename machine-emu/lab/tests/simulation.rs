@@ -1,4 +1,4 @@
-//! `mdfs sim`, the program itself: what it finds it tells in a way that can be repeated.
+//! `mdfs-lab sim`, the program itself: what it finds it tells in a way that can be repeated.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -6,24 +6,24 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn mdfs(directory: &Path, line: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs"));
+fn mdfs_lab(directory: &Path, line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mdfs-lab"));
     command.args(line.split(' ')).current_dir(directory).output().unwrap()
 }
 
 fn ok(directory: &Path, line: &str) -> String {
-    let output = mdfs(directory, line);
+    let output = mdfs_lab(directory, line);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "mdfs {line}: {errors}");
-    assert_eq!(errors, "", "mdfs {line}");
+    assert!(output.status.success(), "mdfs-lab {line}: {errors}");
+    assert_eq!(errors, "", "mdfs-lab {line}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// What is printed, and what is said about the failure, which has this exit code.
 fn fails(directory: &Path, line: &str, code: i32) -> (String, String) {
-    let output = mdfs(directory, line);
+    let output = mdfs_lab(directory, line);
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "mdfs {line}: {errors}");
+    assert_eq!(output.status.code(), Some(code), "mdfs-lab {line}: {errors}");
     (String::from_utf8(output.stdout).unwrap(), errors)
 }
 
@@ -54,7 +54,7 @@ fn a_failure_is_shortened_to_a_file_that_the_printed_command_replays() {
     let line = "sim --workload cache --seed 2 --seeds 30 --plant lying-disks";
     let (table, told) = fails(here, line, 1);
     assert!(table.contains("\ncache ") && table.contains("\nruns: "), "{table}");
-    let command = told.lines().find_map(|line| line.trim().strip_prefix("to repeat it: mdfs "));
+    let command = told.lines().find_map(|line| line.trim().strip_prefix("to repeat it: mdfs-lab "));
     let command = command.unwrap_or_else(|| panic!("no command: {told}"));
     let file = command.rsplit(' ').next().unwrap();
     assert!(file.starts_with("sim-cache-") && file.ends_with(".schedule"), "{command}");

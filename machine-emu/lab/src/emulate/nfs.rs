@@ -18,9 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 
 use super::machine::failed;
-use crate::exit::{Failure, ServeError};
-use crate::session::Session;
-use crate::signals::{EndSignals, secret};
+use mdfs_cli::exit::{Failure, ServeError};
+use mdfs_cli::session::Session;
+use mdfs_cli::signals::{EndSignals, secret};
 
 /// Connections at most; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 64;

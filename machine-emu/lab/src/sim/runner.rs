@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use sim::{Case, Report, Violation};
 
 use super::plan::Plan;
-use crate::exit::Failure;
-use crate::time::now;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::time::now;
 
 /// Runs that are done and not told yet, at most.
 const UNTOLD_MAX: usize = 256;
@@ -55,7 +55,7 @@ impl Outcome {
 
 /// Does the runs of `plan` and tells `each` in their order; ends with the first that is not fine,
 /// unless told to keep going.
-pub(super) fn run(
+pub(crate) fn run(
     plan: &Plan,
     threads: usize,
     keep_going: bool,

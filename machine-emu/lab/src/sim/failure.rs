@@ -7,9 +7,9 @@ use serde::Serialize;
 use sim::{Case, Schedule, Workload, shrink};
 
 use super::runner::{Outcome, Run};
-use crate::exit::Failure;
-use crate::progress::Progress;
-use crate::time::now;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::progress::Progress;
+use mdfs_cli::time::now;
 
 /// Runs in search of a shorter schedule, at most.
 const SHRINK_RUNS_MAX: u32 = 400;

@@ -8,12 +8,11 @@ use runtime::Context;
 use sim::emulated::{Emulation, Tally};
 
 use super::Command;
-use crate::commands::{ls, stat};
-use crate::exit::Failure;
-use crate::local::{self, Target, chunks};
-use crate::output::{printable, table};
-use crate::session::Session;
-use crate::size::human;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::local::{self, Target, chunks};
+use mdfs_cli::output::{LIST_ALIGNED_RIGHT, ListedFile, describe, list_row, printable, table};
+use mdfs_cli::session::Session;
+use mdfs_cli::size::human;
 
 /// What the volume is called in errors.
 const VOLUME: &str = "emulated";
@@ -51,7 +50,7 @@ impl<'a> Shell<'a> {
             Command::Stat { path } => {
                 let found = self.run(system.symlink_metadata(&path))?;
                 let target = self.target(&path, found.kind)?;
-                session.print(stat::describe(
+                session.print(describe(
                     path.as_bytes(),
                     &found,
                     target.as_deref(),
@@ -110,17 +109,17 @@ impl<'a> Shell<'a> {
                 entries.into_iter().filter_map(|entry| Some((entry.name, entry.attributes?)));
             for (name, attributes) in existing {
                 let name = name.as_bytes().to_vec();
-                lines.push(ls::Line { name, attributes: *attributes, target: None });
+                lines.push(ListedFile { name, attributes: *attributes, target: None });
             }
             lines.sort_by(|a, b| a.name.cmp(&b.name));
         } else {
             let name = path.as_bytes().to_vec();
-            lines.push(ls::Line { name, attributes: found, target: None });
+            lines.push(ListedFile { name, attributes: found, target: None });
         }
         if long {
             let rows: Vec<_> =
-                lines.iter().map(|line| ls::row(line, false, session.terminal)).collect();
-            return session.print(table(&rows, &ls::RIGHT));
+                lines.iter().map(|line| list_row(line, false, session.terminal)).collect();
+            return session.print(table(&rows, &LIST_ALIGNED_RIGHT));
         }
         for line in lines {
             session.print(printable(&line.name, session.terminal))?;

@@ -1,4 +1,4 @@
-//! `mdfs sim`: whole clusters in virtual time, amid faults, from seeds.
+//! `mdfs-lab sim`: whole clusters in virtual time, amid faults, from seeds.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -23,11 +23,11 @@ use self::failure::{Failures, Shrinking};
 use self::plan::{Cases, Limit, Plan};
 use self::runner::{Outcome, Run};
 use self::sums::Sums;
-use crate::exit::Failure;
-use crate::progress::Progress;
-use crate::session::Session;
 use crate::span::Span;
-use crate::time::now;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::progress::Progress;
+use mdfs_cli::session::Session;
+use mdfs_cli::time::now;
 
 /// Runs, if nothing else is said.
 const SEEDS: u64 = 100;
@@ -43,11 +43,11 @@ const TWICE_IN: u64 = 50;
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(after_help = "Examples:
-  mdfs sim                                  100 runs of all workloads, from a fresh seed
-  mdfs sim --time 8h --keep-going           all night, whatever it finds
-  mdfs sim --workload files,full --faults power,fail-flush --seeds 1000
-  mdfs sim --workload files --seed 7 --seeds 1 --print-schedule > faults
-  mdfs sim --workload files --seed 7 --schedule faults   the same run, or what you made of it
+  mdfs-lab sim                                  100 runs of all workloads, from a fresh seed
+  mdfs-lab sim --time 8h --keep-going           all night, whatever it finds
+  mdfs-lab sim --workload files,full --faults power,fail-flush --seeds 1000
+  mdfs-lab sim --workload files --seed 7 --seeds 1 --print-schedule > faults
+  mdfs-lab sim --workload files --seed 7 --schedule faults   the same run, or what you made of it
 
 docs/simulation.md tells what the faults are and how to read a failure. The environment variable
 MDFS_LOG=sim=debug shows each request of a run.")]
@@ -118,7 +118,7 @@ fn planted() -> impl TypedValueParser<Value = Planted> {
 }
 
 impl Sim {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let plan = self.plan()?;
         let threads = self.threads.map_or_else(cores, NonZeroUsize::get);
         if self.tells_people() {

@@ -1,4 +1,4 @@
-//! `mdfs convert`: text between this computer and the J-Machine.
+//! `mdfs-lab convert`: text between this computer and the J-Machine.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use machine_emu::jmachine::text::{self, ByteOrder, ToHost};
 
-use crate::exit::Failure;
-use crate::local::{self, Target, chunks};
-use crate::session::Session;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::local::{self, Target, chunks};
+use mdfs_cli::session::Session;
 
 /// Standard input, or standard output.
 const STANDARD: &str = "-";
@@ -22,8 +22,8 @@ const STANDARD: &str = "-";
 /// its output then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mdfs convert --to machine input.txt input.jm
-  mdfs cat scratch:/run1/log | mdfs convert --to host > log.txt")]
+  mdfs-lab convert --to machine input.txt input.jm
+  mdfs cat scratch:/run1/log | mdfs-lab convert --to host > log.txt")]
 pub(crate) struct Convert {
     /// Into which format
     #[arg(long, value_name = "FORMAT")]
@@ -56,7 +56,7 @@ enum Order {
 }
 
 impl Convert {
-    pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let standard = Path::new(STANDARD);
         let input: Box<dyn Read> = if self.input == standard {
             Box::new(io::stdin())

@@ -16,8 +16,8 @@ use clap::{Parser as _, Subcommand};
 use sim::emulated::Emulation;
 
 use self::perform::Shell;
-use crate::exit::Failure;
-use crate::session::Session;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::session::Session;
 
 /// Bytes of a line, at most.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -116,7 +116,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads lines from standard input until they end.
-pub(super) fn run(machine: &Emulation, session: &mut Session) -> Result<(), Failure> {
+pub(crate) fn run(machine: &Emulation, session: &mut Session) -> Result<(), Failure> {
     let input = io::stdin();
     let asks = input.is_terminal();
     if asks {

@@ -7,9 +7,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use figures::{Figure, Profiles, Report};
 
 use super::machine::MachineArgs;
-use crate::exit::Failure;
-use crate::local::{self, Target};
-use crate::session::Session;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::local::{self, Target};
+use mdfs_cli::session::Session;
 
 /// Every figure.
 const ALL: &str = "all";
@@ -46,7 +46,7 @@ impl Drawing {
         !self.figures.is_empty() || self.explain
     }
 
-    pub(super) fn run(&self, machine: &MachineArgs, session: &mut Session) -> Result<(), Failure> {
+    pub(crate) fn run(&self, machine: &MachineArgs, session: &mut Session) -> Result<(), Failure> {
         let profile = machine.profile()?;
         if self.explain {
             session.print(profile.card())?;

@@ -9,10 +9,10 @@ use machine_emu::mesh::{Journey, Journeys, Level, Stage, TRACE_BYTES_MAX, Trace,
 use runtime::NodeId;
 
 use super::machine::MachineArgs;
-use crate::exit::Failure;
-use crate::local;
-use crate::output::table;
-use crate::session::Session;
+use mdfs_cli::exit::Failure;
+use mdfs_cli::local;
+use mdfs_cli::output::table;
+use mdfs_cli::session::Session;
 
 /// Which trace, and how.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,7 +58,7 @@ impl Replaying {
         self.replay.is_some()
     }
 
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         args: &MachineArgs,
         named: Named,

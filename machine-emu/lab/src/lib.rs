@@ -1,0 +1,81 @@
+//! The `mdfs-lab` program: MDFS under test, on machines that do not exist.
+//!
+//! # Rooms
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `sim/` | whole clusters in virtual time, with faults from seeds |
+//! | `emulate/` | the J-Machine of 1996 and the figures of the thesis |
+//! | `convert.rs` | text between this computer and the J-Machine |
+//! | `span.rs` | durations on the command line |
+//!
+//! What it shares with the program `mdfs` (sessions, output, exit codes, sizes) is in the library of the
+//! package `mdfs`.
+
+mod convert;
+mod emulate;
+mod sim;
+mod span;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use mdfs_cli::completion::{Completion, Man};
+use mdfs_cli::exit::{EXIT_CODES, Failure};
+use mdfs_cli::session::Session;
+use mdfs_cli::{Commands, run_program};
+
+/// Test MDFS and reproduce the MDFS thesis: simulated clusters, the emulated J-Machine.
+#[derive(Debug, Parser)]
+#[command(name = "mdfs-lab", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Sim(Box<sim::Sim>),
+    Emulate(Box<emulate::Emulate>),
+    Convert(convert::Convert),
+    #[command(after_help = "Examples:
+  mdfs-lab completion bash > ~/.local/share/bash-completion/completions/mdfs-lab
+  . <(mdfs-lab completion bash)                     in this shell only")]
+    Completion(Completion),
+    #[command(after_help = "Examples:
+  mdfs-lab man | man -l -                     read it
+  mdfs-lab man --out ~/.local/share/man/man1  write it and mdfs-lab-sim(1), ...")]
+    Man(Man),
+}
+
+impl Commands for Program {
+    const NAME: &'static str = "mdfs-lab";
+
+    fn run(self, session: &mut Session) -> Result<(), Failure> {
+        match self.command {
+            Command::Sim(sim) => sim.run(session),
+            Command::Emulate(emulate) => emulate.run(session),
+            Command::Convert(convert) => convert.run(session),
+            Command::Completion(completion) => completion.run::<Self>(session),
+            Command::Man(man) => man.run::<Self>(session),
+        }
+    }
+
+    fn log_level(&self) -> &'static str {
+        match self.command {
+            // The warnings of a simulation are about its own faults.
+            Command::Sim(_) => "off",
+            // A saturated disk node is meant to refuse.
+            Command::Emulate(_) => "error",
+            _ => "warn",
+        }
+    }
+}
+
+/// Runs the program with `arguments` (the program's name first) and returns its exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    run_program::<Program>(arguments)
+}
