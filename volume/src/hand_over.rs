@@ -7,7 +7,7 @@
 //! of others, metadata for metadata that still lets such requests in, caches for disk nodes only.
 
 use cache::HandedLife;
-use meta::HandedMeta;
+use meta::MetaHandover;
 use runtime::Context;
 use runtime::protocol::Undelivered;
 
@@ -21,7 +21,7 @@ runtime::record! {
         /// Files.
         files: HandedFiles,
         /// Metadata.
-        meta: HandedMeta,
+        meta: MetaHandover,
         /// Cache.
         cache: Vec<HandedLife>,
         /// The life of a disk node.
@@ -33,7 +33,7 @@ impl Handed {
     /// Without who has files open, where that is too much to tell: they are waited for, as after a crash.
     #[must_use]
     pub fn without_holders(&self) -> Self {
-        let meta = HandedMeta { held: Vec::new(), grace_below: u64::MAX, ..self.meta.clone() };
+        let meta = MetaHandover { held: Vec::new(), grace_below: u64::MAX, ..self.meta.clone() };
         Self { files: HandedFiles::unknown(), meta, ..self.clone() }
     }
 }

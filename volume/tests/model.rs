@@ -123,7 +123,7 @@ macro_rules! both {
     }};
 }
 
-fn same_verified(real: &Verified, model: &Verified, told: &str) {
+fn same_verified(real: &WriteResult, model: &WriteResult, told: &str) {
     same_attributes(&real.attributes, &model.attributes, told);
     if let (Some(real), Some(model)) = (real.before, model.before) {
         assert_eq!(real.size, model.size, "before: {told}");

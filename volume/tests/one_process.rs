@@ -208,7 +208,7 @@ fn each_of_many_writes_at_once_tells_what_was_just_before_it() {
     let client_handle = running.client_handle();
     let file = create(&client_handle, "shared", 1);
     let attributes = || block_on(ask(&client_handle, GetAttributes { file })).unwrap();
-    let mut stamps = vec![Stamp::of(&attributes())];
+    let mut stamps = vec![WccAttr::of(&attributes())];
     let write = |number: u64, durable| {
         let (offset, data) = (number * 50_000, vec![vec![1; 100_000].into()]);
         ask(&client_handle, Write { who: Credentials::root(), file, offset, data, durable })
@@ -217,13 +217,13 @@ fn each_of_many_writes_at_once_tells_what_was_just_before_it() {
     let mut befores = Vec::new();
     for written in written.into_iter().map(Result::unwrap) {
         befores.push(written.before.unwrap());
-        stamps.push(Stamp::of(&written.attributes));
+        stamps.push(WccAttr::of(&written.attributes));
     }
     // One after the other, from the first to what is now.
-    let last = Stamp::of(&attributes());
+    let last = WccAttr::of(&attributes());
     let at = stamps.iter().position(|stamp| *stamp == last).unwrap();
     stamps.remove(at);
-    let order = |stamp: &Stamp| (stamp.ctime.seconds, stamp.ctime.nanos, stamp.size);
+    let order = |stamp: &WccAttr| (stamp.ctime.seconds, stamp.ctime.nanos, stamp.size);
     befores.sort_by_key(order);
     stamps.sort_by_key(order);
     assert_eq!(befores, stamps);

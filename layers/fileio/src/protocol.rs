@@ -10,8 +10,8 @@ use bytes::Bytes;
 use runtime::protocol::Undelivered;
 
 pub use meta::attributes::{
-    Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Stamp,
-    Time, Verified, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
+    Attributes, Change, Credentials, GROUPS_MAX, Kind, NAME_MAX, Name, NameError, SetTime, Time,
+    WccAttr, WriteResult, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_BYTES_MAX, XattrMode, XattrName,
     access,
 };
 pub use meta::protocol::CallId;
@@ -160,7 +160,7 @@ runtime::record! {
         /// Where in the file it begins.
         offset: u64,
         /// The file afterwards.
-        written: Verified,
+        written: WriteResult,
     }
 }
 
@@ -409,14 +409,14 @@ runtime::protocol! {
         data: Vec<Bytes>,
         /// Durable when answered.
         durable: bool,
-    } -> Verified;
+    } -> WriteResult;
 
     /// Make all that was written to the file durable, as far as it was answered with the write
     /// verifier that comes back: what was answered with another one is lost.
     15 Bulk Commit {
         /// The file.
         file: Handle,
-    } -> Verified;
+    } -> WriteResult;
 
     /// Space of the whole volume. Asked of any node.
     16 Control GetSpace {} -> Space;
@@ -445,7 +445,7 @@ runtime::protocol! {
         length: u64,
         /// Durable when answered.
         durable: bool,
-    } -> Verified;
+    } -> WriteResult;
 
     /// Prepare for writes to a range: if the volume cannot hold it now, [`Error::NoSpace`] comes at
     /// once. No block is set aside, since each write goes to new blocks (design D6): others may take
@@ -668,7 +668,7 @@ runtime::protocol! {
         data: Bytes,
         /// Durable when answered.
         durable: bool,
-    } -> Verified;
+    } -> WriteResult;
 
     /// Write at the end of the file, wherever that is by then: appends of many never overlap, and a
     /// reader sees all of one or nothing of it. Done once, as long as the node lives.

@@ -30,7 +30,9 @@ use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
 use meta::hash::ino_node;
-use meta::protocol::{Begin, CommitDependency, Effect, End, Execute, GetInode, Inode, InodeChange};
+use meta::protocol::{
+    CommitDependency, Effect, Execute, GetInode, Inode, InodeChange, LockDirShared, UnlockDirShared,
+};
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
@@ -279,12 +281,17 @@ impl FileServer {
         let since = self.context.epoch().0;
         let node = self.node_of(directory.ino);
         let Handle { ino, generation } = directory;
-        let begin = |lock| Begin { directory: ino, generation, node: names_at.0, lock };
+        let begin = |lock| LockDirShared { directory: ino, generation, node: names_at.0, lock };
         let ((inode, made), change) = self.lock_remote(node, begin).await?;
         let outcome = work(&ParentDir { attributes: inode.attributes, made, since }).await;
         let time = outcome.as_ref().ok().and_then(|(_, time)| *time);
-        self.release_lock(change, |lock| End { directory: ino, time, node: names_at.0, lock })
-            .await?;
+        self.release_lock(change, |lock| UnlockDirShared {
+            directory: ino,
+            time,
+            node: names_at.0,
+            lock,
+        })
+        .await?;
         outcome.map(|(value, _)| value)
     }
 

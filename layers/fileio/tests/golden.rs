@@ -7,7 +7,8 @@ use fileio::protocol::{
     Append, Appended, Attributes, ByteRange, CallId, CloseHandle, Commit, Credentials, Error,
     FileLock, Handle, ListData, Lock, LockKind, LockOwner, Locked, Name, Open, OpenHandle,
     OpenedFile, PunchHole, Read, ReadList, Regions, Remove, Rename, Renew, Reply, Request, Seek,
-    SeekTarget, SetXattr, Stamp, Time, Unlock, Verified, Write, WriteList, XattrMode, XattrName,
+    SeekTarget, SetXattr, Time, Unlock, WccAttr, Write, WriteList, WriteResult, XattrMode,
+    XattrName,
 };
 use runtime::seed::Rng;
 use runtime::wire::{Encoder, Wire};
@@ -141,13 +142,13 @@ fn replies_have_the_agreed_bytes() {
     assert_eq!(form(&Reply::Seek(Ok(Some(0x0102)))).0, "1501010201000000000000");
     assert_eq!(form(&Reply::GetXattr(Err(Error::NoXattr {}))).0, "160012");
     let attributes = Attributes::sample(&mut Rng::new(1));
-    let verified = Verified { attributes, write_verifier: 0x0102, before: None };
+    let verified = WriteResult { attributes, write_verifier: 0x0102, before: None };
     let told_verifier = "0201000000000000";
     let expected = format!("{}{told_verifier}00", form(&attributes).0);
     assert_eq!(form(&Reply::Write(Ok(verified))).0, format!("0e01{expected}"));
     let time = |seconds| Time { seconds, nanos: 0x06 };
-    let before = Some(Stamp { size: 3, mtime: time(4), ctime: time(5) });
-    let known = Reply::Write(Ok(Verified { before, ..verified }));
+    let before = Some(WccAttr { size: 3, mtime: time(4), ctime: time(5) });
+    let known = Reply::Write(Ok(WriteResult { before, ..verified }));
     let stamp = "0300000000000000040000000000000006000000050000000000000006000000";
     assert_eq!(form(&known).0, format!("0e01{}{told_verifier}01{stamp}", form(&attributes).0));
     assert_eq!(form(&Reply::Commit(Ok(verified))).0, format!("0f01{expected}"));

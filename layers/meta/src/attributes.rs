@@ -270,7 +270,7 @@ runtime::choice! {
 runtime::record! {
     /// By what a client tells whether a file is still as it knows it (RFC 1813 section 2.6, `wcc_attr`).
     #[derive(Copy)]
-    pub struct Stamp {
+    pub struct WccAttr {
         /// Bytes of the file.
         size: u64,
         /// Last change of the content.
@@ -280,7 +280,7 @@ runtime::record! {
     }
 }
 
-impl Stamp {
+impl WccAttr {
     /// That of a file with these attributes.
     pub fn of(&Attributes { size, mtime, ctime, .. }: &Attributes) -> Self {
         Self { size, mtime, ctime }
@@ -290,14 +290,14 @@ impl Stamp {
 runtime::record! {
     /// A file after a write or a commit.
     #[derive(Copy)]
-    pub struct Verified {
+    pub struct WriteResult {
         /// What is known of it.
         attributes: Attributes,
         /// Changes whenever something that was written to the file and not committed is lost. What
         /// was answered with another one must be written again.
         write_verifier: u64,
         /// The file just before, if nothing but this has changed it up to `attributes`.
-        before: Option<Stamp>,
+        before: Option<WccAttr>,
     }
 }
 

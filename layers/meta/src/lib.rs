@@ -53,5 +53,5 @@ pub mod store;
 
 pub use audit::NodeAudit;
 pub use information::FileInformation;
-pub use server::{HandedMeta, MetaServer, REPLIES_MAX, REPLY_AGE_MAX};
+pub use server::{MetaHandover, MetaServer, REPLIES_MAX, REPLY_AGE_MAX};
 pub use shared_attrs::SharedAttrCache;

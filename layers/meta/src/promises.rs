@@ -13,7 +13,7 @@ runtime::record! {
 
 runtime::record! {
     /// What a node has done of a promise.
-    pub struct Applied {
+    pub struct AppliedIntent {
         /// The life of the node in which it did so: if that is over before the effects were durable,
         /// they are lost.
         boot_id: u64,
@@ -54,7 +54,7 @@ runtime::choice! {
     /// What came of a call that changed something: as much of its reply as the volume itself does
     /// not tell.
     #[derive(Copy)]
-    pub enum Outcome {
+    pub enum CallOutcome {
         /// It was done.
         1 Done {},
         /// It has made this inode.
@@ -76,6 +76,6 @@ runtime::record! {
         /// The call.
         call: CallId,
         /// What came of it.
-        outcome: Outcome,
+        outcome: CallOutcome,
     }
 }

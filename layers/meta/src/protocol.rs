@@ -4,8 +4,12 @@
 
 use runtime::protocol::Undelivered;
 
-pub use crate::attributes::{Attributes, Kind, Name, Stamp, Time, Verified, XattrMode, XattrName};
-pub use crate::promises::{Applied, CallId, CommitDependency, IntentId, Outcome, StoredReply};
+pub use crate::attributes::{
+    Attributes, Kind, Name, Time, WccAttr, WriteResult, XattrMode, XattrName,
+};
+pub use crate::promises::{
+    AppliedIntent, CallId, CallOutcome, CommitDependency, IntentId, StoredReply,
+};
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
 
@@ -136,7 +140,7 @@ runtime::choice! {
 runtime::record! {
     /// A name that was claimed.
     #[derive(Copy)]
-    pub struct Claimed {
+    pub struct LockedName {
         /// What it names.
         dentry: Option<Dentry>,
         /// Its last change, which that for which it was claimed must not precede.
@@ -217,7 +221,7 @@ runtime::record! {
 
 runtime::record! {
     /// A chunk of a file that has blocks.
-    pub struct FoundChunk {
+    pub struct IndexedChunk {
         /// Which chunk of the file.
         index: u64,
         /// Its blocks.
@@ -227,9 +231,9 @@ runtime::record! {
 
 runtime::record! {
     /// Chunks of a file that have blocks.
-    pub struct FoundChunks {
+    pub struct ChunkPage {
         /// In the order of their indices.
-        chunks: Vec<FoundChunk>,
+        chunks: Vec<IndexedChunk>,
         /// The index from which on others may follow; `None` if there are no more.
         next: Option<u64>,
     }
@@ -238,7 +242,7 @@ runtime::record! {
 runtime::record! {
     /// A block that no map names yet, and whose content is in the cache.
     #[derive(Copy)]
-    pub struct FreshBlock {
+    pub struct NewBlock {
         /// Its number on the logical disk; it was [allocated](Allocate).
         block: u64,
         /// The CRC-32C of its content.
@@ -265,9 +269,9 @@ runtime::protocol! {
     /// Metadata of one node: the inodes with `ino mod nodes`, the names of its hashes, space.
     Meta id 3 version 1;
 
-    /// Names of this directory are about to change at `node`; until [`End`] it will not be removed.
+    /// Names of this directory are about to change at `node`; until [`UnlockDirShared`] it will not be removed.
     /// Returns it, and the record that made it.
-    1 Control Begin {
+    1 Control LockDirShared {
         /// The directory.
         directory: u64,
         /// Its incarnation.
@@ -278,8 +282,8 @@ runtime::protocol! {
         lock: u64,
     } -> (Inode, CommitDependency);
 
-    /// The change announced by [`Begin`] is done, or was not made.
-    2 Control End {
+    /// The change announced by [`LockDirShared`] is done, or was not made.
+    2 Control UnlockDirShared {
         /// The directory.
         directory: u64,
         /// When names changed; `None` if none did, or the directory knows.
@@ -374,7 +378,7 @@ runtime::protocol! {
     } -> Vec<u64>;
 
     /// Do what another node's record has promised, once. Names are not claimed any more afterwards.
-    9 Bulk Apply {
+    9 Bulk ApplyIntent {
         /// The promise.
         intent: IntentId,
         /// All of its effects at this node.
@@ -384,7 +388,7 @@ runtime::protocol! {
         /// The place of the record that promised, if that is not durable yet, else 0: what is done
         /// here is durable no earlier.
         position: u64,
-    } -> Applied;
+    } -> AppliedIntent;
 
     /// Free the blocks of an inode that is gone. Nobody may be reading them.
     10 Control Trim {
@@ -393,7 +397,7 @@ runtime::protocol! {
     } -> ();
 
     /// Stop changes of a directory's names, wait for those under way, tell where names may be.
-    11 Control Freeze {
+    11 Control LockDirExclusive {
         /// The directory.
         directory: u64,
         /// Its incarnation.
@@ -403,7 +407,7 @@ runtime::protocol! {
     } -> Occupancy;
 
     /// Let changes go on: the directory was not removed.
-    12 Control Thaw {
+    12 Control UnlockDirExclusive {
         /// The directory.
         directory: u64,
         /// The number of the tie.
@@ -426,7 +430,7 @@ runtime::protocol! {
     } -> Occupancy;
 
     /// These nodes were found to hold names of the directory.
-    15 Control LearnOccupancy {
+    15 Control SetOccupancy {
         /// The directory.
         directory: u64,
         /// All nodes that answered yes to [`HasNames`].
@@ -474,7 +478,7 @@ runtime::protocol! {
         time: Time,
         /// Take setuid and setgid away: somebody else than root wrote.
         drop_setid: bool,
-    } -> Verified;
+    } -> WriteResult;
 
     /// Nothing installed so far will be rewritten in place any more. Nobody may be writing.
     20 Control Seal {
@@ -487,7 +491,7 @@ runtime::protocol! {
     21 Bulk Commit {
         /// The file.
         ino: u64,
-    } -> Verified;
+    } -> WriteResult;
 
     /// Set the size; cuts whole blocks off. Nobody may be reading or writing.
     22 Control Truncate {
@@ -503,7 +507,7 @@ runtime::protocol! {
         durable: bool,
         /// Takes the place of the last block, in the record of the cut: its content up to the size,
         /// then zeros. Not needed if what is cut off within that block is zeros already.
-        last: Option<FreshBlock>,
+        last: Option<NewBlock>,
     } -> Attributes;
 
     /// Files that have waited for a [`Commit`] for this long, or hold this many chunks.
@@ -533,13 +537,13 @@ runtime::protocol! {
     26 Control GetSpace {} -> NodeSpace;
 
     /// One change of directories' places in the tree at a time: wait for the turn. Asked of the root's node.
-    27 Control LockTree {
+    27 Control LockRename {
         /// The number of this tie of the asker.
         lock: u64,
     } -> ();
 
     /// The turn is over. Nothing happens if it is another one's: a node that comes back forgets whose it was.
-    28 Control UnlockTree {
+    28 Control UnlockRename {
         /// The number of the tie.
         lock: u64,
     } -> ();
@@ -547,20 +551,20 @@ runtime::protocol! {
     /// Make all records durable and the log short.
     29 Bulk Flush {} -> ();
 
-    /// Keep a name from being changed by anybody else, until [`UnclaimName`] or the effect for which
+    /// Keep a name from being changed by anybody else, until [`UnlockName`] or the effect for which
     /// it was claimed. Returns what it names, also after a crash that finds a record which leans on
     /// this answer; busy if it is claimed.
-    30 Control ClaimName {
+    30 Control LockName {
         /// The directory.
         directory: u64,
         /// The name.
         name: Name,
         /// The number of this tie of the asker.
         lock: u64,
-    } -> Claimed;
+    } -> LockedName;
 
     /// The change was not made.
-    31 Control UnclaimName {
+    31 Control UnlockName {
         /// The directory.
         directory: u64,
         /// The name.
@@ -586,7 +590,7 @@ runtime::protocol! {
     34 Bulk EndRecovery {} -> ();
 
     /// Inodes that are gone and wait for [`Trim`].
-    35 Control GetGone {} -> Vec<u64>;
+    35 Control ListUntrimmed {} -> Vec<u64>;
 
     // 36 is dead: it counted what a node holds.
 
@@ -610,7 +614,7 @@ runtime::protocol! {
         call: CallId,
         /// Durable when answered.
         durable: bool,
-    } -> Option<Outcome>;
+    } -> Option<CallOutcome>;
 
     /// The next chunks of a file that have blocks, with what is not committed yet.
     40 Bulk FindChunks {
@@ -622,7 +626,7 @@ runtime::protocol! {
         first: u64,
         /// How many chunks, at most [`FOUND_MAX`].
         count_max: u32,
-    } -> FoundChunks;
+    } -> ChunkPage;
 
     /// The value of an extended attribute.
     41 Bulk GetXattr {
@@ -734,7 +738,7 @@ runtime::protocol! {
     } -> ();
 
     /// Wait until another node has applied all that this one has decided so far; `Lost` if that takes long.
-    55 Bulk AllApplied {
+    55 Bulk WaitForIntents {
         /// Which node.
         node: u32,
     } -> ();

@@ -36,7 +36,7 @@ pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
 use self::allocate::Space;
 use self::directories::{Directories, RemoteLock};
-pub use self::hand_over::HandedMeta;
+pub use self::hand_over::MetaHandover;
 use self::in_use::Pins;
 use self::intents::Intents;
 use self::open_files::OpenFiles;
@@ -120,11 +120,11 @@ impl Server<Meta> for MetaServer {
             Request::Install(r) => self.try_install_now(r).map(|done| Reply::Install(Ok(done))),
             Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
             // Round each new name. They do nothing before they wait, if they have to.
-            Request::Begin(r) if self.is_in_use(r.directory) => {
-                self.begin(r, by).now_or_never().map(Reply::Begin)
+            Request::LockDirShared(r) if self.is_in_use(r.directory) => {
+                self.begin(r, by).now_or_never().map(Reply::LockDirShared)
             }
-            Request::End(r) if self.is_in_use(r.directory) => {
-                self.end(r, by).now_or_never().map(Reply::End)
+            Request::UnlockDirShared(r) if self.is_in_use(r.directory) => {
+                self.end(r, by).now_or_never().map(Reply::UnlockDirShared)
             }
             Request::FindReply(r) => self.find_reply(r).now_or_never().map(Reply::FindReply),
             _ => None,
@@ -224,33 +224,33 @@ impl MetaServer {
 
     async fn answer(self: Rc<Self>, by: NodeId, request: Request) -> Reply {
         match request {
-            Request::Begin(r) => Reply::Begin(self.begin(&r, by).await),
-            Request::End(r) => Reply::End(self.end(&r, by).await),
+            Request::LockDirShared(r) => Reply::LockDirShared(self.begin(&r, by).await),
+            Request::UnlockDirShared(r) => Reply::UnlockDirShared(self.end(&r, by).await),
             Request::GetInode(r) => Reply::GetInode(self.get_inode(r).await),
             Request::ChangeInode(r) => Reply::ChangeInode(self.change_inode(r).await),
             Request::FindName(r) => Reply::FindName(self.find_name(r).await),
             Request::ScanNames(r) => Reply::ScanNames(self.scan_names(r).await),
             Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
             Request::Execute(r) => Reply::Execute(self.execute(r).await),
-            Request::Apply(r) => Reply::Apply(self.apply_intent(r).await),
+            Request::ApplyIntent(r) => Reply::ApplyIntent(self.apply_intent(r).await),
             Request::FlushApplied(r) => Reply::FlushApplied(self.flush_applied(r).await),
             Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
             Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
-            Request::GetGone(_) => Reply::GetGone(Ok(self.find_gone().await)),
-            Request::ClaimName(r) => Reply::ClaimName(self.claim_name(by, r).await),
-            Request::UnclaimName(r) => {
+            Request::ListUntrimmed(_) => Reply::ListUntrimmed(Ok(self.find_gone().await)),
+            Request::LockName(r) => Reply::LockName(self.claim_name(by, r).await),
+            Request::UnlockName(r) => {
                 self.unclaim_name(&r, by);
-                Reply::UnclaimName(Ok(()))
+                Reply::UnlockName(Ok(()))
             }
             Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
-            Request::Freeze(r) => Reply::Freeze(self.freeze(r, by).await),
-            Request::Thaw(r) => {
+            Request::LockDirExclusive(r) => Reply::LockDirExclusive(self.freeze(r, by).await),
+            Request::UnlockDirExclusive(r) => {
                 self.thaw(&r, by);
-                Reply::Thaw(Ok(()))
+                Reply::UnlockDirExclusive(Ok(()))
             }
             Request::HasNames(r) => Reply::HasNames(self.has_names(by, &r).await),
             Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
-            Request::LearnOccupancy(r) => Reply::LearnOccupancy(self.learn_occupancy(r).await),
+            Request::SetOccupancy(r) => Reply::SetOccupancy(self.learn_occupancy(r).await),
             Request::Map(r) => Reply::Map(self.map(r).await),
             Request::FindChunks(r) => Reply::FindChunks(self.find_chunks(r).await),
             Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
@@ -264,13 +264,13 @@ impl MetaServer {
             Request::AckGroups(r) => Reply::AckGroups(self.ack_groups(r).await),
             Request::ConfirmGroups(r) => Reply::ConfirmGroups(self.confirm_groups(r.donor).await),
             Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
-            Request::LockTree(r) => {
+            Request::LockRename(r) => {
                 let lock = RemoteLock { node: by, number: r.lock };
-                Reply::LockTree(self.directories.lock_tree(lock).await)
+                Reply::LockRename(self.directories.lock_tree(lock).await)
             }
-            Request::UnlockTree(r) => {
+            Request::UnlockRename(r) => {
                 self.directories.unlock_tree(RemoteLock { node: by, number: r.lock });
-                Reply::UnlockTree(Ok(()))
+                Reply::UnlockRename(Ok(()))
             }
             Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
             Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
@@ -292,7 +292,7 @@ impl MetaServer {
             Request::ReleaseOrphanedLocks(r) => {
                 Reply::ReleaseOrphanedLocks(self.release_orphaned_locks(by, r.below, &r.keep).await)
             }
-            Request::AllApplied(r) => Reply::AllApplied(self.all_applied(r.node).await),
+            Request::WaitForIntents(r) => Reply::WaitForIntents(self.all_applied(r.node).await),
         }
     }
 
@@ -343,17 +343,17 @@ fn decode<T: Wire>(value: &[u8]) -> Result<T, Error> {
 fn is_for_recovery(request: &Request) -> bool {
     matches!(
         request,
-        Request::Apply(_)
+        Request::ApplyIntent(_)
             | Request::FlushApplied(_)
             | Request::FinishIntents(_)
             | Request::EndRecovery(_)
             | Request::Rejoin(_)
             | Request::NodeRestarted(_)
-            | Request::UnclaimName(_)
-            | Request::Thaw(_)
-            | Request::UnlockTree(_)
+            | Request::UnlockName(_)
+            | Request::UnlockDirExclusive(_)
+            | Request::UnlockRename(_)
             | Request::ReleaseOrphanedLocks(_)
-            | Request::AllApplied(_)
+            | Request::WaitForIntents(_)
             | Request::Release(_)
             | Request::RequestGroups(_)
             | Request::AckGroups(_)

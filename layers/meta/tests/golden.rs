@@ -4,7 +4,7 @@
 
 use meta::attributes::{Attributes, Kind, Name, Time};
 use meta::protocol::{
-    BlockRun, CallId, Chunk, Dentry, Effect, FindName, Inode, InodeChange, Outcome, Request,
+    BlockRun, CallId, CallOutcome, Chunk, Dentry, Effect, FindName, Inode, InodeChange, Request,
     StoredReply,
 };
 use runtime::wire::{Wire, to_bytes};
@@ -99,10 +99,10 @@ fn promised_effects_have_the_agreed_bytes() {
 #[test]
 fn a_stored_reply_has_the_agreed_bytes() {
     let call = CallId { client: 0x0102, number: 3 };
-    let done = StoredReply { sequence: 4, call, outcome: Outcome::Done {} };
+    let done = StoredReply { sequence: 4, call, outcome: CallOutcome::Done {} };
     let head = concat!("0400000000000000", "0201000000000000", "0300000000000000");
     assert_eq!(hex(&done), format!("{head}01"));
-    let made = StoredReply { outcome: Outcome::Made { ino: 5, generation: 6 }, ..done };
+    let made = StoredReply { outcome: CallOutcome::Made { ino: 5, generation: 6 }, ..done };
     assert_eq!(hex(&made), format!("{head}02{}{}", "0500000000000000", "0600000000000000"));
 }
 

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use fileio::client;
 use fileio::protocol::{
-    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, Name, Stamp, Time,
+    Attributes, CallId, Credentials, Error, FileIo, GetAttributes, Handle, Kind, Name, Time,
+    WccAttr,
 };
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, Nfs3Result, cookieverf3, fattr3, nfs_fh3, nfsstat3, post_op_attr,
@@ -409,8 +410,8 @@ pub(super) fn wcc(after: post_op_attr) -> wcc_data {
 
 //= rfc1813 2.6: wcc_data, "before" only if it is known in the same step as "after"
 /// The same of what was `before` when it was changed, if the node that changed it knows.
-pub(super) fn changed(before: Option<Stamp>, after: post_op_attr) -> wcc_data {
-    let told = |Stamp { size, mtime, ctime }| wcc_attr {
+pub(super) fn changed(before: Option<WccAttr>, after: post_op_attr) -> wcc_data {
+    let told = |WccAttr { size, mtime, ctime }| wcc_attr {
         size,
         mtime: translate::time(mtime),
         ctime: translate::time(ctime),

@@ -1,7 +1,7 @@
 //! WRITE and COMMIT.
 
 use bytes::Bytes;
-use fileio::protocol::{Commit, FILE_SIZE_MAX, Verified, Write};
+use fileio::protocol::{Commit, FILE_SIZE_MAX, Write, WriteResult};
 use nfs3_types::nfs3::{
     COMMIT3resfail, COMMIT3resok, WRITE3resfail, WRITE3resok, nfsstat3, stable_how, writeverf3,
 };
@@ -26,7 +26,7 @@ pub(super) async fn write(asker: &Asker, mut arguments: Arguments) -> Result<Bod
 
     let durable = stable != stable_how::UNSTABLE;
     pack(match write_bytes(asker, &file, offset, data, durable).await {
-        Ok(Verified { attributes, write_verifier, before }) => Ok(WRITE3resok {
+        Ok(WriteResult { attributes, write_verifier, before }) => Ok(WRITE3resok {
             file_wcc: changed(before, asker.told(&attributes)),
             count,
             committed: if durable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },
@@ -42,7 +42,7 @@ async fn write_bytes(
     offset: u64,
     data: Vec<Bytes>,
     durable: bool,
-) -> Result<Verified, nfsstat3> {
+) -> Result<WriteResult, nfsstat3> {
     let file = asker.file(file)?;
     let length = data.iter().map(Bytes::len).sum::<usize>() as u64;
     if offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
@@ -63,7 +63,7 @@ pub(super) async fn commit(asker: &Asker, mut arguments: Arguments) -> Result<Bo
         Err(status) => Err(status),
     };
     pack(match committed {
-        Ok(Verified { attributes, write_verifier, .. }) => Ok(COMMIT3resok {
+        Ok(WriteResult { attributes, write_verifier, .. }) => Ok(COMMIT3resok {
             file_wcc: unchanged(asker.told(&attributes)),
             verf: verifier(write_verifier),
         }),

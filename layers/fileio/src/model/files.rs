@@ -9,8 +9,8 @@ use super::state::{Body, State, permit};
 use crate::protocol::{
     Allocate, Append, Appended, Attributes, Commit, DirectoryEntry, DirectoryPage, ENTRIES_MAX,
     Error, FILE_SIZE_MAX, GetAttributes, Handle, Kind, ListData, PunchHole, Read, ReadData,
-    ReadDirectory, ReadLink, ReadList, Regions, Seek, SeekTarget, SetAttributes, Stamp,
-    SyncDirectory, TRANSFER_MAX, Time, Verified, Write, WriteList,
+    ReadDirectory, ReadLink, ReadList, Regions, Seek, SeekTarget, SetAttributes, SyncDirectory,
+    TRANSFER_MAX, Time, WccAttr, Write, WriteList, WriteResult,
 };
 use crate::regions::REGIONS_MAX;
 
@@ -98,7 +98,7 @@ impl State {
         Ok(ReadData { data, end, attributes: inode.attributes() })
     }
 
-    pub(super) fn write(&mut self, r: &Write, now: Time) -> Result<Verified, Error> {
+    pub(super) fn write(&mut self, r: &Write, now: Time) -> Result<WriteResult, Error> {
         let free_bytes = self.free_bytes();
         let inode = self.inode_mut(&r.file)?;
         inode.content()?;
@@ -107,9 +107,9 @@ impl State {
         if length > u64::from(TRANSFER_MAX) {
             return Err(Error::Invalid {});
         }
-        let before = Some(Stamp::of(&inode.attributes()));
+        let before = Some(WccAttr::of(&inode.attributes()));
         if length == 0 {
-            return Ok(Verified { before, ..verified(inode.attributes()) });
+            return Ok(WriteResult { before, ..verified(inode.attributes()) });
         }
         if r.offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Error::FileTooLarge {});
@@ -121,7 +121,7 @@ impl State {
         content.write(r.offset, &r.data.concat());
         inode.modified(now);
         inode.drop_setid(&r.who);
-        Ok(Verified { before, ..verified(inode.attributes()) })
+        Ok(WriteResult { before, ..verified(inode.attributes()) })
     }
 
     pub(super) fn append(&mut self, r: &Append, now: Time) -> Result<Appended, Error> {
@@ -157,7 +157,7 @@ impl State {
     }
 
     /// Region by region.
-    pub(super) fn write_list(&mut self, r: &WriteList, now: Time) -> Result<Verified, Error> {
+    pub(super) fn write_list(&mut self, r: &WriteList, now: Time) -> Result<WriteResult, Error> {
         let window = window_of(&r.regions, r.skip, r.data.len() as u64)?;
         let write = |state: &mut Self, offset: u64, data: Vec<Bytes>| {
             let who = r.who.clone();
@@ -170,10 +170,10 @@ impl State {
             let data = r.data.slice(start..start + region.length as usize);
             written = write(self, region.offset, vec![data])?;
         }
-        Ok(Verified { before: None, ..written })
+        Ok(WriteResult { before: None, ..written })
     }
 
-    pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<Verified, Error> {
+    pub(super) fn punch_hole(&mut self, r: &PunchHole, now: Time) -> Result<WriteResult, Error> {
         let inode = self.inode_mut(&r.file)?;
         inode.content()?;
         inode.check_transfer(&r.who, access::WRITE)?;
@@ -213,7 +213,7 @@ impl State {
         Ok(inode.content()?.seek(r.offset, in_page))
     }
 
-    pub(super) fn commit(&self, r: &Commit) -> Result<Verified, Error> {
+    pub(super) fn commit(&self, r: &Commit) -> Result<WriteResult, Error> {
         self.attributes(&r.file).map(verified)
     }
 
@@ -235,8 +235,8 @@ fn end_of_range(offset: u64, length: u64) -> Result<u64, Error> {
 }
 
 /// The model never loses anything. What was before is told of one write only.
-fn verified(attributes: Attributes) -> Verified {
-    Verified { attributes, write_verifier: WRITE_VERIFIER, before: None }
+fn verified(attributes: Attributes) -> WriteResult {
+    WriteResult { attributes, write_verifier: WRITE_VERIFIER, before: None }
 }
 
 /// The window that a request means, if it may.

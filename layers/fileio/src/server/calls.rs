@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use meta::protocol::{FindReply, Outcome};
+use meta::protocol::{CallOutcome, FindReply};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 
@@ -94,7 +94,7 @@ impl FileServer {
     }
 
     /// The reply of a call that was done, when all nodes know of it that must.
-    async fn find_reply(&self, call: CallId, durable: bool) -> Result<Option<Outcome>, Error> {
+    async fn find_reply(&self, call: CallId, durable: bool) -> Result<Option<CallOutcome>, Error> {
         let found = self.meta_here(FindReply { call, durable }).await?;
         if found.is_some() {
             self.release_remote_locks_now().await?;
@@ -119,31 +119,31 @@ impl FileServer {
     }
 
     /// The reply to a request that was done before.
-    async fn again(&self, request: &Request, outcome: Outcome) -> Reply {
+    async fn again(&self, request: &Request, outcome: CallOutcome) -> Reply {
         match (request, outcome) {
-            (Request::Create(r), Outcome::Made { ino, generation }) => {
+            (Request::Create(r), CallOutcome::Made { ino, generation }) => {
                 let file = Handle { ino, generation };
                 let attributes = self.made_before(file, Kind::File {}, &r.who).await;
                 Reply::Create(attributes.map(|attributes| Created { attributes, new: true }))
             }
-            (Request::OpenNew(r), Outcome::Made { ino, generation }) => {
+            (Request::OpenNew(r), CallOutcome::Made { ino, generation }) => {
                 let file = Handle { ino, generation };
                 Reply::OpenNew(self.hold_again(r.call, file, &r.who).await)
             }
-            (Request::MakeNode(r), Outcome::Made { ino, generation }) => {
+            (Request::MakeNode(r), CallOutcome::Made { ino, generation }) => {
                 let file = Handle { ino, generation };
                 Reply::MakeNode(self.made_before(file, kind_of(&r.node), &r.who).await)
             }
-            (Request::Remove(_), Outcome::Done {}) => Reply::Remove(Ok(())),
-            (Request::RemoveDirectory(_), Outcome::Done {}) => Reply::RemoveDirectory(Ok(())),
-            (Request::Rename(_), Outcome::Done {}) => Reply::Rename(Ok(())),
-            (Request::Link(r), Outcome::Done {}) => {
+            (Request::Remove(_), CallOutcome::Done {}) => Reply::Remove(Ok(())),
+            (Request::RemoveDirectory(_), CallOutcome::Done {}) => Reply::RemoveDirectory(Ok(())),
+            (Request::Rename(_), CallOutcome::Done {}) => Reply::Rename(Ok(())),
+            (Request::Link(r), CallOutcome::Done {}) => {
                 Reply::Link(self.made_before(r.file, Kind::File {}, &r.who).await)
             }
-            (Request::SetXattr(r), Outcome::Done {}) => {
+            (Request::SetXattr(r), CallOutcome::Done {}) => {
                 Reply::SetXattr(self.made_before(r.file, Kind::File {}, &r.who).await)
             }
-            (Request::RemoveXattr(r), Outcome::Done {}) => {
+            (Request::RemoveXattr(r), CallOutcome::Done {}) => {
                 Reply::RemoveXattr(self.made_before(r.file, Kind::File {}, &r.who).await)
             }
             // The id is another call's.

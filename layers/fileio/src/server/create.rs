@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use meta::protocol::{
-    AddFile, ClaimName, Claimed, CommitDependency, Dentry, Effect, Execute, FindName, FlushTo,
-    GetInode, InodeChange, NewInode, UnclaimName,
+    AddFile, CommitDependency, Dentry, Effect, Execute, FindName, FlushTo, GetInode, InodeChange,
+    LockName, LockedName, NewInode, UnlockName,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
@@ -293,7 +293,7 @@ impl FileServer {
     async fn link_claimed(
         self: &Rc<Self>,
         request: &Link,
-        found: Claimed,
+        found: LockedName,
         &ParentDir { attributes: ref above, made, since }: &ParentDir,
     ) -> Result<(Attributes, Time), Error> {
         let &Link { call, ref who, file, directory, ref name, durable } = request;
@@ -340,15 +340,15 @@ impl FileServer {
         node: NodeId,
         directory: Handle,
         name: &Name,
-    ) -> Result<(Claimed, RemoteLock), Error> {
+    ) -> Result<(LockedName, RemoteLock), Error> {
         let (directory, name) = (directory.ino, name.clone());
-        self.lock_remote(node, |lock| ClaimName { directory, name, lock }).await
+        self.lock_remote(node, |lock| LockName { directory, name, lock }).await
     }
 
     /// The name was not changed. If its node does not hear of it now, it will.
     pub(super) async fn unclaim(&self, claim: RemoteLock, directory: Handle, name: &Name) {
         let (directory, name) = (directory.ino, name.clone());
-        let _ = self.release_lock(claim, |lock| UnclaimName { directory, name, lock }).await;
+        let _ = self.release_lock(claim, |lock| UnlockName { directory, name, lock }).await;
     }
 }
 

@@ -5,7 +5,7 @@
 use futures::future::try_join_all;
 use meta::attributes::access;
 use meta::keys::POSITION_BITS;
-use meta::protocol::{GetOccupancy, LearnOccupancy, NameEntry, SCAN_MAX, ScanNames};
+use meta::protocol::{GetOccupancy, NameEntry, SCAN_MAX, ScanNames, SetOccupancy};
 use runtime::NodeId;
 
 use super::FileServer;
@@ -141,7 +141,7 @@ impl FileServer {
     async fn learn_occupancy(&self, directory: u64) -> Result<Vec<u32>, Error> {
         let all = (0..self.context.fs_nodes()).collect();
         let nodes = self.occupied_nodes(directory, all).await?;
-        self.meta_here(LearnOccupancy { directory, nodes: nodes.clone() }).await?;
+        self.meta_here(SetOccupancy { directory, nodes: nodes.clone() }).await?;
         Ok(nodes)
     }
 

@@ -3,21 +3,21 @@
 use std::rc::Rc;
 
 use futures::StreamExt as _;
-use meta::protocol::{self as metadata, GetDirty, GetGone, RollBack, Seal, Trim};
+use meta::protocol::{self as metadata, GetDirty, ListUntrimmed, RollBack, Seal, Trim};
 
 use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, retry_after_rollback};
-use crate::protocol::{Error, Handle, Verified};
+use crate::protocol::{Error, Handle, WriteResult};
 
 impl FileServer {
     /// Makes all that was written to a file durable.
-    pub(super) async fn commit(&self, file: &Handle) -> Result<Verified, Error> {
+    pub(super) async fn commit(&self, file: &Handle) -> Result<WriteResult, Error> {
         self.attributes(*file).await?;
         self.commit_ino(file.ino).await
     }
 
     /// After a loss the file is as last committed, and the write verifier tells everybody who wrote
     /// since.
-    async fn commit_ino(&self, ino: u64) -> Result<Verified, Error> {
+    async fn commit_ino(&self, ino: u64) -> Result<WriteResult, Error> {
         let commit = async || {
             {
                 // Writes under way are let in first; later ones go to new blocks.
@@ -46,7 +46,7 @@ impl FileServer {
     pub(super) async fn commit_loop(self: &Rc<Self>) {
         loop {
             self.context.sleep(COMMIT_INTERVAL).await;
-            for ino in self.meta_here(GetGone {}).await.unwrap_or_default() {
+            for ino in self.meta_here(ListUntrimmed {}).await.unwrap_or_default() {
                 self.trim(ino).await;
             }
             self.remove_unreferenced().await;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
 use meta::client::first_remote_lock;
-use meta::protocol::{AllApplied, Meta, ReleaseOrphanedLocks};
+use meta::protocol::{Meta, ReleaseOrphanedLocks, WaitForIntents};
 use runtime::protocol::Undelivered;
 use runtime::sync::Event;
 use runtime::{Call, Epoch, NodeId};
@@ -222,7 +222,7 @@ impl FileServer {
 
     async fn tell_of_ties_at(&self, node: NodeId, orphaned: Vec<u64>) -> Result<(), Error> {
         // What was decided arrives before what it leans on is given up.
-        self.meta_here(AllApplied { node: node.0 }).await?;
+        self.meta_here(WaitForIntents { node: node.0 }).await?;
         let word = self.remote_locks.word_to(node, &orphaned);
         self.meta(node, word).await.inspect_err(|error| {
             tracing::debug!(%error, ?node, "it cannot be told yet what it may give up");

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use futures::future::try_join_all;
 use meta::protocol::{
-    CommitDependency, Dentry, Effect, Execute, Freeze, HasNames, Occupancy, Thaw,
+    CommitDependency, Dentry, Effect, Execute, HasNames, LockDirExclusive, Occupancy,
+    UnlockDirExclusive,
 };
 use runtime::NodeId;
 
@@ -114,7 +115,7 @@ impl FileServer {
     ) -> Result<(Vec<CommitDependency>, RemoteLock), Error> {
         let Handle { ino, generation } = handle_of(found);
         let node = self.node_of(ino);
-        let freeze = |lock| Freeze { directory: ino, generation, lock };
+        let freeze = |lock| LockDirExclusive { directory: ino, generation, lock };
         let (occupancy, frozen) = match self.lock_remote(node, freeze).await {
             Err(Error::Stale {}) => return Err(Error::Changed {}),
             occupancy => occupancy?,
@@ -130,7 +131,9 @@ impl FileServer {
 
     /// The directory was not removed. If its node does not hear of it now, it will.
     pub(super) async fn thaw(&self, frozen: RemoteLock, found: &Dentry) {
-        let _ = self.release_lock(frozen, |lock| Thaw { directory: found.ino, lock }).await;
+        let _ = self
+            .release_lock(frozen, |lock| UnlockDirExclusive { directory: found.ino, lock })
+            .await;
     }
 
     /// The last removals from the directory if it is empty, else `None`.

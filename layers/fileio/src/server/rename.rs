@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use meta::protocol::{
-    Claimed, CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockTree, UnlockTree,
+    CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockRename, LockedName,
+    UnlockRename,
 };
 use runtime::NodeId;
 
@@ -68,10 +69,10 @@ impl FileServer {
             let keeper = self.node_of(ROOT.ino);
             // If the keeper comes back from here on, others have a turn too.
             let since = self.context.epoch().0;
-            let ((), turn) = self.lock_remote(keeper, |lock| LockTree { lock }).await?;
+            let ((), turn) = self.lock_remote(keeper, |lock| LockRename { lock }).await?;
             let outcome = self.rename_once(request, Some(since)).await;
             // If the keeper does not hear of it now, it will.
-            let _ = self.release_lock(turn, |lock| UnlockTree { lock }).await;
+            let _ = self.release_lock(turn, |lock| UnlockRename { lock }).await;
             outcome
         })
         .await
@@ -153,7 +154,7 @@ impl FileServer {
         &self,
         old: &Place<'_>,
         new: &Place<'_>,
-    ) -> Result<([Claimed; 2], [RemoteLock; 2]), Error> {
+    ) -> Result<([LockedName; 2], [RemoteLock; 2]), Error> {
         let old_first = (old.directory.ino, old.name) < (new.directory.ino, new.name);
         let (first, second) = if old_first { (old, new) } else { (new, old) };
         let (found, claim) = self.claim(first.node, first.directory, first.name).await?;

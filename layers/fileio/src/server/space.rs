@@ -4,8 +4,8 @@ use std::ops::{ControlFlow, Range};
 
 use meta::attributes::access;
 use meta::protocol::{
-    Allocate as Reserve, ChangeInode, Chunk, ChunkUpdate, Commit, FOUND_MAX, FindChunks,
-    FoundChunks, FreshBlock, InodeChange, Install, Near, RollBack, Run, Seal, Truncate, Unsynced,
+    Allocate as Reserve, ChangeInode, Chunk, ChunkPage, ChunkUpdate, Commit, FOUND_MAX, FindChunks,
+    InodeChange, Install, Near, NewBlock, RollBack, Run, Seal, Truncate, Unsynced,
 };
 
 use super::read::zeros;
@@ -13,7 +13,7 @@ use super::write::Purpose;
 use super::{FileServer, retry_after_rollback};
 use crate::pieces::Pieces;
 use crate::protocol::{
-    Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, Verified,
+    Allocate, Attributes, Error, Handle, PunchHole, Seek, SeekTarget, Time, WriteResult,
 };
 use crate::rules;
 
@@ -84,7 +84,7 @@ impl FileServer {
         file: Handle,
         old_size: u64,
         size: u64,
-    ) -> Result<Option<FreshBlock>, Error> {
+    ) -> Result<Option<NewBlock>, Error> {
         let end = size.next_multiple_of(BLOCK).min(old_size);
         if size >= end || self.is_zero(file, size..end).await? {
             return Ok(None);
@@ -100,7 +100,7 @@ impl FileServer {
         let (stripe, offset) = self.geometry.block(block);
         match self.stripes.write(stripe, offset, content.into_vec()).await {
             Ok(boot_id) => {
-                Ok(Some(FreshBlock { block, checksum, written: Unsynced { stripe, boot_id } }))
+                Ok(Some(NewBlock { block, checksum, written: Unsynced { stripe, boot_id } }))
             }
             Err(error) => {
                 self.give_back(reserved).await;
@@ -115,13 +115,13 @@ impl FileServer {
         Ok(content.iter().all(|part| part.iter().all(|&byte| byte == 0)))
     }
 
-    pub(super) async fn punch_hole(&self, request: PunchHole) -> Result<Verified, Error> {
+    pub(super) async fn punch_hole(&self, request: PunchHole) -> Result<WriteResult, Error> {
         let PunchHole { file, durable, .. } = request;
         let punched = self.alone(file, async || self.punch_alone(&request).await).await?;
         self.make_durable(file, punched, durable).await
     }
 
-    async fn punch_alone(&self, request: &PunchHole) -> Result<Verified, Error> {
+    async fn punch_alone(&self, request: &PunchHole) -> Result<WriteResult, Error> {
         let &PunchHole { ref who, file, offset, length, durable: _ } = request;
         let before = self.attributes(file).await?;
         rules::check_transfer(who, &before, access::WRITE)?;
@@ -147,7 +147,7 @@ impl FileServer {
         file: Handle,
         blocks: Range<u64>,
         drop_setid: bool,
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         let Handle { ino, .. } = file;
         let per_chunk = u64::from(self.geometry.blocks_per_stripe());
         let mut next = Some(blocks.start / per_chunk);
@@ -172,7 +172,7 @@ impl FileServer {
             let verified = self.meta_here(call).await?;
             if next.is_none() {
                 // The edges of the hole were written before, and other chunks.
-                return Ok(Verified { before: None, ..verified });
+                return Ok(WriteResult { before: None, ..verified });
             }
             if punched >= PUNCHED_MAX {
                 punched = 0;
@@ -194,7 +194,7 @@ impl FileServer {
         Chunk::from_slots(&slots, per_chunk)
     }
 
-    async fn chunks_from(&self, file: Handle, first: u64) -> Result<FoundChunks, Error> {
+    async fn chunks_from(&self, file: Handle, first: u64) -> Result<ChunkPage, Error> {
         let Handle { ino, generation } = file;
         self.meta_here(FindChunks { ino, generation, first, count_max: FOUND_MAX }).await
     }

@@ -18,7 +18,7 @@ use meta::protocol::{
 use super::FileServer;
 use crate::pieces::Pieces;
 use crate::protocol::{
-    Attributes, Credentials, Error, Handle, Stamp, TRANSFER_MAX, Verified, Write,
+    Attributes, Credentials, Error, Handle, TRANSFER_MAX, WccAttr, Write, WriteResult,
 };
 use crate::rules;
 
@@ -83,7 +83,7 @@ impl Purpose {
 }
 
 impl FileServer {
-    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<Verified, Error> {
+    pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<WriteResult, Error> {
         let Write { file, durable, .. } = request;
         let mut written = self.write_once(&request).await;
         // Boxed: what is rare would be moved with each write.
@@ -98,9 +98,9 @@ impl FileServer {
     pub(super) async fn make_durable(
         &self,
         file: Handle,
-        written: Verified,
+        written: WriteResult,
         durable: bool,
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         if !durable {
             return Ok(written);
         }
@@ -109,17 +109,17 @@ impl FileServer {
             return Err(Error::LostWrites {});
         }
         // Others may have written meanwhile.
-        let is_as_written = Stamp::of(&committed.attributes) == Stamp::of(&written.attributes);
-        Ok(Verified { before: written.before.filter(|_| is_as_written), ..committed })
+        let is_as_written = WccAttr::of(&committed.attributes) == WccAttr::of(&written.attributes);
+        Ok(WriteResult { before: written.before.filter(|_| is_as_written), ..committed })
     }
 
     /// A file to which nothing was written.
-    pub(super) async fn unchanged(&self, attributes: Attributes) -> Result<Verified, Error> {
+    pub(super) async fn unchanged(&self, attributes: Attributes) -> Result<WriteResult, Error> {
         let write_verifier = self.meta_here(GetVerifier { ino: attributes.ino }).await?;
-        Ok(Verified { attributes, write_verifier, before: Some(Stamp::of(&attributes)) })
+        Ok(WriteResult { attributes, write_verifier, before: Some(WccAttr::of(&attributes)) })
     }
 
-    async fn write_once(&self, request: &Write) -> Result<Verified, Error> {
+    async fn write_once(&self, request: &Write) -> Result<WriteResult, Error> {
         let &Write { ref who, file, offset, ref data, durable: _ } = request;
         let length: usize = data.iter().map(Bytes::len).sum();
         if length > TRANSFER_MAX as usize {
@@ -143,7 +143,7 @@ impl FileServer {
         offset: u64,
         data: Vec<Bytes>,
         purpose: Purpose,
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         let data = Pieces::new(data);
         let end = offset + data.length() as u64;
         let chunk_size = u64::from(self.geometry.stripe_size);
@@ -175,7 +175,7 @@ impl FileServer {
         who: &Credentials,
         file: &Attributes,
         parts: Vec<Result<Written, Error>>,
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         let (written, failure) = self.usable(parts).await;
         if let (true, Some(error)) = (written.is_empty(), failure) {
             return Err(error);

@@ -14,8 +14,8 @@ use super::MetaServer;
 use crate::attributes::{Kind, Time};
 use crate::memory::{Kind as Memory, Share};
 use crate::protocol::{
-    Begin, CommitDependency, End, Error, Freeze, GetOccupancy, Inode, LearnOccupancy, Occupancy,
-    Thaw,
+    CommitDependency, Error, GetOccupancy, Inode, LockDirExclusive, LockDirShared, Occupancy,
+    SetOccupancy, UnlockDirExclusive, UnlockDirShared,
 };
 use crate::store::{Position, Store};
 
@@ -64,7 +64,7 @@ struct Claim {
 struct State {
     /// The record that made it, if that was since the mount.
     made: Position,
-    /// Changes between `Begin` and `End`.
+    /// Changes between `LockDirShared` and `UnlockDirShared`.
     changing: Vec<RemoteLock>,
     /// No change may begin: somebody wants to remove it.
     frozen_by: Option<RemoteLock>,
@@ -344,7 +344,7 @@ impl MetaServer {
     /// A frozen directory is busy: to wait here could close a circle with those who froze it.
     pub(super) async fn begin(
         &self,
-        request: &Begin,
+        request: &LockDirShared,
         by: NodeId,
     ) -> Result<(Inode, CommitDependency), Error> {
         let lock = RemoteLock { node: by, number: request.lock };
@@ -363,8 +363,8 @@ impl MetaServer {
         if begun { Ok((inode, made)) } else { Err(Undelivered::Busy.into()) }
     }
 
-    pub(super) async fn end(&self, request: &End, by: NodeId) -> Result<(), Error> {
-        let &End { directory, time, node, lock: number } = request;
+    pub(super) async fn end(&self, request: &UnlockDirShared, by: NodeId) -> Result<(), Error> {
+        let &UnlockDirShared { directory, time, node, lock: number } = request;
         let ended = RemoteLock { node: by, number };
         let noted = match time {
             Some(time) => self.note(directory, time).await,
@@ -393,8 +393,12 @@ impl MetaServer {
         })
     }
 
-    pub(super) async fn freeze(&self, request: Freeze, by: NodeId) -> Result<Occupancy, Error> {
-        let Freeze { directory, generation, lock } = request;
+    pub(super) async fn freeze(
+        &self,
+        request: LockDirExclusive,
+        by: NodeId,
+    ) -> Result<Occupancy, Error> {
+        let LockDirExclusive { directory, generation, lock } = request;
         let lock = RemoteLock { node: by, number: lock };
         let inode = self.load_directory(directory, generation).await?;
         self.directories.check(lock)?;
@@ -422,7 +426,7 @@ impl MetaServer {
         }
     }
 
-    pub(super) fn thaw(&self, request: &Thaw, by: NodeId) {
+    pub(super) fn thaw(&self, request: &UnlockDirExclusive, by: NodeId) {
         let lock = RemoteLock { node: by, number: request.lock };
         self.directories.with(request.directory, |state| {
             state.frozen_by = state.frozen_by.filter(|frozen_by| *frozen_by != lock);
@@ -435,7 +439,7 @@ impl MetaServer {
         Ok(Occupancy { inode, nodes: self.directories.occupied(request.directory) })
     }
 
-    pub(super) async fn learn_occupancy(&self, request: LearnOccupancy) -> Result<(), Error> {
+    pub(super) async fn learn_occupancy(&self, request: SetOccupancy) -> Result<(), Error> {
         self.load(request.directory, 0).await?;
         self.directories.with(request.directory, |state| {
             state.nodes.extend(request.nodes);

@@ -11,12 +11,12 @@ use runtime::wire::to_bytes;
 use super::trims::Cause;
 use super::{MetaServer, REMEMBERED_MAX, decode};
 use crate::active::Uncommitted;
-use crate::attributes::{Attributes, Stamp, Verified};
+use crate::attributes::{Attributes, WccAttr, WriteResult};
 use crate::chunks::Slot;
 use crate::keys;
 use crate::memory::Kind as Memory;
 use crate::protocol::{
-    Chunk, Error, FOUND_MAX, FindChunks, FoundChunk, FoundChunks, FreshBlock, Inode, Install, Map,
+    Chunk, ChunkPage, Error, FOUND_MAX, FindChunks, IndexedChunk, Inode, Install, Map, NewBlock,
     Run, Seal, Time, Truncate,
 };
 use crate::store::{Batch, Position, StoreError};
@@ -98,7 +98,7 @@ impl MetaServer {
         if chunk.is_valid(blocks) { Ok(chunk) } else { Err(Error::Damaged {}) }
     }
 
-    pub(super) async fn find_chunks(&self, request: FindChunks) -> Result<FoundChunks, Error> {
+    pub(super) async fn find_chunks(&self, request: FindChunks) -> Result<ChunkPage, Error> {
         let FindChunks { ino, generation, first, count_max } = request;
         let count = count_max.clamp(1, FOUND_MAX) as usize;
         self.load(ino, generation).await?;
@@ -125,14 +125,14 @@ impl MetaServer {
         let chunks = found
             .into_iter()
             .filter(|(index, chunk)| is_within(*index) && !chunk.runs.is_empty())
-            .map(|(index, chunk)| FoundChunk { index, chunk });
-        let found = FoundChunks { chunks: chunks.collect(), next };
+            .map(|(index, chunk)| IndexedChunk { index, chunk });
+        let found = ChunkPage { chunks: chunks.collect(), next };
         // Unless the file was removed meanwhile.
         self.load(ino, generation).await?;
         Ok(found)
     }
 
-    pub(super) async fn install(&self, request: Install) -> Result<Verified, Error> {
+    pub(super) async fn install(&self, request: Install) -> Result<WriteResult, Error> {
         let Install { ino, updates, size_min, time, drop_setid } = request;
         let _kept = self.keep(ino);
         self.load(ino, 0).await?;
@@ -152,7 +152,7 @@ impl MetaServer {
 
     /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is for most
     /// writes.
-    pub(super) fn try_install_now(&self, request: &Install) -> Option<Verified> {
+    pub(super) fn try_install_now(&self, request: &Install) -> Option<WriteResult> {
         let &Install { ino, ref updates, size_min, time, drop_setid } = request;
         let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
         let installed = self.with(ino, |active| {
@@ -171,10 +171,10 @@ impl MetaServer {
         size_min: u64,
         time: Time,
         drop_setid: bool,
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         let (before, attributes) = self.with_dirty(ino, |active| {
             let attributes = &mut active.inode.attributes;
-            let before = Stamp::of(attributes);
+            let before = WccAttr::of(attributes);
             attributes.size = attributes.size.max(size_min);
             attributes.mtime = time;
             attributes.ctime = time;
@@ -184,7 +184,7 @@ impl MetaServer {
             (before, *attributes)
         })?;
         let write_verifier = self.verifiers.get(ino);
-        Ok(Verified { attributes, write_verifier, before: Some(before) })
+        Ok(WriteResult { attributes, write_verifier, before: Some(before) })
     }
 
     pub(super) async fn seal(&self, request: &Seal) -> Result<(), Error> {
@@ -195,7 +195,7 @@ impl MetaServer {
         self.forget_and_release(dropped).await
     }
 
-    pub(super) async fn commit(&self, ino: u64) -> Result<Verified, Error> {
+    pub(super) async fn commit(&self, ino: u64) -> Result<WriteResult, Error> {
         let (position, verified) = {
             let _alone = self.commits.exclusive(ino).await;
             let _kept = self.keep(ino);
@@ -209,7 +209,7 @@ impl MetaServer {
             // A later loss is of what was written later.
             let write_verifier = self.verifiers.get(ino);
             let attributes = self.with(ino, |active| Ok(active.inode.attributes))?;
-            (position, Verified { attributes, write_verifier, before: None })
+            (position, WriteResult { attributes, write_verifier, before: None })
         };
         // Whoever commits the same next rides in the same flush.
         self.store.durable(position).await?;
@@ -507,7 +507,7 @@ struct Boundary {
     /// Its blocks that stay.
     kept_blocks: u32,
     /// What takes the place of the last of them.
-    last: Option<FreshBlock>,
+    last: Option<NewBlock>,
 }
 
 /// A chunk after a cut.

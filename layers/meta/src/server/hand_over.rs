@@ -7,7 +7,7 @@ use crate::protocol::{Error, Meta, Request};
 runtime::record! {
     /// What the metadata server of a node tells the one that takes its place.
     #[derive(Default)]
-    pub struct HandedMeta {
+    pub struct MetaHandover {
         /// The write verifier of most files.
         verifier: u64,
         /// Of files that have lost something: inode and verifier.
@@ -23,7 +23,7 @@ impl MetaServer {
     /// Lets nothing in any more but what others need to end what they have begun, and makes durable all
     /// that was answered. The file layer above has handed over before. After an error it may be called
     /// again.
-    pub async fn hand_over(&self) -> Result<HandedMeta, Error> {
+    pub async fn hand_over(&self) -> Result<MetaHandover, Error> {
         let context = &self.context;
         context.close::<Meta>(is_needed_to_end);
         loop {
@@ -37,11 +37,11 @@ impl MetaServer {
         context.close::<Meta>(|_| false);
         let (verifier, verifiers) = self.verifiers.all();
         let (held, grace_below) = self.open_files.all();
-        Ok(HandedMeta { verifier, verifiers, held, grace_below })
+        Ok(MetaHandover { verifier, verifiers, held, grace_below })
     }
 
     /// Goes on where the server before this one stopped. To be called before the layer above is served.
-    pub fn resume(&self, handed: &HandedMeta) {
+    pub fn resume(&self, handed: &MetaHandover) {
         self.verifiers.resume(handed.verifier, &handed.verifiers);
         self.open_files.resume(&handed.held, handed.grace_below);
     }

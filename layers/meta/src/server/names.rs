@@ -13,8 +13,8 @@ use crate::attributes::{Attributes, Kind, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, ClaimName, Claimed, CommitDependency, Dentry, Error, FindName, HasNames, Inode,
-    NameEntry, NewInode, SCAN_MAX, ScanNames, UnclaimName,
+    AddFile, CommitDependency, Dentry, Error, FindName, HasNames, Inode, LockName, LockedName,
+    NameEntry, NewInode, SCAN_MAX, ScanNames, UnlockName,
 };
 
 /// What a directory says of its size: names are in the store, not in blocks of its own.
@@ -140,9 +140,9 @@ impl MetaServer {
     pub(super) async fn claim_name(
         &self,
         asker: NodeId,
-        request: ClaimName,
-    ) -> Result<Claimed, Error> {
-        let ClaimName { directory, name, lock } = request;
+        request: LockName,
+    ) -> Result<LockedName, Error> {
+        let LockName { directory, name, lock } = request;
         let key = keys::name(directory, &name);
         let _alone = self.directories.name_lock(&key, false).await?;
         let value = self.store.get(&key).await?;
@@ -150,11 +150,11 @@ impl MetaServer {
         let (from, to) = keys::only(&key);
         let changed = self.prior_for(asker, self.store.last_change(&from, &to)).await?;
         self.directories.claim(key, RemoteLock { node: asker, number: lock })?;
-        Ok(Claimed { dentry: value.map(|value| decode(&value)).transpose()?, changed })
+        Ok(LockedName { dentry: value.map(|value| decode(&value)).transpose()?, changed })
     }
 
-    pub(super) fn unclaim_name(&self, request: &UnclaimName, by: NodeId) {
-        let UnclaimName { directory, name, lock } = request;
+    pub(super) fn unclaim_name(&self, request: &UnlockName, by: NodeId) {
+        let UnlockName { directory, name, lock } = request;
         let lock = RemoteLock { node: by, number: *lock };
         self.directories.unclaim(&keys::name(*directory, name), |claimed_by| claimed_by == lock);
     }

@@ -14,7 +14,7 @@ use runtime::wire::to_bytes;
 
 use super::{MetaServer, decode};
 use crate::keys;
-use crate::protocol::{CallId, Error, FindReply, Outcome, StoredReply};
+use crate::protocol::{CallId, CallOutcome, Error, FindReply, StoredReply};
 use crate::store::{Batch, Position, StoreError};
 
 /// Replies of one node, at most: some 100 bytes each in memory, 50 on disk.
@@ -31,7 +31,7 @@ pub(super) const REPLY_BYTES: usize =
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     sequence: u64,
-    outcome: Outcome,
+    outcome: CallOutcome,
     /// The record that has it.
     position: Position,
     /// The intent of that record, if the call touches other nodes and was decided in this life.
@@ -59,7 +59,12 @@ pub(super) struct Replies {
 
 impl Replies {
     /// Puts the reply of a call into the batch that does what was asked.
-    pub(super) fn put(&self, (call, outcome): (CallId, Outcome), now: Duration, batch: &mut Batch) {
+    pub(super) fn put(
+        &self,
+        (call, outcome): (CallId, CallOutcome),
+        now: Duration,
+        batch: &mut Batch,
+    ) {
         let reply = StoredReply { sequence: self.sequence.get(), call, outcome };
         batch.put(keys::reply(self.next_slot(now)), to_bytes(&reply));
     }
@@ -67,7 +72,7 @@ impl Replies {
     /// That batch was committed just now.
     pub(super) fn stored(
         &self,
-        (call, outcome): (CallId, Outcome),
+        (call, outcome): (CallId, CallOutcome),
         now: Duration,
         position: Position,
         intent: Option<u64>,
@@ -113,7 +118,10 @@ fn is_too_old(since: Duration, now: Duration) -> bool {
 }
 
 impl MetaServer {
-    pub(super) async fn find_reply(&self, request: &FindReply) -> Result<Option<Outcome>, Error> {
+    pub(super) async fn find_reply(
+        &self,
+        request: &FindReply,
+    ) -> Result<Option<CallOutcome>, Error> {
         let found = self.replies.find(request.call, self.context.now());
         let Some(Kept { outcome, position, intent, .. }) = found else { return Ok(None) };
         if request.durable {
@@ -159,7 +167,7 @@ mod tests {
     }
 
     fn store(replies: &Replies, number: u64, now: Duration) -> Vec<u8> {
-        let (mut batch, reply) = (Batch::new(), (call(number), Outcome::Done {}));
+        let (mut batch, reply) = (Batch::new(), (call(number), CallOutcome::Done {}));
         let slot = replies.next_slot(now);
         replies.put(reply, now, &mut batch);
         replies.stored(reply, now, Position::default(), None);
@@ -173,8 +181,8 @@ mod tests {
             Replies::default().put((call(1), outcome), Duration::ZERO, &mut batch);
             batch.length_bytes()
         };
-        assert_eq!(bytes(Outcome::Done {}), 39);
-        assert_eq!(bytes(Outcome::Made { ino: 1, generation: 2 }), 55);
+        assert_eq!(bytes(CallOutcome::Done {}), 39);
+        assert_eq!(bytes(CallOutcome::Made { ino: 1, generation: 2 }), 55);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use runtime::wire::to_bytes;
 use super::MetaServer;
 use crate::attributes::{Attributes, XATTR_VALUE_MAX, XATTRS_BYTES_MAX};
 use crate::keys;
-use crate::protocol::{ChangeXattr, Error, GetXattr, ListXattrs, Outcome, XattrMode, XattrName};
+use crate::protocol::{
+    CallOutcome, ChangeXattr, Error, GetXattr, ListXattrs, XattrMode, XattrName,
+};
 use crate::store::{Batch, VALUE_BYTES_MAX};
 
 /// Pieces that one record deletes when an inode goes, at most: on a full volume it must fit the
@@ -80,7 +82,7 @@ impl MetaServer {
         let old: Vec<Vec<u8>> = keys.collect();
         // Removed meanwhile, perhaps.
         self.load(ino, generation).await?;
-        let (reply, now) = ((call, Outcome::Done {}), self.context.now());
+        let (reply, now) = ((call, CallOutcome::Done {}), self.context.now());
         let (position, (after, stored)) = self
             .record(|| {
                 self.with(ino, |active| {

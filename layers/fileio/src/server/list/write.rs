@@ -13,7 +13,7 @@ use super::super::write::{Draft, Purpose, Span, Written};
 use super::gather::Part;
 use super::{CHUNKS_MAX, Group, Piece, TOGETHER_MAX, split, window};
 use crate::pieces::Pieces;
-use crate::protocol::{Attributes, Error, Handle, Verified, WriteList};
+use crate::protocol::{Attributes, Error, Handle, WriteList, WriteResult};
 use crate::rules;
 
 const BLOCK: usize = blockio::BLOCK_SIZE;
@@ -35,7 +35,7 @@ impl FileServer {
     pub(in super::super) async fn write_list(
         self: &Rc<Self>,
         request: WriteList,
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         let mut written = self.write_list_once(&request).await;
         if written == Err(Error::Damaged {}) {
             self.look_for_loss(request.file).await;
@@ -44,7 +44,7 @@ impl FileServer {
         self.make_durable(request.file, written?, request.durable).await
     }
 
-    async fn write_list_once(&self, request: &WriteList) -> Result<Verified, Error> {
+    async fn write_list_once(&self, request: &WriteList) -> Result<WriteResult, Error> {
         let &WriteList { ref who, file, ref regions, skip, ref data, durable: _ } = request;
         let window = window(regions, skip, data.len())?;
         let _writing = self.files.shared(file.ino).await;
@@ -53,7 +53,7 @@ impl FileServer {
         rules::check_range(regions.end(), 0)?;
         let chunk_size = u64::from(self.geometry.stripe_size);
         let groups = split(regions.walk(window), skip, chunk_size, u64::MAX);
-        let mut first: Option<Verified> = None;
+        let mut first: Option<WriteResult> = None;
         let mut last = None;
         for step in groups.chunks(CHUNKS_MAX) {
             let written = self.write_groups(request, &before, step).await?;
@@ -64,7 +64,7 @@ impl FileServer {
             }
             // What was before all steps is not known to be what was before the last one.
             let before = written.before.filter(|_| last.is_none());
-            last = Some(Verified { before, ..written });
+            last = Some(WriteResult { before, ..written });
         }
         match last {
             Some(written) => Ok(written),
@@ -78,7 +78,7 @@ impl FileServer {
         request: &WriteList,
         before: &Attributes,
         groups: &[Group],
-    ) -> Result<Verified, Error> {
+    ) -> Result<WriteResult, Error> {
         let file = request.file;
         // In ascending order, so that two writers never wait for each other.
         let mut held = Vec::with_capacity(groups.len());

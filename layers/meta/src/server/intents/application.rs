@@ -6,12 +6,17 @@ use super::super::MetaServer;
 use super::super::effects::ConflictPolicy;
 use super::DELETED_MAX;
 use crate::keys;
-use crate::protocol::{Applied, Apply, CommitDependency, Error, FlushApplied, IntentId};
+use crate::protocol::{
+    AppliedIntent, ApplyIntent, CommitDependency, Error, FlushApplied, IntentId,
+};
 use crate::store::Batch;
 
 impl MetaServer {
-    pub(in crate::server) async fn apply_intent(&self, request: Apply) -> Result<Applied, Error> {
-        let Apply { intent, effects, durable, position } = request;
+    pub(in crate::server) async fn apply_intent(
+        &self,
+        request: ApplyIntent,
+    ) -> Result<AppliedIntent, Error> {
+        let ApplyIntent { intent, effects, durable, position } = request;
         let mark = keys::applied(intent);
         let _alone = self.intents.applying.exclusive(intent).await;
         if self.store.get(&mark).await?.is_some() {
@@ -19,7 +24,7 @@ impl MetaServer {
                 let (from, to) = keys::only(&mark);
                 self.store.flushed(&from, &to).await?;
             }
-            return Ok(Applied { boot_id: self.boot_id, gone: Vec::new() });
+            return Ok(AppliedIntent { boot_id: self.boot_id, gone: Vec::new() });
         }
         let held = self.hold(&effects, true).await?;
         let (position, staged) = self
@@ -38,7 +43,7 @@ impl MetaServer {
         self.give_up_claims(&effects, intent.node);
         drop(held);
         self.settle_record(position, durable).await?;
-        Ok(Applied { boot_id: self.boot_id, gone })
+        Ok(AppliedIntent { boot_id: self.boot_id, gone })
     }
 
     /// All effects that came from `node` are durable; those of retired intents are forgotten.

@@ -14,7 +14,9 @@ use super::name_keys;
 use super::table::{Open, Stage};
 use crate::active::Active;
 use crate::keys;
-use crate::protocol::{CallId, CommitDependency, Dentry, Effect, Error, Execute, Inode, Outcome};
+use crate::protocol::{
+    CallId, CallOutcome, CommitDependency, Dentry, Effect, Error, Execute, Inode,
+};
 use crate::store::{Batch, Position};
 
 /// Intents of one node that are not retired, at most, and those that wait behind an older one.
@@ -47,9 +49,9 @@ impl Addition {
         batch.put(keys::inode(ino), to_bytes(&self.made));
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> CallOutcome {
         let crate::attributes::Attributes { ino, generation, .. } = self.made.attributes;
-        Outcome::Made { ino, generation }
+        CallOutcome::Made { ino, generation }
     }
 }
 
@@ -145,7 +147,7 @@ impl MetaServer {
                 return Err(Error::Exists {});
             }
         }
-        let outcome = addition.as_ref().map_or(Outcome::Done {}, Addition::outcome);
+        let outcome = addition.as_ref().map_or(CallOutcome::Done {}, Addition::outcome);
         let now = self.context.now();
         let (position, staged) = self
             .record(|| {

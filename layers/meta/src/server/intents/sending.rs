@@ -12,7 +12,7 @@ use super::super::directories::RemoteLock;
 use super::table::Stage;
 use super::{has_name, moves_directory};
 use crate::client::ask;
-use crate::protocol::{Applied, Apply, Effect, Error, IntentId};
+use crate::protocol::{AppliedIntent, ApplyIntent, Effect, Error, IntentId};
 
 /// A node that does not answer is asked so often before the client hears that it is not sure.
 const SEND_TRIES_MAX: u32 = 20;
@@ -96,9 +96,9 @@ impl MetaServer {
         let position = position.filter(|position| !self.store.is_durable(*position));
         let position = position.unwrap_or_default().number();
         let intent = IntentId { node: self.node, number };
-        let call = Apply { intent, effects, durable, position };
+        let call = ApplyIntent { intent, effects, durable, position };
         let mut tries = 1;
-        let Applied { boot_id, gone } = loop {
+        let AppliedIntent { boot_id, gone } = loop {
             match ask(&self.context, NodeId::fs(node), call.clone()).await {
                 Err(Error::Undelivered { .. }) if tries < SEND_TRIES_MAX => {
                     tries += 1;
