@@ -48,7 +48,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "tidy",
-        summary: "what the compiler does not check; --write renews docs/protocol.md",
+        summary: "what the compiler does not check; --write renews docs/protocol.md and lowers the ratchet",
         run: tidy::run,
     },
     Command {

@@ -96,8 +96,14 @@ fn char_length(rest: &str) -> Option<usize> {
     content[first..].starts_with('\'').then_some(1 + first + 1)
 }
 
-fn is_word(c: char) -> bool {
+/// True for what identifiers consist of.
+pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
+}
+
+/// The identifiers and numbers of `code`.
+pub(crate) fn words_of_code(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c| !is_word(c)).filter(|word| !word.is_empty())
 }
 
 /// True if `line` contains `word`, not as a part of a longer word.

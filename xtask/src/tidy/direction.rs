@@ -2,7 +2,7 @@
 //! inside a layer.
 
 use super::Breach;
-use super::code::{code_of, has_word};
+use super::code::has_word;
 use super::tree::{File, Tree};
 
 /// A crate by its folder, and the ones of ours that it may depend on.
@@ -125,7 +125,7 @@ pub(super) fn tables_import_only_vocabulary(tree: &Tree) -> Vec<Breach> {
 }
 
 fn foreign_words(table: &File) -> Vec<Breach> {
-    let code = code_of(&table.text);
+    let code = table.code();
     let mut breaches = Vec::new();
     for (line, text) in (1..).zip(code.lines()) {
         let import = text.trim().trim_start_matches("pub ").strip_prefix("use ");

@@ -6,7 +6,7 @@
 //! does not come in as a dependency. `tests/fence.rs` plants a call of each kind and builds it.
 
 use super::Breach;
-use super::code::{code_of, has_word};
+use super::code::has_word;
 use super::direction::dependencies;
 use super::tree::{File, Tree};
 
@@ -95,7 +95,7 @@ pub(super) fn layers_ask_the_context(tree: &Tree) -> Vec<Breach> {
 }
 
 fn breaches_of(file: &File) -> Vec<Breach> {
-    let code = code_of(&file.text);
+    let code = file.code();
     let gate = GATES.iter().find(|(path, ..)| *path == file.path);
     let passes = |word: &str| gate.is_some_and(|(_, words, _)| words.contains(&word));
     let mut breaches = Vec::new();

@@ -1,7 +1,7 @@
 //! Rules about the text of single files.
 
 use super::Breach;
-use super::code::{code_of, has_word};
+use super::code::has_word;
 use super::tree::{File, Tree};
 
 /// Lines of one Rust file, at most.
@@ -68,7 +68,7 @@ fn is_in(path: &str, place: &str) -> bool {
 
 /// The lines of `file` whose code contains one of `words`.
 fn lines_of_code_with(file: &File, words: &[&str], message: &str) -> Vec<Breach> {
-    let code = code_of(&file.text);
+    let code = file.code();
     let lines = (1..).zip(code.lines());
     let found = lines.filter(|(_, text)| words.iter().any(|word| has_word(text, word)));
     found.map(|(line, _)| Breach::new(&file.path, line, message)).collect()

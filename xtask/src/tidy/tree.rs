@@ -3,6 +3,9 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
+
+use super::code;
 
 /// Folders of these names are no part of the tree.
 const SKIPPED: &[&str] = &["target", ".git"];
@@ -17,9 +20,19 @@ pub(crate) struct File {
     pub(crate) path: String,
     /// Its content.
     pub(crate) text: String,
+    code: OnceLock<String>,
 }
 
 impl File {
+    fn new(path: String, text: String) -> Self {
+        Self { path, text, code: OnceLock::new() }
+    }
+
+    /// Its content without comments and literals; what is left stays in its place.
+    pub(crate) fn code(&self) -> &str {
+        self.code.get_or_init(|| code::code_of(&self.text))
+    }
+
     /// True if the name ends in one of `extensions`.
     pub(crate) fn is_of(&self, extensions: &[&str]) -> bool {
         let (_, extension) = self.path.rsplit_once('.').unwrap_or_default();
@@ -62,7 +75,7 @@ impl Tree {
                 continue;
             }
             match read_text(&entry)? {
-                Some(text) => self.files.push(File { path, text }),
+                Some(text) => self.files.push(File::new(path, text)),
                 None => self.others.push(path),
             }
         }
@@ -72,7 +85,7 @@ impl Tree {
     /// A tree of these files, for tests.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
-        let file = |&(path, text): &(&str, &str)| File { path: path.into(), text: text.into() };
+        let file = |&(path, text): &(&str, &str)| File::new(path.into(), text.into());
         Self { files: files.iter().map(file).collect(), others: Vec::new() }
     }
 
@@ -96,6 +109,11 @@ impl Tree {
         let folder = format!("{path}/");
         let paths = self.files.iter().map(|file| &file.path).chain(&self.others);
         path.is_empty() || paths.into_iter().any(|p| p == path || p.starts_with(&folder))
+    }
+
+    /// True if the path of some text file ends in `ending`.
+    pub(super) fn has_ending(&self, ending: &str) -> bool {
+        self.files.iter().any(|file| file.path.ends_with(ending))
     }
 
     /// The folders that hold a crate, and their manifests.
