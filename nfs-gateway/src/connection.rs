@@ -25,14 +25,16 @@ use runtime::sync::Event;
 use tracing::Instrument as _;
 
 use crate::config::Config;
-use crate::dispatch::{self, Peer, Programs};
-use crate::landing::Landing;
-use crate::metrics::{Counted, Metrics, Outcome, Slow, SlowLog};
-use crate::record::{Assembler, Record, Violation};
-use crate::rpc::{self, Call, Refusal};
+use crate::dispatch::{self, RpcPrograms};
+use crate::metrics::{Metrics, OperationKey, OperationSample, SlowCall, SlowCallLog};
+use crate::peer::RpcPeer;
+use crate::placement::DirectPlacement;
+use crate::record::{RecordAssembler, RecordError, RpcRecord};
+use crate::recv_buffers::RecvBufferPool;
+use crate::rpc::{self, CallMessage, RpcError};
 use crate::signal::Signal;
-use crate::spares::Spares;
-use crate::xdr::Body;
+use crate::write_data;
+use crate::xdr::ReplyBody;
 
 /// Replies that are sent by one write, at most.
 const REPLIES_PER_WRITE: usize = 64;
@@ -41,27 +43,27 @@ const REPLIES_PER_WRITE: usize = 64;
 const JOINED_BYTES_MAX: usize = 1 << 10;
 
 /// What a gateway's connections have in common.
-pub(crate) struct Common {
+pub(crate) struct GatewayShared {
     /// The node.
     pub(crate) ctx: Context,
     /// The limits.
     pub(crate) config: Config,
     /// What is served.
-    pub(crate) programs: Programs,
+    pub(crate) programs: RpcPrograms,
     /// What is counted.
     pub(crate) metrics: Rc<Metrics>,
     /// The lines about slow calls.
-    pub(crate) slow: SlowLog,
+    pub(crate) slow: SlowCallLog,
     /// What streams are received into.
-    pub(crate) spares: Rc<Spares>,
+    pub(crate) recv_buffers: Rc<RecvBufferPool>,
     /// The number of the next call; the first is drawn, so that those of two gateways differ.
     pub(crate) next_trace: Cell<u64>,
 }
 
 /// One connection.
-pub(crate) struct Connection {
-    extension: Rc<Common>,
-    peer: Peer,
+pub(crate) struct ClientConnection {
+    shared: Rc<GatewayShared>,
+    peer: RpcPeer,
     /// No more calls are taken; those that are outstanding end.
     draining: Signal,
     /// Nothing can be sent any more.
@@ -83,10 +85,10 @@ pub(crate) struct Connection {
 
 /// A call that was let in.
 #[derive(Clone, Copy, Debug)]
-struct Admitted {
+struct AdmittedCall {
     trace: u64,
     xid: u32,
-    what: Counted,
+    what: OperationKey,
     began: Duration,
     bytes_in: usize,
     /// What it counts for.
@@ -102,23 +104,23 @@ struct Reply {
 
 /// Why nothing more is read.
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum ReadEnd {
     #[error("the peer has closed its side")]
-    Peer,
+    RpcPeer,
     #[error("the stream broke: {0}")]
     Broken(#[from] std::io::Error),
     #[error(transparent)]
-    Violation(#[from] Violation),
+    RecordError(#[from] RecordError),
     #[error("the connection is being closed")]
     Stopped,
 }
 
-impl Connection {
+impl ClientConnection {
     /// The connection to `peer`.
-    pub(crate) fn new(extension: Rc<Common>, peer: Peer) -> Rc<Self> {
-        let moved = Cell::new(extension.ctx.now());
+    pub(crate) fn new(shared: Rc<GatewayShared>, peer: RpcPeer) -> Rc<Self> {
+        let moved = Cell::new(shared.ctx.now());
         Rc::new(Self {
-            extension,
+            shared,
             peer,
             draining: Signal::default(),
             closed: Signal::default(),
@@ -171,16 +173,16 @@ impl Connection {
     async fn read_and_drain(self: &Rc<Self>, reader: Box<dyn Reader>) {
         let end = self.read(reader).await;
         match end {
-            Ok(()) | Err(End::Peer | End::Stopped) => {}
+            Ok(()) | Err(ReadEnd::RpcPeer | ReadEnd::Stopped) => {}
             // Some clients reset the connection instead of closing it.
-            Err(End::Broken(error)) => {
+            Err(ReadEnd::Broken(error)) => {
                 tracing::debug!(target: "mdfs::nfs", host = self.host(), %error, "the stream broke");
             }
             Err(end) => tracing::warn!(target: "mdfs::nfs", host = self.host(), "{end}"),
         }
         self.draining.raise();
         let drained = pin!(self.drained());
-        select(drained, self.extension.ctx.sleep(self.extension.config.drain)).await;
+        select(drained, self.shared.ctx.sleep(self.shared.config.drain)).await;
         self.close();
     }
 
@@ -202,15 +204,15 @@ impl Connection {
     /// Closes the connection when nothing moves for too long. Silence is no reason as long as the
     /// peer waits for a reply.
     async fn watch(&self) {
-        let idle = self.extension.config.idle;
+        let idle = self.shared.config.idle;
         let mut closed = pin!(self.closed.wait());
         let mut pause = idle;
         loop {
-            let sleep = self.extension.ctx.sleep(pause);
+            let sleep = self.shared.ctx.sleep(pause);
             if let Either::Right(_) = select(sleep, &mut closed).await {
                 return;
             }
-            let now = self.extension.ctx.now();
+            let now = self.shared.ctx.now();
             let left = |since: Duration| (since + idle).saturating_sub(now);
             let is_waiting = self.outstanding_calls.get() > 0;
             pause = match self.sending_since.get().map(left) {
@@ -235,21 +237,26 @@ impl Connection {
         }
     }
 
-    async fn read(self: &Rc<Self>, mut reader: Box<dyn Reader>) -> Result<(), End> {
-        let config = &self.extension.config;
+    async fn read(self: &Rc<Self>, mut reader: Box<dyn Reader>) -> Result<(), ReadEnd> {
+        let config = &self.shared.config;
         let (bytes_max, fragments_max) = (config.record_bytes_max, config.fragments_max);
-        let mut assembler = Assembler::new(bytes_max, fragments_max, self.extension.spares.clone());
+        let mut assembler =
+            RecordAssembler::new(bytes_max, fragments_max, self.shared.recv_buffers.clone());
         if reader.direct().is_some() {
-            let (pool, stripe_bytes) = (self.extension.ctx.pool().clone(), config.stripe_bytes);
-            assembler = assembler.landing_at(Landing { pool, stripe_bytes });
+            let (pool, stripe_bytes) = (self.shared.ctx.pool().clone(), config.stripe_bytes);
+            assembler = assembler.with_placement(DirectPlacement {
+                pool,
+                stripe_bytes,
+                find_data: write_data::find,
+            });
         }
         let mut stopped = pin!(self.draining.wait());
         // The place of a future that has ended is that of the next one: they are large.
         let mut spare = None;
         loop {
             while let Some(record) = assembler.next()? {
-                let (call, admitted) = self.take(record).await?;
-                let answering = self.clone().answer(call, admitted);
+                let (message, admitted) = self.take(record).await?;
+                let answering = self.clone().answer(message, admitted);
                 let mut place = match spare.take() {
                     None => Box::pin(answering),
                     Some(place) => in_place(place, answering),
@@ -264,57 +271,61 @@ impl Connection {
             let received = pin!(self.receive(&mut *reader, &mut assembler));
             match select(received, &mut stopped).await {
                 Either::Left((received, _)) => received?,
-                Either::Right(_) => return Err(End::Stopped),
+                Either::Right(_) => return Err(ReadEnd::Stopped),
             }
         }
     }
 
     /// Waits for bytes.
-    async fn receive(&self, reader: &mut dyn Reader, assembler: &mut Assembler) -> Result<(), End> {
+    async fn receive(
+        &self,
+        reader: &mut dyn Reader,
+        assembler: &mut RecordAssembler,
+    ) -> Result<(), ReadEnd> {
         let received = match reader.direct() {
-            Some(direct) if let Some(mut rooms) = assembler.landing_room() => {
+            Some(direct) if let Some(mut rooms) = assembler.placement_slices() => {
                 let received = direct.read_into(&mut rooms).await?;
-                assembler.land(received);
+                assembler.placed(received);
                 received
             }
-            _ => reader.read(assembler.room()).await?,
+            _ => reader.read(assembler.receive_buffer()).await?,
         };
-        self.moved.set(self.extension.ctx.now());
-        if received == 0 { Err(End::Peer) } else { Ok(()) }
+        self.moved.set(self.shared.ctx.now());
+        if received == 0 { Err(ReadEnd::RpcPeer) } else { Ok(()) }
     }
 
     /// Answers a call beside everything else.
     fn finish(self: &Rc<Self>, answering: impl Future<Output = ()> + 'static) {
         let connection = self.clone();
-        self.extension.ctx.task(async move {
+        self.shared.ctx.task(async move {
             answering.await;
             connection.wake_sender();
         });
     }
 
     /// Lets the call in `record` in, as soon as few enough others are outstanding.
-    async fn take(&self, record: Record) -> Result<(Call, Admitted), End> {
+    async fn take(&self, record: RpcRecord) -> Result<(CallMessage, AdmittedCall), ReadEnd> {
         let bytes_in = record.length();
         let mut weight_bytes = bytes_in;
-        let call = Call::parse(record)?;
+        let message = CallMessage::parse(record)?;
         self.spoke.set(true);
-        let mut what = Counted::Other;
-        if let Ok(question) = &call.question {
-            weight_bytes += dispatch::reply_bytes_max(question);
-            what = Counted::of(question);
+        let mut what = OperationKey::Other;
+        if let Ok(call) = &message.body {
+            weight_bytes += dispatch::reply_bytes_max(call);
+            what = OperationKey::of(call);
         }
         self.admit(weight_bytes).await?;
-        let trace = self.extension.next_trace.get();
-        self.extension.next_trace.set(trace.wrapping_add(1));
-        let (xid, began) = (call.xid, self.moved.get());
-        Ok((call, Admitted { trace, xid, what, began, bytes_in, weight_bytes }))
+        let trace = self.shared.next_trace.get();
+        self.shared.next_trace.set(trace.wrapping_add(1));
+        let (xid, began) = (message.xid, self.moved.get());
+        Ok((message, AdmittedCall { trace, xid, what, began, bytes_in, weight_bytes }))
     }
 
-    async fn admit(&self, weight_bytes: usize) -> Result<(), End> {
-        let config = &self.extension.config;
+    async fn admit(&self, weight_bytes: usize) -> Result<(), ReadEnd> {
+        let config = &self.shared.config;
         loop {
             if self.draining.is_raised() {
-                return Err(End::Stopped);
+                return Err(ReadEnd::Stopped);
             }
             let calls = self.outstanding_calls.get();
             let bytes = self.outstanding_bytes.get() + weight_bytes;
@@ -339,19 +350,19 @@ impl Connection {
         self.released.tell();
     }
 
-    async fn answer(self: Rc<Self>, call: Call, admitted: Admitted) {
-        let Admitted { trace, xid, weight_bytes, .. } = admitted;
-        let answer = match call.question {
-            Ok(question) => {
+    async fn answer(self: Rc<Self>, message: CallMessage, admitted: AdmittedCall) {
+        let AdmittedCall { trace, xid, weight_bytes, .. } = admitted;
+        let answer = match message.body {
+            Ok(call) => {
                 let span = tracing::debug_span!(
                     target: "mdfs::nfs",
                     "call",
                     trace = format_args!("{trace:016x}"),
                     xid,
-                    program = question.program,
-                    procedure = question.procedure,
+                    program = call.program,
+                    procedure = call.procedure,
                 );
-                let answer = self.extension.programs.answer(&self.peer, xid, question);
+                let answer = self.shared.programs.answer(&self.peer, xid, call);
                 if span.is_disabled() { answer.await } else { answer.instrument(span).await }
             }
             Err(refusal) => Some(Err(refusal)),
@@ -372,16 +383,16 @@ impl Connection {
         self.replies.borrow_mut().push_back(reply);
     }
 
-    fn count(&self, call: Admitted, answer: &Result<Body, Refusal>) {
-        let now = self.extension.ctx.now();
-        let Admitted { trace, xid, what, began, bytes_in, .. } = call;
+    fn count(&self, call: AdmittedCall, answer: &Result<ReplyBody, RpcError>) {
+        let now = self.shared.ctx.now();
+        let AdmittedCall { trace, xid, what, began, bytes_in, .. } = call;
         let took = now.saturating_sub(began);
         let (bytes_out, failed) = match answer {
             Ok(body) => (body.length(), what.begins_with_status() && body.has_failed()),
             Err(_) => (0, true),
         };
-        self.extension.metrics.note(what, Outcome { took, bytes_in, bytes_out, failed });
-        self.extension.slow.note(now, &Slow { trace, host: self.host(), xid, what, took });
+        self.shared.metrics.note(what, OperationSample { took, bytes_in, bytes_out, failed });
+        self.shared.slow.note(now, &SlowCall { trace, host: self.host(), xid, what, took });
     }
 
     async fn write(&self, mut writer: Box<dyn Writer>) {
@@ -422,7 +433,7 @@ impl Connection {
 
     /// Sends `parts`; closes the connection if they cannot be sent.
     async fn send(&self, writer: &mut dyn Writer, parts: Vec<Bytes>) {
-        let now = self.extension.ctx.now();
+        let now = self.shared.ctx.now();
         self.sending_since.set(Some(now));
         let sent = writer.write(parts).await;
         self.sending_since.set(None);

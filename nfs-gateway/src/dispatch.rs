@@ -1,160 +1,139 @@
-//! Which program answers a call.
+//! Dispatches a call to its program.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use fileio::protocol::CallId;
 use nfs3_types::{mount, nfs3 as nfs};
 use runtime::Context;
 
+use crate::call_context::{CallContext, CallParts};
 use crate::config::Config;
+use crate::exported_volume::ExportedVolume;
 use crate::exports::Exports;
 use crate::handle;
-use crate::keys::KeyRing;
+use crate::handle_keys::KeyRing;
 use crate::metrics::Metrics;
-use crate::mount3::{self, Mounts};
-use crate::nfs3::{self, Asker, Volume};
-use crate::rpc::{Question, Refusal};
+use crate::mount3::{self, MountList};
+use crate::nfs3;
+use crate::peer::RpcPeer;
+use crate::rpc::{CallBody, RpcError};
 use crate::translate;
-use crate::v4;
-use crate::xdr::Body;
-
-/// The other side of a stream.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    /// Its host, for people and for the count of connections.
-    pub(crate) host: String,
-    /// Where it is, if that is known: what it may do depends on it.
-    pub(crate) address: Option<SocketAddr>,
-    /// The same again when the peer comes back after its connection broke.
-    identity: Vec<u8>,
-}
-
-impl Peer {
-    /// From what the machine calls it. A client that comes back may have another port (ADR 50); a
-    /// peer without an address is a new one each time, told by `random`.
-    pub(crate) fn new(name: &str, random: u64) -> Self {
-        match name.parse::<SocketAddr>() {
-            Ok(address) => {
-                let host = address.ip().to_string();
-                Self { identity: host.clone().into_bytes(), host, address: Some(address) }
-            }
-            Err(_) => Self {
-                host: name.to_owned(),
-                address: None,
-                identity: random.to_le_bytes().to_vec(),
-            },
-        }
-    }
-}
+use crate::v4::{self, Nfs4Server, operation};
+use crate::xdr::ReplyBody;
 
 /// The programs of one port.
 #[derive(Debug)]
-pub(crate) struct Programs {
-    volume: Rc<Volume>,
+pub(crate) struct RpcPrograms {
+    volume: Rc<ExportedVolume>,
     keys: Rc<KeyRing>,
     exports: RefCell<Rc<Exports>>,
-    mounts: Mounts,
-    v4: v4::Service,
+    mounts: MountList,
+    v4: Nfs4Server,
 }
 
-impl Programs {
+impl RpcPrograms {
     /// The programs that serve the volume of `config`.
     pub(crate) fn new(ctx: Context, config: &Config, metrics: Rc<Metrics>) -> Self {
         let keys = Rc::new(KeyRing::new(ctx.clone(), config.entropy));
         Self {
-            volume: Rc::new(Volume::new(ctx.clone(), config.volume)),
+            volume: Rc::new(ExportedVolume::new(ctx.clone(), config.volume)),
             keys: keys.clone(),
             exports: RefCell::new(Rc::new(config.exports.clone())),
-            mounts: Mounts::default(),
-            v4: v4::Service::new(ctx, keys, metrics),
+            mounts: MountList::default(),
+            v4: Nfs4Server::new(ctx, keys, metrics),
         }
     }
 
-    /// From the next call on these count.
+    /// Replaces the exports from the next call on.
     pub(crate) fn export(&self, exports: Exports) {
         *self.exports.borrow_mut() = Rc::new(exports);
     }
 
-    /// Answers one call of `peer`; `None` if nobody knows whether it was done: then it must be sent
-    /// again as it is, on another connection.
+    /// Answers one call of `peer`; `None` if its outcome is unknown: the client must then
+    /// retransmit it on another connection.
     pub(crate) async fn answer(
         &self,
-        peer: &Peer,
+        peer: &RpcPeer,
         xid: u32,
-        mut question: Question,
-    ) -> Option<Result<Body, Refusal>> {
-        let asker = match self.asker(peer, xid, &mut question).await {
-            Ok(asker) => asker,
-            Err(refusal) => return Some(Err(refusal)),
+        mut call: CallBody,
+    ) -> Option<Result<ReplyBody, RpcError>> {
+        let context = match self.context(peer, xid, &mut call).await {
+            Ok(context) => context,
+            Err(error) => return Some(Err(error)),
         };
-        let (procedure, arguments) = (question.procedure, question.arguments);
-        let body = match (question.program, question.version) {
-            (nfs::PROGRAM, nfs::VERSION) => nfs3::answer(&asker, procedure, arguments).await,
-            // Boxed: a call of version 3 would have to move their large futures with its own.
-            (nfs::PROGRAM, _) => Box::pin(self.v4.answer(&asker, procedure, arguments)).await,
+        let (procedure, arguments) = (call.procedure, call.arguments);
+        let body = match (call.program, call.version) {
+            (nfs::PROGRAM, nfs::VERSION) => nfs3::answer(&context, procedure, arguments).await,
+            // Boxed: otherwise the future of a version 3 call would be as large as theirs.
+            (nfs::PROGRAM, _) => {
+                Box::pin(v4::answer(&self.v4, &context, procedure, arguments)).await
+            }
             _ => {
                 let (mounts, host) = (&self.mounts, &peer.host);
-                Box::pin(mount3::answer(&asker, mounts, host, procedure, arguments)).await
+                Box::pin(mount3::answer(&context, mounts, host, procedure, arguments)).await
             }
         };
-        (!asker.is_in_doubt()).then(|| body.map_err(Refusal::from))
+        (!context.is_outcome_unknown()).then(|| body.map_err(RpcError::from))
     }
 
-    /// Who asks.
-    async fn asker(
+    /// Makes the context of `call`.
+    async fn context(
         &self,
-        peer: &Peer,
+        peer: &RpcPeer,
         xid: u32,
-        question: &mut Question,
-    ) -> Result<Asker, Refusal> {
-        let (low, high) = match question.program {
-            nfs::PROGRAM => (nfs::VERSION, v4::VERSION),
+        call: &mut CallBody,
+    ) -> Result<CallContext, RpcError> {
+        let (low, high) = match call.program {
+            nfs::PROGRAM => (nfs::VERSION, operation::VERSION),
             mount::PROGRAM => (mount::VERSION, mount::VERSION),
-            _ => return Err(Refusal::NoProgram),
+            _ => return Err(RpcError::NoProgram),
         };
-        if !(low..=high).contains(&question.version) {
-            return Err(Refusal::ProgramVersion(low, high));
+        if !(low..=high).contains(&call.version) {
+            return Err(RpcError::ProgramVersion(low, high));
         }
-        if is_v4(question) {
-            // Handles come later, and sessions tell retransmissions.
-            let keys = self.keys.keys(None).await.map_err(translate::status);
-            let exports = self.exports.borrow().clone();
-            let (volume, call) = (self.volume.clone(), CallId::NONE);
-            return Ok(Asker::new(volume, keys, exports, peer, question, call));
+        // Version 4 decodes handles later, and sessions detect retransmissions.
+        let (mut key_id, mut id) = (None, CallId::NONE);
+        if !is_v4(call) {
+            if !nfs3::has_payload(call) {
+                call.arguments.join();
+            }
+            if nfs3::is_non_idempotent(call) {
+                id = call_id(peer, xid, call);
+            }
+            key_id = handle::first_of(call.arguments.head()).and_then(handle::key_id);
         }
-        if !nfs3::has_payload(question) {
-            question.arguments.join();
-        }
-        let is_once = nfs3::is_done_once(question);
-        let call = if is_once { call_id(peer, xid, question) } else { CallId::NONE };
-        let made_by = handle::first_of(question.arguments.head()).and_then(handle::key_id);
-        let keys = self.keys.keys(made_by).await.map_err(translate::status);
-        let exports = self.exports.borrow().clone();
-        Ok(Asker::new(self.volume.clone(), keys, exports, peer, question, call))
+        let keys = self.keys.keys(key_id).await.map_err(translate::status);
+        Ok(CallContext::new(CallParts {
+            volume: self.volume.clone(),
+            keys,
+            exports: self.exports.borrow().clone(),
+            peer,
+            credential: call.credential.clone(),
+            changes: nfs3::changes(call),
+            id,
+        }))
     }
 }
 
-fn is_v4(question: &Question) -> bool {
-    (question.program, question.version) == (nfs::PROGRAM, v4::VERSION)
+fn is_v4(call: &CallBody) -> bool {
+    (call.program, call.version) == (nfs::PROGRAM, operation::VERSION)
 }
 
-/// Bytes of data in the reply to `question`, at most.
-pub(crate) fn reply_bytes_max(question: &Question) -> usize {
-    if is_v4(question) { v4::reply_bytes_max(question) } else { nfs3::reply_bytes_max(question) }
+/// Bytes of data in the reply to `call`, at most.
+pub(crate) fn reply_bytes_max(call: &CallBody) -> usize {
+    if is_v4(call) { v4::reply_bytes_max(call) } else { nfs3::reply_bytes_max(call) }
 }
 
-/// The same for a retransmission, which comes from the same host and user with the same number and
-/// arguments, from whatever port and through whichever gateway; another one for everything else. Nothing of it
-/// is kept here.
-fn call_id(peer: &Peer, xid: u32, question: &Question) -> CallId {
-    let head = question.arguments.head();
+/// The number of a call: the same for a retransmission, which has the same host, user, xid and
+/// arguments, whatever its port and gateway. The gateway stores none of it.
+fn call_id(peer: &RpcPeer, xid: u32, call: &CallBody) -> CallId {
+    let head = call.arguments.head();
     let mut key = Vec::with_capacity(peer.identity.len() + 20 + head.len());
     key.extend_from_slice(&peer.identity);
-    key.extend_from_slice(&question.caller.to_le_bytes());
-    key.extend_from_slice(&question.program.to_le_bytes());
-    key.extend_from_slice(&question.procedure.to_le_bytes());
+    key.extend_from_slice(&call.credential_hash.to_le_bytes());
+    key.extend_from_slice(&call.program.to_le_bytes());
+    key.extend_from_slice(&call.procedure.to_le_bytes());
     key.extend_from_slice(&(head.len() as u32).to_le_bytes());
     key.extend_from_slice(head);
     CallId { client: runtime::hash::xxh3(&key), number: u64::from(xid) }

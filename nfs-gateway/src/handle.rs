@@ -22,7 +22,7 @@ use nom::number::complete::{le_u8, le_u32, le_u64, le_u128};
 use nom::{IResult, Parser as _};
 use runtime::VolumeId;
 
-use crate::keys::{Keys, MAC_BYTES, Proof};
+use crate::handle_keys::{HandleKeys, MAC_BYTES, MacCheck};
 
 const VERSION: u8 = 2;
 const SEALED_BYTES: usize = 1 + 4 + 16 + 4 + 8 + 8;
@@ -34,7 +34,7 @@ pub(crate) const PSEUDO: u32 = 0;
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ExportFile {
     /// The export in which it was given out.
     pub(crate) export: u32,
     /// The file.
@@ -42,12 +42,12 @@ pub(crate) struct Named {
 }
 
 /// The handle of something in `volume`.
-pub(crate) fn encode(keys: &Keys, volume: VolumeId, named: Named) -> nfs_fh3 {
-    nfs_fh3 { data: Opaque::owned(bytes(keys, volume, named).to_vec()) }
+pub(crate) fn encode(keys: &HandleKeys, volume: VolumeId, target: ExportFile) -> nfs_fh3 {
+    nfs_fh3 { data: Opaque::owned(bytes(keys, volume, target).to_vec()) }
 }
 
 /// The bytes of the handle of something in `volume`.
-pub(crate) fn bytes(keys: &Keys, volume: VolumeId, named: Named) -> [u8; HANDLE_BYTES] {
+pub(crate) fn bytes(keys: &HandleKeys, volume: VolumeId, target: ExportFile) -> [u8; HANDLE_BYTES] {
     let mut bytes = [0; HANDLE_BYTES];
     let mut at = 0;
     let mut put = |part: &[u8]| {
@@ -57,9 +57,9 @@ pub(crate) fn bytes(keys: &Keys, volume: VolumeId, named: Named) -> [u8; HANDLE_
     put(&[VERSION]);
     put(&keys.newest_id().to_le_bytes());
     put(&volume.0.to_le_bytes());
-    put(&named.export.to_le_bytes());
-    put(&named.file.ino.to_le_bytes());
-    put(&named.file.generation.to_le_bytes());
+    put(&target.export.to_le_bytes());
+    put(&target.file.ino.to_le_bytes());
+    put(&target.file.generation.to_le_bytes());
     let seal = keys.seal(&bytes[..SEALED_BYTES]);
     bytes[SEALED_BYTES..].copy_from_slice(&seal);
     bytes
@@ -67,17 +67,21 @@ pub(crate) fn bytes(keys: &Keys, volume: VolumeId, named: Named) -> [u8; HANDLE_
 
 /// What a handle of `volume` names.
 //= rfc1813 2.6: BADHANDLE "failed internal consistency checks", STALE for what is gone
-pub(crate) fn decode(keys: &Keys, volume: VolumeId, bytes: &[u8]) -> Result<Named, nfsstat3> {
+pub(crate) fn decode(
+    keys: &HandleKeys,
+    volume: VolumeId,
+    bytes: &[u8],
+) -> Result<ExportFile, nfsstat3> {
     let bad = nfsstat3::NFS3ERR_BADHANDLE;
     let (sealed, seal) = bytes.split_last_chunk().ok_or(bad)?;
-    let (_, (key, of_volume, named)) = parse(sealed).map_err(|_| bad)?;
+    let (_, (key, of_volume, target)) = parse(sealed).map_err(|_| bad)?;
     if of_volume != volume {
         return Err(nfsstat3::NFS3ERR_STALE);
     }
     match keys.check(key, sealed, seal) {
-        Proof::Good => Ok(named),
-        Proof::Forged => Err(bad),
-        Proof::Retired => Err(nfsstat3::NFS3ERR_STALE),
+        MacCheck::Good => Ok(target),
+        MacCheck::Forged => Err(bad),
+        MacCheck::Retired => Err(nfsstat3::NFS3ERR_STALE),
     }
 }
 
@@ -87,13 +91,13 @@ pub(crate) fn key_id(bytes: &[u8]) -> Option<u32> {
     parse(sealed).ok().map(|(_, (key, _, _))| key)
 }
 
-fn parse(sealed: &[u8]) -> IResult<&[u8], (u32, VolumeId, Named)> {
+fn parse(sealed: &[u8]) -> IResult<&[u8], (u32, VolumeId, ExportFile)> {
     let version = verify(le_u8, |version| *version == VERSION);
     let whole = verify(rest_len, |length| *length == SEALED_BYTES);
     let (rest, (_, _, key, volume, export, ino, generation)) =
         all_consuming((whole, version, le_u32, le_u128, le_u32, le_u64, le_u64)).parse(sealed)?;
-    let named = Named { export, file: Handle { ino, generation } };
-    Ok((rest, (key, VolumeId(volume), named)))
+    let target = ExportFile { export, file: Handle { ino, generation } };
+    Ok((rest, (key, VolumeId(volume), target)))
 }
 
 /// The handle at the head of the arguments of a call: all procedures but NULL begin with one.
@@ -107,19 +111,20 @@ mod tests {
     use super::*;
 
     const VOLUME: VolumeId = VolumeId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
-    const NAMED: Named = Named { export: 0x33, file: Handle { ino: 0x1122, generation: 3 } };
+    const NAMED: ExportFile =
+        ExportFile { export: 0x33, file: Handle { ino: 0x1122, generation: 3 } };
 
-    fn handle(keys: &Keys) -> Vec<u8> {
+    fn handle(keys: &HandleKeys) -> Vec<u8> {
         encode(keys, VOLUME, NAMED).data.into_owned()
     }
 
-    fn is_refused(decoded: Result<Named, nfsstat3>) -> bool {
+    fn is_refused(decoded: Result<ExportFile, nfsstat3>) -> bool {
         matches!(decoded, Err(nfsstat3::NFS3ERR_BADHANDLE | nfsstat3::NFS3ERR_STALE))
     }
 
     #[test]
     fn handles_have_the_agreed_bytes() {
-        let keys = Keys::of_test(2);
+        let keys = HandleKeys::of_test(2);
         let volume = (1..=16).rev().collect();
         let (ino, generation) = (vec![0x22, 0x11, 0, 0, 0, 0, 0, 0], vec![3, 0, 0, 0, 0, 0, 0, 0]);
         let head = [vec![2], vec![2, 0, 0, 0], volume, vec![0x33, 0, 0, 0], ino, generation];
@@ -134,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_handle_of_any_other_length_is_bad() {
-        let keys = Keys::of_test(1);
+        let keys = HandleKeys::of_test(1);
         for length in (0..80).filter(|length| *length != HANDLE_BYTES) {
             let mut other = handle(&keys);
             other.resize(length, 0);
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_handle_with_any_flipped_bit_is_refused() {
-        let keys = Keys::of_test(2);
+        let keys = HandleKeys::of_test(2);
         for bit in 0..8 * HANDLE_BYTES {
             let mut flipped = handle(&keys);
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_million_forged_handles_are_refused() {
-        let keys = Keys::of_test(2);
+        let keys = HandleKeys::of_test(2);
         let real = handle(&keys);
         // One that is known already must not make it easier.
         assert_eq!(decode(&keys, VOLUME, &real), Ok(NAMED));
@@ -176,16 +181,16 @@ mod tests {
 
     #[test]
     fn handles_are_the_same_whether_their_seals_are_known_or_not() {
-        let keys = Keys::of_test(2);
+        let keys = HandleKeys::of_test(2);
         // More than are known at a time.
-        let made = |ino| Named { export: 0x33, file: Handle { ino, generation: 3 } };
+        let made = |ino| ExportFile { export: 0x33, file: Handle { ino, generation: 3 } };
         for round in 0..2 {
             for ino in 0..5_000 {
                 let told = super::bytes(&keys, VOLUME, made(ino));
                 assert_eq!(told, super::bytes(&keys, VOLUME, made(ino)), "known");
                 assert_eq!(decode(&keys, VOLUME, &told), Ok(made(ino)));
                 if ino % 100 == round {
-                    let fresh = super::bytes(&Keys::of_test(2), VOLUME, made(ino));
+                    let fresh = super::bytes(&HandleKeys::of_test(2), VOLUME, made(ino));
                     assert_eq!(told, fresh, "made anew");
                 }
             }
@@ -194,17 +199,20 @@ mod tests {
 
     #[test]
     fn a_handle_of_another_volume_is_stale() {
-        let keys = Keys::of_test(1);
+        let keys = HandleKeys::of_test(1);
         let other = decode(&keys, VolumeId(5), &handle(&keys));
         assert_eq!(other, Err(nfsstat3::NFS3ERR_STALE));
     }
 
     #[test]
     fn a_handle_outlives_one_rotation_and_not_two() {
-        let old = handle(&Keys::of_test(1));
-        assert_eq!(decode(&Keys::of_test(2), VOLUME, &old), Ok(NAMED));
-        assert_eq!(decode(&Keys::of_test(3), VOLUME, &old), Err(nfsstat3::NFS3ERR_STALE));
-        let future = handle(&Keys::of_test(4));
-        assert_eq!(decode(&Keys::of_test(3), VOLUME, &future), Err(nfsstat3::NFS3ERR_BADHANDLE));
+        let old = handle(&HandleKeys::of_test(1));
+        assert_eq!(decode(&HandleKeys::of_test(2), VOLUME, &old), Ok(NAMED));
+        assert_eq!(decode(&HandleKeys::of_test(3), VOLUME, &old), Err(nfsstat3::NFS3ERR_STALE));
+        let future = handle(&HandleKeys::of_test(4));
+        assert_eq!(
+            decode(&HandleKeys::of_test(3), VOLUME, &future),
+            Err(nfsstat3::NFS3ERR_BADHANDLE)
+        );
     }
 }

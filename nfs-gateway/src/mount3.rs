@@ -13,11 +13,12 @@ use nfs3_types::mount::{
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use nfs3_types::xdr_codec::{List, Opaque};
 
+use crate::call_context::CallContext;
 use crate::exports::{self, Export, Network};
-use crate::nfs3::{Asker, find, from_root};
+use crate::lookup::{self, from_root};
 use crate::rpc::AUTH_SYS;
 use crate::translate::component;
-use crate::xdr::{Arguments, Body, Fault};
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
 /// Mounts that DUMP tells of, at most; the oldest are forgotten first, as the list is for people.
 const MOUNTS_MAX: usize = 1024;
@@ -29,11 +30,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Who has mounted what, as far as is known.
 #[derive(Debug, Default)]
-pub(crate) struct Mounts {
+pub(crate) struct MountList {
     list: RefCell<VecDeque<(String, Bytes)>>,
 }
 
-impl Mounts {
+impl MountList {
     fn add(&self, host: &str, path: &[u8]) {
         self.remove(host, path);
         let mut list = self.list.borrow_mut();
@@ -55,19 +56,19 @@ impl Mounts {
 
 /// Answers `procedure` for `host`.
 pub(crate) async fn answer(
-    asker: &Asker,
-    mounts: &Mounts,
+    context: &CallContext,
+    mounts: &MountList,
     host: &str,
     procedure: u32,
-    mut arguments: Arguments,
-) -> Result<Body, Fault> {
-    match MOUNT_PROGRAM::try_from(procedure).map_err(|_| Fault::NoProcedure)? {
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    match MOUNT_PROGRAM::try_from(procedure).map_err(|_| ProcedureError::NoProcedure)? {
         //= rfc1813 5.2.0
-        MOUNT_PROGRAM::MOUNTPROC3_NULL => arguments.finish().map(|()| Body::default()),
+        MOUNT_PROGRAM::MOUNTPROC3_NULL => arguments.finish().map(|()| ReplyBody::default()),
         MOUNT_PROGRAM::MOUNTPROC3_MNT => {
             let path = arguments.opaque(usize::MAX)?;
             arguments.finish()?;
-            mount(asker, mounts, host, path).await
+            mount(context, mounts, host, path).await
         }
         MOUNT_PROGRAM::MOUNTPROC3_DUMP => arguments.finish().and_then(|()| dump(mounts)),
         //= rfc1813 5.2.3
@@ -75,21 +76,26 @@ pub(crate) async fn answer(
             let path = arguments.opaque(MNTPATHLEN)?;
             arguments.finish()?;
             mounts.remove(host, &path);
-            Ok(Body::default())
+            Ok(ReplyBody::default())
         }
         //= rfc1813 5.2.4
         MOUNT_PROGRAM::MOUNTPROC3_UMNTALL => {
             arguments.finish()?;
             mounts.remove_all(host);
-            Ok(Body::default())
+            Ok(ReplyBody::default())
         }
-        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => arguments.finish().and_then(|()| exports(asker)),
+        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => arguments.finish().and_then(|()| exports(context)),
     }
 }
 
 //= rfc1813 5.2.1
-async fn mount(asker: &Asker, mounts: &Mounts, host: &str, path: Bytes) -> Result<Body, Fault> {
-    let result = match patient_walk(asker, &path).await.map_err(status) {
+async fn mount(
+    context: &CallContext,
+    mounts: &MountList,
+    host: &str,
+    path: Bytes,
+) -> Result<ReplyBody, ProcedureError> {
+    let result = match patient_walk(context, &path).await.map_err(status) {
         Ok(handle) => {
             mounts.add(host, &path);
             let fhandle = fhandle3(handle.data);
@@ -101,23 +107,23 @@ async fn mount(asker: &Asker, mounts: &Mounts, host: &str, path: Bytes) -> Resul
             mountres3::Err(status)
         }
     };
-    Body::pack(&result)
+    ReplyBody::pack(&result)
 }
 
-async fn patient_walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
-    let ctx = asker.ctx();
+async fn patient_walk(context: &CallContext, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
+    let ctx = context.ctx();
     let until = ctx.now() + PATIENCE;
     loop {
-        match walk(asker, path).await {
+        match walk(context, path).await {
             Err(nfsstat3::NFS3ERR_JUKEBOX) if ctx.now() < until => ctx.sleep(PAUSE).await,
             found => return found,
         }
     }
 }
 
-/// Goes from the root of an export to `path` with the rights of the asker; symbolic links are not
+/// Goes from the root of an export to `path` with the rights of the context; symbolic links are not
 /// followed. Any directory of an export may be mounted.
-async fn walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
+async fn walk(context: &CallContext, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
     if path.len() > MNTPATHLEN {
         return Err(nfsstat3::NFS3ERR_NAMETOOLONG);
     }
@@ -126,19 +132,19 @@ async fn walk(asker: &Asker, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
         return Err(nfsstat3::NFS3ERR_INVAL);
     }
     let parts = exports::parts(path);
-    let export = asker.exports().around(&parts).ok_or(nfsstat3::NFS3ERR_ACCES)?;
-    asker.enter(export)?;
-    let mut attributes = from_root(asker, export.parts()).await?;
+    let export = context.exports().around(&parts).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+    context.enter(export)?;
+    let mut attributes = from_root(context, export.parts()).await?;
     for part in &parts[export.parts().len()..] {
         let directory = Handle { ino: attributes.ino, generation: attributes.generation };
         let part = component(path.slice_ref(part))?;
-        attributes = find(asker, directory, part).await?;
+        attributes = lookup::component(context, directory, part).await?;
     }
     if attributes.kind != (Kind::Directory {}) {
         return Err(nfsstat3::NFS3ERR_NOTDIR);
     }
     let file = Handle { ino: attributes.ino, generation: attributes.generation };
-    asker.handle(file)
+    context.handle(file)
 }
 
 //= rfc1813 5.1.5: mountstat3
@@ -156,17 +162,17 @@ fn status(status: nfsstat3) -> mountstat3 {
 }
 
 //= rfc1813 5.2.2
-fn dump(mounts: &Mounts) -> Result<Body, Fault> {
+fn dump(mounts: &MountList) -> Result<ReplyBody, ProcedureError> {
     let list = mounts.list.borrow();
     let told = list.iter().map(|(host, path)| mountbody {
         ml_hostname: name(Opaque::borrowed(host.as_bytes())),
         ml_directory: dirpath(Opaque::borrowed(path)),
     });
-    Body::pack(&List(told.collect()))
+    ReplyBody::pack(&List(told.collect()))
 }
 
 //= rfc1813 5.2.5
-fn exports(asker: &Asker) -> Result<Body, Fault> {
+fn exports(context: &CallContext) -> Result<ReplyBody, ProcedureError> {
     let node = |export: &Export| {
         let networks = export.clients().iter().map(|clients| clients.network);
         // No group at all means everybody.
@@ -178,5 +184,5 @@ fn exports(asker: &Asker) -> Result<Body, Fault> {
         };
         export_node { ex_dir: dirpath(Opaque::owned(export.path())), ex_groups: groups }
     };
-    Body::pack(&List(asker.exports().iter().map(node).collect()))
+    ReplyBody::pack(&List(context.exports().iter().map(node).collect()))
 }

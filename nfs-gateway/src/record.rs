@@ -1,9 +1,9 @@
-//! Record marking (RFC 5531 section 11): a record is a row of fragments, each behind a mark of four
-//! bytes that tells its length and whether it is the last.
+//! Record marking (RFC 5531 section 11): a record is a sequence of fragments, each behind a header of
+//! four bytes with its length and whether it is the last.
 //!
-//! A mark is a claim: memory is taken in proportion to the bytes that came, not to the claim. The
-//! pieces of a record stay where they were received, so a payload is never moved; whole stripes that a WRITE brings
-//! [land](Landing) where the cache can keep them.
+//! A header only announces: memory is taken in proportion to the bytes received, not to what a
+//! header announces. The pieces of a record stay where they were received, so a payload is never
+//! moved; whole stripes of a WRITE are [placed](DirectPlacement) into buffers that the cache keeps.
 
 use std::io::IoSliceMut;
 use std::rc::Rc;
@@ -13,50 +13,51 @@ use nom::IResult;
 use nom::number::complete::be_u32;
 use nom::{Parser as _, combinator::map};
 
-use crate::landing::{Landing, Stripes};
-use crate::spares::Spares;
+use crate::placement::{DirectPlacement, StripeBuffers};
+use crate::recv_buffers::RecvBufferPool;
 
-/// Bytes of the first receive buffer of a record. Each further one is as large as all that came
-/// before, so what is allocated stays below twice the bytes received plus this.
+/// Bytes of the first receive buffer of a record. Each further one is as large as all before it, so
+/// less than twice the bytes received plus this is allocated.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// A buffer with less room than this is not read into any more.
-const ROOM_BYTES_MIN: usize = 512;
+/// A buffer with less free space than this is not received into any more.
+const FREE_BYTES_MIN: usize = 512;
 
-/// At least so many bytes at the start of a record are contiguous, or all before data that have landed: the head of
-/// any call and all arguments before a payload (RFC 5531: two authenticators of at most 400 bytes each).
+/// Bytes at the start of a record that are contiguous, at least, unless all before placed data are:
+/// the header of any call and all arguments before a payload (RFC 5531: two authenticators of at
+/// most 400 bytes each).
 const HEAD_BYTES: usize = 1024;
 
 const LAST: u32 = 1 << 31;
 
-/// Bytes of a mark.
-pub(crate) const MARK_BYTES: usize = 4;
+/// Bytes of a fragment header.
+pub(crate) const FRAGMENT_HEADER_BYTES: usize = 4;
 
-/// Why a stream cannot be understood any further. The connection is to be closed.
+/// Why a stream cannot be decoded any further. The connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
-    /// The marks add up to more than the limit.
+pub(crate) enum RecordError {
+    /// The announced lengths add up to more than the limit.
     #[error("a record is larger than the limit")]
     TooLarge,
     /// A record in more fragments than the limit.
     #[error("a record has more fragments than the limit")]
     TooManyFragments,
-    /// The other side sent something that is no call.
+    /// The record is not an RPC call.
     #[error("a record is not an RPC call")]
     NotACall,
 }
 
 /// A complete record: contiguous at its start, then the further pieces.
 #[derive(Clone, Debug)]
-pub(crate) struct Record {
+pub(crate) struct RpcRecord {
     /// The first bytes.
     pub(crate) head: Bytes,
     /// The others, in order.
     pub(crate) rest: Vec<Bytes>,
 }
 
-impl Record {
-    /// Of `pieces`; the first of them is known to have all of the head, or may not have it.
+impl RpcRecord {
+    /// Makes a record of `pieces`; `is_headed` if the first one is known to have all of the head.
     fn new(pieces: Vec<Bytes>, is_headed: bool) -> Self {
         let mut rest = pieces;
         if rest.len() <= 1 {
@@ -82,28 +83,28 @@ impl Record {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct FragmentHeader {
     length: usize,
     last: bool,
 }
 
-fn mark(input: &[u8]) -> IResult<&[u8], Mark> {
-    map(be_u32, |bits| Mark { length: (bits & !LAST) as usize, last: bits & LAST != 0 })
+fn fragment_header(input: &[u8]) -> IResult<&[u8], FragmentHeader> {
+    map(be_u32, |bits| FragmentHeader { length: (bits & !LAST) as usize, last: bits & LAST != 0 })
         .parse(input)
 }
 
-/// The mark of a record that is sent in one fragment.
-pub(crate) fn sole_mark(length: usize) -> [u8; MARK_BYTES] {
+/// The header of a record that is sent as one fragment.
+pub(crate) fn sole_fragment_header(length: usize) -> [u8; FRAGMENT_HEADER_BYTES] {
     (length as u32 | LAST).to_be_bytes()
 }
 
-/// Makes records out of a stream of bytes.
+/// Assembles records from a stream of bytes.
 #[derive(Debug)]
-pub(crate) struct Assembler {
+pub(crate) struct RecordAssembler {
     record_bytes_max: usize,
     fragments_max: usize,
-    spares: Rc<Spares>,
-    /// Received and not yet taken; never holds a complete fragment between calls.
+    recv_buffers: Rc<RecvBufferPool>,
+    /// Received and not yet taken; never a complete fragment between calls.
     buffer: BytesMut,
     /// Pieces of the record, and their length.
     pieces: Vec<Bytes>,
@@ -111,59 +112,63 @@ pub(crate) struct Assembler {
     /// Fragments of the record so far.
     fragments: usize,
     /// The fragment that is being received, `length` still to be taken.
-    fragment: Option<Mark>,
-    landing: Option<Landing>,
-    /// The record was looked at for stripes that can land.
-    looked: bool,
-    stripes: Option<Stripes>,
-    /// Some of the record have landed.
-    landed: bool,
+    fragment: Option<FragmentHeader>,
+    placement: Option<DirectPlacement>,
+    /// The record was inspected for stripes that can be placed.
+    inspected: bool,
+    stripes: Option<StripeBuffers>,
+    /// Some stripes of the record were placed.
+    has_placed: bool,
 }
 
-impl Assembler {
-    /// For records of at most so many bytes in at most so many fragments, in buffers out of `spares`.
-    pub(crate) fn new(record_bytes_max: usize, fragments_max: usize, spares: Rc<Spares>) -> Self {
+impl RecordAssembler {
+    /// For records within these limits, received into buffers of `recv_buffers`.
+    pub(crate) fn new(
+        record_bytes_max: usize,
+        fragments_max: usize,
+        recv_buffers: Rc<RecvBufferPool>,
+    ) -> Self {
         Self {
             record_bytes_max,
             fragments_max,
-            spares,
+            recv_buffers,
             buffer: BytesMut::new(),
             pieces: Vec::new(),
             gathered_bytes: 0,
             fragments: 0,
             fragment: None,
-            landing: None,
-            looked: false,
+            placement: None,
+            inspected: false,
             stripes: None,
-            landed: false,
+            has_placed: false,
         }
     }
 
-    /// Whole stripes of data go to `landing`.
-    pub(crate) fn landing_at(self, landing: Landing) -> Self {
-        Self { landing: Some(landing), ..self }
+    /// Places whole stripes of data by `placement`.
+    pub(crate) fn with_placement(self, placement: DirectPlacement) -> Self {
+        Self { placement: Some(placement), ..self }
     }
 
-    /// Where the next bytes are to be put, if they belong to stripes that land; they are
-    /// [told of](Self::land) afterwards.
-    pub(crate) fn landing_room(&mut self) -> Option<Vec<IoSliceMut<'_>>> {
-        let (stripes, landing) = (self.stripes.as_mut()?, self.landing.as_ref()?);
+    /// Where to receive the next bytes, if they belong to stripes that are placed;
+    /// [`placed`](Self::placed) is called afterwards.
+    pub(crate) fn placement_slices(&mut self) -> Option<Vec<IoSliceMut<'_>>> {
+        let (stripes, placement) = (self.stripes.as_mut()?, self.placement.as_ref()?);
         if stripes.before > 0 {
             return None;
         }
-        if !stripes.take_room(landing) {
-            // Without room it goes on, by a copy.
+        if !stripes.take_buffers(placement) {
+            // Without a buffer the data are copied later.
             self.stripes = None;
         }
         let stripes = self.stripes.as_mut()?;
-        let mut rooms: Vec<IoSliceMut<'_>> =
-            stripes.room.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
-        IoSliceMut::advance_slices(&mut &mut rooms[..], stripes.filled);
-        Some(rooms)
+        let mut slices: Vec<IoSliceMut<'_>> =
+            stripes.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+        IoSliceMut::advance_slices(&mut &mut slices[..], stripes.filled);
+        Some(slices)
     }
 
-    /// So many bytes were put into the [landing room](Self::landing_room).
-    pub(crate) fn land(&mut self, length: usize) {
+    /// Records that `length` bytes were received into the [slices](Self::placement_slices).
+    pub(crate) fn placed(&mut self, length: usize) {
         let Some(stripes) = &mut self.stripes else { return };
         for buffer in stripes.fill(length) {
             self.gathered_bytes += buffer.len();
@@ -171,29 +176,29 @@ impl Assembler {
                 fragment.length -= buffer.len();
             }
             self.pieces.push(buffer.lend());
-            self.landed = true;
+            self.has_placed = true;
         }
         if stripes.left == 0 {
             self.stripes = None;
         }
     }
 
-    /// The record was not looked at yet for stripes that can land, because too little of it is there.
-    fn is_to_be_looked_at(&self) -> bool {
-        let enough = self.landing.as_ref().map_or(0, Landing::looked_at_bytes);
-        !self.looked && self.buffer.len() < enough
+    /// Is too little of the record received to be inspected for stripes?
+    fn awaits_inspection(&self) -> bool {
+        let enough = self.placement.as_ref().map_or(0, DirectPlacement::inspected_bytes);
+        !self.inspected && self.buffer.len() < enough
     }
 
-    /// Looks for stripes in the fragment that is being received, and lets what came of them land.
-    fn look_for_stripes(&mut self, fragment: Mark) {
-        if let Some(landing) = &self.landing
-            && !self.looked
-            && !self.is_to_be_looked_at()
+    /// Looks for stripes in the fragment that is being received, and places their first bytes.
+    fn place_stripes(&mut self, fragment: FragmentHeader) {
+        if let Some(placement) = &self.placement
+            && !self.inspected
+            && !self.awaits_inspection()
         {
-            self.looked = true;
+            self.inspected = true;
             let is_alone = fragment.last && self.fragments == 1 && self.pieces.is_empty();
             self.stripes =
-                is_alone.then(|| landing.stripes(&self.buffer, fragment.length)).flatten();
+                is_alone.then(|| placement.stripes(&self.buffer, fragment.length)).flatten();
         }
         let Some(before) = self.stripes.as_ref().map(|stripes| stripes.before) else { return };
         if self.buffer.len() < before {
@@ -202,80 +207,80 @@ impl Assembler {
         self.set_aside(before);
         while !self.buffer.is_empty() {
             let received = std::mem::take(&mut self.buffer);
-            let mut room = self.landing_room();
-            let Some(room) = room.as_mut().and_then(|rooms| rooms.first_mut()) else {
+            let mut slices = self.placement_slices();
+            let Some(slice) = slices.as_mut().and_then(|slices| slices.first_mut()) else {
                 self.buffer = received;
                 return;
             };
-            let length = received.len().min(room.len());
-            room[..length].copy_from_slice(&received[..length]);
+            let length = received.len().min(slice.len());
+            slice[..length].copy_from_slice(&received[..length]);
             self.buffer = received;
             let _ = self.buffer.split_to(length);
-            if let Some(landing) = &self.landing {
-                landing.pool.count_copy(length);
+            if let Some(placement) = &self.placement {
+                placement.pool.count_copy(length);
             }
-            self.land(length);
+            self.placed(length);
         }
     }
 
-    /// Where received bytes are to be appended; has room.
-    pub(crate) fn room(&mut self) -> &mut BytesMut {
-        if self.buffer.capacity() - self.buffer.len() < ROOM_BYTES_MIN {
-            // What is to be looked at stays together.
-            if self.fragment.is_some() && !self.is_to_be_looked_at() {
+    /// The buffer to receive into; it has free space.
+    pub(crate) fn receive_buffer(&mut self) -> &mut BytesMut {
+        if self.buffer.capacity() - self.buffer.len() < FREE_BYTES_MIN {
+            // What is to be inspected stays contiguous.
+            if self.fragment.is_some() && !self.awaits_inspection() {
                 self.set_aside(self.buffer.len());
             }
             let missing = self.fragment.map_or(0, |fragment| fragment.length);
-            let whole = missing + MARK_BYTES + ROOM_BYTES_MIN;
+            let whole = missing + FRAGMENT_HEADER_BYTES + FREE_BYTES_MIN;
             let bytes_min = self.gathered_bytes.min(whole).max(CHUNK_BYTES + self.buffer.len());
-            // A buffer that is there already may be as large as the claim.
-            let mut fresh = self.spares.take(bytes_min, whole.max(bytes_min));
+            // A pooled buffer may be as large as the record announces to be.
+            let mut fresh = self.recv_buffers.take(bytes_min, whole.max(bytes_min));
             fresh.extend_from_slice(&self.buffer);
             self.buffer = fresh;
         }
         &mut self.buffer
     }
 
-    /// The next complete record among what was received.
-    pub(crate) fn next(&mut self) -> Result<Option<Record>, Violation> {
+    /// Returns the next complete record.
+    pub(crate) fn next(&mut self) -> Result<Option<RpcRecord>, RecordError> {
         loop {
             let fragment = match self.fragment {
                 Some(fragment) => fragment,
-                None => match mark(&self.buffer) {
-                    Ok((_, mark)) => self.begin(mark)?,
+                None => match fragment_header(&self.buffer) {
+                    Ok((_, fragment_header)) => self.begin(fragment_header)?,
                     Err(_) => return Ok(None),
                 },
             };
             if self.buffer.len() < fragment.length {
-                self.look_for_stripes(fragment);
+                self.place_stripes(fragment);
                 return Ok(None);
             }
             self.set_aside(fragment.length);
-            // Stripes that were waited for came with the rest of it, and are of no other record.
+            // Stripes still expected came with the rest of it, and belong to no other record.
             (self.fragment, self.stripes) = (None, None);
             if fragment.last {
-                (self.fragments, self.gathered_bytes, self.looked) = (0, 0, false);
-                let is_headed = std::mem::take(&mut self.landed);
-                return Ok(Some(Record::new(std::mem::take(&mut self.pieces), is_headed)));
+                (self.fragments, self.gathered_bytes, self.inspected) = (0, 0, false);
+                let is_headed = std::mem::take(&mut self.has_placed);
+                return Ok(Some(RpcRecord::new(std::mem::take(&mut self.pieces), is_headed)));
             }
         }
     }
 
-    fn begin(&mut self, mark: Mark) -> Result<Mark, Violation> {
-        let announced = self.gathered_bytes.saturating_add(mark.length);
+    fn begin(&mut self, fragment_header: FragmentHeader) -> Result<FragmentHeader, RecordError> {
+        let announced = self.gathered_bytes.saturating_add(fragment_header.length);
         if announced > self.record_bytes_max {
-            return Err(Violation::TooLarge);
+            return Err(RecordError::TooLarge);
         }
         self.fragments += 1;
         if self.fragments > self.fragments_max {
-            return Err(Violation::TooManyFragments);
+            return Err(RecordError::TooManyFragments);
         }
-        let _ = self.buffer.split_to(MARK_BYTES);
-        self.fragment = Some(mark);
-        Ok(mark)
+        let _ = self.buffer.split_to(FRAGMENT_HEADER_BYTES);
+        self.fragment = Some(fragment_header);
+        Ok(fragment_header)
     }
 
-    /// Takes `length` bytes of the buffer, which belong to the fragment, to the pieces.
+    /// Moves `length` bytes of the fragment from the buffer to the pieces.
     fn set_aside(&mut self, length: usize) {
         if length > 0 {
             self.pieces.push(self.buffer.split_to(length).freeze());
@@ -297,39 +302,43 @@ mod tests {
 
     use super::*;
 
-    fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
-        let mark = bytes.len() as u32 | if last { LAST } else { 0 };
-        [&mark.to_be_bytes()[..], bytes].concat()
+    fn placement(pool: Pool) -> DirectPlacement {
+        DirectPlacement { pool, stripe_bytes: STRIPE, find_data: crate::write_data::find }
     }
 
-    fn content(record: &Record) -> Vec<u8> {
+    fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
+        let fragment_header = bytes.len() as u32 | if last { LAST } else { 0 };
+        [&fragment_header.to_be_bytes()[..], bytes].concat()
+    }
+
+    fn content(record: &RpcRecord) -> Vec<u8> {
         [&record.head[..], &record.rest.concat()].concat()
     }
 
     /// Feeds `stream` in random pieces and returns the records.
-    fn assemble(stream: &[u8], rng: &mut Rng, most: usize) -> Result<Vec<Record>, Violation> {
-        assemble_in(Assembler::new(1 << 20, 64, Rc::default()), stream, rng, most)
+    fn assemble(stream: &[u8], rng: &mut Rng, most: usize) -> Result<Vec<RpcRecord>, RecordError> {
+        assemble_in(RecordAssembler::new(1 << 20, 64, Rc::default()), stream, rng, most)
     }
 
     fn assemble_in(
-        mut assembler: Assembler,
+        mut assembler: RecordAssembler,
         stream: &[u8],
         rng: &mut Rng,
         most: usize,
-    ) -> Result<Vec<Record>, Violation> {
+    ) -> Result<Vec<RpcRecord>, RecordError> {
         let (mut at, mut records) = (0, Vec::new());
         while at < stream.len() {
             let part = (1 + rng.index(most)).min(stream.len() - at);
-            let part = if let Some(mut rooms) = assembler.landing_room() {
+            let part = if let Some(mut rooms) = assembler.placement_slices() {
                 let part = rooms.iter_mut().fold(0, |filled, room| {
                     let length = room.len().min(part - filled);
                     room[..length].copy_from_slice(&stream[at + filled..][..length]);
                     filled + length
                 });
-                assembler.land(part);
+                assembler.placed(part);
                 part
             } else {
-                let room = assembler.room();
+                let room = assembler.receive_buffer();
                 let part = part.min(room.capacity() - room.len());
                 room.extend_from_slice(&stream[at..at + part]);
                 part
@@ -363,7 +372,8 @@ mod tests {
                 let most = 1 << (4 + rng.index(14));
                 let got = assemble(&stream, rng, most).unwrap();
                 assert!(got.iter().map(content).eq(sent), "a record was changed");
-                let contiguous = |record: &Record| record.head.len() >= record.length().min(1024);
+                let contiguous =
+                    |record: &RpcRecord| record.head.len() >= record.length().min(1024);
                 assert!(got.iter().all(contiguous));
             }
         });
@@ -404,17 +414,18 @@ mod tests {
                 let stream: Vec<u8> =
                     writes.iter().flat_map(|(write, _)| fragment(write, true)).collect();
                 let pool = Pool::new(64 * STRIPE);
-                let landing = Landing { pool: pool.clone(), stripe_bytes: STRIPE };
-                let assembler = Assembler::new(1 << 20, 64, Rc::default()).landing_at(landing);
+                let placement = placement(pool.clone());
+                let assembler =
+                    RecordAssembler::new(1 << 20, 64, Rc::default()).with_placement(placement);
                 let most = 1 << (4 + rng.index(12));
                 let records = assemble_in(assembler, &stream, rng, most).unwrap();
                 for (record, (sent, whole)) in records.iter().zip(&writes) {
                     assert!(content(record) == *sent, "a record was changed");
-                    let landed =
+                    let has_placed =
                         record.rest.iter().filter(|piece| Shared::adopt(piece, &pool).is_some());
-                    let landed = landed.count();
+                    let has_placed = has_placed.count();
                     // What comes at once is not looked at.
-                    assert!(landed == *whole || landed == 0 && most > STRIPE / 8);
+                    assert!(has_placed == *whole || has_placed == 0 && most > STRIPE / 8);
                 }
                 assert_eq!(records.len(), writes.len());
             }
@@ -429,15 +440,18 @@ mod tests {
         let arguments = [data as u32, 0, data as u32];
         let record = [words(&head), words(&arguments), vec![7; data]].concat();
         let stream = [fragment(&record, true), fragment(&record, true)].concat();
-        let landing = Landing { pool: Pool::new(64 * STRIPE), stripe_bytes: STRIPE };
-        let looked_at = landing.looked_at_bytes();
-        let mut assembler = Assembler::new(1 << 20, 64, Rc::default()).landing_at(landing);
-        assembler.room().extend_from_slice(&stream[..MARK_BYTES + looked_at]);
+        let placement = placement(Pool::new(64 * STRIPE));
+        let looked_at = placement.inspected_bytes();
+        let mut assembler =
+            RecordAssembler::new(1 << 20, 64, Rc::default()).with_placement(placement);
+        assembler.receive_buffer().extend_from_slice(&stream[..FRAGMENT_HEADER_BYTES + looked_at]);
         assert!(assembler.next().unwrap().is_none());
         assert!(assembler.stripes.as_ref().is_some_and(|stripes| stripes.before > 0), "looked at");
-        for part in [MARK_BYTES + looked_at..stream.len() / 2, stream.len() / 2..stream.len()] {
-            assert!(assembler.landing_room().is_none());
-            assembler.room().extend_from_slice(&stream[part]);
+        for part in
+            [FRAGMENT_HEADER_BYTES + looked_at..stream.len() / 2, stream.len() / 2..stream.len()]
+        {
+            assert!(assembler.placement_slices().is_none());
+            assembler.receive_buffer().extend_from_slice(&stream[part]);
             assert!(content(&assembler.next().unwrap().unwrap()) == record, "a record was changed");
         }
     }
@@ -446,8 +460,9 @@ mod tests {
     fn without_room_in_the_pool_stripes_do_not_land() {
         with_seed(|rng| {
             let (write, _) = write(rng);
-            let landing = Landing { pool: Pool::new(2 * STRIPE), stripe_bytes: STRIPE };
-            let assembler = Assembler::new(1 << 20, 64, Rc::default()).landing_at(landing);
+            let placement = placement(Pool::new(2 * STRIPE));
+            let assembler =
+                RecordAssembler::new(1 << 20, 64, Rc::default()).with_placement(placement);
             let records = assemble_in(assembler, &fragment(&write, true), rng, 5000).unwrap();
             assert!(content(&records[0]) == write, "a record was changed");
         });
@@ -455,13 +470,13 @@ mod tests {
 
     #[test]
     fn memory_follows_the_bytes_received_not_the_mark() {
-        let mut assembler = Assembler::new(1 << 20, 64, Rc::default());
-        assembler.room().extend_from_slice(&sole_mark(1 << 20));
+        let mut assembler = RecordAssembler::new(1 << 20, 64, Rc::default());
+        assembler.receive_buffer().extend_from_slice(&sole_fragment_header(1 << 20));
         assert!(assembler.next().unwrap().is_none());
-        assert!(assembler.room().capacity() <= CHUNK_BYTES);
+        assert!(assembler.receive_buffer().capacity() <= CHUNK_BYTES);
         let (mut received, mut allocated) = (0, assembler.buffer.capacity());
         while received < 1 << 20 {
-            let room = assembler.room();
+            let room = assembler.receive_buffer();
             let part = (room.capacity() - room.len()).min((1 << 20) - received).min(5_000);
             let before = room.capacity();
             room.extend_from_slice(&vec![7; part]);
@@ -470,7 +485,7 @@ mod tests {
             if received < 1 << 20 {
                 assert!(assembler.next().unwrap().is_none());
                 let pieces = assembler.pieces.len();
-                if assembler.room().is_empty() && pieces > 0 {
+                if assembler.receive_buffer().is_empty() && pieces > 0 {
                     allocated += assembler.buffer.capacity();
                 }
             }
@@ -484,23 +499,23 @@ mod tests {
     #[test]
     fn a_mark_beyond_the_limit_is_refused_before_its_bytes_come() {
         for length in [1025, 1 << 20, (1 << 31) - 1] {
-            let mut assembler = Assembler::new(1024, 64, Rc::default());
-            assembler.room().extend_from_slice(&sole_mark(length));
-            assert_eq!(assembler.next().unwrap_err(), Violation::TooLarge);
+            let mut assembler = RecordAssembler::new(1024, 64, Rc::default());
+            assembler.receive_buffer().extend_from_slice(&sole_fragment_header(length));
+            assert_eq!(assembler.next().unwrap_err(), RecordError::TooLarge);
         }
-        let mut assembler = Assembler::new(1024, 64, Rc::default());
-        assembler.room().extend_from_slice(&fragment(&[0; 1000], false));
-        assembler.room().extend_from_slice(&fragment(&[0; 25], true));
-        assert_eq!(assembler.next().unwrap_err(), Violation::TooLarge, "fragments add up");
+        let mut assembler = RecordAssembler::new(1024, 64, Rc::default());
+        assembler.receive_buffer().extend_from_slice(&fragment(&[0; 1000], false));
+        assembler.receive_buffer().extend_from_slice(&fragment(&[0; 25], true));
+        assert_eq!(assembler.next().unwrap_err(), RecordError::TooLarge, "fragments add up");
     }
 
     #[test]
     fn endless_empty_fragments_are_refused() {
-        let mut assembler = Assembler::new(1024, 64, Rc::default());
+        let mut assembler = RecordAssembler::new(1024, 64, Rc::default());
         for _ in 0..65 {
-            assembler.room().extend_from_slice(&fragment(&[], false));
+            assembler.receive_buffer().extend_from_slice(&fragment(&[], false));
         }
-        assert_eq!(assembler.next().unwrap_err(), Violation::TooManyFragments);
+        assert_eq!(assembler.next().unwrap_err(), RecordError::TooManyFragments);
     }
 
     #[test]

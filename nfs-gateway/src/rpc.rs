@@ -1,4 +1,4 @@
-//! The head of a call and the head of a reply (RFC 5531 section 9).
+//! The headers of calls and replies (RFC 5531 section 9).
 
 use bytes::Bytes;
 use nfs3_types::rpc::{
@@ -11,8 +11,8 @@ use nom::multi::length_count;
 use nom::number::complete::be_u32;
 use nom::{IResult, Parser as _};
 
-use crate::record::{MARK_BYTES, Record, Violation, sole_mark};
-use crate::xdr::{Arguments, Body, Fault, opaque, padding};
+use crate::record::{FRAGMENT_HEADER_BYTES, RecordError, RpcRecord, sole_fragment_header};
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody, opaque, padding};
 
 /// Bytes of an authenticator, at most (RFC 5531 section 8.2).
 const AUTH_BYTES_MAX: usize = 400;
@@ -21,128 +21,123 @@ const MACHINE_NAME_BYTES_MAX: usize = 255;
 /// Groups in `AUTH_SYS`, at most (RFC 5531 appendix A).
 const AUTH_SYS_GROUPS_MAX: u32 = 16;
 
-/// Bytes at the beginning of `AUTH_SYS` that a client may change when it sends a call again.
+/// Bytes at the start of `AUTH_SYS` that a client may change in a retransmission.
 const STAMP_BYTES: usize = 4;
 
-/// The number of the flavour "no authentication".
+/// The flavour without a credential.
 pub(crate) const AUTH_NONE: u32 = 0;
-/// The number of the flavour in which the client says who asks.
+/// The flavour with a user and groups.
 pub(crate) const AUTH_SYS: u32 = 1;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 
-/// Who the client says is asking.
+/// The credential of `AUTH_SYS`: the user as the client reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// Nobody in particular.
-    Nobody,
-    /// A user of the client's machine.
-    User {
-        /// The user.
-        uid: u32,
-        /// The group.
-        gid: u32,
-        /// Further groups.
-        groups: Vec<u32>,
-    },
+pub(crate) struct AuthSys {
+    /// The user.
+    pub(crate) uid: u32,
+    /// The group.
+    pub(crate) gid: u32,
+    /// Supplementary groups.
+    pub(crate) groups: Vec<u32>,
 }
 
-/// One call.
+/// An RPC message that is a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallMessage {
     /// The client's number of the call; the reply carries it.
     pub(crate) xid: u32,
-    /// What is asked.
-    pub(crate) question: Result<Question, Refusal>,
+    /// The call, or the error to reply with.
+    pub(crate) body: Result<CallBody, RpcError>,
 }
 
-/// What a call asks, once its head is understood.
+/// A decoded call (`call_body`).
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
+pub(crate) struct CallBody {
     /// The program.
     pub(crate) program: u32,
     /// Its version.
     pub(crate) version: u32,
     /// The procedure.
     pub(crate) procedure: u32,
-    /// Who asks.
-    pub(crate) claim: Claim,
-    /// The same again when the call is sent again: a hash of who asks, and of the name of their machine.
-    pub(crate) caller: u64,
+    /// The credential; `None` is `AUTH_NONE`.
+    pub(crate) credential: Option<AuthSys>,
+    /// A hash of the credential with the machine's name, the same in retransmissions.
+    pub(crate) credential_hash: u64,
     /// The arguments.
-    pub(crate) arguments: Arguments,
+    pub(crate) arguments: CallArguments,
 }
 
-/// Why a call was not even given to a program, or not done by it.
+/// The error of a call that has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RpcError {
     /// Another version of RPC than 2.
     RpcVersion,
-    /// The caller's authentication is not good enough.
+    /// The caller is not authenticated.
     Authentication(auth_stat),
     /// No such program here.
     NoProgram,
-    /// The program, but not in this version; the lowest and the highest that there are.
+    /// The program, but not in this version; the lowest and the highest version supported.
     ProgramVersion(u32, u32),
-    /// The program could not make a result.
-    Fault(Fault),
+    /// The procedure returned no result.
+    Procedure(ProcedureError),
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<ProcedureError> for RpcError {
+    fn from(error: ProcedureError) -> Self {
+        Self::Procedure(error)
     }
 }
 
-impl Call {
-    /// Takes a record apart. A record that is not even a call cannot be answered.
-    pub(crate) fn parse(record: Record) -> Result<Self, Violation> {
+impl CallMessage {
+    /// Decodes a record. A record that is not a call gets no reply.
+    pub(crate) fn parse(record: RpcRecord) -> Result<Self, RecordError> {
         let (rest, (xid, _)) =
             (be_u32::<_, nom::error::Error<&[u8]>>, verify(be_u32, |kind| *kind == CALL))
                 .parse(&record.head[..])
-                .map_err(|_| Violation::NotACall)?;
+                .map_err(|_| RecordError::NotACall)?;
         let rest = record.head.slice_ref(rest);
-        Ok(Self { xid, question: Question::parse(&rest, record) })
+        Ok(Self { xid, body: CallBody::parse(&rest, record) })
     }
 }
 
-impl Question {
-    fn parse(input: &[u8], record: Record) -> Result<Self, Refusal> {
-        let garbage = |_| Refusal::Fault(Fault::GarbageArguments);
+impl CallBody {
+    fn parse(input: &[u8], record: RpcRecord) -> Result<Self, RpcError> {
+        let garbage = |_| RpcError::Procedure(ProcedureError::GarbageArguments);
         let number = be_u32::<_, nom::error::Error<&[u8]>>;
         let (input, rpc_version) = number(input).map_err(garbage)?;
         //= rfc5531 9: "Even in the case of an RPC version mismatch ..."
         if rpc_version != RPC_VERSION_2 {
-            return Err(Refusal::RpcVersion);
+            return Err(RpcError::RpcVersion);
         }
         let (input, (program, version, procedure)) =
             (number, number, number).parse(input).map_err(garbage)?;
-        let refused = |why| Refusal::Authentication(why);
-        let (input, (flavour, credential)) =
+        let refused = |why| RpcError::Authentication(why);
+        let (input, (flavour, body)) =
             authenticator(input).map_err(|_| refused(auth_stat::AUTH_BADCRED))?;
-        let claim = claim(flavour, credential).map_err(refused)?;
-        let caller = runtime::hash::xxh3(credential.get(STAMP_BYTES..).unwrap_or_default());
-        //= rfc5531 8.2: the verifier of both flavours is AUTH_NONE; clients that send more are let be
+        let credential = credential(flavour, body).map_err(refused)?;
+        let credential_hash = runtime::hash::xxh3(body.get(STAMP_BYTES..).unwrap_or_default());
+        //= rfc5531 8.2: the verifier of both flavours is AUTH_NONE; others are ignored
         let (input, _) = authenticator(input).map_err(|_| refused(auth_stat::AUTH_BADVERF))?;
         let head_bytes = record.head.len() - input.len();
-        let arguments = Arguments::new(record, head_bytes);
-        Ok(Self { program, version, procedure, claim, caller, arguments })
+        let arguments = CallArguments::new(record.head.slice(head_bytes..), record.rest);
+        Ok(Self { program, version, procedure, credential, credential_hash, arguments })
     }
 }
 
-/// A flavour, and what stands for it.
+/// A flavour and its opaque body (`opaque_auth`).
 pub(crate) fn authenticator(input: &[u8]) -> IResult<&[u8], (u32, &[u8])> {
     let (input, flavour) = be_u32(input)?;
     let (input, body) = opaque(input, AUTH_BYTES_MAX)?;
     Ok((input, (flavour, body)))
 }
 
-fn claim(flavour: u32, body: &[u8]) -> Result<Claim, auth_stat> {
+fn credential(flavour: u32, body: &[u8]) -> Result<Option<AuthSys>, auth_stat> {
     match flavour {
-        AUTH_NONE => Ok(Claim::Nobody),
+        AUTH_NONE => Ok(None),
         AUTH_SYS => match auth_sys(body) {
-            Ok(([], claim)) => Ok(claim),
+            Ok(([], credential)) => Ok(Some(credential)),
             _ => Err(auth_stat::AUTH_BADCRED),
         },
         _ => Err(auth_stat::AUTH_REJECTEDCRED),
@@ -150,39 +145,39 @@ fn claim(flavour: u32, body: &[u8]) -> Result<Claim, auth_stat> {
 }
 
 //= rfc5531 appendix A: stamp, machine name, uid, gid, at most 16 gids
-fn auth_sys(input: &[u8]) -> IResult<&[u8], Claim> {
+fn auth_sys(input: &[u8]) -> IResult<&[u8], AuthSys> {
     let (input, _stamp) = be_u32(input)?;
     let (input, _machine) = opaque(input, MACHINE_NAME_BYTES_MAX)?;
     let count = verify(be_u32, |count: &u32| *count <= AUTH_SYS_GROUPS_MAX);
     let (input, (uid, gid, groups)) = (be_u32, be_u32, length_count(count, be_u32)).parse(input)?;
-    Ok((input, Claim::User { uid, gid, groups }))
+    Ok((input, AuthSys { uid, gid, groups }))
 }
 
-/// Bytes before the result of a call that was done: the mark, and a head that is always the same.
-const SUCCESS_BYTES: usize = MARK_BYTES + 24;
+/// Bytes before the result of a successful call: the fragment header and a constant header.
+const SUCCESS_BYTES: usize = FRAGMENT_HEADER_BYTES + 24;
 
-/// The reply to the call `xid` as one record: its bytes in order, to be sent as they are.
-pub(crate) fn reply(xid: u32, answer: Result<Body, Refusal>) -> Vec<Bytes> {
+/// The reply to the call `xid` as the buffers of one record.
+pub(crate) fn reply(xid: u32, answer: Result<ReplyBody, RpcError>) -> Vec<Bytes> {
     match answer {
         Ok(body) => success(xid, body),
         Err(refusal) => {
             let message = rpc_msg { xid, body: msg_body::REPLY(refused(refusal)) };
-            let mut head = vec![0; MARK_BYTES];
+            let mut head = vec![0; FRAGMENT_HEADER_BYTES];
             message.pack(&mut head).expect("a reply head has no part that could be too long");
-            let length = head.len() - MARK_BYTES;
-            head[..MARK_BYTES].copy_from_slice(&sole_mark(length));
+            let length = head.len() - FRAGMENT_HEADER_BYTES;
+            head[..FRAGMENT_HEADER_BYTES].copy_from_slice(&sole_fragment_header(length));
             vec![head.into()]
         }
     }
 }
 
 //= rfc5531 9: REPLY, MSG_ACCEPTED, an empty verifier of AUTH_NONE, SUCCESS
-fn success(xid: u32, Body { head: result, tail }: Body) -> Vec<Bytes> {
+fn success(xid: u32, ReplyBody { head: result, tail }: ReplyBody) -> Vec<Bytes> {
     let tail_bytes: usize = tail.iter().map(Bytes::len).sum();
     let padding = padding(tail_bytes);
-    let length = SUCCESS_BYTES - MARK_BYTES + result.len() + tail_bytes + padding.len();
+    let length = SUCCESS_BYTES - FRAGMENT_HEADER_BYTES + result.len() + tail_bytes + padding.len();
     let mut head = Vec::with_capacity(SUCCESS_BYTES + result.len());
-    head.extend_from_slice(&sole_mark(length));
+    head.extend_from_slice(&sole_fragment_header(length));
     for word in [xid, REPLY, 0, AUTH_NONE, 0, 0] {
         head.extend_from_slice(&word.to_be_bytes());
     }
@@ -200,18 +195,22 @@ fn accepted(reply_data: accept_stat_data) -> reply_body<'static> {
     reply_body::MSG_ACCEPTED(accepted_reply { verf: opaque_auth::default(), reply_data })
 }
 
-fn refused(refusal: Refusal) -> reply_body<'static> {
+fn refused(refusal: RpcError) -> reply_body<'static> {
     let denied = reply_body::MSG_DENIED;
     match refusal {
-        Refusal::RpcVersion => denied(rejected_reply::rpc_mismatch(RPC_VERSION_2, RPC_VERSION_2)),
-        Refusal::Authentication(why) => denied(rejected_reply::auth_error(why)),
-        Refusal::NoProgram => accepted(accept_stat_data::PROG_UNAVAIL),
-        Refusal::ProgramVersion(low, high) => {
+        RpcError::RpcVersion => denied(rejected_reply::rpc_mismatch(RPC_VERSION_2, RPC_VERSION_2)),
+        RpcError::Authentication(why) => denied(rejected_reply::auth_error(why)),
+        RpcError::NoProgram => accepted(accept_stat_data::PROG_UNAVAIL),
+        RpcError::ProgramVersion(low, high) => {
             accepted(accept_stat_data::PROG_MISMATCH { low, high })
         }
-        Refusal::Fault(Fault::NoProcedure) => accepted(accept_stat_data::PROC_UNAVAIL),
-        Refusal::Fault(Fault::GarbageArguments) => accepted(accept_stat_data::GARBAGE_ARGS),
-        Refusal::Fault(Fault::System) => accepted(accept_stat_data::SYSTEM_ERR),
+        RpcError::Procedure(ProcedureError::NoProcedure) => {
+            accepted(accept_stat_data::PROC_UNAVAIL)
+        }
+        RpcError::Procedure(ProcedureError::GarbageArguments) => {
+            accepted(accept_stat_data::GARBAGE_ARGS)
+        }
+        RpcError::Procedure(ProcedureError::System) => accepted(accept_stat_data::SYSTEM_ERR),
     }
 }
 
@@ -225,12 +224,12 @@ mod tests {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
 
-    fn parse(bytes: Vec<u8>) -> Result<Call, Violation> {
-        Call::parse(Record { head: bytes.into(), rest: Vec::new() })
+    fn parse(bytes: Vec<u8>) -> Result<CallMessage, RecordError> {
+        CallMessage::parse(RpcRecord { head: bytes.into(), rest: Vec::new() })
     }
 
-    fn question(bytes: Vec<u8>) -> Result<Question, Refusal> {
-        parse(bytes).unwrap().question
+    fn body(bytes: Vec<u8>) -> Result<CallBody, RpcError> {
+        parse(bytes).unwrap().body
     }
 
     /// A call of program 100003, version 3, procedure 1 with these authenticators.
@@ -244,46 +243,47 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_taken_apart() {
-        let call = parse(call(&sys(&[4, 5]), b"args")).unwrap();
-        let question = call.question.unwrap();
-        assert_eq!(call.xid, 9);
-        assert_eq!((question.program, question.version, question.procedure), (100_003, 3, 1));
-        assert_eq!(question.claim, Claim::User { uid: 1000, gid: 100, groups: vec![4, 5] });
-        assert_eq!(question.arguments.head(), b"args");
+    fn a_call_is_decoded() {
+        let message = parse(call(&sys(&[4, 5]), b"args")).unwrap();
+        let body = message.body.unwrap();
+        assert_eq!(message.xid, 9);
+        assert_eq!((body.program, body.version, body.procedure), (100_003, 3, 1));
+        assert_eq!(body.credential, Some(AuthSys { uid: 1000, gid: 100, groups: vec![4, 5] }));
+        assert_eq!(body.arguments.head(), b"args");
     }
 
     #[test]
-    fn who_asks_again_is_told_by_all_of_the_credential_but_its_stamp() {
-        let caller = |stamp, user| {
-            let body = words(&[stamp, 0, user, 100, 0]);
-            let credential = [words(&[AUTH_SYS, body.len() as u32]), body, words(&[0, 0])].concat();
-            question(call(&credential, &[])).unwrap().caller
+    fn the_credential_hash_covers_all_but_the_stamp() {
+        let hash = |stamp, user| {
+            let body_words = words(&[stamp, 0, user, 100, 0]);
+            let header = words(&[AUTH_SYS, body_words.len() as u32]);
+            let credential = [header, body_words, words(&[0, 0])].concat();
+            body(call(&credential, &[])).unwrap().credential_hash
         };
-        assert_eq!(caller(1, 1000), caller(2, 1000));
-        assert_ne!(caller(1, 1000), caller(1, 1001));
+        assert_eq!(hash(1, 1000), hash(2, 1000));
+        assert_ne!(hash(1, 1000), hash(1, 1001));
     }
 
     #[test]
-    fn no_authentication_is_nobody() {
-        let question = question(call(&words(&[0, 0, 0, 0]), &[])).unwrap();
-        assert_eq!(question.claim, Claim::Nobody);
+    fn auth_none_has_no_credential() {
+        let body = body(call(&words(&[0, 0, 0, 0]), &[])).unwrap();
+        assert_eq!(body.credential, None);
     }
 
     #[test]
-    fn what_is_no_call_breaks_the_stream() {
+    fn other_messages_break_the_stream() {
         for bytes in [vec![], words(&[1]), words(&[1, 1]), words(&[1, 0xffff_ffff, 2])] {
-            assert_eq!(parse(bytes).unwrap_err(), Violation::NotACall);
+            assert_eq!(parse(bytes).unwrap_err(), RecordError::NotACall);
         }
     }
 
     #[test]
-    fn each_bad_head_has_its_refusal() {
-        let bad = |why| Refusal::Authentication(why);
+    fn each_bad_header_has_its_error() {
+        let bad = |why| RpcError::Authentication(why);
         let cases = [
-            (words(&[9, 0, 3]), Refusal::RpcVersion),
-            (words(&[9, 0]), Refusal::Fault(Fault::GarbageArguments)),
-            (words(&[9, 0, 2, 100_003]), Refusal::Fault(Fault::GarbageArguments)),
+            (words(&[9, 0, 3]), RpcError::RpcVersion),
+            (words(&[9, 0]), RpcError::Procedure(ProcedureError::GarbageArguments)),
+            (words(&[9, 0, 2, 100_003]), RpcError::Procedure(ProcedureError::GarbageArguments)),
             (call(&[], &[]), bad(auth_stat::AUTH_BADCRED)),
             (call(&words(&[1, 400]), &[]), bad(auth_stat::AUTH_BADCRED)),
             (call(&words(&[1, u32::MAX]), &[0; 500]), bad(auth_stat::AUTH_BADCRED)),
@@ -295,7 +295,7 @@ mod tests {
             (call(&words(&[0, 0, 0, u32::MAX]), &[]), bad(auth_stat::AUTH_BADVERF)),
         ];
         for (index, (bytes, refusal)) in cases.into_iter().enumerate() {
-            assert_eq!(question(bytes).unwrap_err(), refusal, "case {index}");
+            assert_eq!(body(bytes).unwrap_err(), refusal, "case {index}");
         }
     }
 
@@ -323,24 +323,24 @@ mod tests {
             let length = 12 + 4 * words_after.len() as u32;
             words(&[&[1 << 31 | length, 7, 1, 1], words_after].concat())
         };
-        assert_eq!(reply(Err(Refusal::NoProgram)), accepted(&[1]));
-        assert_eq!(reply(Err(Refusal::ProgramVersion(3, 4))), accepted(&[2, 3, 4]));
-        assert_eq!(reply(Err(Fault::NoProcedure.into())), accepted(&[3]));
-        assert_eq!(reply(Err(Fault::GarbageArguments.into())), accepted(&[4]));
-        assert_eq!(reply(Err(Fault::System.into())), accepted(&[5]));
-        assert_eq!(reply(Err(Refusal::RpcVersion)), denied(&[0, 2, 2]));
-        let weak = Refusal::Authentication(auth_stat::AUTH_TOOWEAK);
+        assert_eq!(reply(Err(RpcError::NoProgram)), accepted(&[1]));
+        assert_eq!(reply(Err(RpcError::ProgramVersion(3, 4))), accepted(&[2, 3, 4]));
+        assert_eq!(reply(Err(ProcedureError::NoProcedure.into())), accepted(&[3]));
+        assert_eq!(reply(Err(ProcedureError::GarbageArguments.into())), accepted(&[4]));
+        assert_eq!(reply(Err(ProcedureError::System.into())), accepted(&[5]));
+        assert_eq!(reply(Err(RpcError::RpcVersion)), denied(&[0, 2, 2]));
+        let weak = RpcError::Authentication(auth_stat::AUTH_TOOWEAK);
         assert_eq!(reply(Err(weak)), denied(&[1, 5]));
-        let body = Body { head: words(&[0, 5]), tail: vec!["abc".into(), "de".into()] };
+        let body = ReplyBody { head: words(&[0, 5]), tail: vec!["abc".into(), "de".into()] };
         let mut expected = [&accepted(&[0, 0, 5])[..], b"abcde\0\0\0"].concat();
         expected[3] += 8;
         assert_eq!(reply(Ok(body)), expected);
     }
 
     #[test]
-    fn data_are_sent_from_where_they_are() {
+    fn data_are_sent_without_a_copy() {
         let data = Bytes::from(vec![7; 1000]);
-        let body = Body { head: words(&[0]), tail: vec![data.clone()] };
+        let body = ReplyBody { head: words(&[0]), tail: vec![data.clone()] };
         let parts = reply(1, Ok(body));
         assert!(parts.iter().any(|part| part.as_ptr() == data.as_ptr() && part.len() == 1000));
     }

@@ -12,10 +12,11 @@ use runtime::net::{Address, Listener, Stream};
 use runtime::sync::Event;
 
 use crate::config::Config;
-use crate::connection::{Common, Connection};
-use crate::dispatch::{Peer, Programs};
+use crate::connection::{ClientConnection, GatewayShared};
+use crate::dispatch::RpcPrograms;
 use crate::exports::Exports;
-use crate::metrics::{Gauge, Metrics, SlowLog};
+use crate::metrics::{Gauge, Metrics, SlowCallLog};
+use crate::peer::RpcPeer;
 use crate::signal::Signal;
 
 /// The pause after a stream could not be accepted, so that a lack of file descriptors does not
@@ -60,14 +61,21 @@ impl Gateway {
     pub fn serve(ctx: &Context, listener: Box<dyn Listener>, config: Config) -> Self {
         let address = listener.address();
         let metrics = Rc::new(Metrics::default());
-        let programs = Programs::new(ctx.clone(), &config, metrics.clone());
-        let slow = SlowLog::new(config.slow);
+        let programs = RpcPrograms::new(ctx.clone(), &config, metrics.clone());
+        let slow = SlowCallLog::new(config.slow);
         let next_trace = Cell::new(ctx.random());
-        let (ctx_of_all, spares) = (ctx.clone(), Rc::default());
-        let extension =
-            Common { ctx: ctx_of_all, config, programs, metrics, slow, spares, next_trace };
+        let (ctx_of_all, recv_buffers) = (ctx.clone(), Rc::default());
+        let shared = GatewayShared {
+            ctx: ctx_of_all,
+            config,
+            programs,
+            metrics,
+            slow,
+            recv_buffers,
+            next_trace,
+        };
         let server = Rc::new(Server {
-            extension: Rc::new(extension),
+            shared: Rc::new(shared),
             stopping: Rc::default(),
             accepting: Cell::new(true),
             connections: RefCell::default(),
@@ -90,7 +98,7 @@ impl Gateway {
 
     /// From the next call on `exports` count, also for what is mounted already.
     pub fn export(&self, exports: Exports) {
-        self.server.extension.programs.export(exports);
+        self.server.shared.programs.export(exports);
     }
 
     /// What is counted, as Prometheus reads it.
@@ -106,11 +114,11 @@ impl Gateway {
 }
 
 struct Server {
-    extension: Rc<Common>,
+    shared: Rc<GatewayShared>,
     stopping: Rc<Signal>,
     /// The accepting task has not ended.
     accepting: Cell<bool>,
-    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    connections: RefCell<BTreeMap<u64, Rc<ClientConnection>>>,
     next_id: Cell<u64>,
     /// A connection, or the accepting task, has ended.
     ended: Event,
@@ -119,7 +127,7 @@ struct Server {
 impl Server {
     fn metrics_text(&self) -> String {
         let connections = self.connections.borrow();
-        let sum = |count: fn(&Connection) -> usize| {
+        let sum = |count: fn(&ClientConnection) -> usize| {
             connections.values().map(|connection| count(connection) as u64).sum()
         };
         let gauges = [
@@ -131,15 +139,15 @@ impl Server {
             Gauge {
                 name: "outstanding_calls",
                 help: "Calls that wait for their reply to be sent.",
-                value: sum(Connection::outstanding_calls),
+                value: sum(ClientConnection::outstanding_calls),
             },
             Gauge {
                 name: "outstanding_bytes",
                 help: "Bytes of such calls and of their replies, at most.",
-                value: sum(Connection::outstanding_bytes),
+                value: sum(ClientConnection::outstanding_bytes),
             },
         ];
-        self.extension.metrics.text(&gauges)
+        self.shared.metrics.text(&gauges)
     }
 
     async fn accept(self: Rc<Self>, mut listener: Box<dyn Listener>) {
@@ -149,7 +157,7 @@ impl Server {
                 Either::Left((Ok(stream), _)) => self.connect(stream),
                 Either::Left((Err(error), _)) => {
                     tracing::warn!(target: "mdfs::nfs", "cannot accept a connection: {error}");
-                    self.extension.ctx.sleep(ACCEPT_PAUSE).await;
+                    self.shared.ctx.sleep(ACCEPT_PAUSE).await;
                 }
                 Either::Right(_) => break,
             }
@@ -159,7 +167,7 @@ impl Server {
     }
 
     fn connect(self: &Rc<Self>, stream: Stream) {
-        let peer = Peer::new(&stream.peer, self.extension.ctx.random());
+        let peer = RpcPeer::new(&stream.peer, self.shared.ctx.random());
         if let Err(limit) = self.make_room_for(&peer.host) {
             // Dropping the stream closes it.
             tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
@@ -167,10 +175,10 @@ impl Server {
         }
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let connection = Connection::new(self.extension.clone(), peer);
+        let connection = ClientConnection::new(self.shared.clone(), peer);
         self.connections.borrow_mut().insert(id, connection.clone());
         let server = self.clone();
-        self.extension.ctx.task(async move {
+        self.shared.ctx.task(async move {
             connection.run(stream).await;
             server.connections.borrow_mut().remove(&id);
             server.ended.tell();
@@ -180,22 +188,22 @@ impl Server {
     /// Sees to it that `host` may have one more connection. Those on which nobody ever asked anything
     /// make room, the oldest first: silence must not keep others out.
     fn make_room_for(&self, host: &str) -> Result<(), &'static str> {
-        let config = &self.extension.config;
-        let of_peer = |connection: &Connection| connection.host() == host;
+        let config = &self.shared.config;
+        let of_peer = |connection: &ClientConnection| connection.host() == host;
         self.make_room(config.connections_per_peer_max, of_peer)
             .then_some(())
             .ok_or("too many connections of one peer")?;
-        let anybodys = |_: &Connection| true;
+        let anybodys = |_: &ClientConnection| true;
         self.make_room(config.connections_max, anybodys).then_some(()).ok_or("too many connections")
     }
 
     /// True if there are fewer than `most` connections `among` all now.
-    fn make_room(&self, most: usize, among: impl Fn(&Connection) -> bool) -> bool {
+    fn make_room(&self, most: usize, among: impl Fn(&ClientConnection) -> bool) -> bool {
         let mut connections = self.connections.borrow_mut();
         if connections.values().filter(|connection| among(connection)).count() < most {
             return true;
         }
-        let is_mute = |connection: &Connection| among(connection) && connection.is_mute();
+        let is_mute = |connection: &ClientConnection| among(connection) && connection.is_mute();
         let oldest = connections.iter().find(|(_, connection)| is_mute(connection));
         let Some(oldest) = oldest.map(|(id, _)| *id) else { return false };
         if let Some(connection) = connections.remove(&oldest) {

@@ -54,17 +54,17 @@ pub(crate) enum Component {
     /// An entry.
     Entry(Name),
     /// `.`: the directory itself.
-    Here,
+    Dot,
     /// `..`: the directory above.
-    Above,
+    DotDot,
 }
 
 //= rfc1813 3.2: null names and unusable characters are NFS3ERR_ACCES, too long ones (no_trunc is
 //= TRUE) NFS3ERR_NAMETOOLONG, "." and ".." the directory itself and the one above
 pub(crate) fn component(bytes: Bytes) -> Result<Component, nfsstat3> {
     match &bytes[..] {
-        b"." => Ok(Component::Here),
-        b".." => Ok(Component::Above),
+        b"." => Ok(Component::Dot),
+        b".." => Ok(Component::DotDot),
         _ => Name::new(bytes).map(Component::Entry).map_err(|error| match error {
             NameError::TooLong => nfsstat3::NFS3ERR_NAMETOOLONG,
             NameError::Empty | NameError::Forbidden | NameError::Dots => nfsstat3::NFS3ERR_ACCES,
@@ -76,7 +76,7 @@ pub(crate) fn component(bytes: Bytes) -> Result<Component, nfsstat3> {
 pub(crate) fn entry_name(bytes: Bytes, dots: nfsstat3) -> Result<Name, nfsstat3> {
     match component(bytes)? {
         Component::Entry(name) => Ok(name),
-        Component::Here | Component::Above => Err(dots),
+        Component::Dot | Component::DotDot => Err(dots),
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(status(b"a/b".to_vec()), nfsstat3::NFS3ERR_ACCES);
         assert_eq!(status(b"a\0b".to_vec()), nfsstat3::NFS3ERR_ACCES);
         assert!(component(vec![b'a'; 255].into()).is_ok());
-        assert_eq!(component("..".into()), Ok(Component::Above));
+        assert_eq!(component("..".into()), Ok(Component::DotDot));
         let refused = entry_name(".".into(), nfsstat3::NFS3ERR_EXIST);
         assert_eq!(refused, Err(nfsstat3::NFS3ERR_EXIST));
     }

@@ -13,11 +13,9 @@ use nom::multi::length_data;
 use nom::number::complete::be_u32;
 use nom::{IResult, Parser as _};
 
-use crate::record::Record;
-
 /// Why a call has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ProcedureError {
     /// The arguments are not what the procedure takes.
     GarbageArguments,
     /// No such procedure.
@@ -28,10 +26,10 @@ pub(crate) enum Fault {
 
 /// What `nfs3_types` may decode: no part of these has a length of its own, so decoding them
 /// allocates nothing.
-pub(crate) trait Fixed: Unpack {}
+pub(crate) trait FixedSize: Unpack {}
 
 macro_rules! fixed {
-    ($($name:ty),+) => {$(impl Fixed for $name {})+};
+    ($($name:ty),+) => {$(impl FixedSize for $name {})+};
 }
 fixed!(u32, u64, cookieverf3, createhow3, mknoddata3, sattr3, sattrguard3, stable_how);
 
@@ -50,7 +48,7 @@ pub(crate) fn opaque(input: &[u8], bytes_max: usize) -> IResult<&[u8], &[u8]> {
 
 /// The arguments of one call, taken field by field.
 #[derive(Clone, Debug)]
-pub(crate) struct Arguments {
+pub(crate) struct CallArguments {
     /// Contiguous, and all but a payload.
     head: Bytes,
     /// The rest of a payload.
@@ -59,14 +57,9 @@ pub(crate) struct Arguments {
     taken: Bytes,
 }
 
-impl Arguments {
-    /// What follows the first `head_bytes` bytes of `record`, the head of the call.
-    pub(crate) fn new(record: Record, head_bytes: usize) -> Self {
-        Self::of(record.head.slice(head_bytes..), record.rest)
-    }
-
-    /// All in `head`, and in the pieces behind it.
-    pub(crate) fn of(head: Bytes, rest: Vec<Bytes>) -> Self {
+impl CallArguments {
+    /// The arguments in `head` and in the pieces after it.
+    pub(crate) fn new(head: Bytes, rest: Vec<Bytes>) -> Self {
         Self { head, rest, taken: Bytes::new() }
     }
 
@@ -109,7 +102,7 @@ impl Arguments {
     }
 
     /// A field of fixed size.
-    pub(crate) fn take<T: Fixed>(&mut self) -> Result<T, Fault> {
+    pub(crate) fn take<T: FixedSize>(&mut self) -> Result<T, ProcedureError> {
         self.parse(|mut input| {
             let (value, _) = T::unpack(&mut input).ok()?;
             Some((value, input))
@@ -117,7 +110,7 @@ impl Arguments {
     }
 
     /// An opaque of `N` bytes, a multiple of four.
-    pub(crate) fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+    pub(crate) fn fixed<const N: usize>(&mut self) -> Result<[u8; N], ProcedureError> {
         self.parse(|input| {
             let (bytes, input) = input.split_first_chunk()?;
             Some((*bytes, input))
@@ -125,7 +118,7 @@ impl Arguments {
     }
 
     /// A field of at most `bytes_max` bytes, as a slice of the receive buffer.
-    pub(crate) fn opaque(&mut self, bytes_max: usize) -> Result<Bytes, Fault> {
+    pub(crate) fn opaque(&mut self, bytes_max: usize) -> Result<Bytes, ProcedureError> {
         let length = self.parse(|input| {
             let (left, data) = opaque(input, bytes_max).ok()?;
             Some((data.len(), left))
@@ -136,7 +129,10 @@ impl Arguments {
 
     /// Takes what `parse` finds at the front. If a field lies over the end of a piece, all pieces are
     /// joined first.
-    fn parse<T>(&mut self, parse: impl Fn(&[u8]) -> Option<(T, &[u8])>) -> Result<T, Fault> {
+    fn parse<T>(
+        &mut self,
+        parse: impl Fn(&[u8]) -> Option<(T, &[u8])>,
+    ) -> Result<T, ProcedureError> {
         let found = |head: &Bytes| {
             let (value, left) = parse(head)?;
             Some((value, head.len() - left.len()))
@@ -145,24 +141,24 @@ impl Arguments {
             self.join();
             found(&self.head)
         });
-        let (value, taken) = parsed.ok_or(Fault::GarbageArguments)?;
+        let (value, taken) = parsed.ok_or(ProcedureError::GarbageArguments)?;
         self.taken = self.head.split_to(taken);
         Ok(value)
     }
 
     /// An opaque of at most `bytes_max` bytes that may go on over the further pieces: slices of the
     /// receive buffers.
-    pub(crate) fn bulk(&mut self, bytes_max: usize) -> Result<Vec<Bytes>, Fault> {
+    pub(crate) fn bulk(&mut self, bytes_max: usize) -> Result<Vec<Bytes>, ProcedureError> {
         let length = self.take::<u32>()? as usize;
         let mut left = length.saturating_add(padding(length).len());
         if length > bytes_max || left > self.length() {
-            return Err(Fault::GarbageArguments);
+            return Err(ProcedureError::GarbageArguments);
         }
         let mut pieces = Vec::new();
         let mut rest = std::mem::take(&mut self.rest).into_iter();
         while left > 0 {
             if self.head.is_empty() {
-                self.head = rest.next().ok_or(Fault::GarbageArguments)?;
+                self.head = rest.next().ok_or(ProcedureError::GarbageArguments)?;
             }
             let part = self.head.split_to(left.min(self.head.len()));
             left -= part.len();
@@ -173,15 +169,15 @@ impl Arguments {
     }
 
     /// The last field, an opaque.
-    pub(crate) fn payload(mut self) -> Result<Vec<Bytes>, Fault> {
+    pub(crate) fn payload(mut self) -> Result<Vec<Bytes>, ProcedureError> {
         let data = self.bulk(usize::MAX)?;
         self.finish()?;
         Ok(data)
     }
 
     /// There is nothing else.
-    pub(crate) fn finish(self) -> Result<(), Fault> {
-        if self.length() == 0 { Ok(()) } else { Err(Fault::GarbageArguments) }
+    pub(crate) fn finish(self) -> Result<(), ProcedureError> {
+        if self.length() == 0 { Ok(()) } else { Err(ProcedureError::GarbageArguments) }
     }
 }
 
@@ -198,14 +194,14 @@ pub(crate) fn first_bytes(mut pieces: Vec<Bytes>, length: usize) -> Vec<Bytes> {
 
 /// The result of a call: encoded, and slices that follow it as they are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Body {
+pub(crate) struct ReplyBody {
     /// Encoded.
     pub(crate) head: Vec<u8>,
     /// Sent behind it without a copy.
     pub(crate) tail: Vec<Bytes>,
 }
 
-impl Body {
+impl ReplyBody {
     /// Bytes in all.
     pub(crate) fn length(&self) -> usize {
         self.head.len() + self.tail.iter().map(Bytes::len).sum::<usize>()
@@ -217,46 +213,46 @@ impl Body {
     }
 
     /// Encodes `value`.
-    pub(crate) fn pack(value: &impl Pack) -> Result<Self, Fault> {
+    pub(crate) fn pack(value: &impl Pack) -> Result<Self, ProcedureError> {
         let mut body = Self { head: Vec::with_capacity(value.packed_size()), tail: Vec::new() };
         body.push(value)?;
         Ok(body)
     }
 
     /// Encodes `value` behind what is there.
-    pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), Fault> {
+    pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), ProcedureError> {
         pack(value, &mut self.head)
     }
 }
 
-fn pack(value: &impl Pack, out: &mut Vec<u8>) -> Result<(), Fault> {
-    value.pack(out).map(|_| ()).map_err(|_| Fault::System)
+fn pack(value: &impl Pack, out: &mut Vec<u8>) -> Result<(), ProcedureError> {
+    value.pack(out).map(|_| ()).map_err(|_| ProcedureError::System)
 }
 
 /// A result that is made piece by piece, with data among the words.
 #[derive(Debug, Default)]
-pub(crate) struct Out {
+pub(crate) struct XdrEncoder {
     /// Complete parts, each a multiple of four bytes.
     done: Vec<Bytes>,
     /// What comes behind them.
     words: Vec<u8>,
 }
 
-/// A place in an [`Out`].
+/// A place in an [`XdrEncoder`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct EncoderMark {
     done: usize,
     words: usize,
 }
 
-impl Out {
+impl XdrEncoder {
     /// With room for so many bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self { done: Vec::new(), words: Vec::with_capacity(bytes) }
     }
 
     /// Encodes `value`.
-    pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), Fault> {
+    pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), ProcedureError> {
         pack(value, &mut self.words)
     }
 
@@ -307,12 +303,12 @@ impl Out {
     }
 
     /// Here.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { done: self.done.len(), words: self.words.len() }
+    pub(crate) fn mark(&self) -> EncoderMark {
+        EncoderMark { done: self.done.len(), words: self.words.len() }
     }
 
     /// Takes back all behind `mark`.
-    pub(crate) fn cut(&mut self, mark: Mark) {
+    pub(crate) fn cut(&mut self, mark: EncoderMark) {
         if self.done.len() > mark.done {
             // The words of then are the first part that was completed since.
             let mut words = self.done[mark.done].to_vec();
@@ -330,23 +326,23 @@ impl Out {
     }
 
     /// All of it behind `head`, which is not copied together with it.
-    pub(crate) fn behind(self, head: Vec<u8>) -> Body {
+    pub(crate) fn behind(self, head: Vec<u8>) -> ReplyBody {
         let tail = self.done.into_iter().chain([self.words.into()]).collect();
-        Body { head, tail }
+        ReplyBody { head, tail }
     }
 
     /// All of it behind `head`.
-    pub(crate) fn body(self, mut head: Vec<u8>) -> Body {
+    pub(crate) fn body(self, mut head: Vec<u8>) -> ReplyBody {
         let mut parts = self.done.into_iter();
         match parts.next() {
             None => head.extend_from_slice(&self.words),
             Some(first) => {
                 head.extend_from_slice(&first);
                 let tail = parts.chain([self.words.into()]).collect();
-                return Body { head, tail };
+                return ReplyBody { head, tail };
             }
         }
-        Body { head, tail: Vec::new() }
+        ReplyBody { head, tail: Vec::new() }
     }
 }
 
@@ -356,9 +352,9 @@ mod tests {
 
     use super::*;
 
-    fn arguments(head: &[u8], rest: &[&[u8]]) -> Arguments {
+    fn arguments(head: &[u8], rest: &[&[u8]]) -> CallArguments {
         let rest = rest.iter().map(|piece| Bytes::copy_from_slice(piece)).collect();
-        Arguments::of(Bytes::copy_from_slice(head), rest)
+        CallArguments::new(Bytes::copy_from_slice(head), rest)
     }
 
     #[test]
@@ -381,8 +377,8 @@ mod tests {
         for length in [5_u32, 64, 1 << 20, u32::MAX] {
             let input = [&length.to_be_bytes()[..], b"abcd"].concat();
             let taken = arguments(&input, &[]).opaque(usize::MAX);
-            assert_eq!(taken, Err(Fault::GarbageArguments));
-            assert_eq!(arguments(&input, &[]).payload(), Err(Fault::GarbageArguments));
+            assert_eq!(taken, Err(ProcedureError::GarbageArguments));
+            assert_eq!(arguments(&input, &[]).payload(), Err(ProcedureError::GarbageArguments));
         }
     }
 

@@ -1,42 +1,39 @@
-//! What is exported, to whom, with which rights.
+//! Exports: directories, the clients that may use them, and their rights.
 //!
-//! Nothing of it is remembered per client: each request is checked by the export in its file handle
-//! and the address of its peer, so a new table counts from the next request on.
+//! Nothing is stored per client: each request is checked by the export in its file handle and the
+//! address of its peer, so a new table takes effect with the next request.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `network.rs` | networks of clients |
-//! | `settings.rs` | the table and the limits as TOML |
 
 mod network;
-mod settings;
 
 use std::net::{IpAddr, SocketAddr};
 
 use fileio::protocol::Credentials;
 
 pub use network::Network;
-pub use settings::{Settings, SettingsError};
 
-use crate::rpc::Claim;
+use crate::rpc::AuthSys;
 
-/// The user and group of those who may not be who they say, and of those who do not say.
-pub(crate) const NOBODY: u32 = 65_534;
+/// The default user and group of squashed callers, and of callers without a credential.
+pub(crate) const ANONYMOUS: u32 = 65_534;
 
-/// Ports below this are given by the client's system to root only.
+/// Ports below this can be bound by root only.
 const PRIVILEGED_PORTS_END: u16 = 1024;
 
-/// Whose claims are not believed.
+/// Which users are mapped to the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 pub enum Squash {
-    /// Root's: root there is nobody here.
+    /// Root.
     #[default]
     #[serde(rename = "root_squash")]
     Root,
-    /// Nobody's: all are who they say.
+    /// No user.
     #[serde(rename = "no_root_squash")]
     None,
-    /// Everybody's: all are the anonymous user.
+    /// All users.
     #[serde(rename = "all_squash")]
     All,
 }
@@ -44,37 +41,37 @@ pub enum Squash {
 /// What the clients of one network may do in an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
-    /// Who they are.
+    /// The network.
     pub network: Network,
-    /// They may change things.
+    /// The export is writable for them.
     pub writable: bool,
-    /// Whose claims are not believed.
+    /// Which users are mapped to the anonymous user.
     pub squash: Squash,
-    /// Who the others are then, user and group.
+    /// The anonymous user and group.
     pub anonymous: (u32, u32),
     /// Only calls from ports below 1024 are answered.
     pub secure: bool,
-    /// A change of names or attributes is durable before it is answered, as RFC 1813 section 4.8 asks. If
-    /// not, a crash may undo what was answered in the last seconds. (Data are as stable as the
-    /// client asks in any case.)
+    /// A change of names or attributes is durable before the reply, as RFC 1813 section 4.8
+    /// requires. If not, a crash may undo the changes of the last seconds. (Data are as stable as
+    /// the client requests in any case.)
     pub sync: bool,
 }
 
 impl Clients {
-    /// Everybody in `network`, with all rights, believed whoever they say they are.
+    /// All clients in `network`, with all rights and no squashing.
     fn trusted(network: Network) -> Self {
-        let anonymous = (NOBODY, NOBODY);
+        let anonymous = (ANONYMOUS, ANONYMOUS);
         Self { network, writable: true, squash: Squash::None, anonymous, secure: false, sync: true }
     }
 
-    /// Whose rights a caller has who claims to be `claim`.
-    pub(crate) fn credentials(&self, claim: &Claim) -> Credentials {
+    /// The user whose rights a caller with `credential` has.
+    pub(crate) fn credentials(&self, credential: Option<&AuthSys>) -> Credentials {
         let (user, group) = self.anonymous;
         let unless_root = |id, anonymous| {
             if id == 0 && self.squash == Squash::Root { anonymous } else { id }
         };
-        match claim {
-            Claim::User { uid, gid, groups } if self.squash != Squash::All => Credentials {
+        match credential {
+            Some(AuthSys { uid, gid, groups }) if self.squash != Squash::All => Credentials {
                 uid: unless_root(*uid, user),
                 gid: unless_root(*gid, group),
                 groups: groups.iter().map(|gid| unless_root(*gid, group)).collect(),
@@ -84,7 +81,7 @@ impl Clients {
     }
 }
 
-/// One directory that is exported, with all below it.
+/// An exported directory with all below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     id: u32,
@@ -93,27 +90,27 @@ pub struct Export {
 }
 
 impl Export {
-    /// The directory `path`, from the volume's root, to `clients`: the first that a peer belongs to
-    /// counts for it.
+    /// Exports the directory `path` of the volume to `clients`; the first entry that a peer belongs
+    /// to decides.
     pub fn new(path: &[u8], clients: Vec<Clients>) -> Self {
         let parts: Vec<Vec<u8>> = parts(path).iter().map(|part| part.to_vec()).collect();
         let mut export = Self { id: 0, parts, clients };
-        // File handles carry it: the same path has the same number for ever.
+        // File handles contain it: the same path has the same number for ever.
         export.id = runtime::hash::xxh3(&export.path()) as u32;
         export
     }
 
-    /// The number that stands for it in file handles.
+    /// Its number in file handles.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// The names on the way from the volume's root.
+    /// The components of its path from the volume's root.
     pub(crate) fn parts(&self) -> &[Vec<u8>] {
         &self.parts
     }
 
-    /// The directory.
+    /// The path of the directory.
     pub fn path(&self) -> Vec<u8> {
         if self.parts.is_empty() {
             return b"/".to_vec();
@@ -121,12 +118,12 @@ impl Export {
         self.parts.iter().flat_map(|part| [&b"/"[..], part]).flatten().copied().collect()
     }
 
-    /// To whom.
+    /// The clients that may use it.
     pub fn clients(&self) -> &[Clients] {
         &self.clients
     }
 
-    /// What the peer at `address` may do; `None` if it may nothing. A peer without an address belongs
+    /// The rights of the peer at `address`; `None` if it has none. A peer without an address belongs
     /// to [`Network::Any`] only.
     pub(crate) fn clients_of(&self, address: Option<SocketAddr>) -> Option<&Clients> {
         let ip = address.map(|address| address.ip().to_canonical());
@@ -141,7 +138,12 @@ impl Export {
 pub struct Exports(Vec<Export>);
 
 impl Exports {
-    /// The whole volume, to clients on this computer, who are believed: what counts without a table.
+    /// These exports.
+    pub(crate) fn new(exports: Vec<Export>) -> Self {
+        Self(exports)
+    }
+
+    /// The whole volume, to clients on this host, without squashing: the default.
     pub fn loopback() -> Self {
         let networks = [
             Network::of(IpAddr::from([127, 0, 0, 0]), 8),
@@ -150,7 +152,7 @@ impl Exports {
         Self(vec![Export::new(b"/", networks.into_iter().map(Clients::trusted).collect())])
     }
 
-    /// The whole volume, to everybody, who is believed: for emulated networks.
+    /// The whole volume, to all clients, without squashing: for emulated networks.
     pub fn everybody() -> Self {
         Self(vec![Export::new(b"/", vec![Clients::trusted(Network::Any)])])
     }
@@ -165,7 +167,7 @@ impl Exports {
         self.0.iter().find(|export| export.id == id)
     }
 
-    /// The innermost one that has the directory of `parts` in it.
+    /// The innermost one that contains the directory `parts`.
     pub(crate) fn around(&self, parts: &[&[u8]]) -> Option<&Export> {
         let holds = |export: &&Export| {
             let Some(first) = parts.get(..export.parts.len()) else { return false };
@@ -175,7 +177,7 @@ impl Exports {
     }
 }
 
-/// The names in `path`, without `.` and `..`: no symbolic link is followed, so the words decide.
+/// The components of `path`, with `.` and `..` resolved; symbolic links are not followed.
 pub(crate) fn parts(path: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     for part in path.split(|byte| *byte == b'/') {
@@ -194,8 +196,8 @@ pub(crate) fn parts(path: &[u8]) -> Vec<&[u8]> {
 mod tests {
     use super::*;
 
-    fn claim(uid: u32) -> Claim {
-        Claim::User { uid, gid: 0, groups: vec![0, 7] }
+    fn credential(uid: u32) -> AuthSys {
+        AuthSys { uid, gid: 0, groups: vec![0, 7] }
     }
 
     fn clients(squash: Squash) -> Clients {
@@ -204,13 +206,13 @@ mod tests {
 
     #[test]
     fn root_and_its_group_are_squashed_and_others_are_not() {
-        let root = clients(Squash::Root).credentials(&claim(0));
+        let root = clients(Squash::Root).credentials(Some(&credential(0)));
         assert_eq!(root, Credentials { uid: 11, gid: 12, groups: vec![12, 7] });
-        assert_eq!(clients(Squash::Root).credentials(&claim(5)).uid, 5);
-        assert_eq!(clients(Squash::None).credentials(&claim(0)).uid, 0);
-        let all = clients(Squash::All).credentials(&claim(5));
+        assert_eq!(clients(Squash::Root).credentials(Some(&credential(5))).uid, 5);
+        assert_eq!(clients(Squash::None).credentials(Some(&credential(0))).uid, 0);
+        let all = clients(Squash::All).credentials(Some(&credential(5)));
         assert_eq!(all, Credentials { uid: 11, gid: 12, groups: vec![] });
-        assert_eq!(clients(Squash::None).credentials(&Claim::Nobody).uid, 11);
+        assert_eq!(clients(Squash::None).credentials(None).uid, 11);
     }
 
     #[test]
@@ -220,7 +222,7 @@ mod tests {
         let export = Export::new(b"/", vec![strict, Clients::trusted(Network::Any)]);
         let of = |address: &str| export.clients_of(Some(address.parse().unwrap()));
         assert!(of("10.1.2.3:1023").unwrap().secure);
-        assert_eq!(of("10.1.2.3:1024"), None, "the network decides, not the next one");
+        assert_eq!(of("10.1.2.3:1024"), None, "the first matching network decides");
         assert!(of("[::ffff:10.1.2.3]:800").unwrap().secure, "a mapped address is the same one");
         assert!(!of("11.1.2.3:1024").unwrap().secure);
         assert!(export.clients_of(None).is_some());

@@ -18,12 +18,11 @@ use std::time::Duration;
 use nfs3_types::mount;
 use nfs3_types::nfs3 as nfs;
 
-pub(crate) use slow::{Slow, SlowLog};
+pub(crate) use slow::{SlowCall, SlowCallLog};
 pub(crate) use text::Gauge;
 
-use crate::rpc::Question;
-use crate::v4;
-use crate::v4::Operation;
+use crate::rpc::CallBody;
+use crate::v4::operation::{self, Nfs4Operation};
 
 /// Bounds of the classes of latency: 2^0 to 2^24 microseconds, the last some 17 seconds.
 const LATENCY_CLASSES: usize = 25;
@@ -39,7 +38,7 @@ const EXPORT: u32 = 5;
 
 /// What is counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum OperationKey {
     /// A procedure of NFS version 3.
     Nfs3(u32),
     /// A procedure of MOUNT.
@@ -47,19 +46,19 @@ pub(crate) enum Counted {
     /// A call of NFS version 4, with all its operations.
     Compound,
     /// One operation of NFS version 4.
-    Nfs4(Operation),
+    Nfs4(Nfs4Operation),
     /// What no program here knows.
     Other,
 }
 
-impl Counted {
-    /// What `question` is counted as.
-    pub(crate) fn of(question: &Question) -> Self {
-        let known = |procedures: usize| (question.procedure as usize) < procedures;
-        match (question.program, question.version) {
-            (nfs::PROGRAM, v4::VERSION) => Self::Compound,
-            (nfs::PROGRAM, nfs::VERSION) if known(PROCEDURES_3) => Self::Nfs3(question.procedure),
-            (mount::PROGRAM, _) if known(PROCEDURES_MOUNT) => Self::Mount(question.procedure),
+impl OperationKey {
+    /// What `call` is counted as.
+    pub(crate) fn of(call: &CallBody) -> Self {
+        let known = |procedures: usize| (call.procedure as usize) < procedures;
+        match (call.program, call.version) {
+            (nfs::PROGRAM, operation::VERSION) => Self::Compound,
+            (nfs::PROGRAM, nfs::VERSION) if known(PROCEDURES_3) => Self::Nfs3(call.procedure),
+            (mount::PROGRAM, _) if known(PROCEDURES_MOUNT) => Self::Mount(call.procedure),
             _ => Self::Other,
         }
     }
@@ -83,14 +82,14 @@ impl Counted {
     fn all() -> impl Iterator<Item = Self> {
         let nfs3 = (0..PROCEDURES_3 as u32).map(Self::Nfs3);
         let mount = (0..PROCEDURES_MOUNT as u32).map(Self::Mount);
-        let nfs4 = Operation::all().map(Self::Nfs4);
+        let nfs4 = Nfs4Operation::all().map(Self::Nfs4);
         nfs3.chain(mount).chain(nfs4).chain([Self::Compound, Self::Other])
     }
 }
 
 /// One row.
 #[derive(Debug, Default)]
-struct Row {
+struct OperationCounters {
     count: Cell<u64>,
     failures: Cell<u64>,
     bytes_in: Cell<u64>,
@@ -103,7 +102,7 @@ struct Row {
 
 /// What came of one call, or of one operation of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct OperationSample {
     /// From its arrival, or its turn, to its answer.
     pub(crate) took: Duration,
     /// Bytes of its record; of an operation, of its arguments.
@@ -117,28 +116,28 @@ pub(crate) struct Outcome {
 /// All counts of a gateway.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    rows: Vec<Row>,
+    rows: Vec<OperationCounters>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let rows = Counted::Other.index() + 1;
-        Self { rows: std::iter::repeat_with(Row::default).take(rows).collect() }
+        let rows = OperationKey::Other.index() + 1;
+        Self { rows: std::iter::repeat_with(OperationCounters::default).take(rows).collect() }
     }
 }
 
 impl Metrics {
     /// Counts one.
-    pub(crate) fn note(&self, what: Counted, outcome: Outcome) {
+    pub(crate) fn note(&self, what: OperationKey, outcome: OperationSample) {
         let add = |cell: &Cell<u64>, value: u64| cell.set(cell.get().wrapping_add(value));
-        let row = &self.rows[what.index()];
-        add(&row.count, 1);
-        add(&row.failures, outcome.failed.into());
-        add(&row.bytes_in, outcome.bytes_in as u64);
-        add(&row.bytes_out, outcome.bytes_out as u64);
-        add(&row.nanos, outcome.took.as_nanos() as u64);
+        let counters = &self.rows[what.index()];
+        add(&counters.count, 1);
+        add(&counters.failures, outcome.failed.into());
+        add(&counters.bytes_in, outcome.bytes_in as u64);
+        add(&counters.bytes_out, outcome.bytes_out as u64);
+        add(&counters.nanos, outcome.took.as_nanos() as u64);
         let class = u64::BITS - (outcome.took.as_micros() as u64).leading_zeros();
-        if let Some(class) = row.latency.get(class as usize) {
+        if let Some(class) = counters.latency.get(class as usize) {
             add(class, 1);
         }
     }

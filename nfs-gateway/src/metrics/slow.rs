@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
-use super::Counted;
+use super::OperationKey;
 
 /// Lines in one second, at most; the others are counted.
 const LINES_MAX: u32 = 10;
@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// One call, as its line names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slow<'a> {
+pub(crate) struct SlowCall<'a> {
     /// Its number in this gateway.
     pub(crate) trace: u64,
     /// Who asked.
@@ -22,12 +22,12 @@ pub(crate) struct Slow<'a> {
     /// The client's number.
     pub(crate) xid: u32,
     /// What was asked.
-    pub(crate) what: Counted,
+    pub(crate) what: OperationKey,
     /// How long it took.
     pub(crate) took: Duration,
 }
 
-impl fmt::Display for Slow<'_> {
+impl fmt::Display for SlowCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trace, host, xid, what, took } = self;
         let (name, took) = (what.name(), took.as_millis());
@@ -37,14 +37,14 @@ impl fmt::Display for Slow<'_> {
 
 /// Says which calls took longer than a limit.
 #[derive(Debug)]
-pub(crate) struct SlowLog {
+pub(crate) struct SlowCallLog {
     limit: Duration,
     began: Cell<Duration>,
     lines: Cell<u32>,
     left_out: Cell<u64>,
 }
 
-impl SlowLog {
+impl SlowCallLog {
     /// Of calls that take at least `limit`.
     pub(crate) fn new(limit: Duration) -> Self {
         let (began, lines, left_out) = (Cell::default(), Cell::default(), Cell::default());
@@ -52,7 +52,7 @@ impl SlowLog {
     }
 
     /// Tells of a call that ended at `now`, if it was slow.
-    pub(crate) fn note(&self, now: Duration, call: &Slow<'_>) {
+    pub(crate) fn note(&self, now: Duration, call: &SlowCall<'_>) {
         if call.took < self.limit {
             return;
         }
@@ -61,7 +61,7 @@ impl SlowLog {
         }
     }
 
-    fn line(&self, now: Duration, call: &Slow<'_>) -> Option<String> {
+    fn line(&self, now: Duration, call: &SlowCall<'_>) -> Option<String> {
         if now.saturating_sub(self.began.get()) >= WINDOW {
             self.began.set(now);
             self.lines.set(0);
@@ -84,9 +84,10 @@ mod tests {
 
     #[test]
     fn a_flood_of_slow_calls_is_told_in_few_lines_that_say_how_many_there_were() {
-        let log = SlowLog::new(Duration::from_millis(10));
+        let log = SlowCallLog::new(Duration::from_millis(10));
         let took = Duration::from_millis(12);
-        let call = Slow { trace: 5, host: "10.0.0.1", xid: 16, what: Counted::Nfs3(6), took };
+        let call =
+            SlowCall { trace: 5, host: "10.0.0.1", xid: 16, what: OperationKey::Nfs3(6), took };
         let at = |millis: u64| log.line(Duration::from_millis(5000 + millis), &call);
         let told: Vec<String> = (0..100).filter_map(at).collect();
         assert_eq!(told.len(), LINES_MAX as usize);

@@ -6,7 +6,7 @@ use nfs3_types::mount::MOUNT_PROGRAM;
 use nfs3_types::nfs3::NFS_PROGRAM;
 use runtime::metrics::{Kind, Metric, Page};
 
-use super::{Counted, LATENCY_CLASSES, Metrics, Row};
+use super::{LATENCY_CLASSES, Metrics, OperationCounters, OperationKey};
 
 /// A value that goes up and down.
 #[derive(Clone, Copy, Debug)]
@@ -20,15 +20,15 @@ pub(crate) struct Gauge {
 }
 
 /// A column that is one number per operation.
-type Column = (&'static str, &'static str, fn(&Row) -> u64);
+type CounterColumn = (&'static str, &'static str, fn(&OperationCounters) -> u64);
 
-const COLUMNS: [Column; 4] = [
-    ("requests_total", "Requests answered.", |row| row.count.get()),
-    ("failures_total", "Requests answered with another status than success.", |row| {
-        row.failures.get()
+const COLUMNS: [CounterColumn; 4] = [
+    ("requests_total", "Requests answered.", |counters| counters.count.get()),
+    ("failures_total", "Requests answered with another status than success.", |counters| {
+        counters.failures.get()
     }),
-    ("received_bytes_total", "Bytes of requests.", |row| row.bytes_in.get()),
-    ("sent_bytes_total", "Bytes of results.", |row| row.bytes_out.get()),
+    ("received_bytes_total", "Bytes of requests.", |counters| counters.bytes_in.get()),
+    ("sent_bytes_total", "Bytes of results.", |counters| counters.bytes_out.get()),
 ];
 
 impl Metrics {
@@ -38,26 +38,26 @@ impl Metrics {
         for Gauge { name, help, value } in gauges {
             page.metric(name, Kind::Gauge, help).is(value);
         }
-        let asked: Vec<(String, &Row)> = Counted::all()
+        let asked: Vec<(String, &OperationCounters)> = OperationKey::all()
             .map(|what| (what.name(), &self.rows[what.index()]))
-            .filter(|(_, row)| row.count.get() > 0)
+            .filter(|(_, counters)| counters.count.get() > 0)
             .collect();
         for (name, help, column) in COLUMNS {
             let mut metric = page.metric(name, Kind::Counter, help);
-            for (operation, row) in &asked {
-                metric.of(format_args!("operation=\"{operation}\""), column(row));
+            for (operation, counters) in &asked {
+                metric.of(format_args!("operation=\"{operation}\""), column(counters));
             }
         }
         let help = "From the arrival of a request to its answer.";
         let mut metric = page.metric("request_seconds", Kind::Histogram, help);
-        for (operation, row) in &asked {
-            row.histogram(operation, &mut metric);
+        for (operation, counters) in &asked {
+            counters.histogram(operation, &mut metric);
         }
         page.finish()
     }
 }
 
-impl Row {
+impl OperationCounters {
     fn histogram(&self, operation: &str, metric: &mut Metric<'_>) {
         let mut sum = 0;
         for class in 0..LATENCY_CLASSES {
@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-impl Counted {
+impl OperationKey {
     /// Its name for people, as `nfs3.getattr`.
     pub(crate) fn name(self) -> String {
         let short = |long: String, prefix: &str| {
@@ -99,16 +99,21 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Outcome;
-    use crate::v4::Operation;
+    use crate::metrics::OperationSample;
+    use crate::v4::operation::Nfs4Operation;
 
-    fn outcome(micros: u64, failed: bool) -> Outcome {
-        Outcome { took: Duration::from_micros(micros), bytes_in: 100, bytes_out: 20, failed }
+    fn outcome(micros: u64, failed: bool) -> OperationSample {
+        OperationSample {
+            took: Duration::from_micros(micros),
+            bytes_in: 100,
+            bytes_out: 20,
+            failed,
+        }
     }
 
     #[test]
     fn each_operation_has_a_row_of_its_own() {
-        let mut indices: Vec<usize> = Counted::all().map(Counted::index).collect();
+        let mut indices: Vec<usize> = OperationKey::all().map(OperationKey::index).collect();
         let count = indices.len();
         indices.sort_unstable();
         indices.dedup();
@@ -119,9 +124,9 @@ mod tests {
     #[test]
     fn the_text_tells_what_was_counted_and_nothing_of_what_never_came() {
         let metrics = Metrics::default();
-        metrics.note(Counted::Nfs3(1), outcome(0, false));
-        metrics.note(Counted::Nfs3(1), outcome(3, true));
-        metrics.note(Counted::Nfs4(Operation::Read), outcome(100_000_000, false));
+        metrics.note(OperationKey::Nfs3(1), outcome(0, false));
+        metrics.note(OperationKey::Nfs3(1), outcome(3, true));
+        metrics.note(OperationKey::Nfs4(Nfs4Operation::Read), outcome(100_000_000, false));
         let gauges = [Gauge { name: "connections", help: "Open connections.", value: 7 }];
         let text = metrics.text(&gauges);
         for line in [

@@ -6,23 +6,27 @@ use nfs3_types::nfs3::{
     ACCESS3resfail, ACCESS3resok,
 };
 
-use super::asker::{Asker, pack, take_handle};
-use crate::xdr::{Arguments, Body, Fault};
+use super::results::{pack, post_op_attr, take_handle};
+use crate::call_context::CallContext;
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 use fileio::protocol::access::{EXECUTE, READ, WRITE};
 
 //= rfc1813 3.3.4
-pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+pub(super) async fn serve(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
     let object = take_handle(&mut arguments)?;
     let wanted = arguments.take::<u32>()?;
     arguments.finish()?;
-    let attributes = match asker.file(&object) {
-        Ok(file) => asker.ask(GetAttributes { file }).await,
+    let attributes = match context.file(&object) {
+        Ok(file) => context.request(GetAttributes { file }).await,
         Err(status) => Err(status),
     };
     pack(match attributes {
         Ok(attributes) => Ok(ACCESS3resok {
-            obj_attributes: asker.told(&attributes),
-            access: wanted & granted(&attributes, &asker.who(), asker.may_write()),
+            obj_attributes: post_op_attr(context, &attributes),
+            access: wanted & granted(&attributes, &context.credentials(), context.may_write()),
         }),
         Err(status) => Err((status, ACCESS3resfail::default())),
     })

@@ -6,28 +6,32 @@ use nfs3_types::nfs3::{
     CREATE3resfail, CREATE3resok, createhow3, devicedata3, mknoddata3, nfsstat3, sattr3,
 };
 
-use super::asker::{Asker, Place, pack};
+use super::results::{DirOpArgs, current_wcc, pack, post_op_attr, post_op_fh};
+use crate::call_context::CallContext;
 use crate::translate::change;
-use crate::xdr::{Arguments, Body, Fault};
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
 /// `.` and `..` are always there.
 const DOTS: nfsstat3 = nfsstat3::NFS3ERR_EXIST;
 
 //= rfc1813 3.3.8
-pub(super) async fn create(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
-    let place = Place::take(&mut arguments)?;
+pub(super) async fn create(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    let dir_op = DirOpArgs::take(&mut arguments)?;
     let how = arguments.take::<createhow3>()?;
     arguments.finish()?;
-    let created = create_file(asker, &place, &how).await;
-    reply(asker, &place, created).await
+    let created = create_file(context, &dir_op, &how).await;
+    reply(context, &dir_op, created).await
 }
 
 async fn create_file(
-    asker: &Asker,
-    place: &Place,
+    context: &CallContext,
+    dir_op: &DirOpArgs,
     how: &createhow3,
 ) -> Result<Attributes, nfsstat3> {
-    let (directory, name) = place.entry(asker, DOTS)?;
+    let (directory, name) = dir_op.entry(context, DOTS)?;
     let (existing, change) = match how {
         createhow3::UNCHECKED(attributes) => (Existing::Use {}, change(attributes)?),
         createhow3::GUARDED(attributes) => (Existing::Refuse {}, change(attributes)?),
@@ -37,35 +41,41 @@ async fn create_file(
             (Existing::UseIfSame { verifier }, Change::default())
         }
     };
-    let (who, call) = (asker.who(), asker.call());
-    let durable = asker.syncs();
+    let (who, call) = (context.credentials(), context.id());
+    let durable = context.is_sync();
     let create = Create { who, call, directory, name, existing, change, durable };
-    asker.ask_once(create).await.map(|created| created.attributes)
+    context.request_once(create).await.map(|created| created.attributes)
 }
 
 //= rfc1813 3.3.9
-pub(super) async fn mkdir(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
-    let place = Place::take(&mut arguments)?;
+pub(super) async fn mkdir(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    let dir_op = DirOpArgs::take(&mut arguments)?;
     let attributes = arguments.take::<sattr3>()?;
     arguments.finish()?;
-    let made = make_node(asker, &place, NewNode::Directory {}, &attributes).await;
-    reply(asker, &place, made).await
+    let made = make_node(context, &dir_op, NewNode::Directory {}, &attributes).await;
+    reply(context, &dir_op, made).await
 }
 
 //= rfc1813 3.3.10
-pub(super) async fn symlink(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
-    let place = Place::take(&mut arguments)?;
+pub(super) async fn symlink(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    let dir_op = DirOpArgs::take(&mut arguments)?;
     let attributes = arguments.take::<sattr3>()?;
     let target = arguments.opaque(usize::MAX)?;
     arguments.finish()?;
     let made = match check_target(&target) {
         Ok(()) => {
             let node = NewNode::Symlink { target: target.to_vec() };
-            make_node(asker, &place, node, &attributes).await
+            make_node(context, &dir_op, node, &attributes).await
         }
         Err(status) => Err(status),
     };
-    reply(asker, &place, made).await
+    reply(context, &dir_op, made).await
 }
 
 /// What POSIX's `symlink` would say to `target`.
@@ -79,53 +89,56 @@ pub(crate) fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
 }
 
 //= rfc1813 3.3.11
-pub(super) async fn mknod(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
-    let place = Place::take(&mut arguments)?;
+pub(super) async fn mknod(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    let dir_op = DirOpArgs::take(&mut arguments)?;
     let what = arguments.take::<mknoddata3>()?;
     arguments.finish()?;
     let made = match &what {
         mknoddata3::NF3CHR(devicedata3 { dev_attributes, spec }) => {
             let node = NewNode::CharDevice { major: spec.specdata1, minor: spec.specdata2 };
-            make_node(asker, &place, node, dev_attributes).await
+            make_node(context, &dir_op, node, dev_attributes).await
         }
         mknoddata3::NF3BLK(devicedata3 { dev_attributes, spec }) => {
             let node = NewNode::BlockDevice { major: spec.specdata1, minor: spec.specdata2 };
-            make_node(asker, &place, node, dev_attributes).await
+            make_node(context, &dir_op, node, dev_attributes).await
         }
         mknoddata3::NF3SOCK(attributes) => {
-            make_node(asker, &place, NewNode::Socket {}, attributes).await
+            make_node(context, &dir_op, NewNode::Socket {}, attributes).await
         }
         mknoddata3::NF3FIFO(attributes) => {
-            make_node(asker, &place, NewNode::Fifo {}, attributes).await
+            make_node(context, &dir_op, NewNode::Fifo {}, attributes).await
         }
         //= rfc1813 3.3.11: files, directories and links have procedures of their own
         mknoddata3::default => Err(nfsstat3::NFS3ERR_BADTYPE),
     };
-    reply(asker, &place, made).await
+    reply(context, &dir_op, made).await
 }
 
 async fn make_node(
-    asker: &Asker,
-    place: &Place,
+    context: &CallContext,
+    dir_op: &DirOpArgs,
     node: NewNode,
     attributes: &sattr3,
 ) -> Result<Attributes, nfsstat3> {
-    let (directory, name) = place.entry(asker, DOTS)?;
+    let (directory, name) = dir_op.entry(context, DOTS)?;
     let change = change(attributes)?;
-    let (who, call, durable) = (asker.who(), asker.call(), asker.syncs());
-    asker.ask_once(MakeNode { who, call, directory, name, node, change, durable }).await
+    let (who, call, durable) = (context.credentials(), context.id(), context.is_sync());
+    context.request_once(MakeNode { who, call, directory, name, node, change, durable }).await
 }
 
 async fn reply(
-    asker: &Asker,
-    place: &Place,
+    context: &CallContext,
+    dir_op: &DirOpArgs,
     made: Result<Attributes, nfsstat3>,
-) -> Result<Body, Fault> {
-    let dir_wcc = asker.wcc(&place.directory, made.is_ok()).await;
+) -> Result<ReplyBody, ProcedureError> {
+    let dir_wcc = current_wcc(context, &dir_op.directory, made.is_ok()).await;
     pack(match made {
         Ok(attributes) => Ok(CREATE3resok {
-            obj: asker.told_handle(&attributes),
-            obj_attributes: asker.told(&attributes),
+            obj: post_op_fh(context, &attributes),
+            obj_attributes: post_op_attr(context, &attributes),
             dir_wcc,
         }),
         Err(status) => Err((status, CREATE3resfail { dir_wcc })),

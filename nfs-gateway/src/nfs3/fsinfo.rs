@@ -7,48 +7,47 @@ use nfs3_types::nfs3::{
     FSSTAT3resfail, FSSTAT3resok, PATHCONF3resfail, PATHCONF3resok, nfsstat3, nfstime3,
 };
 
-use super::asker::{Asker, pack, take_handle};
-use crate::config::limits::TRANSFER_BYTES;
-use crate::xdr::{Arguments, Body, Fault};
+use super::results::{pack, post_op_attr, take_handle};
+use crate::call_context::CallContext;
+use crate::limits::{FILE_BYTES_MIN, NAME_BYTES_MAX, TRANSFER_BYTES};
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
 /// The multiple of which transfers should be: one block.
 const TRANSFER_MULTIPLE_BYTES: u32 = 4096;
 /// The preferred size of a READDIR reply.
 const DIRECTORY_BYTES: u32 = 64 << 10;
-/// Bytes of one name, at most.
-pub(crate) const NAME_BYTES_MAX: u32 = 255;
-/// Bytes that a file takes at least; so many files fit into what is free.
-pub(crate) const FILE_BYTES_MIN: u64 = 4096;
-
 /// The attributes of the only argument, if its handle is good.
-async fn object(asker: &Asker, handle: &Bytes) -> Result<Attributes, nfsstat3> {
-    let file = asker.file(handle)?;
-    asker.ask(GetAttributes { file }).await
+async fn object(context: &CallContext, handle: &Bytes) -> Result<Attributes, nfsstat3> {
+    let file = context.file(handle)?;
+    context.request(GetAttributes { file }).await
 }
 
-fn only_handle(mut arguments: Arguments) -> Result<Bytes, Fault> {
+fn only_handle(mut arguments: CallArguments) -> Result<Bytes, ProcedureError> {
     let handle = take_handle(&mut arguments)?;
     arguments.finish()?;
     Ok(handle)
 }
 
 //= rfc1813 3.3.18
-pub(super) async fn fsstat(asker: &Asker, arguments: Arguments) -> Result<Body, Fault> {
+pub(super) async fn fsstat(
+    context: &CallContext,
+    arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
     let root = only_handle(arguments)?;
-    let found = match object(asker, &root).await {
-        Ok(attributes) => asker.ask(GetSpace {}).await.map(|space| (attributes, space)),
+    let found = match object(context, &root).await {
+        Ok(attributes) => context.request(GetSpace {}).await.map(|space| (attributes, space)),
         Err(status) => Err(status),
     };
     pack(match found {
-        Ok((attributes, space)) => Ok(space_reply(asker, &attributes, space)),
+        Ok((attributes, space)) => Ok(space_reply(context, &attributes, space)),
         Err(status) => Err((status, FSSTAT3resfail::default())),
     })
 }
 
-fn space_reply(asker: &Asker, attributes: &Attributes, space: Space) -> FSSTAT3resok {
+fn space_reply(context: &CallContext, attributes: &Attributes, space: Space) -> FSSTAT3resok {
     let free_files = space.free_bytes / FILE_BYTES_MIN;
     FSSTAT3resok {
-        obj_attributes: asker.told(attributes),
+        obj_attributes: post_op_attr(context, attributes),
         tbytes: space.total_bytes,
         fbytes: space.free_bytes,
         abytes: space.free_bytes,
@@ -60,11 +59,14 @@ fn space_reply(asker: &Asker, attributes: &Attributes, space: Space) -> FSSTAT3r
 }
 
 //= rfc1813 3.3.19
-pub(super) async fn fsinfo(asker: &Asker, arguments: Arguments) -> Result<Body, Fault> {
+pub(super) async fn fsinfo(
+    context: &CallContext,
+    arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
     let root = only_handle(arguments)?;
-    pack(match object(asker, &root).await {
+    pack(match object(context, &root).await {
         Ok(attributes) => Ok(FSINFO3resok {
-            obj_attributes: asker.told(&attributes),
+            obj_attributes: post_op_attr(context, &attributes),
             rtmax: TRANSFER_BYTES,
             rtpref: TRANSFER_BYTES,
             rtmult: TRANSFER_MULTIPLE_BYTES,
@@ -81,11 +83,14 @@ pub(super) async fn fsinfo(asker: &Asker, arguments: Arguments) -> Result<Body, 
 }
 
 //= rfc1813 3.3.20
-pub(super) async fn pathconf(asker: &Asker, arguments: Arguments) -> Result<Body, Fault> {
+pub(super) async fn pathconf(
+    context: &CallContext,
+    arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
     let handle = only_handle(arguments)?;
-    pack(match object(asker, &handle).await {
+    pack(match object(context, &handle).await {
         Ok(attributes) => Ok(PATHCONF3resok {
-            obj_attributes: asker.told(&attributes),
+            obj_attributes: post_op_attr(context, &attributes),
             linkmax: LINKS_MAX,
             name_max: NAME_BYTES_MAX,
             no_trunc: true,

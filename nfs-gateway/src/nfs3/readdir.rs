@@ -8,11 +8,12 @@ use bytes::Bytes;
 use fileio::protocol::{Attributes, DirectoryPage, ENTRIES_MAX, Handle, ReadDirectory};
 use nfs3_types::nfs3::{READDIR3resfail, READDIRPLUS3resfail, cookieverf3, nfsstat3, post_op_attr};
 
-use super::asker::{Asker, pack, take_handle};
-use super::lookup::above;
-use crate::config::limits::TRANSFER_BYTES;
+use super::results::{current_attr, pack, post_op_attr, take_handle};
+use crate::call_context::CallContext;
 use crate::handle::HANDLE_BYTES;
-use crate::xdr::{Arguments, Body, Fault, Out};
+use crate::limits::TRANSFER_BYTES;
+use crate::lookup;
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody, XdrEncoder};
 
 /// The cookies of `.` and `..`.
 const DOT: u64 = 1;
@@ -41,7 +42,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn take(arguments: &mut Arguments) -> Result<Self, Fault> {
+    fn take(arguments: &mut CallArguments) -> Result<Self, ProcedureError> {
         let directory = take_handle(arguments)?;
         let cookie = arguments.take()?;
         let verifier = arguments.take()?;
@@ -66,46 +67,56 @@ struct Page {
 }
 
 //= rfc1813 3.3.16
-pub(super) async fn readdir(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+pub(super) async fn readdir(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
     let cursor = Cursor::take(&mut arguments)?;
     let count = arguments.take::<u32>()?.min(TRANSFER_BYTES);
     arguments.finish()?;
-    let result = match page(asker, &cursor, count / ENTRY_BYTES_MIN, false).await {
+    let result = match page(context, &cursor, count / ENTRY_BYTES_MIN, false).await {
         Ok(page) => page.fitting(&mut plain_room(count)).map(|fitting| (page, fitting)),
         Err(status) => Err(status),
     };
     match result {
-        Ok((page, fitting)) => reply(asker, &page, fitting, |_, _| Ok(())),
+        Ok((page, fitting)) => reply(context, &page, fitting, |_, _| Ok(())),
         Err(status) => {
-            let dir_attributes = asker.after(&cursor.directory).await;
+            let dir_attributes = current_attr(context, &cursor.directory).await;
             pack::<u32, _>(Err((status, READDIR3resfail { dir_attributes })))
         }
     }
 }
 
 //= rfc1813 3.3.17
-pub(super) async fn readdirplus(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
+pub(super) async fn readdirplus(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
     let cursor = Cursor::take(&mut arguments)?;
     let dircount = arguments.take::<u32>()?.min(TRANSFER_BYTES);
     let maxcount = arguments.take::<u32>()?.min(TRANSFER_BYTES);
     arguments.finish()?;
     let most = (dircount / ENTRY_BYTES_MIN).min(maxcount / (ENTRY_BYTES_MIN + PLUS_BYTES));
-    let result = match page(asker, &cursor, most, true).await {
-        Ok(page) => match (page.fitting(&mut plus_room(dircount, maxcount)), asker.handles()) {
-            (Ok(fitting), Ok(handle)) => Ok((page, fitting, handle)),
-            (Err(status), _) | (_, Err(status)) => Err(status),
-        },
+    let result = match page(context, &cursor, most, true).await {
+        Ok(page) => {
+            match (page.fitting(&mut plus_room(dircount, maxcount)), context.handle_encoder()) {
+                (Ok(fitting), Ok(handle)) => Ok((page, fitting, handle)),
+                (Err(status), _) | (_, Err(status)) => Err(status),
+            }
+        }
         Err(status) => Err(status),
     };
     match result {
-        Ok((page, fitting, handle)) => reply(asker, &page, fitting, |listed, out| {
-            out.push(&listed.attributes.map_or(post_op_attr::None, |known| asker.told(known)))?;
+        Ok((page, fitting, handle)) => reply(context, &page, fitting, |listed, out| {
+            out.push(
+                &listed.attributes.map_or(post_op_attr::None, |known| post_op_attr(context, known)),
+            )?;
             out.bool(true);
             out.opaque(&handle(listed.file));
             Ok(())
         }),
         Err(status) => {
-            let dir_attributes = asker.after(&cursor.directory).await;
+            let dir_attributes = current_attr(context, &cursor.directory).await;
             pack::<u32, _>(Err((status, READDIRPLUS3resfail { dir_attributes })))
         }
     }
@@ -113,20 +124,21 @@ pub(super) async fn readdirplus(asker: &Asker, mut arguments: Arguments) -> Resu
 
 /// At least one entry from `cursor` on, if there is any, and about `count_max`.
 async fn page(
-    asker: &Asker,
+    context: &CallContext,
     cursor: &Cursor,
     count_max: u32,
     attributes: bool,
 ) -> Result<Page, nfsstat3> {
-    let directory = asker.file(&cursor.directory)?;
+    let directory = context.file(&cursor.directory)?;
     //= rfc1813 3.3.16: a verifier that does not belong to the cookie is NFS3ERR_BAD_COOKIE
-    if cursor.cookie != 0 && cursor.verifier != asker.volume().cookie_verifier() {
+    if cursor.cookie != 0 && cursor.verifier != context.volume().cookie_verifier() {
         return Err(nfsstat3::NFS3ERR_BAD_COOKIE);
     }
     let after = if cursor.cookie <= DOTDOT { 0 } else { cursor.cookie };
     let count_max = count_max.clamp(1, ENTRIES_MAX);
-    let who = asker.who();
-    let found = asker.ask(ReadDirectory { who, directory, after, count_max, attributes }).await?;
+    let who = context.credentials();
+    let found =
+        context.request(ReadDirectory { who, directory, after, count_max, attributes }).await?;
     let first = found.entries.first();
     if first.map_or(!found.end, |entry| entry.cookie <= DOTDOT) {
         // The client could not go on from here.
@@ -137,7 +149,7 @@ async fn page(
         dots.push((".", DOT, found.directory));
     }
     if cursor.cookie < DOTDOT {
-        dots.push(("..", DOTDOT, above(asker, directory).await?));
+        dots.push(("..", DOTDOT, lookup::parent(context, directory).await?));
     }
     Ok(Page { dots, found })
 }
@@ -209,15 +221,15 @@ impl Listed<'_> {
 /// `READDIR3resok`, or with `plus`, which tells what else there is of an entry, `READDIRPLUS3resok`: of the
 /// first entries of `page`, so many and of so many bytes as `fitting` says. Told where they are sent from.
 fn reply(
-    asker: &Asker,
+    context: &CallContext,
     page: &Page,
     (count, bytes): (usize, usize),
-    plus: impl Fn(&Listed<'_>, &mut Out) -> Result<(), Fault>,
-) -> Result<Body, Fault> {
-    let mut head = Body::pack(&nfsstat3::NFS3_OK)?;
-    head.push(&asker.told(&page.found.directory))?;
-    head.push(&asker.volume().cookie_verifier())?;
-    let mut out = Out::with_capacity(bytes + AFTER_BYTES);
+    plus: impl Fn(&Listed<'_>, &mut XdrEncoder) -> Result<(), ProcedureError>,
+) -> Result<ReplyBody, ProcedureError> {
+    let mut head = ReplyBody::pack(&nfsstat3::NFS3_OK)?;
+    head.push(&post_op_attr(context, &page.found.directory))?;
+    head.push(&context.volume().cookie_verifier())?;
+    let mut out = XdrEncoder::with_capacity(bytes + AFTER_BYTES);
     for listed in page.listed().take(count) {
         out.bool(true);
         out.u64(listed.file.ino);

@@ -4,31 +4,36 @@ use fileio::protocol::Rename;
 use futures::future::join;
 use nfs3_types::nfs3::{RENAME3resfail, RENAME3resok, nfsstat3};
 
-use super::asker::{Asker, Place, pack};
-use crate::xdr::{Arguments, Body, Fault};
+use super::results::{DirOpArgs, current_wcc, pack};
+use crate::call_context::CallContext;
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
 //= rfc1813 3.3.14
-pub(super) async fn serve(asker: &Asker, mut arguments: Arguments) -> Result<Body, Fault> {
-    let from = Place::take(&mut arguments)?;
-    let to = Place::take(&mut arguments)?;
+pub(super) async fn serve(
+    context: &CallContext,
+    mut arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    let from = DirOpArgs::take(&mut arguments)?;
+    let to = DirOpArgs::take(&mut arguments)?;
     arguments.finish()?;
-    let renamed = rename(asker, &from, &to).await;
+    let renamed = rename(context, &from, &to).await;
     let changed = renamed.is_ok();
-    let from_wcc = asker.wcc(&from.directory, changed);
-    let (fromdir_wcc, todir_wcc) = join(from_wcc, asker.wcc(&to.directory, changed)).await;
+    let from_wcc = current_wcc(context, &from.directory, changed);
+    let (fromdir_wcc, todir_wcc) =
+        join(from_wcc, current_wcc(context, &to.directory, changed)).await;
     pack(match renamed {
         Ok(()) => Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
         Err(status) => Err((status, RENAME3resfail { fromdir_wcc, todir_wcc })),
     })
 }
 
-async fn rename(asker: &Asker, from: &Place, to: &Place) -> Result<(), nfsstat3> {
+async fn rename(context: &CallContext, from: &DirOpArgs, to: &DirOpArgs) -> Result<(), nfsstat3> {
     //= rfc1813 3.3.14: "." and ".." are NFS3ERR_INVAL, as old name and as new name
-    let (from_directory, from_name) = from.entry(asker, nfsstat3::NFS3ERR_INVAL)?;
-    let (to_directory, to_name) = to.entry(asker, nfsstat3::NFS3ERR_INVAL)?;
-    let (who, call) = (asker.who(), asker.call());
-    asker
-        .ask_once(Rename {
+    let (from_directory, from_name) = from.entry(context, nfsstat3::NFS3ERR_INVAL)?;
+    let (to_directory, to_name) = to.entry(context, nfsstat3::NFS3ERR_INVAL)?;
+    let (who, call) = (context.credentials(), context.id());
+    context
+        .request_once(Rename {
             who,
             call,
             from_directory,
@@ -36,7 +41,7 @@ async fn rename(asker: &Asker, from: &Place, to: &Place) -> Result<(), nfsstat3>
             to_directory,
             to_name,
             replace: true,
-            durable: asker.syncs(),
+            durable: context.is_sync(),
         })
         .await
 }

@@ -1,293 +1,116 @@
-//! One call: its operations in order, its reply (RFC 8881 section 16.2).
+//! The context of a COMPOUND: its session, the current and the saved file handle and stateid.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use client::leases::Leases;
 use fileio::protocol::{CallId, Credentials, FileIo};
 use runtime::Call;
 
-use super::Service;
-use super::here::Here;
-use super::limits::{
-    CHANGE_RESULT_BYTES_MAX, LOCK_RESULT_BYTES_MAX, OPERATIONS_MAX, TAG_BYTES_MAX,
+use super::current_fh::CurrentFh;
+use super::exactly_once::{self, RemoveTarget, SessionRequestId};
+use super::limits::OPERATIONS_MAX;
+use super::server::Nfs4Server;
+use super::state::{
+    ChannelAttrs, Nfs4Session, Nfs4State, READ, SlotLookup, StateTables, UnknownOutcome, WRITE,
 };
-use super::once::{self, Identity, What};
-use super::ops;
-use super::state::{Begun, Channel, Doubt, Kept, Session, Tables};
-use super::status::{Failed, Status};
-use super::table::{Class, ILLEGAL, Operation, is_known};
-use super::words::{SessionId, Stateid};
-use crate::metrics::{Counted, Outcome};
-use crate::nfs3::Asker;
-use crate::xdr::{Arguments, Body, Fault, Out};
+use super::status::Status;
+use super::types::{SessionId, Stateid};
+use crate::call_context::CallContext;
+use crate::xdr::{ReplyBody, XdrEncoder};
 
-/// So many bytes of the arguments tell a retransmission from another request.
-const FINGERPRINT_BYTES: usize = 512;
-
-/// The request of a session that a call is.
+/// The slot of a session that processes a COMPOUND.
 #[derive(Clone, Debug)]
-pub(super) struct InSession {
+pub(super) struct CompoundSlot {
     /// The session.
-    pub(super) id: SessionId,
-    /// Its slot.
-    pub(super) slot: u32,
-    /// Its client.
+    id: SessionId,
+    /// The slot.
+    slot: u32,
+    /// The client.
     pub(super) client: u64,
-    /// What the client has open.
+    /// The client's open files and locks at the nodes.
     pub(super) leases: Arc<Leases>,
-    channel: Channel,
-    /// The reply is to be kept.
+    channel: ChannelAttrs,
+    /// The reply is to be cached.
     cached: bool,
 }
 
-/// A call that is being done.
-pub(super) struct Compound<'a> {
-    pub(super) service: &'a Service,
-    /// Who asks, in no export yet.
-    pub(super) asker: &'a Asker,
-    fingerprint: u64,
-    request_bytes: usize,
-    operations: u32,
-    /// Which request of which session it is.
-    identity: Option<Identity>,
-    session: Option<InSession>,
-    /// The operation that is being done.
-    index: u32,
-    /// What may have been done of it before.
-    past: Past,
-    /// The call of its OPEN.
-    opening: Cell<Option<CallId>>,
-    /// Nobody knows yet what is to be answered.
-    is_undecided: bool,
-    /// The whole reply, if the call was answered before.
-    again: Option<Vec<u8>>,
-    /// The current file handle.
-    pub(super) current: Option<Here>,
-    /// The saved one.
-    pub(super) saved: Option<Here>,
-    /// The current state id.
-    pub(super) stateid: Option<Stateid>,
-    /// The saved one.
-    pub(super) saved_stateid: Option<Stateid>,
-}
-
-/// What is known of earlier copies of a call.
+/// What is known of earlier transmissions of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Past {
-    /// There are none.
+pub(super) enum EarlierTransmission {
+    /// There is none.
     None,
-    /// Nobody knows whether one was done.
-    InDoubt,
-    /// Its session is not known: only what was done of it is answered.
-    Forgotten {
-        /// Something of it was done.
-        was_done: bool,
+    /// Its outcome is unknown.
+    Unknown,
+    /// The session is lost: only operations that were applied may be answered.
+    SessionLost {
+        /// An operation was applied.
+        was_applied: bool,
     },
 }
 
-/// Does a call; a reply that the slot keeps is sent again as it was.
-pub(super) async fn answer(
-    service: &Service,
-    asker: &Asker,
-    mut arguments: Arguments,
-) -> Result<Body, Fault> {
-    let request_bytes = arguments.length();
-    let fingerprint = runtime::hash::xxh3(&arguments.first(FINGERPRINT_BYTES));
-    let tag = arguments.opaque(TAG_BYTES_MAX)?;
-    let minor = arguments.take::<u32>()?;
-    let operations = arguments.take::<u32>()?;
-    //= rfc8881 16.2.3: an unknown minor version is MINOR_VERS_MISMATCH, with no results
-    if !(1..=2).contains(&minor) {
-        return Ok(reply(Status::MINOR_VERS_MISMATCH, &tag, 0, Out::default()));
-    }
-    let mut compound = Compound {
-        service,
-        asker,
-        fingerprint,
-        request_bytes,
-        operations,
-        identity: None,
-        session: None,
-        index: 0,
-        past: Past::None,
-        opening: Cell::default(),
-        is_undecided: false,
-        again: None,
-        current: None,
-        saved: None,
-        stateid: None,
-        saved_stateid: None,
-    };
-    let mut out = Out::default();
-    let (mut status, mut done) = compound.run(minor, &mut arguments, &mut out).await;
-    if let Some(again) = compound.again.take() {
-        return Ok(Body { head: again, tail: Vec::new() });
-    }
-    if let Some(all) = compound.status_of_all(status) {
-        (out, done, status) = (Out::default(), 1, all);
-        out.u32(Operation::Sequence as u32);
-        out.u32(status.0);
-    }
-    let body = reply(status, &tag, done, out);
-    compound.end(&body);
-    Ok(body)
+/// The context of a COMPOUND.
+pub(super) struct Compound<'a> {
+    pub(super) server: &'a Nfs4Server,
+    /// The call, outside all exports.
+    pub(super) context: &'a CallContext,
+    /// A hash of the arguments.
+    fingerprint: u64,
+    request_bytes: usize,
+    /// The number of operations.
+    pub(super) operations: u32,
+    request_id: Option<SessionRequestId>,
+    slot: Option<CompoundSlot>,
+    /// The index of the current operation.
+    pub(super) index: u32,
+    /// What is known of earlier transmissions.
+    pub(super) earlier: EarlierTransmission,
+    /// The call id of its OPEN.
+    open_call: Cell<Option<CallId>>,
+    /// The outcome is unknown, and the reply makes the client retransmit the call.
+    pub(super) is_undecided: bool,
+    /// The cached reply, if the call is a retransmission.
+    pub(super) replay: Option<Vec<u8>>,
+    /// The current file handle.
+    pub(super) current: Option<CurrentFh>,
+    /// The saved file handle.
+    pub(super) saved: Option<CurrentFh>,
+    /// The current stateid.
+    pub(super) stateid: Option<Stateid>,
+    /// The saved stateid.
+    pub(super) saved_stateid: Option<Stateid>,
 }
 
-fn reply(status: Status, tag: &Bytes, results: u32, out: Out) -> Body {
-    let mut head = Out::default();
-    head.u32(status.0);
-    head.opaque(tag);
-    head.u32(results);
-    out.body(head.body(Vec::new()).head)
-}
-
-impl Compound<'_> {
-    /// Does all operations up to the first that fails: its status, and how many have a result.
-    async fn run(&mut self, minor: u32, arguments: &mut Arguments, out: &mut Out) -> (Status, u32) {
-        for index in 0..self.operations {
-            self.index = index;
-            let Ok(number) = arguments.take::<u32>() else { return (Status::BADXDR, index) };
-            let before = out.mark();
-            out.u32(number);
-            out.u32(Status::OK.0);
-            let failed = match self.operation(index, number, minor) {
-                Ok(operation) => self.counted_step(operation, arguments, out).await.err(),
-                Err(status) => Some(status.into()),
-            };
-            if self.again.is_some() || self.asker.is_in_doubt() {
-                return (Status::OK, 0);
-            }
-            if let Some(Failed { status, body }) = failed {
-                out.cut(before);
-                //= rfc8881 18.30.2: the result of SETATTR tells what was set, also if it failed
-                let body = if number == Operation::Setattr as u32 { vec![0; 4] } else { body };
-                out.u32(if status == Status::OP_ILLEGAL { ILLEGAL } else { number });
-                out.u32(status.0);
-                out.fixed(&body);
-                return (status, index + 1);
-            }
-        }
-        (Status::OK, self.operations)
-    }
-
-    /// Which operation this is, if it may stand here.
-    //= rfc8881 2.10.6.4, 16.2.3, 18.46.3
-    fn operation(&self, index: u32, number: u32, minor: u32) -> Result<Operation, Status> {
-        let Some(operation) = Operation::of(number, minor) else {
-            let known = is_known(number, minor);
-            return Err(match (known, index) {
-                (false, _) => Status::OP_ILLEGAL,
-                (true, 0) => Status::OP_NOT_IN_SESSION,
-                (true, _) => Status::NOTSUPP,
-            });
-        };
-        match (operation.class(), index) {
-            (Class::First, 0) => Ok(operation),
-            (Class::First, _) => Err(Status::SEQUENCE_POS),
-            (Class::Alone, 0) if self.operations > 1 => Err(Status::NOT_ONLY_OP),
-            (Class::Alone, _) => Ok(operation),
-            (_, 0) => Err(Status::OP_NOT_IN_SESSION),
-            _ => Ok(operation),
+impl<'a> Compound<'a> {
+    /// The context of a call with `operations` operations, before the first of them.
+    pub(super) fn new(
+        server: &'a Nfs4Server,
+        context: &'a CallContext,
+        (request_bytes, fingerprint): (usize, u64),
+        operations: u32,
+    ) -> Self {
+        Self {
+            server,
+            context,
+            fingerprint,
+            request_bytes,
+            operations,
+            request_id: None,
+            slot: None,
+            index: 0,
+            earlier: EarlierTransmission::None,
+            open_call: Cell::default(),
+            is_undecided: false,
+            replay: None,
+            current: None,
+            saved: None,
+            stateid: None,
+            saved_stateid: None,
         }
     }
 
-    async fn counted_step(
-        &mut self,
-        operation: Operation,
-        arguments: &mut Arguments,
-        out: &mut Out,
-    ) -> Result<(), Failed> {
-        let ctx = self.asker.ctx();
-        let (began, bytes_in, bytes_out) = (ctx.now(), arguments.length(), out.length());
-        let done = self.step(operation, arguments, out).await;
-        let outcome = Outcome {
-            took: ctx.now().saturating_sub(began),
-            bytes_in: bytes_in - arguments.length(),
-            bytes_out: out.length() - bytes_out,
-            failed: done.is_err(),
-        };
-        self.service.metrics.note(Counted::Nfs4(operation), outcome);
-        done
-    }
-
-    async fn step(
-        &mut self,
-        operation: Operation,
-        arguments: &mut Arguments,
-        out: &mut Out,
-    ) -> Result<(), Failed> {
-        let changes = matches!(operation.class(), Class::Changes | Class::Keeps);
-        if changes {
-            // It must not be done if it could not be told.
-            let result_bytes_max = match operation {
-                Operation::Lock => LOCK_RESULT_BYTES_MAX,
-                _ => CHANGE_RESULT_BYTES_MAX,
-            };
-            self.check_room(out.length() + result_bytes_max)?;
-        }
-        if operation.class() == Class::Changes {
-            self.here()?.check_writable()?;
-        }
-        if let Past::Forgotten { .. } = self.past {
-            self.check_past(operation).await?;
-        }
-        ops::serve(self, operation, arguments, out).await?;
-        if changes { Ok(()) } else { Ok(self.check_room(out.length())?) }
-    }
-
-    /// May this be answered, though the session is not known? Not what would be done only now.
-    async fn check_past(&mut self, operation: Operation) -> Result<(), Status> {
-        let is_done = !once::is_of_names(operation) || self.was_done(operation).await?;
-        if !is_done || !once::needs_no_session(operation) {
-            self.past = Past::Forgotten { was_done: false };
-            return Err(Status::BADSESSION);
-        }
-        if once::is_of_names(operation) {
-            self.past = Past::Forgotten { was_done: true };
-            self.asker.note_copy();
-        }
-        Ok(())
-    }
-
-    async fn was_done(&self, operation: Operation) -> Result<bool, Status> {
-        Ok(once::was_done(self.asker, self.call(What::File)?).await?
-            || operation == Operation::Remove && self.has_removed_directory().await?)
-    }
-
-    /// An earlier copy may have been done.
-    pub(super) fn is_copy(&self) -> bool {
-        self.past != Past::None
-    }
-
-    /// An earlier copy of this REMOVE has removed a directory, not a file.
-    pub(super) async fn has_removed_directory(&self) -> Result<bool, Status> {
-        if !self.is_copy() {
-            return Ok(false);
-        }
-        once::was_done(self.asker, self.call(What::Directory)?).await
-    }
-
-    /// May the reply have so many bytes?
-    fn check_room(&self, bytes: usize) -> Result<(), Status> {
-        let Some(InSession { channel, cached, .. }) = &self.session else { return Ok(()) };
-        if bytes > channel.reply_bytes_max as usize {
-            return Err(Status::REP_TOO_BIG);
-        }
-        if *cached && bytes > channel.cached_bytes_max as usize {
-            return Err(Status::REP_TOO_BIG_TO_CACHE);
-        }
-        Ok(())
-    }
-
-    /// Bytes that the reply may still have.
-    pub(super) fn room(&self, out: &Out) -> usize {
-        let most = self.session.as_ref().map_or(0, |session| session.channel.reply_bytes_max);
-        (most as usize).saturating_sub(out.length())
-    }
-
-    /// Begins a request of a session; nothing more is to be done if it was answered before.
+    /// Begins a request of a session, or finds its cached reply.
     pub(super) fn begin(
         &mut self,
         id: SessionId,
@@ -295,16 +118,16 @@ impl Compound<'_> {
         cached: bool,
     ) -> Result<(), Status> {
         let fingerprint = self.fingerprint;
-        self.identity = Some(Identity { session: id, slot, sequence, fingerprint });
-        let now = self.kept().now();
-        let mut tables = self.kept().change();
-        let Ok(channel) = tables.session(&id).map(Session::channel) else {
+        self.request_id = Some(SessionRequestId { session: id, slot, sequence, fingerprint });
+        let now = self.state().ctx().now();
+        let mut tables = self.state().tables_mut();
+        let Ok(channel) = tables.sessions.get(&id).map(Nfs4Session::channel) else {
             drop(tables);
             // There is no channel with a limit of its own.
             if self.operations > OPERATIONS_MAX {
                 return Err(Status::BADSESSION);
             }
-            self.past = Past::Forgotten { was_done: false };
+            self.earlier = EarlierTransmission::SessionLost { was_applied: false };
             return Ok(());
         };
         //= rfc8881 18.46.3: TOO_MANY_OPS, REQ_TOO_BIG
@@ -314,155 +137,167 @@ impl Compound<'_> {
         if self.request_bytes > channel.request_bytes_max as usize {
             return Err(Status::REQ_TOO_BIG);
         }
-        match tables.begin(&id, slot, sequence, self.fingerprint)? {
-            Begun::Again(reply) => {
+        match tables.sessions.begin(&id, slot, sequence, self.fingerprint)? {
+            SlotLookup::Replay(reply) => {
                 drop(tables);
-                self.again = Some(reply);
+                self.replay = Some(reply);
             }
-            Begun::New { client, channel, doubt } => {
-                tables.hear(client, now);
+            SlotLookup::Process { client, channel, unknown } => {
+                tables.renew(client, now);
                 let leases = tables.client(client)?.leases.clone();
                 drop(tables);
-                if let Some(Doubt { opening }) = doubt {
-                    self.past = Past::InDoubt;
-                    self.asker.note_copy();
-                    self.opening.set(opening);
+                if let Some(UnknownOutcome { open_call }) = unknown {
+                    self.earlier = EarlierTransmission::Unknown;
+                    self.context.mark_retransmission();
+                    self.open_call.set(open_call);
                 }
-                self.session = Some(InSession { id, slot, client, leases, channel, cached });
+                self.slot = Some(CompoundSlot { id, slot, client, leases, channel, cached });
             }
         }
         Ok(())
     }
 
-    /// The status of SEQUENCE, if that is all there is to answer to a request that came to `status`.
-    fn status_of_all(&mut self, status: Status) -> Option<Status> {
-        if self.past == (Past::Forgotten { was_done: false }) {
-            //= rfc8881 2.10.13.1.4: the client makes a new session, and asks in that
-            return Some(if status == Status::DELAY { status } else { Status::BADSESSION });
-        }
-        if !self.must_come_again(status) {
-            return None;
-        }
-        // The client would ask for all of it by another request, and meet what this one has done.
-        self.is_undecided = true;
-        self.asker.answer_in_doubt();
-        Some(Status::DELAY)
-    }
-
-    //= rfc8881 2.10.6.2, 15.1.1.3: a request that is answered DELAY by its SEQUENCE comes again as it is
-    /// Shall the same request come again? What it asks for was done, or may have been, by this copy or by one before,
-    /// and cannot be told now. (After a copy that is the first one to be lost the connection is closed instead: then
-    /// it comes at once.)
-    fn must_come_again(&self, status: Status) -> bool {
-        let is_put_off = status == Status::DELAY;
-        is_put_off && self.asker.has_done_something()
-            || self.is_copy() && (is_put_off || self.asker.is_in_doubt())
-    }
-
-    /// The slot waits for the next request, or for this one again.
-    fn end(&self, body: &Body) {
-        let Some(InSession { id, slot, channel, cached, .. }) = &self.session else { return };
-        let mut tables = self.kept().change();
-        if self.is_undecided || self.asker.is_in_doubt() {
-            return tables.doubt(id, *slot, Doubt { opening: self.opening.get() });
+    /// Ends the request: the slot caches the reply, or waits for a retransmission.
+    pub(super) fn end(&self, body: &ReplyBody) {
+        let Some(CompoundSlot { id, slot, channel, cached, .. }) = &self.slot else { return };
+        let mut tables = self.state().tables_mut();
+        if self.is_undecided || self.context.is_outcome_unknown() {
+            let unknown = UnknownOutcome { open_call: self.open_call.get() };
+            return tables.sessions.end_unknown(id, *slot, unknown);
         }
         let fits = body.tail.is_empty() && body.head.len() <= channel.cached_bytes_max as usize;
-        tables.end(id, *slot, (*cached && fits).then(|| body.head.clone()));
+        tables.sessions.end(id, *slot, (*cached && fits).then(|| body.head.clone()));
     }
 
-    /// The session.
-    pub(super) fn session(&self) -> Result<&InSession, Status> {
-        self.session.as_ref().ok_or(Status::OP_NOT_IN_SESSION)
+    /// May there have been an earlier transmission of the call?
+    pub(super) fn is_retransmission(&self) -> bool {
+        self.earlier != EarlierTransmission::None
     }
 
-    /// What is kept for clients.
-    pub(super) fn kept(&self) -> &std::rc::Rc<Kept> {
-        &self.service.kept
+    /// Has an earlier transmission of this REMOVE removed a directory?
+    pub(super) async fn has_removed_directory(&self) -> Result<bool, Status> {
+        if !self.is_retransmission() {
+            return Ok(false);
+        }
+        exactly_once::was_applied(self.context, self.call(RemoveTarget::Directory)?).await
     }
 
-    /// The current file.
-    pub(super) fn here(&self) -> Result<&Here, Status> {
+    /// May the reply have `bytes` bytes?
+    pub(super) fn check_reply_bytes(&self, bytes: usize) -> Result<(), Status> {
+        let Some(CompoundSlot { channel, cached, .. }) = &self.slot else { return Ok(()) };
+        if bytes > channel.reply_bytes_max as usize {
+            return Err(Status::REP_TOO_BIG);
+        }
+        if *cached && bytes > channel.cached_bytes_max as usize {
+            return Err(Status::REP_TOO_BIG_TO_CACHE);
+        }
+        Ok(())
+    }
+
+    /// Bytes that the reply may still grow by.
+    pub(super) fn reply_bytes_left(&self, out: &XdrEncoder) -> usize {
+        let most = self.slot.as_ref().map_or(0, |slot| slot.channel.reply_bytes_max);
+        (most as usize).saturating_sub(out.length())
+    }
+
+    /// The slot.
+    pub(super) fn slot(&self) -> Result<&CompoundSlot, Status> {
+        self.slot.as_ref().ok_or(Status::OP_NOT_IN_SESSION)
+    }
+
+    /// The state of all clients.
+    pub(super) fn state(&self) -> &Rc<Nfs4State> {
+        &self.server.state
+    }
+
+    /// The current file handle.
+    pub(super) fn current_fh(&self) -> Result<&CurrentFh, Status> {
         self.current.as_ref().ok_or(Status::NOFILEHANDLE)
     }
 
-    /// The saved file.
-    pub(super) fn there(&self) -> Result<&Here, Status> {
+    /// The saved file handle.
+    pub(super) fn saved_fh(&self) -> Result<&CurrentFh, Status> {
         self.saved.as_ref().ok_or(Status::NOFILEHANDLE)
     }
 
-    /// Another file is the current one.
-    pub(super) fn go(&mut self, here: Here) {
-        self.current = Some(here);
+    /// Replaces the current file handle.
+    pub(super) fn set_current(&mut self, fh: CurrentFh) {
+        self.current = Some(fh);
         //= rfc8881 16.2.3.1.2: the current state id belongs to the file handle before
         self.stateid = None;
     }
 
-    /// The number of a call to the nodes below that is done once: copies of this request have the same.
-    pub(super) fn call(&self, what: What) -> Result<CallId, Status> {
-        let identity = self.identity.ok_or(Status::OP_NOT_IN_SESSION)?;
-        Ok(identity.call(self.index, what))
+    /// The call id of a non-idempotent request of the current operation: retransmissions have the
+    /// same.
+    pub(super) fn call(&self, target: RemoveTarget) -> Result<CallId, Status> {
+        let request_id = self.request_id.ok_or(Status::OP_NOT_IN_SESSION)?;
+        Ok(request_id.call(self.index, target))
     }
 
-    /// The same for an OPEN: a number in the order in which the client's files are held and let go of.
-    pub(super) fn opening_call(&self) -> Result<CallId, Status> {
-        let call = match self.opening.get() {
+    /// The call id of an OPEN: such ids are in the order in which the client opens and closes files.
+    pub(super) fn open_call(&self) -> Result<CallId, Status> {
+        let call = match self.open_call.get() {
             Some(call) => call,
-            None => self.session()?.leases.call(),
+            None => self.slot()?.leases.call(),
         };
-        self.opening.set(Some(call));
+        self.open_call.set(Some(call));
         Ok(call)
     }
 
-    /// Changes and looks at what is kept for the session's client.
+    /// Calls `access` with the state tables and the session's client.
     pub(super) fn tables<T>(
         &self,
-        change: impl FnOnce(&mut Tables, u64) -> Result<T, Status>,
+        access: impl FnOnce(&mut StateTables, u64) -> Result<T, Status>,
     ) -> Result<T, Status> {
-        let client = self.session()?.client;
-        change(&mut self.kept().change(), client)
+        let client = self.slot()?.client;
+        access(&mut self.state().tables_mut(), client)
     }
 
-    /// A state id of the arguments: the current one, if that is meant.
-    pub(super) fn meant(&self, stateid: Stateid) -> Result<Stateid, Status> {
+    /// Has the client completed its reclaims?
+    pub(super) fn is_reclaim_complete(&self) -> Result<bool, Status> {
+        self.tables(|tables, client| Ok(tables.client(client)?.reclaim_complete))
+    }
+
+    /// The stateid that `stateid` stands for.
+    pub(super) fn resolve_stateid(&self, stateid: Stateid) -> Result<Stateid, Status> {
         if stateid == Stateid::CURRENT {
             return self.stateid.ok_or(Status::BAD_STATEID);
         }
         Ok(stateid)
     }
 
-    /// May bytes be read, or written, under a state id? True if the file is open for that, so that its
-    /// mode does not matter any more.
+    /// May bytes be read or written under a stateid? True if the file is open for that, so that its
+    /// mode does not matter.
     //= rfc8881 8.2.3, 18.22.3 and 18.32.3
     pub(super) fn check_access(&self, stateid: Stateid, access: u32) -> Result<bool, Status> {
-        let file = self.here()?.file;
-        let stateid = self.meant(stateid)?;
+        let file = self.current_fh()?.file;
+        let stateid = self.resolve_stateid(stateid)?;
         if stateid == Stateid::ANONYMOUS || stateid == Stateid::BYPASS {
-            let denied = self.kept().tables().denies(file, access);
+            let denied = self.state().tables().states.denies(file, access);
             return if denied { Err(Status::LOCKED) } else { Ok(false) };
         }
-        let (client, leases) = self.session().map(|session| (session.client, &session.leases))?;
-        let tables = self.kept().tables();
-        let number = tables.find(client, &stateid)?;
-        let (opened, open_for) = tables.opened(number)?;
-        if opened != file {
+        let CompoundSlot { client, leases, .. } = self.slot()?;
+        let tables = self.state().tables();
+        let number = tables.states.find(*client, &stateid)?;
+        let (open_file, open_for) = tables.states.open_file(number)?;
+        if open_file != file {
             return Err(Status::BAD_STATEID);
         }
-        if tables.is_of_locks(number) && leases.has_lost_locks(file) {
+        if tables.states.is_of_locks(number) && leases.has_lost_locks(file) {
             // Others may have changed what the lock guarded.
             return Err(Status::EXPIRED);
         }
-        // Who writes parts of pages reads the others.
-        let allowed =
-            if access == super::state::READ { access | super::state::WRITE } else { access };
+        // A client that writes parts of pages reads the rest of them.
+        let allowed = if access == READ { READ | WRITE } else { access };
         if open_for & allowed == 0 {
             return Err(Status::OPENMODE);
         }
         Ok(true)
     }
 
-    /// Asks for something with the rights of whoever asks; if the file is `open` for it, its mode
-    /// does not count any more.
-    pub(super) async fn ask_opened<C>(
+    /// Sends a request with the caller's rights; if the file is `open` for it, its mode does not
+    /// matter.
+    pub(super) async fn request_as_opener<C>(
         &self,
         open: bool,
         call: impl Fn(Credentials) -> C,
@@ -470,9 +305,9 @@ impl Compound<'_> {
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        let here = self.here()?;
-        match here.asker.ask(call(here.asker.who())).await.map_err(Status::from) {
-            Err(Status::ACCESS) if open => Ok(here.asker.ask(call(Credentials::root())).await?),
+        let context = &self.current_fh()?.context;
+        match context.request(call(context.credentials())).await.map_err(Status::from) {
+            Err(Status::ACCESS) if open => Ok(context.request(call(Credentials::root())).await?),
             answer => answer,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::limits::{RECORD_BYTES, TRANSFER_BYTES};
+use crate::limits::{RECORD_BYTES, TRANSFER_BYTES};
 
 /// A client that is silent for so long loses what it has open. As long as the lease of a node, so that
 /// clients notice a restart in time to get their locks again (ADR 10).

@@ -1,106 +1,84 @@
 //! NFS version 4, minor versions 1 and 2 (RFC 8881, RFC 7862). Minor version 0 is refused.
 //!
-//! A call is a row of operations, done one after the other up to the first that fails. All but a few
-//! belong to a session, which keeps the reply, so that each is done once.
+//! A call is a sequence of operations, processed in order up to the first that fails. All but a few
+//! belong to a session, whose reply cache makes each request apply exactly once.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `compound.rs` | one call: its operations in order, its reply |
-//! | `once.rs` | what is done once, also if its session is not known any more |
-//! | `table.rs` | the operations |
-//! | `ops/` | what each of them does |
-//! | `state/` | what is kept for clients: sessions, open files, owners of locks |
+//! | `process.rs` | processes a COMPOUND: its operations in order, its reply |
+//! | `compound.rs` | the context of a COMPOUND: its session, current and saved file handle |
+//! | `exactly_once.rs` | retransmissions, also of requests whose session is lost |
+//! | `operation.rs` | the table of operations |
+//! | `ops/` | one file per family of operations |
+//! | `state/` | the state of clients: sessions, open files, lock owners |
 //! | `attributes/` | attributes |
-//! | `here.rs` | what a file handle stands for |
-//! | `pseudo.rs` | the directories above the exports |
-//! | `words.rs` | words that many operations use |
-//! | `status.rs` | what came of an operation |
-//! | `limits.rs` | how much of everything there may be |
+//! | `current_fh.rs` | the file of a file handle, with the caller's rights |
+//! | `pseudo_fs.rs` | the directories above the exports |
+//! | `types.rs` | stateids, sessions, owners, change info |
+//! | `status.rs` | the status of an operation |
+//! | `limits.rs` | limits |
+//! | `server.rs` | what all calls share |
 //!
-//! Not there: delegations and the back channel that they need, layouts (pNFS), access control lists,
-//! extended attributes, copies within the server. Operations on these are answered `NOTSUPP`, the
-//! attributes are not among those told.
+//! Not implemented: delegations and the back channel that they need, layouts (pNFS), access control
+//! lists, extended attributes, server-side copy. Such operations return `NOTSUPP`; such attributes
+//! are not among the supported ones.
 
 mod attributes;
 mod compound;
-mod here;
+mod current_fh;
+mod exactly_once;
 pub(crate) mod limits;
-mod once;
+pub(crate) mod operation;
 mod ops;
-mod pseudo;
+mod process;
+mod pseudo_fs;
+mod server;
 mod state;
 mod status;
-mod table;
-mod words;
+mod types;
 
-use std::rc::Rc;
-
-use runtime::Context;
-
-use crate::config::limits::TRANSFER_BYTES;
-use crate::keys::KeyRing;
-use crate::metrics::Metrics;
-use crate::nfs3::Asker;
-use crate::rpc::Question;
-use crate::xdr::{Arguments, Body, Fault};
-use state::Kept;
-pub(crate) use table::Operation;
-
-/// The version.
-pub(crate) const VERSION: u32 = 4;
+use crate::call_context::CallContext;
+use crate::limits::TRANSFER_BYTES;
+use crate::rpc::CallBody;
+use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
+use operation::{COMPOUND, Nfs4Operation};
+pub(crate) use server::Nfs4Server;
 
 const NULL: u32 = 0;
-/// The procedure that does all the others' work.
-pub(crate) const COMPOUND: u32 = 1;
 
-/// Words of a READ from its number to its count, and of a READDIR to its largest reply.
+/// Words from the number of a READ to its count, and from that of a READDIR to its maxcount.
 const READ_COUNT_AT: usize = 7;
 const READDIR_COUNT_AT: usize = 6;
 
-/// What all calls have in common.
-#[derive(Debug)]
-pub(crate) struct Service {
-    keys: Rc<KeyRing>,
-    kept: Rc<Kept>,
-    metrics: Rc<Metrics>,
-}
-
-impl Service {
-    /// Nothing is kept yet.
-    pub(crate) fn new(ctx: Context, keys: Rc<KeyRing>, metrics: Rc<Metrics>) -> Self {
-        Self { keys, kept: Kept::new(ctx), metrics }
-    }
-
-    /// Answers `procedure`.
-    pub(crate) async fn answer(
-        &self,
-        asker: &Asker,
-        procedure: u32,
-        arguments: Arguments,
-    ) -> Result<Body, Fault> {
-        match procedure {
-            //= rfc8881 16.1
-            NULL => arguments.finish().map(|()| Body::default()),
-            COMPOUND => compound::answer(self, asker, arguments).await,
-            _ => Err(Fault::NoProcedure),
-        }
+/// Answers `procedure`.
+pub(crate) async fn answer(
+    server: &Nfs4Server,
+    context: &CallContext,
+    procedure: u32,
+    arguments: CallArguments,
+) -> Result<ReplyBody, ProcedureError> {
+    match procedure {
+        //= rfc8881 16.1
+        NULL => arguments.finish().map(|()| ReplyBody::default()),
+        COMPOUND => process::answer(server, context, arguments).await,
+        _ => Err(ProcedureError::NoProcedure),
     }
 }
 
-/// Bytes of data in the reply to `question`, at most. What looks like a READ is taken for one, so it
-/// is never too little.
-pub(crate) fn reply_bytes_max(question: &Question) -> usize {
-    if question.procedure != COMPOUND {
+/// Bytes of data in the reply to `call`, at most. Any word that looks like a READ counts as one, so
+/// this is never too little.
+pub(crate) fn reply_bytes_max(call: &CallBody) -> usize {
+    if call.procedure != COMPOUND {
         return 0;
     }
-    if question.arguments.is_in_pieces() {
+    if call.arguments.is_in_pieces() {
         return TRANSFER_BYTES as usize;
     }
-    let head = question.arguments.head();
+    let head = call.arguments.head();
     let of_word = |(at, bytes): (usize, &[u8])| {
         let count_at = match word(bytes) {
-            number if number == Operation::Read as u32 => at + READ_COUNT_AT,
-            number if number == Operation::Readdir as u32 => at + READDIR_COUNT_AT,
+            number if number == Nfs4Operation::Read as u32 => at + READ_COUNT_AT,
+            number if number == Nfs4Operation::Readdir as u32 => at + READDIR_COUNT_AT,
             _ => return 0,
         };
         head.get(4 * count_at..4 * count_at + 4).map_or(0, word).min(TRANSFER_BYTES) as usize

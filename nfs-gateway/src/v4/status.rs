@@ -2,7 +2,7 @@
 
 use nfs3_types::nfs3::nfsstat3;
 
-use crate::xdr::Fault;
+use crate::xdr::ProcedureError;
 
 /// A number of `nfsstat4`. Those that version 3 has too are the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,31 +90,31 @@ impl From<nfsstat3> for Status {
 
 /// Why an operation was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct OperationError {
     /// The status.
     pub(crate) status: Status,
     /// What the result has behind the status, encoded.
     pub(crate) body: Vec<u8>,
 }
 
-impl From<Status> for Failed {
+impl From<Status> for OperationError {
     fn from(status: Status) -> Self {
         Self { status, body: Vec::new() }
     }
 }
 
-impl From<nfsstat3> for Failed {
+impl From<nfsstat3> for OperationError {
     fn from(status: nfsstat3) -> Self {
         Status::from(status).into()
     }
 }
 
-impl From<Fault> for Failed {
-    fn from(fault: Fault) -> Self {
+impl From<ProcedureError> for OperationError {
+    fn from(fault: ProcedureError) -> Self {
         match fault {
-            Fault::GarbageArguments => Status::BADXDR.into(),
-            Fault::NoProcedure => Status::OP_ILLEGAL.into(),
-            Fault::System => Status::SERVERFAULT.into(),
+            ProcedureError::GarbageArguments => Status::BADXDR.into(),
+            ProcedureError::NoProcedure => Status::OP_ILLEGAL.into(),
+            ProcedureError::System => Status::SERVERFAULT.into(),
         }
     }
 }

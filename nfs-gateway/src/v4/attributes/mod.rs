@@ -1,15 +1,18 @@
-//! Attributes: one row each in a table, bitmaps of them, and their values (RFC 8881 section 5).
+//! Attributes: their table, bitmaps of them, and their values (RFC 8881 section 5).
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `bitmap.rs` | sets of attributes |
-//! | `table.rs` | every attribute, and how its value is told |
-//! | `settable.rs` | those that a client may set |
+//! | `numbers.rs` | numbers of attributes |
+//! | `table.rs` | the attributes that can be read, and their encoding |
+//! | `settable.rs` | those that can be set |
 
 mod bitmap;
+mod numbers;
 mod settable;
 mod table;
 
 pub(crate) use bitmap::Bitmap;
-pub(crate) use settable::{New, take_new};
-pub(crate) use table::{Facts, readable, tell, wants_space};
+pub(crate) use numbers::{FILEHANDLE, RDATTR_ERROR, SIZE};
+pub(crate) use settable::{NewAttributes, take_attributes};
+pub(crate) use table::{AttrSource, encode, readable, wants_space};

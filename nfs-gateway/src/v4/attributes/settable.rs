@@ -3,36 +3,28 @@
 use bytes::Bytes;
 use fileio::protocol::{Change, SetTime, Time};
 
-use super::Bitmap;
+use super::bitmap::Bitmap;
+use super::numbers::{MODE, OWNER, OWNER_GROUP, SETTABLE, SIZE, TIME_ACCESS_SET, TIME_MODIFY_SET};
 use super::table::supported;
-use crate::v4::status::{Failed, Status};
-use crate::xdr::{Arguments, Fault};
+use crate::v4::status::{OperationError, Status};
+use crate::xdr::{CallArguments, ProcedureError};
 
-const SIZE: u32 = 4;
-const MODE: u32 = 33;
-const OWNER: u32 = 36;
-const OWNER_GROUP: u32 = 37;
-const TIME_ACCESS_SET: u32 = 48;
-const TIME_MODIFY_SET: u32 = 54;
-
-/// Those that can be set, also by the creation of a file.
-pub(super) const SETTABLE: Bitmap =
-    Bitmap::of(&[SIZE, MODE, OWNER, OWNER_GROUP, TIME_ACCESS_SET, TIME_MODIFY_SET]);
-
-/// Digits of a user's number.
+/// Digits of a user id.
 const DIGITS_MAX: usize = 10;
 
-/// What shall be set.
+/// Attributes to set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct New {
-    /// Which attributes.
+pub(crate) struct NewAttributes {
+    /// Their numbers.
     pub(crate) which: Bitmap,
     /// Their values.
     pub(crate) change: Change,
 }
 
-/// New values among the arguments (`fattr4`). The inner error is about what they mean.
-pub(crate) fn take_new(arguments: &mut Arguments) -> Result<Result<New, Status>, Fault> {
+/// Takes attributes to set from the arguments (`fattr4`). The inner error is about their values.
+pub(crate) fn take_attributes(
+    arguments: &mut CallArguments,
+) -> Result<Result<NewAttributes, Status>, ProcedureError> {
     let which = Bitmap::take(arguments)?;
     let values = arguments.opaque(usize::MAX)?;
     if !which.is_within(&SETTABLE) {
@@ -42,14 +34,14 @@ pub(crate) fn take_new(arguments: &mut Arguments) -> Result<Result<New, Status>,
         return Ok(Err(status));
     }
     match change(&which, values) {
-        Ok(change) => Ok(Ok(New { which, change })),
-        Err(Failed { status: Status::BADXDR, .. }) => Err(Fault::GarbageArguments),
-        Err(Failed { status, .. }) => Ok(Err(status)),
+        Ok(change) => Ok(Ok(NewAttributes { which, change })),
+        Err(OperationError { status: Status::BADXDR, .. }) => Err(ProcedureError::GarbageArguments),
+        Err(OperationError { status, .. }) => Ok(Err(status)),
     }
 }
 
-fn change(which: &Bitmap, values: Bytes) -> Result<Change, Failed> {
-    let mut values = Arguments::of(values, Vec::new());
+fn change(which: &Bitmap, values: Bytes) -> Result<Change, OperationError> {
+    let mut values = CallArguments::new(values, Vec::new());
     let mut change = Change::default();
     if which.has(SIZE) {
         change.size = Some(values.take()?);
@@ -73,7 +65,7 @@ fn change(which: &Bitmap, values: Bytes) -> Result<Change, Failed> {
     Ok(change)
 }
 
-//= rfc8881 5.9: "owner" of digits only is the number itself, where AUTH_SYS says who asks
+//= rfc8881 5.9: "owner" of digits only is the number itself, where AUTH_SYS names the caller
 fn number(owner: &[u8]) -> Result<u32, Status> {
     let is_number = !owner.is_empty() && owner.len() <= DIGITS_MAX;
     let digits = std::str::from_utf8(owner).ok().filter(|_| is_number);
@@ -82,7 +74,7 @@ fn number(owner: &[u8]) -> Result<u32, Status> {
 }
 
 /// `settime4`.
-fn set_time(values: &mut Arguments) -> Result<SetTime, Failed> {
+fn set_time(values: &mut CallArguments) -> Result<SetTime, OperationError> {
     match values.take::<u32>()? {
         0 => Ok(SetTime::Now {}),
         1 => {

@@ -1,70 +1,71 @@
-//! Every attribute, and how its value is told (RFC 8881 section 5.8).
+//! The table of attributes, with the encoding of their values (RFC 8881 section 5.8).
 
 use fileio::protocol::{Attributes, FILE_SIZE_MAX, Kind, LINKS_MAX, Space, Time};
 
-use super::Bitmap;
-use super::settable::SETTABLE;
-use crate::nfs3::{Asker, FILE_BYTES_MIN, NAME_BYTES_MAX};
+use super::bitmap::Bitmap;
+use super::numbers::{CHANGE, FILEHANDLE, RDATTR_ERROR, SETTABLE, SIZE};
+use crate::call_context::CallContext;
+use crate::limits::{FILE_BYTES_MIN, NAME_BYTES_MAX};
 use crate::translate;
 use crate::v4::limits::{DATA_BYTES_MAX, LEASE};
-use crate::xdr::Out;
+use crate::xdr::XdrEncoder;
 
-/// What attributes are told of.
-pub(crate) struct Facts<'a> {
-    /// Who asks.
-    pub(crate) asker: &'a Asker,
+/// The source of attribute values.
+pub(crate) struct AttrSource<'a> {
+    /// The call.
+    pub(crate) context: &'a CallContext,
     /// The file.
     pub(crate) attributes: &'a Attributes,
     /// Its handle.
     pub(crate) handle: &'a [u8],
-    /// The space of the volume, if [asked for](wants_space).
+    /// The space of the volume, if [needed](wants_space).
     pub(crate) space: Space,
 }
 
-struct Row {
+struct AttrRow {
     number: u32,
-    tell: fn(&Facts, &mut Out),
+    encode: fn(&AttrSource, &mut XdrEncoder),
 }
 
-const fn row(number: u32, tell: fn(&Facts, &mut Out)) -> Row {
-    Row { number, tell }
+const fn row(number: u32, encode: fn(&AttrSource, &mut XdrEncoder)) -> AttrRow {
+    AttrRow { number, encode }
 }
 
-/// Those that can be read, in the order of their numbers.
-const ROWS: &[Row] = &[
-    row(0, |_, out| supported().tell(out)),
-    row(1, |facts, out| out.u32(file_type(facts.attributes.kind))),
-    // Handles stay good as long as their file exists.
+/// The attributes that can be read, in the order of their numbers.
+const ROWS: &[AttrRow] = &[
+    row(0, |_, out| supported().encode(out)),
+    row(1, |source, out| out.u32(file_type(source.attributes.kind))),
+    // Handles are persistent.
     row(2, |_, out| out.u32(0)),
-    row(CHANGE, |facts, out| out.u64(facts.asker.volume().change(facts.attributes))),
-    row(4, |facts, out| out.u64(facts.attributes.size)),
+    row(CHANGE, |source, out| out.u64(source.context.volume().change_attribute(source.attributes))),
+    row(SIZE, |source, out| out.u64(source.attributes.size)),
     // Hard links, symbolic links, no named attributes.
     row(5, |_, out| out.bool(true)),
     row(6, |_, out| out.bool(true)),
     row(7, |_, out| out.bool(false)),
-    row(8, |facts, out| {
-        out.u64(translate::fsid(facts.asker.volume().id()));
+    row(8, |source, out| {
+        out.u64(translate::fsid(source.context.volume().id()));
         out.u64(0);
     }),
-    // Two handles are never one file.
+    // A file has one handle.
     row(9, |_, out| out.bool(true)),
     row(10, |_, out| out.u32(LEASE.as_secs() as u32)),
     // No error.
-    row(11, |_, out| out.u32(0)),
+    row(RDATTR_ERROR, |_, out| out.u32(0)),
     // No access control lists.
     row(13, |_, out| out.u32(0)),
-    // Times can be set; names keep their case, and it counts; only root gives files away.
+    // Times can be set; names are case-sensitive and case-preserving; chown is restricted.
     row(15, |_, out| out.bool(true)),
     row(16, |_, out| out.bool(false)),
     row(17, |_, out| out.bool(true)),
     row(18, |_, out| out.bool(true)),
-    row(19, |facts, out| out.opaque(facts.handle)),
-    row(20, |facts, out| out.u64(facts.attributes.ino)),
-    row(21, |facts, out| out.u64(facts.space.free_bytes / FILE_BYTES_MIN)),
-    row(22, |facts, out| out.u64(facts.space.free_bytes / FILE_BYTES_MIN)),
-    row(23, |facts, out| {
-        let free = facts.space.free_bytes / FILE_BYTES_MIN;
-        out.u64(facts.space.inodes.saturating_add(free));
+    row(FILEHANDLE, |source, out| out.opaque(source.handle)),
+    row(20, |source, out| out.u64(source.attributes.ino)),
+    row(21, |source, out| out.u64(source.space.free_bytes / FILE_BYTES_MIN)),
+    row(22, |source, out| out.u64(source.space.free_bytes / FILE_BYTES_MIN)),
+    row(23, |source, out| {
+        let free = source.space.free_bytes / FILE_BYTES_MIN;
+        out.u64(source.space.inodes.saturating_add(free));
     }),
     // The same for all files of the volume.
     row(26, |_, out| out.bool(true)),
@@ -73,36 +74,34 @@ const ROWS: &[Row] = &[
     row(29, |_, out| out.u32(NAME_BYTES_MAX)),
     row(30, |_, out| out.u64(DATA_BYTES_MAX.into())),
     row(31, |_, out| out.u64(DATA_BYTES_MAX.into())),
-    row(33, |facts, out| out.u32(facts.attributes.mode & 0o7777)),
-    // Too long a name is an error.
+    row(33, |source, out| out.u32(source.attributes.mode & 0o7777)),
+    // Names that are too long are not truncated.
     row(34, |_, out| out.bool(true)),
-    row(35, |facts, out| out.u32(facts.attributes.links)),
-    row(36, |facts, out| out.opaque(facts.attributes.uid.to_string().as_bytes())),
-    row(37, |facts, out| out.opaque(facts.attributes.gid.to_string().as_bytes())),
-    row(41, |facts, out| {
-        out.u32(facts.attributes.major);
-        out.u32(facts.attributes.minor);
+    row(35, |source, out| out.u32(source.attributes.links)),
+    row(36, |source, out| out.opaque(source.attributes.uid.to_string().as_bytes())),
+    row(37, |source, out| out.opaque(source.attributes.gid.to_string().as_bytes())),
+    row(41, |source, out| {
+        out.u32(source.attributes.major);
+        out.u32(source.attributes.minor);
     }),
-    row(42, |facts, out| out.u64(facts.space.free_bytes)),
-    row(43, |facts, out| out.u64(facts.space.free_bytes)),
-    row(44, |facts, out| out.u64(facts.space.total_bytes)),
-    row(45, |facts, out| out.u64(facts.attributes.used_bytes)),
-    row(47, |facts, out| time(facts.attributes.atime, out)),
-    row(50, |facts, out| time(facts.attributes.birth, out)),
+    row(42, |source, out| out.u64(source.space.free_bytes)),
+    row(43, |source, out| out.u64(source.space.free_bytes)),
+    row(44, |source, out| out.u64(source.space.total_bytes)),
+    row(45, |source, out| out.u64(source.attributes.used_bytes)),
+    row(47, |source, out| time(source.attributes.atime, out)),
+    row(50, |source, out| time(source.attributes.birth, out)),
     row(51, |_, out| time(Time { seconds: 0, nanos: 1 }, out)),
-    row(52, |facts, out| time(facts.attributes.ctime, out)),
-    row(53, |facts, out| time(facts.attributes.mtime, out)),
-    // Nothing is mounted on a file here.
-    row(55, |facts, out| out.u64(facts.attributes.ino)),
-    row(75, |_, out| SETTABLE.tell(out)),
+    row(52, |source, out| time(source.attributes.ctime, out)),
+    row(53, |source, out| time(source.attributes.mtime, out)),
+    // Nothing is mounted on a file.
+    row(55, |source, out| out.u64(source.attributes.ino)),
+    row(75, |_, out| SETTABLE.encode(out)),
 ];
 
-const CHANGE: u32 = 3;
+/// The attributes that need the space of the volume.
+const SPACE: Bitmap = Bitmap::of(&[21, 22, 23, 42, 43, 44]);
 
-/// What needs the space of the volume.
-const OF_SPACE: Bitmap = Bitmap::of(&[21, 22, 23, 42, 43, 44]);
-
-/// All that a client may read.
+/// All attributes that can be read.
 pub(crate) fn readable() -> Bitmap {
     const READABLE: Bitmap = {
         let mut numbers = [0; ROWS.len()];
@@ -116,28 +115,28 @@ pub(crate) fn readable() -> Bitmap {
     READABLE
 }
 
-/// All that there is.
+/// All attributes.
 pub(super) fn supported() -> Bitmap {
     readable().or(&SETTABLE)
 }
 
-/// Does it take the space of the volume to tell these?
+/// Do these need the space of the volume?
 pub(crate) fn wants_space(wanted: &Bitmap) -> bool {
-    !wanted.and(&OF_SPACE).is_empty()
+    !wanted.and(&SPACE).is_empty()
 }
 
-/// Tells those of `wanted` that there are (`fattr4`).
-pub(crate) fn tell(wanted: &Bitmap, facts: &Facts, out: &mut Out) {
-    let told = wanted.and(&readable());
-    told.tell(out);
+/// Encodes the supported ones of `wanted` (`fattr4`).
+pub(crate) fn encode(wanted: &Bitmap, source: &AttrSource, out: &mut XdrEncoder) {
+    let supported = wanted.and(&readable());
+    supported.encode(out);
     out.sized(|out| {
-        for row in ROWS.iter().filter(|row| told.has(row.number)) {
-            (row.tell)(facts, out);
+        for row in ROWS.iter().filter(|row| supported.has(row.number)) {
+            (row.encode)(source, out);
         }
     });
 }
 
-fn time(time: Time, out: &mut Out) {
+fn time(time: Time, out: &mut XdrEncoder) {
     out.u64(time.seconds.cast_unsigned());
     out.u32(time.nanos);
 }

@@ -4,8 +4,8 @@ use fileio::protocol::Kind;
 
 use crate::nfs3::granted;
 use crate::v4::compound::Compound;
-use crate::v4::status::Failed;
-use crate::xdr::{Arguments, Out};
+use crate::v4::status::OperationError;
+use crate::xdr::{CallArguments, XdrEncoder};
 
 /// All bits that mean something: READ, LOOKUP, MODIFY, EXTEND, DELETE, EXECUTE.
 const ALL: u32 = 0x3f;
@@ -16,19 +16,19 @@ const EXECUTE: u32 = 0x20;
 //= rfc8881 18.1: "supported" are the bits that could be checked, "access" those that are granted
 pub(super) async fn serve(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let wanted = arguments.take::<u32>()?;
-    let here = compound.here()?;
-    let attributes = here.attributes().await?;
+    let fh = compound.current_fh()?;
+    let attributes = fh.attributes().await?;
     let of_kind = if attributes.kind == (Kind::Directory {}) {
         ALL & !EXECUTE
     } else {
         ALL & !(LOOKUP | DELETE)
     };
-    let may_write = !here.pseudo && here.asker.may_write();
+    let may_write = !fh.pseudo && fh.context.may_write();
     out.u32(wanted & of_kind);
-    out.u32(wanted & granted(&attributes, &here.asker.who(), may_write));
+    out.u32(wanted & granted(&attributes, &fh.context.credentials(), may_write));
     Ok(())
 }

@@ -2,95 +2,101 @@
 
 use fileio::protocol::{Attributes, Change, GetSpace, SetAttributes, Space};
 
-use crate::v4::attributes::{Bitmap, Facts, New, readable, take_new, tell, wants_space};
+use crate::v4::attributes::{
+    AttrSource, Bitmap, FILEHANDLE, NewAttributes, RDATTR_ERROR, encode, readable, take_attributes,
+    wants_space,
+};
 use crate::v4::compound::Compound;
-use crate::v4::here::Here;
+use crate::v4::current_fh::CurrentFh;
 use crate::v4::state::WRITE;
-use crate::v4::status::{Failed, Status};
-use crate::v4::words::Stateid;
-use crate::xdr::{Arguments, Out};
-
-/// The number of the attribute that is the file handle.
-const FILEHANDLE: u32 = 19;
-/// The number of the attribute that only READDIR tells.
-const RDATTR_ERROR: u32 = 11;
+use crate::v4::status::{OperationError, Status};
+use crate::v4::types::Stateid;
+use crate::xdr::{CallArguments, XdrEncoder};
 
 //= rfc8881 18.7
 pub(super) async fn get(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let wanted = Bitmap::take(arguments)?;
-    tell_of(compound.here()?, &wanted, out).await
+    encode_wanted(compound.current_fh()?, &wanted, out).await
 }
 
-/// Tells those of `wanted` that there are.
-async fn tell_of(here: &Here, wanted: &Bitmap, out: &mut Out) -> Result<(), Failed> {
-    let attributes = here.attributes().await?;
-    let space = space(here, wanted).await?;
-    tell_entry(here, &attributes, wanted, space, out)
+/// Encodes the supported ones of `wanted`.
+async fn encode_wanted(
+    fh: &CurrentFh,
+    wanted: &Bitmap,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
+    let attributes = fh.attributes().await?;
+    let space = space(fh, wanted).await?;
+    encode_attributes(fh, &attributes, wanted, space, out)
 }
 
-/// The space of the volume, if `wanted` has to do with it.
-pub(super) async fn space(here: &Here, wanted: &Bitmap) -> Result<Space, Status> {
-    if wants_space(wanted) { Ok(here.asker.ask(GetSpace {}).await?) } else { Ok(Space::default()) }
+/// The space of the volume, if `wanted` needs it.
+pub(super) async fn space(fh: &CurrentFh, wanted: &Bitmap) -> Result<Space, Status> {
+    if wants_space(wanted) {
+        Ok(fh.context.request(GetSpace {}).await?)
+    } else {
+        Ok(Space::default())
+    }
 }
 
-/// The same of a file whose attributes are known.
-pub(super) fn tell_entry(
-    here: &Here,
+/// The same for a file with known attributes.
+pub(super) fn encode_attributes(
+    fh: &CurrentFh,
     attributes: &Attributes,
     wanted: &Bitmap,
     space: Space,
-    out: &mut Out,
-) -> Result<(), Failed> {
-    let handle = if wanted.has(FILEHANDLE) { here.handle()?.data.into_owned() } else { Vec::new() };
-    tell(wanted, &Facts { asker: &here.asker, attributes, handle: &handle, space }, out);
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
+    let handle = if wanted.has(FILEHANDLE) { fh.handle()?.data.into_owned() } else { Vec::new() };
+    encode(wanted, &AttrSource { context: &fh.context, attributes, handle: &handle, space }, out);
     Ok(())
 }
 
 //= rfc8881 18.30
 pub(super) async fn set(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let stateid = Stateid::take(arguments)?;
-    let New { which, change } = take_new(arguments)??;
-    // Whoever has the file open to write may cut it, whatever its mode.
+    let NewAttributes { which, change } = take_attributes(arguments)??;
+    // A file that is open for writing may be truncated, whatever its mode.
     let open = change.size.is_some() && compound.check_access(stateid, WRITE)?;
     let only_size = change == Change { size: change.size, ..Change::default() };
-    let here = compound.here()?;
-    let (file, durable) = (here.file, here.asker.syncs());
+    let fh = compound.current_fh()?;
+    let (file, durable) = (fh.file, fh.context.is_sync());
     let set =
         |who| SetAttributes { who, file, change: change.clone(), only_if_ctime: None, durable };
-    compound.ask_opened(open && only_size, set).await?;
-    which.tell(out);
+    compound.request_as_opener(open && only_size, set).await?;
+    which.encode(out);
     Ok(())
 }
 
 //= rfc8881 18.31 and 18.15: the attributes are compared as they are encoded
 pub(super) async fn verify(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
+    arguments: &mut CallArguments,
     same: bool,
-) -> Result<(), Failed> {
+) -> Result<(), OperationError> {
     let which = Bitmap::take(arguments)?;
     let values = arguments.opaque(usize::MAX)?;
-    let here = compound.here()?;
+    let fh = compound.current_fh()?;
     if !which.is_within(&readable()) {
         return Err(Status::ATTRNOTSUPP.into());
     }
     if which.has(RDATTR_ERROR) {
         return Err(Status::INVAL.into());
     }
-    let mut told = Out::default();
-    tell_of(here, &which, &mut told).await?;
-    let mut expected = Out::default();
-    which.tell(&mut expected);
+    let mut current = XdrEncoder::default();
+    encode_wanted(fh, &which, &mut current).await?;
+    let mut expected = XdrEncoder::default();
+    which.encode(&mut expected);
     expected.opaque(&values);
-    let is_same = told.body(Vec::new()).head == expected.body(Vec::new()).head;
+    let is_same = current.body(Vec::new()).head == expected.body(Vec::new()).head;
     match (is_same, same) {
         (true, true) | (false, false) => Ok(()),
         (false, true) => Err(Status::NOT_SAME.into()),

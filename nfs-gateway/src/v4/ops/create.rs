@@ -1,41 +1,41 @@
-//! CREATE: anything but regular files.
+//! CREATE: all kinds but regular files.
 
 use fileio::protocol::{MakeNode, NewNode};
 
-use super::{change_of, changed};
 use crate::nfs3::check_target;
-use crate::v4::attributes::{New, take_new};
+use crate::v4::attributes::{NewAttributes, take_attributes};
 use crate::v4::compound::Compound;
-use crate::v4::here::name;
-use crate::v4::once::What;
-use crate::v4::status::{Failed, Status};
-use crate::xdr::{Arguments, Out};
+use crate::v4::current_fh::name;
+use crate::v4::exactly_once::RemoveTarget;
+use crate::v4::status::{OperationError, Status};
+use crate::xdr::{CallArguments, XdrEncoder};
 
 //= rfc8881 18.4
 pub(super) async fn serve(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let node = take_node(arguments)?;
     let entry = arguments.opaque(usize::MAX)?;
-    let new = take_new(arguments)?;
-    let here = compound.here()?.clone();
+    let new = take_attributes(arguments)?;
+    let fh = compound.current_fh()?.clone();
     let name = name(entry)?;
-    let New { which, change } = new?;
-    let before = change_of(&here).await;
-    let (who, call, directory) = (here.asker.who(), compound.call(What::File)?, here.file);
-    let durable = here.asker.syncs();
+    let NewAttributes { which, change } = new?;
+    let before = fh.change_attribute().await;
+    let (who, call, directory) =
+        (fh.context.credentials(), compound.call(RemoveTarget::File)?, fh.file);
+    let durable = fh.context.is_sync();
     let request = MakeNode { who, call, directory, name, node: node?, change, durable };
-    let made = here.asker.ask_once(request).await?;
-    changed(&here, before).await.tell(out);
-    which.tell(out);
-    compound.go(here.beside(&made));
+    let made = fh.context.request_once(request).await?;
+    fh.change_info(before).await.encode(out);
+    which.encode(out);
+    compound.set_current(fh.with_file(&made));
     Ok(())
 }
 
-/// `createtype4`; the inner error is about what it means.
-fn take_node(arguments: &mut Arguments) -> Result<Result<NewNode, Status>, Failed> {
+/// Takes a `createtype4`; the inner error is about its values.
+fn take_node(arguments: &mut CallArguments) -> Result<Result<NewNode, Status>, OperationError> {
     Ok(Ok(match arguments.take::<u32>()? {
         2 => NewNode::Directory {},
         3 => NewNode::BlockDevice { major: arguments.take()?, minor: arguments.take()? },

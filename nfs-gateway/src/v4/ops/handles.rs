@@ -2,48 +2,48 @@
 
 use fileio::protocol::Kind;
 
-use crate::nfs3::{above, find};
+use crate::lookup;
 use crate::translate::Component;
 use crate::v4::compound::Compound;
-use crate::v4::here::{Here, name};
+use crate::v4::current_fh::{CurrentFh, name};
 use crate::v4::limits::HANDLE_BYTES_MAX;
-use crate::v4::pseudo;
-use crate::v4::status::{Failed, Status};
-use crate::xdr::{Arguments, Out};
+use crate::v4::pseudo_fs;
+use crate::v4::status::{OperationError, Status};
+use crate::xdr::{CallArguments, XdrEncoder};
 
 //= rfc8881 18.19
 pub(super) async fn put(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+) -> Result<(), OperationError> {
     let handle = arguments.opaque(HANDLE_BYTES_MAX)?;
-    let here = Here::of(compound.service, compound.asker, &handle).await?;
-    compound.go(here);
+    let fh = CurrentFh::decode(compound.server, compound.context, &handle).await?;
+    compound.set_current(fh);
     Ok(())
 }
 
 //= rfc8881 18.20 and 18.21
-pub(super) async fn put_root(compound: &mut Compound<'_>) -> Result<(), Failed> {
-    let root = pseudo::root(compound.service, compound.asker).await?;
-    compound.go(root);
+pub(super) async fn put_root(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+    let root = pseudo_fs::root(compound.server, compound.context).await?;
+    compound.set_current(root);
     Ok(())
 }
 
 //= rfc8881 18.8
-pub(super) fn get(compound: &Compound<'_>, out: &mut Out) -> Result<(), Failed> {
-    out.opaque(&compound.here()?.handle()?.data);
+pub(super) fn get(compound: &Compound<'_>, out: &mut XdrEncoder) -> Result<(), OperationError> {
+    out.opaque(&compound.current_fh()?.handle()?.data);
     Ok(())
 }
 
 //= rfc8881 18.28: the state id goes with the handle (16.2.3.1.2)
-pub(super) fn save(compound: &mut Compound<'_>) -> Result<(), Failed> {
-    compound.saved = Some(compound.here()?.clone());
+pub(super) fn save(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+    compound.saved = Some(compound.current_fh()?.clone());
     compound.saved_stateid = compound.stateid;
     Ok(())
 }
 
 //= rfc8881 18.27
-pub(super) fn restore(compound: &mut Compound<'_>) -> Result<(), Failed> {
+pub(super) fn restore(compound: &mut Compound<'_>) -> Result<(), OperationError> {
     compound.current = Some(compound.saved.clone().ok_or(Status::RESTOREFH)?);
     compound.stateid = compound.saved_stateid;
     Ok(())
@@ -52,26 +52,29 @@ pub(super) fn restore(compound: &mut Compound<'_>) -> Result<(), Failed> {
 //= rfc8881 18.13
 pub(super) async fn look_up(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+) -> Result<(), OperationError> {
     let bytes = arguments.opaque(usize::MAX)?;
-    let found = look_up_name(compound.here()?, bytes).await?;
-    compound.go(found);
+    let found = look_up_name(compound.current_fh()?, bytes).await?;
+    compound.set_current(found);
     Ok(())
 }
 
-/// What has this name here.
-pub(super) async fn look_up_name(here: &Here, bytes: bytes::Bytes) -> Result<Here, Failed> {
+/// Looks a name up in a directory.
+pub(super) async fn look_up_name(
+    fh: &CurrentFh,
+    bytes: bytes::Bytes,
+) -> Result<CurrentFh, OperationError> {
     let name = name(bytes)?;
-    if here.pseudo {
-        return Ok(pseudo::look_up(here, name.as_bytes()).await?);
+    if fh.pseudo {
+        return Ok(pseudo_fs::look_up(fh, name.as_bytes()).await?);
     }
     let entry = Component::Entry(name.clone());
-    match find(&here.asker, here.file, entry).await.map_err(Status::from) {
-        Ok(found) => Ok(pseudo::crossed(here, name.as_bytes(), &found).await?),
+    match lookup::component(&fh.context, fh.file, entry).await.map_err(Status::from) {
+        Ok(found) => Ok(pseudo_fs::enter_nested_export(fh, name.as_bytes(), &found).await?),
         //= rfc8881 18.13.3: NFS4ERR_SYMLINK, if the current file handle is a symbolic link
         Err(Status::NOTDIR) => {
-            let is_link = here.attributes().await?.kind == (Kind::Symlink {});
+            let is_link = fh.attributes().await?.kind == (Kind::Symlink {});
             Err(if is_link { Status::SYMLINK } else { Status::NOTDIR }.into())
         }
         Err(status) => Err(status.into()),
@@ -79,19 +82,19 @@ pub(super) async fn look_up_name(here: &Here, bytes: bytes::Bytes) -> Result<Her
 }
 
 //= rfc8881 18.14
-pub(super) async fn look_above(compound: &mut Compound<'_>) -> Result<(), Failed> {
-    let above = parent(compound.here()?).await?;
-    compound.go(above);
+pub(super) async fn look_up_parent(compound: &mut Compound<'_>) -> Result<(), OperationError> {
+    let parent = parent(compound.current_fh()?).await?;
+    compound.set_current(parent);
     Ok(())
 }
 
-/// The directory above.
-pub(super) async fn parent(here: &Here) -> Result<Here, Failed> {
-    if here.attributes().await?.kind != (Kind::Directory {}) {
+/// The parent of a directory.
+pub(super) async fn parent(fh: &CurrentFh) -> Result<CurrentFh, OperationError> {
+    if fh.attributes().await?.kind != (Kind::Directory {}) {
         return Err(Status::NOTDIR.into());
     }
-    if let Some(above) = pseudo::above(here).await? {
-        return Ok(above);
+    if let Some(parent) = pseudo_fs::parent(fh).await? {
+        return Ok(parent);
     }
-    Ok(here.beside(&above(&here.asker, here.file).await?))
+    Ok(fh.with_file(&lookup::parent(&fh.context, fh.file).await?))
 }

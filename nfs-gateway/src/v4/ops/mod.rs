@@ -1,4 +1,4 @@
-//! What each operation does: one file per family.
+//! The operations, one file per family.
 
 mod access;
 mod attributes;
@@ -14,24 +14,20 @@ mod security;
 mod session;
 mod stateids;
 
-use fileio::protocol::GetAttributes;
-
 use super::compound::Compound;
-use super::here::Here;
-use super::status::Failed;
-use super::table::Operation;
-use super::words::ChangeInfo;
-use crate::xdr::{Arguments, Out};
+use super::operation::Nfs4Operation;
+use super::status::OperationError;
+use crate::xdr::{CallArguments, XdrEncoder};
 
-/// Does `operation`: takes its arguments, and tells its result behind the status.
+/// Processes `operation`: takes its arguments, and encodes its result after the status.
 pub(super) async fn serve(
     compound: &mut Compound<'_>,
-    operation: Operation,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
-    use Operation as Op;
-    // Boxed are the large ones: with their futures each call would be as large.
+    operation: Nfs4Operation,
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
+    use Nfs4Operation as Op;
+    // Large futures are boxed, so that the future of a call is small.
     match operation {
         Op::Access => access::serve(compound, arguments, out).await,
         Op::Close => Box::pin(open::close(compound, arguments, out)).await,
@@ -44,7 +40,7 @@ pub(super) async fn serve(
         Op::Lockt => Box::pin(locks::test(compound, arguments)).await,
         Op::Locku => Box::pin(locks::unlock(compound, arguments, out)).await,
         Op::Lookup => handles::look_up(compound, arguments).await,
-        Op::Lookupp => Box::pin(handles::look_above(compound)).await,
+        Op::Lookupp => Box::pin(handles::look_up_parent(compound)).await,
         Op::Nverify => Box::pin(attributes::verify(compound, arguments, false)).await,
         Op::Open => Box::pin(open::serve(compound, arguments, out)).await,
         Op::OpenDowngrade => open::downgrade(compound, arguments, out),
@@ -62,11 +58,11 @@ pub(super) async fn serve(
         Op::Verify => Box::pin(attributes::verify(compound, arguments, true)).await,
         Op::Write => Box::pin(data::write(compound, arguments, out)).await,
         Op::BindConnToSession => session::bind(compound, arguments, out),
-        Op::ExchangeId => session::exchange(compound, arguments, out),
+        Op::ExchangeId => session::exchange_id(compound, arguments, out),
         Op::CreateSession => session::create(compound, arguments, out),
         Op::DestroySession => session::destroy(compound, arguments),
         Op::FreeStateid => stateids::free(compound, arguments),
-        Op::SecinfoNoName => Box::pin(security::of_here(compound, arguments, out)).await,
+        Op::SecinfoNoName => Box::pin(security::of_current(compound, arguments, out)).await,
         Op::Sequence => session::sequence(compound, arguments, out),
         Op::TestStateid => stateids::test(compound, arguments, out),
         Op::DestroyClientid => session::destroy_client(compound, arguments),
@@ -75,15 +71,4 @@ pub(super) async fn serve(
         Op::Deallocate => Box::pin(holes::deallocate(compound, arguments)).await,
         Op::Seek => Box::pin(holes::seek(compound, arguments, out)).await,
     }
-}
-
-/// The number that stands for the state of a directory; of one that is gone, zero.
-async fn change_of(directory: &Here) -> u64 {
-    let attributes = directory.asker.ask(GetAttributes { file: directory.file }).await;
-    attributes.map_or(0, |attributes| directory.asker.volume().change(&attributes))
-}
-
-/// What a directory was, and is now.
-async fn changed(directory: &Here, before: u64) -> ChangeInfo {
-    ChangeInfo { before, after: change_of(directory).await }
 }

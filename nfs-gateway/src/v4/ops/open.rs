@@ -1,5 +1,5 @@
-//! OPEN, `OPEN_DOWNGRADE` and CLOSE. An open file is held at its node, so that it outlives its last name
-//! (ADR 10).
+//! OPEN, `OPEN_DOWNGRADE` and CLOSE. The node of an open file keeps it after its last name was
+//! removed (ADR 10).
 
 use bytes::Bytes;
 use client::leases::{Answered, Holding};
@@ -10,262 +10,264 @@ use fileio::protocol::{
 };
 use runtime::Context;
 
-use super::{change_of, changed};
 use crate::translate;
-use crate::v4::attributes::{Bitmap, New, take_new};
+use crate::v4::attributes::{Bitmap, NewAttributes, SIZE, take_attributes};
 use crate::v4::compound::Compound;
-use crate::v4::here::{Here, handle_of, name};
-use crate::v4::state::{READ, Sharing, WRITE};
-use crate::v4::status::{Failed, Status};
-use crate::v4::words::{ChangeInfo, Stateid, Verifier, take_owner};
-use crate::xdr::{Arguments, Out};
+use crate::v4::current_fh::{CurrentFh, handle_of, name};
+use crate::v4::state::{READ, ShareReservation, WRITE};
+use crate::v4::status::{OperationError, Status};
+use crate::v4::types::{ChangeInfo, Stateid, Verifier4, take_owner};
+use crate::xdr::{CallArguments, XdrEncoder};
 
-/// Bits of `share_access` that say what the file is opened for; the others wish for delegations.
+/// Bits of `share_access` for the access; the others request delegations.
 const ACCESS_BITS: u32 = READ | WRITE;
 
-/// The locks of the server are POSIX's (`OPEN4_RESULT_LOCKTYPE_POSIX`).
+/// Locks have POSIX semantics (`OPEN4_RESULT_LOCKTYPE_POSIX`).
 const LOCKTYPE_POSIX: u32 = 4;
-/// An open file lives on without a name (`OPEN4_RESULT_PRESERVE_UNLINKED`), so that clients need not
-/// give it another one.
+/// An open file outlives its last name (`OPEN4_RESULT_PRESERVE_UNLINKED`), so clients need not
+/// rename it.
 const PRESERVE_UNLINKED: u32 = 8;
 /// `OPEN_DELEGATE_NONE`.
 const NO_DELEGATION: u32 = 0;
 
-/// What an OPEN asks.
-struct Arguments4 {
-    sharing: Sharing,
+/// The arguments of an OPEN.
+struct OpenArguments {
+    share: ShareReservation,
     owner: Bytes,
-    how: How,
-    claim: Claim,
+    how: OpenHow,
+    claim: OpenClaim,
 }
 
-/// Whether the file is made.
-enum How {
-    /// It is there.
-    Existing,
-    /// It is made, and what is there is treated so; the attributes of the new file.
-    Create(Existing, New),
+/// Whether the file is created (`openflag4`).
+enum OpenHow {
+    /// It must exist.
+    NoCreate,
+    /// It is created with these attributes, unless it exists.
+    Create(Existing, NewAttributes),
 }
 
-/// Which file.
-enum Claim {
-    /// The one of this name in the current directory.
-    Name(Bytes),
-    /// The current one.
-    Here,
-    /// The current one, which was open before a restart.
-    Again,
+/// Which file is opened (`open_claim4`).
+enum OpenClaim {
+    /// `CLAIM_NULL`: the entry of the current directory with this name.
+    Null(Bytes),
+    /// `CLAIM_FH`: the current file.
+    Fh,
+    /// `CLAIM_PREVIOUS`: the current file, reclaimed after a restart.
+    Previous,
 }
 
-/// A file that was found or made, and is held.
-struct Opened {
+/// A file that its node has opened.
+struct OpenResult {
     attributes: Attributes,
     holding: Holding<Context>,
-    /// Made by this call: its mode is for others.
+    /// Created by this call: its mode does not restrict the creator.
     new: bool,
-    /// What became of the directory.
+    /// The change of the directory.
     directory: ChangeInfo,
-    which: Bitmap,
+    /// The attributes that were set.
+    attrset: Bitmap,
 }
 
 //= rfc8881 18.16
 pub(super) async fn serve(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
-    let asked = take(arguments)?;
-    check(compound, &asked)?;
-    let opened = match &asked.claim {
-        Claim::Name(bytes) => {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
+    let args = take(arguments)?;
+    check(compound, &args)?;
+    let opened = match &args.claim {
+        OpenClaim::Null(bytes) => {
             let name = name(bytes.clone())?;
-            match &asked.how {
-                How::Existing => open_entry(compound, name).await?,
-                How::Create(existing, new) => {
-                    check_cut(compound, &asked, &name, new).await?;
+            match &args.how {
+                OpenHow::NoCreate => open_entry(compound, name).await?,
+                OpenHow::Create(existing, new) => {
+                    check_truncation(compound, &args, &name, new).await?;
                     open_new(compound, name, *existing, new).await?
                 }
             }
         }
-        Claim::Here | Claim::Again => open_here(compound).await?,
+        OpenClaim::Fh | OpenClaim::Previous => open_current(compound).await?,
     };
-    let here = compound.here()?.beside(&opened.attributes);
+    let fh = compound.current_fh()?.with_file(&opened.attributes);
     if !opened.new {
-        permitted(&here, &opened.attributes, asked.sharing.access)?;
+        check_mode(&fh, &opened.attributes, args.share.access)?;
     }
     let file = opened.holding.file();
-    let noted = compound
-        .tables(|tables, client| tables.open(client, asked.owner.clone(), file, asked.sharing));
-    let (number, again) = noted.map_err(|status| match (status, &asked.claim) {
-        (Status::SHARE_DENIED, Claim::Again) => Status::RECLAIM_CONFLICT,
+    let (share, owner) = (args.share, args.owner.clone());
+    let added = compound.tables(|tables, client| tables.states.open(client, owner, file, share));
+    let (number, again) = added.map_err(|status| match (status, &args.claim) {
+        (Status::SHARE_DENIED, OpenClaim::Previous) => Status::RECLAIM_CONFLICT,
         _ => status,
     })?;
     if !again {
-        // Held until it is closed. The second time it is held already.
+        // Open at its node until it is closed; at the second OPEN it is already.
         opened.holding.keep();
     }
-    let stateid = compound.kept().tables().stateid(number);
-    stateid.tell(out);
-    opened.directory.tell(out);
+    let stateid = compound.state().tables().states.stateid(number);
+    stateid.encode(out);
+    opened.directory.encode(out);
     out.u32(LOCKTYPE_POSIX | PRESERVE_UNLINKED);
-    opened.which.tell(out);
+    opened.attrset.encode(out);
     out.u32(NO_DELEGATION);
-    compound.go(here);
+    compound.set_current(fh);
     compound.stateid = Some(stateid);
     Ok(())
 }
 
-fn take(arguments: &mut Arguments) -> Result<Arguments4, Failed> {
+fn take(arguments: &mut CallArguments) -> Result<OpenArguments, OperationError> {
     let _seqid = arguments.take::<u32>()?;
     let access = arguments.take::<u32>()? & ACCESS_BITS;
     let deny = arguments.take::<u32>()?;
     let owner = take_owner(arguments)?;
     let how = take_how(arguments)?;
     let claim = match arguments.take::<u32>()? {
-        0 => Claim::Name(arguments.opaque(usize::MAX)?),
+        0 => OpenClaim::Null(arguments.opaque(usize::MAX)?),
         1 => {
             let _delegation = arguments.take::<u32>()?;
-            Claim::Again
+            OpenClaim::Previous
         }
-        4 => Claim::Here,
+        4 => OpenClaim::Fh,
         // There are no delegations.
         2 | 3 | 5 | 6 => return Err(Status::NOTSUPP.into()),
         _ => return Err(Status::BADXDR.into()),
     };
-    //= rfc8881 18.16.3: no access at all, or a file that is made though its handle is there
+    //= rfc8881 18.16.3: no access at all, or creation of a file that has a handle
     if access == 0 || deny > ACCESS_BITS {
         return Err(Status::INVAL.into());
     }
-    if !matches!(claim, Claim::Name(_)) && !matches!(how, How::Existing) {
+    if !matches!(claim, OpenClaim::Null(_)) && !matches!(how, OpenHow::NoCreate) {
         return Err(Status::INVAL.into());
     }
-    Ok(Arguments4 { sharing: Sharing { access, deny }, owner, how, claim })
+    Ok(OpenArguments { share: ShareReservation { access, deny }, owner, how, claim })
 }
 
-/// `openflag4`.
-fn take_how(arguments: &mut Arguments) -> Result<How, Failed> {
+/// Takes an `openflag4`.
+fn take_how(arguments: &mut CallArguments) -> Result<OpenHow, OperationError> {
     match arguments.take::<u32>()? {
-        0 => return Ok(How::Existing),
+        0 => return Ok(OpenHow::NoCreate),
         1 => {}
         _ => return Err(Status::BADXDR.into()),
     }
     Ok(match arguments.take::<u32>()? {
-        0 => How::Create(Existing::Use {}, take_new(arguments)??),
-        1 => How::Create(Existing::Refuse {}, take_new(arguments)??),
-        2 => How::Create(take_verifier(arguments)?, New::default()),
+        0 => OpenHow::Create(Existing::Use {}, take_attributes(arguments)??),
+        1 => OpenHow::Create(Existing::Refuse {}, take_attributes(arguments)??),
+        2 => OpenHow::Create(take_verifier(arguments)?, NewAttributes::default()),
         3 => {
             let existing = take_verifier(arguments)?;
-            How::Create(existing, take_new(arguments)??)
+            OpenHow::Create(existing, take_attributes(arguments)??)
         }
         _ => return Err(Status::BADXDR.into()),
     })
 }
 
-fn take_verifier(arguments: &mut Arguments) -> Result<Existing, Failed> {
-    let verifier: Verifier = arguments.fixed()?;
+fn take_verifier(arguments: &mut CallArguments) -> Result<Existing, OperationError> {
+    let verifier: Verifier4 = arguments.fixed()?;
     Ok(Existing::UseIfSame { verifier: u64::from_be_bytes(verifier) })
 }
 
-/// May anything be opened so now?
-fn check(compound: &Compound<'_>, asked: &Arguments4) -> Result<(), Status> {
-    let here = compound.here()?;
-    if asked.sharing.access & WRITE != 0 || matches!(asked.how, How::Create(..)) {
-        here.check_writable()?;
+/// May the file be opened with these arguments at this time?
+fn check(compound: &Compound<'_>, args: &OpenArguments) -> Result<(), Status> {
+    let fh = compound.current_fh()?;
+    if args.share.access & WRITE != 0 || matches!(args.how, OpenHow::Create(..)) {
+        fh.check_writable()?;
     }
-    let reclaimed = compound.tables(|tables, client| Ok(tables.client(client)?.reclaimed))?;
-    let in_grace = compound.kept().is_in_grace();
-    match asked.claim {
+    let reclaim_complete = compound.is_reclaim_complete()?;
+    let in_grace = compound.state().is_in_grace();
+    match args.claim {
         //= rfc8881 8.4.2.1, 18.51.3
-        Claim::Again if reclaimed || !in_grace => Err(Status::NO_GRACE),
-        Claim::Again => Ok(()),
-        _ if !reclaimed => Err(Status::GRACE),
-        // Others may come back who do what this one would forbid.
-        _ if asked.sharing.deny != 0 && in_grace => Err(Status::GRACE),
+        OpenClaim::Previous if reclaim_complete || !in_grace => Err(Status::NO_GRACE),
+        OpenClaim::Previous => Ok(()),
+        _ if !reclaim_complete => Err(Status::GRACE),
+        // Another client may still reclaim an open that this one would deny.
+        _ if args.share.deny != 0 && in_grace => Err(Status::GRACE),
         _ => Ok(()),
     }
 }
 
-/// A file that would be cut must not be open in a way that forbids it.
-async fn check_cut(
+/// A file that would be truncated must not be open with a reservation that denies it.
+async fn check_truncation(
     compound: &Compound<'_>,
-    asked: &Arguments4,
+    args: &OpenArguments,
     name: &Name,
-    new: &New,
+    new: &NewAttributes,
 ) -> Result<(), Status> {
-    if new.change.size.is_none() || !compound.kept().tables().has_denials() {
+    if new.change.size.is_none() || !compound.state().tables().states.has_denials() {
         return Ok(());
     }
-    let here = compound.here()?;
-    let (who, directory, name) = (here.asker.who(), here.file, name.clone());
-    let Ok(found) = here.asker.ask(Lookup { who, directory, name }).await else { return Ok(()) };
+    let fh = compound.current_fh()?;
+    let (who, directory, name) = (fh.context.credentials(), fh.file, name.clone());
+    let Ok(found) = fh.context.request(Lookup { who, directory, name }).await else {
+        return Ok(());
+    };
     compound.tables(|tables, client| {
-        tables.check_share(handle_of(&found), client, &asked.owner, asked.sharing)
+        tables.states.check_share(handle_of(&found), client, &args.owner, args.share)
     })
 }
 
-async fn open_entry(compound: &Compound<'_>, name: Name) -> Result<Opened, Failed> {
-    let here = compound.here()?;
-    let leases = compound.session()?.leases.clone();
-    let before = change_of(here).await;
+async fn open_entry(compound: &Compound<'_>, name: Name) -> Result<OpenResult, OperationError> {
+    let fh = compound.current_fh()?;
+    let leases = compound.slot()?.leases.clone();
+    let before = fh.change_attribute().await;
     let _opening = leases.opening();
-    let (who, call, directory) = (here.asker.who(), leases.call(), here.file);
+    let (who, call, directory) = (fh.context.credentials(), leases.call(), fh.file);
     let OpenedFile { attributes, lease } =
-        here.asker.ask(OpenEntry { who, call, directory, name }).await?;
-    let holding = held(compound, &attributes, Answered { call, lease }).await?;
+        fh.context.request(OpenEntry { who, call, directory, name }).await?;
+    let holding = record_open(compound, &attributes, Answered { call, lease }).await?;
     let directory = ChangeInfo { before, after: before };
-    Ok(Opened { attributes, holding, new: false, directory, which: Bitmap::default() })
+    Ok(OpenResult { attributes, holding, new: false, directory, attrset: Bitmap::default() })
 }
 
 async fn open_new(
     compound: &Compound<'_>,
     name: Name,
     existing: Existing,
-    new: &New,
-) -> Result<Opened, Failed> {
-    let here = compound.here()?;
-    let leases = compound.session()?.leases.clone();
-    let before = change_of(here).await;
+    new: &NewAttributes,
+) -> Result<OpenResult, OperationError> {
+    let fh = compound.current_fh()?;
+    let leases = compound.slot()?.leases.clone();
+    let before = fh.change_attribute().await;
     let _opening = leases.opening();
-    let (who, call, directory) = (here.asker.who(), compound.opening_call()?, here.file);
+    let (who, call, directory) = (fh.context.credentials(), compound.open_call()?, fh.file);
     let change: Change = new.change.clone();
-    let durable = here.asker.syncs();
+    let durable = fh.context.is_sync();
     let create = OpenNew { who, call, directory, name, existing, change, durable };
-    let OpenedNewFile { created, lease } = here.asker.ask_once(create).await?;
+    let OpenedNewFile { created, lease } = fh.context.request_once(create).await?;
     let attributes = created.attributes;
     let mut answered = Answered { call, lease };
-    if compound.is_copy() {
-        // What an earlier copy held it may have let go of since, by a later call.
+    if compound.is_retransmission() {
+        // A later call may have closed the file that an earlier transmission opened.
         let call = leases.call();
         let hold = OpenHandle { call, file: handle_of(&attributes) };
-        answered = Answered { call, lease: here.asker.ask(hold).await?.lease };
+        answered = Answered { call, lease: fh.context.request(hold).await?.lease };
     }
-    let holding = held(compound, &attributes, answered).await?;
-    // Whoever made it by this verifier asks again for what it has made.
+    let holding = record_open(compound, &attributes, answered).await?;
+    // With the same verifier this is a retry by the creator.
     let own = created.new || matches!(existing, Existing::UseIfSame { .. });
-    let directory = changed(here, before).await;
-    //= rfc8881 18.16.4: of a file that was there only the size is set
-    let which = if own { new.which } else { new.which.and(&Bitmap::of(&[4])) };
-    Ok(Opened { attributes, holding, new: own, directory, which })
+    let directory = fh.change_info(before).await;
+    //= rfc8881 18.16.4: of an existing file only the size is set
+    let attrset = if own { new.which } else { new.which.and(&Bitmap::of(&[SIZE])) };
+    Ok(OpenResult { attributes, holding, new: own, directory, attrset })
 }
 
-async fn open_here(compound: &Compound<'_>) -> Result<Opened, Failed> {
-    let here = compound.here()?;
-    let leases = compound.session()?.leases.clone();
+async fn open_current(compound: &Compound<'_>) -> Result<OpenResult, OperationError> {
+    let fh = compound.current_fh()?;
+    let leases = compound.slot()?.leases.clone();
     let _opening = leases.opening();
     let call = leases.call();
     let OpenedFile { attributes, lease } =
-        here.asker.ask(OpenHandle { call, file: here.file }).await?;
-    let holding = held(compound, &attributes, Answered { call, lease }).await?;
+        fh.context.request(OpenHandle { call, file: fh.file }).await?;
+    let holding = record_open(compound, &attributes, Answered { call, lease }).await?;
     let directory = ChangeInfo { before: 0, after: 0 };
-    Ok(Opened { attributes, holding, new: false, directory, which: Bitmap::default() })
+    Ok(OpenResult { attributes, holding, new: false, directory, attrset: Bitmap::default() })
 }
 
-/// A node has answered that it holds the file.
-async fn held(
+/// Records that a node has opened the file.
+async fn record_open(
     compound: &Compound<'_>,
     attributes: &Attributes,
     answered: Answered,
-) -> Result<Holding<Context>, Failed> {
+) -> Result<Holding<Context>, OperationError> {
     //= rfc8881 18.16.3: NFS4ERR_ISDIR, NFS4ERR_SYMLINK, and NFS4ERR_WRONG_TYPE for the others
     match attributes.kind {
         Kind::File {} => {}
@@ -273,14 +275,14 @@ async fn held(
         Kind::Symlink {} => return Err(Status::SYMLINK.into()),
         _ => return Err(Status::WRONG_TYPE.into()),
     }
-    let (leases, ctx) = (&compound.session()?.leases, compound.asker.ctx());
+    let (leases, ctx) = (&compound.slot()?.leases, compound.context.ctx());
     let held = leases.held(ctx, handle_of(attributes), answered).await;
     Ok(held.map_err(translate::status)?)
 }
 
-/// May the asker open the file so? Who may run it may read it.
-fn permitted(here: &Here, attributes: &Attributes, access: u32) -> Result<(), Status> {
-    let who = here.asker.who();
+/// Does the mode permit the caller to open the file? Permission to execute includes reading.
+fn check_mode(fh: &CurrentFh, attributes: &Attributes, access: u32) -> Result<(), Status> {
+    let who = fh.context.credentials();
     let reads = attributes.permits(&who, MAY_READ) || attributes.permits(&who, EXECUTE);
     let writes = attributes.permits(&who, MAY_WRITE);
     if access & READ != 0 && !reads || access & WRITE != 0 && !writes {
@@ -292,49 +294,49 @@ fn permitted(here: &Here, attributes: &Attributes, access: u32) -> Result<(), St
 //= rfc8881 18.18
 pub(super) fn downgrade(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let stateid = Stateid::take(arguments)?;
     let _seqid = arguments.take::<u32>()?;
     let access = arguments.take::<u32>()? & ACCESS_BITS;
     let deny = arguments.take::<u32>()?;
-    let number = open_of(compound, stateid)?;
-    let to = Sharing { access, deny };
-    let stateid = compound.tables(|tables, _| tables.downgrade(number, to))?;
-    stateid.tell(out);
+    let number = open_number(compound, stateid)?;
+    let to = ShareReservation { access, deny };
+    let stateid = compound.tables(|tables, _| tables.states.downgrade(number, to))?;
+    stateid.encode(out);
     compound.stateid = Some(stateid);
     Ok(())
 }
 
-//= rfc8881 18.2: what its owners have locked is free again; the state id is of no use any more
+//= rfc8881 18.2: the locks of its owners are released; the state id is invalid
 pub(super) async fn close(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let _seqid = arguments.take::<u32>()?;
     let stateid = Stateid::take(arguments)?;
-    let number = open_of(compound, stateid)?;
-    let closed = compound.tables(|tables, _| tables.close(number))?;
-    let (leases, ctx) = (compound.session()?.leases.clone(), compound.asker.ctx());
-    for id in closed.lockers {
-        if let Err(error) = leases.unlock(ctx, closed.file, id, ByteRange::ALL).await {
-            tracing::warn!(target: "mdfs::nfs", %error, "a lock stays until its file is closed");
+    let number = open_number(compound, stateid)?;
+    let closed = compound.tables(|tables, _| tables.states.close(number))?;
+    let (leases, ctx) = (compound.slot()?.leases.clone(), compound.context.ctx());
+    for owner_id in closed.lock_owners {
+        if let Err(error) = leases.unlock(ctx, closed.file, owner_id, ByteRange::ALL).await {
+            tracing::warn!(target: "mdfs::nfs", %error, "cannot unlock before the last close of the file");
         }
     }
     leases.close(ctx, closed.file);
-    Stateid::INVALID.tell(out);
+    Stateid::INVALID.encode(out);
     compound.stateid = None;
     Ok(())
 }
 
-/// The state of the current file that is open.
-fn open_of(compound: &Compound<'_>, stateid: Stateid) -> Result<u64, Status> {
-    let (file, stateid) = (compound.here()?.file, compound.meant(stateid)?);
+/// The number of the open state of the current file.
+fn open_number(compound: &Compound<'_>, stateid: Stateid) -> Result<u64, Status> {
+    let (file, stateid) = (compound.current_fh()?.file, compound.resolve_stateid(stateid)?);
     compound.tables(|tables, client| {
-        let number = tables.find(client, &stateid)?;
-        let (opened, _) = tables.opened(number)?;
-        if opened == file { Ok(number) } else { Err(Status::BAD_STATEID) }
+        let number = tables.states.find(client, &stateid)?;
+        let (open_file, _) = tables.states.open_file(number)?;
+        if open_file == file { Ok(number) } else { Err(Status::BAD_STATEID) }
     })
 }

@@ -1,43 +1,43 @@
-//! SECINFO and `SECINFO_NO_NAME`: how clients have to say who they are.
+//! SECINFO and `SECINFO_NO_NAME`: the security flavours that are accepted.
 
 use super::handles::{look_up_name, parent};
 use crate::rpc::AUTH_SYS;
 use crate::v4::compound::Compound;
-use crate::v4::status::{Failed, Status};
-use crate::xdr::{Arguments, Out};
+use crate::v4::status::{OperationError, Status};
+use crate::xdr::{CallArguments, XdrEncoder};
 
 //= rfc8881 18.29: after it there is no current file handle
 pub(super) async fn of_name(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let name = arguments.opaque(usize::MAX)?;
-    look_up_name(compound.here()?, name).await?;
-    tell(compound, out);
+    look_up_name(compound.current_fh()?, name).await?;
+    encode_flavours(compound, out);
     Ok(())
 }
 
 //= rfc8881 18.45
-pub(super) async fn of_here(
+pub(super) async fn of_current(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let style = arguments.take::<u32>()?;
-    let here = compound.here()?;
+    let fh = compound.current_fh()?;
     match style {
         0 => {}
         1 => {
-            parent(here).await?;
+            parent(fh).await?;
         }
         _ => return Err(Status::BADXDR.into()),
     }
-    tell(compound, out);
+    encode_flavours(compound, out);
     Ok(())
 }
 
-fn tell(compound: &mut Compound<'_>, out: &mut Out) {
+fn encode_flavours(compound: &mut Compound<'_>, out: &mut XdrEncoder) {
     out.u32(1);
     out.u32(AUTH_SYS);
     compound.current = None;

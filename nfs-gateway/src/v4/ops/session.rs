@@ -1,12 +1,12 @@
-//! `EXCHANGE_ID`, `CREATE_SESSION`, SEQUENCE and what ends them.
+//! `EXCHANGE_ID`, `CREATE_SESSION`, SEQUENCE, and the ends of clients and sessions.
 
-use crate::rpc::{AUTH_NONE, AUTH_SYS, Claim};
+use crate::rpc::{AUTH_NONE, AUTH_SYS};
 use crate::v4::compound::Compound;
 use crate::v4::limits::OWNER_BYTES_MAX;
-use crate::v4::state::{Channel, Exchange, Named, Tables, Wanted};
-use crate::v4::status::{Failed, Status};
-use crate::v4::words::{SessionId, take_bool};
-use crate::xdr::{Arguments, Fault, Out};
+use crate::v4::state::{ChannelAttrs, ExchangeIdArgs, ExchangeIdResult, Nfs4Session, StateTables};
+use crate::v4::status::{OperationError, Status};
+use crate::v4::types::{SessionId, take_bool};
+use crate::xdr::{CallArguments, ProcedureError, XdrEncoder};
 
 /// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
 const UPDATE: u32 = 0x4000_0000;
@@ -14,23 +14,23 @@ const UPDATE: u32 = 0x4000_0000;
 const CONFIRMED: u32 = 0x8000_0000;
 /// `EXCHGID4_FLAG_USE_NON_PNFS`: no layouts here.
 const USE_NON_PNFS: u32 = 0x0001_0000;
-/// All flags that the RFC knows of arguments.
+/// All flags of arguments that the RFC defines.
 const FLAGS: u32 = 0x4007_0103;
 /// `SP4_NONE`.
 const NO_PROTECTION: u32 = 0;
 /// `CDFS4_FORE`: there is no back channel.
 const FORE: u32 = 1;
-/// Items of an array that may have one at most, and of those that say how callbacks are to be made.
+/// Entries of an array of callback security parameters, at most.
 const SECURITY_MAX: u32 = 16;
 /// Groups of `AUTH_SYS`.
 const GROUPS_MAX: u32 = 16;
 
 //= rfc8881 18.35
-pub(super) fn exchange(
+pub(super) fn exchange_id(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let verifier = arguments.fixed()?;
     let name = arguments.opaque(OWNER_BYTES_MAX)?.to_vec();
     let flags = arguments.take::<u32>()?;
@@ -43,24 +43,22 @@ pub(super) fn exchange(
     if flags & !FLAGS != 0 {
         return Err(Status::INVAL.into());
     }
-    let principal = match compound.asker.claim() {
-        Claim::User { uid, .. } => Some(*uid),
-        Claim::Nobody => None,
-    };
-    let exchange = Exchange { name, verifier, principal, update: flags & UPDATE != 0 };
-    let kept = compound.kept();
-    let Named { client, next_session, confirmed } = kept.change().exchange(kept, exchange)?;
-    kept.reap();
+    let principal = compound.context.credential().map(|user| user.uid);
+    let args = ExchangeIdArgs { name, verifier, principal, update: flags & UPDATE != 0 };
+    let state = compound.state();
+    let result = state.tables_mut().exchange_id(state.ctx(), args)?;
+    let ExchangeIdResult { client, next_session, confirmed } = result;
+    state.start_expiry();
     out.u64(client);
     out.u32(next_session);
     out.u32(USE_NON_PNFS | if confirmed { CONFIRMED } else { 0 });
     out.u32(NO_PROTECTION);
-    tell_server(compound, out);
+    encode_server(compound, out);
     Ok(())
 }
 
-/// `nfs_impl_id4`, at most one.
-fn take_implementation(arguments: &mut Arguments) -> Result<(), Fault> {
+/// Takes an array of `nfs_impl_id4` with one entry at most.
+fn take_implementation(arguments: &mut CallArguments) -> Result<(), ProcedureError> {
     match arguments.take::<u32>()? {
         0 => Ok(()),
         1 => {
@@ -69,26 +67,26 @@ fn take_implementation(arguments: &mut Arguments) -> Result<(), Fault> {
             arguments.fixed::<12>()?;
             Ok(())
         }
-        _ => Err(Fault::GarbageArguments),
+        _ => Err(ProcedureError::GarbageArguments),
     }
 }
 
-//= rfc8881 2.10.4: clients may use several ways to one owner for one session, so each life of a gateway
-//= is its own; the scope says where file handles and states mean the same
-fn tell_server(compound: &Compound<'_>, out: &mut Out) {
-    let instance = compound.kept().tables().instance();
-    let volume = compound.asker.volume().id().0.to_be_bytes();
+//= rfc8881 2.10.4: clients may use several paths to one server owner for one session, so each instance of a
+//= gateway is its own; the scope says where file handles and states mean the same
+fn encode_server(compound: &Compound<'_>, out: &mut XdrEncoder) {
+    let instance = compound.state().tables().states.instance();
+    let volume = compound.context.volume().id().0.to_be_bytes();
     out.u64(0);
     out.opaque(&[&volume[..], &instance.to_be_bytes()].concat());
     out.opaque(&volume);
-    // Who made the server is nobody's business.
+    // No implementation id.
     out.u32(0);
 }
 
-/// `channel_attrs4`.
-fn take_channel(arguments: &mut Arguments) -> Result<Channel, Fault> {
+/// Takes a `channel_attrs4`.
+fn take_channel(arguments: &mut CallArguments) -> Result<ChannelAttrs, ProcedureError> {
     let _padding = arguments.take::<u32>()?;
-    let channel = Channel {
+    let channel = ChannelAttrs {
         request_bytes_max: arguments.take()?,
         reply_bytes_max: arguments.take()?,
         cached_bytes_max: arguments.take()?,
@@ -100,12 +98,12 @@ fn take_channel(arguments: &mut Arguments) -> Result<Channel, Fault> {
         1 => {
             let _rdma = arguments.take::<u32>()?;
         }
-        _ => return Err(Fault::GarbageArguments),
+        _ => return Err(ProcedureError::GarbageArguments),
     }
     Ok(channel)
 }
 
-fn tell_channel(channel: &Channel, out: &mut Out) {
+fn encode_channel(channel: &ChannelAttrs, out: &mut XdrEncoder) {
     out.u32(0);
     out.u32(channel.request_bytes_max);
     out.u32(channel.reply_bytes_max);
@@ -118,37 +116,37 @@ fn tell_channel(channel: &Channel, out: &mut Out) {
 //= rfc8881 18.36
 pub(super) fn create(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let client = arguments.take::<u64>()?;
     let sequence = arguments.take::<u32>()?;
-    // Sessions do not outlive the gateway, and there is no back channel.
+    // Sessions are not persistent, and there is no back channel.
     let _flags = arguments.take::<u32>()?;
     let fore = take_channel(arguments)?;
     let back = take_channel(arguments)?;
     let _callback_program = arguments.take::<u32>()?;
     take_callback_security(arguments)?;
-    let kept = compound.kept();
-    let told =
-        kept.change().create_session(kept, client, sequence, Wanted(fore), |id, session| {
-            let mut told = Out::default();
-            told.fixed(id);
-            told.u32(sequence);
-            told.u32(0);
-            tell_channel(&session.channel(), &mut told);
-            tell_channel(&back, &mut told);
-            told.body(Vec::new()).head
-        })?;
-    out.fixed(&told);
+    let state = compound.state();
+    let encode = |id: &SessionId, session: &Nfs4Session| {
+        let mut result = XdrEncoder::default();
+        result.fixed(id);
+        result.u32(sequence);
+        result.u32(0);
+        encode_channel(&session.channel(), &mut result);
+        encode_channel(&back, &mut result);
+        result.body(Vec::new()).head
+    };
+    let created = state.tables_mut().create_session(state.ctx(), client, sequence, fore, encode);
+    out.fixed(&created?);
     Ok(())
 }
 
-/// `callback_sec_parms4`: of no use without callbacks.
-fn take_callback_security(arguments: &mut Arguments) -> Result<(), Fault> {
+/// Takes an array of `callback_sec_parms4`; unused, as there are no callbacks.
+fn take_callback_security(arguments: &mut CallArguments) -> Result<(), ProcedureError> {
     let count = arguments.take::<u32>()?;
     if count > SECURITY_MAX {
-        return Err(Fault::GarbageArguments);
+        return Err(ProcedureError::GarbageArguments);
     }
     for _ in 0..count {
         match arguments.take::<u32>()? {
@@ -159,7 +157,7 @@ fn take_callback_security(arguments: &mut Arguments) -> Result<(), Fault> {
                 let _user_and_group = arguments.take::<u64>()?;
                 let groups = arguments.take::<u32>()?;
                 if groups > GROUPS_MAX {
-                    return Err(Fault::GarbageArguments);
+                    return Err(ProcedureError::GarbageArguments);
                 }
                 for _ in 0..groups {
                     arguments.take::<u32>()?;
@@ -171,7 +169,7 @@ fn take_callback_security(arguments: &mut Arguments) -> Result<(), Fault> {
                 arguments.opaque(OWNER_BYTES_MAX)?;
                 arguments.opaque(OWNER_BYTES_MAX)?;
             }
-            _ => return Err(Fault::GarbageArguments),
+            _ => return Err(ProcedureError::GarbageArguments),
         }
     }
     Ok(())
@@ -180,22 +178,22 @@ fn take_callback_security(arguments: &mut Arguments) -> Result<(), Fault> {
 //= rfc8881 18.46
 pub(super) fn sequence(
     compound: &mut Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let id: SessionId = arguments.fixed()?;
     let (sequence, slot) = (arguments.take::<u32>()?, arguments.take::<u32>()?);
     let _highest_slot = arguments.take::<u32>()?;
     let cached = take_bool(arguments)?;
     compound.begin(id, (slot, sequence), cached)?;
     let last =
-        compound.kept().tables().session(&id).map_or(slot, |known| known.channel().slots - 1);
+        compound.state().tables().sessions.get(&id).map_or(slot, |known| known.channel().slots - 1);
     out.fixed(&id);
     out.u32(sequence);
     out.u32(slot);
     out.u32(last);
     out.u32(last);
-    // Nothing that the client should look at.
+    // No status flags.
     out.u32(0);
     Ok(())
 }
@@ -203,13 +201,13 @@ pub(super) fn sequence(
 //= rfc8881 18.34: any connection may be used for any session of ours
 pub(super) fn bind(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-    out: &mut Out,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+    out: &mut XdrEncoder,
+) -> Result<(), OperationError> {
     let id: SessionId = arguments.fixed()?;
     let _direction = arguments.take::<u32>()?;
     let _rdma = take_bool(arguments)?;
-    compound.kept().tables().session(&id)?;
+    compound.state().tables().sessions.get(&id)?;
     out.fixed(&id);
     out.u32(FORE);
     out.bool(false);
@@ -217,32 +215,35 @@ pub(super) fn bind(
 }
 
 //= rfc8881 18.37
-pub(super) fn destroy(compound: &Compound<'_>, arguments: &mut Arguments) -> Result<(), Failed> {
+pub(super) fn destroy(
+    compound: &Compound<'_>,
+    arguments: &mut CallArguments,
+) -> Result<(), OperationError> {
     let id: SessionId = arguments.fixed()?;
-    compound.kept().change().destroy_session(&id)?;
+    compound.state().tables_mut().sessions.destroy(&id)?;
     Ok(())
 }
 
 //= rfc8881 18.50
 pub(super) fn destroy_client(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+) -> Result<(), OperationError> {
     let client = arguments.take::<u64>()?;
-    compound.kept().change().destroy_client(client)?;
+    compound.state().tables_mut().destroy_client(client)?;
     Ok(())
 }
 
-//= rfc8881 18.51: for one file system only it says nothing here, there are no moved ones
+//= rfc8881 18.51: for one file system it means nothing here, there is no migration
 pub(super) fn reclaim_complete(
     compound: &Compound<'_>,
-    arguments: &mut Arguments,
-) -> Result<(), Failed> {
+    arguments: &mut CallArguments,
+) -> Result<(), OperationError> {
     let one_file_system = take_bool(arguments)?;
     if one_file_system {
-        compound.here()?;
+        compound.current_fh()?;
         return Ok(());
     }
-    compound.tables(Tables::reclaimed)?;
+    compound.tables(StateTables::reclaim_complete)?;
     Ok(())
 }

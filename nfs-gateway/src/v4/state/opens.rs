@@ -1,70 +1,37 @@
-//! Open files and their share modes (RFC 8881 sections 9.7 and 18.16).
+//! Open files and their share reservations (RFC 8881 sections 9.7 and 18.16).
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use fileio::protocol::Handle;
 
-use super::{State, Tables};
+use super::stateids::{OpenState, ShareReservation, StateEntry, StateidTable, next_seqid};
 use crate::v4::status::Status;
-use crate::v4::words::Stateid;
-
-/// To read; or that others do.
-pub(crate) const READ: u32 = 1;
-/// To write; or that others do.
-pub(crate) const WRITE: u32 = 2;
-
-/// An open file.
-#[derive(Debug)]
-pub(crate) struct Open {
-    pub(super) client: u64,
-    owner: Bytes,
-    pub(super) file: Handle,
-    sharing: Sharing,
-    pub(super) seqid: u32,
-    /// The owners of locks that came through it.
-    pub(super) lockers: BTreeSet<u64>,
-}
-
-/// How a file is open: bits of [`READ`] and [`WRITE`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sharing {
-    /// What it is open for.
-    pub(crate) access: u32,
-    /// What others may not do.
-    pub(crate) deny: u32,
-}
+use crate::v4::types::Stateid;
 
 /// A file that was closed.
 #[derive(Debug)]
-pub(crate) struct Closed {
-    /// It.
+pub(crate) struct ClosedFile {
+    /// The file.
     pub(crate) file: Handle,
-    /// The numbers of the owners of its locks.
-    pub(crate) lockers: Vec<u64>,
+    /// The ids of its lock owners at the nodes.
+    pub(crate) lock_owners: Vec<u64>,
 }
 
-impl Open {
-    /// Does it forbid others something?
-    pub(super) fn denies(&self) -> bool {
-        self.sharing.deny != 0
-    }
-}
-
-impl Tables {
-    /// Would an opening like this be in the way of another one, or the other way round?
+impl StateidTable {
+    /// Does an open with the reservation `wanted` conflict with another one?
     pub(crate) fn check_share(
         &self,
         file: Handle,
         client: u64,
         owner: &Bytes,
-        wanted: Sharing,
+        wanted: ShareReservation,
     ) -> Result<(), Status> {
         let others = self.by_file.get(&file).into_iter().flatten();
         for number in others {
-            let Some(State::Open(open)) = self.states.get(number) else { continue };
+            let Some(StateEntry::Open(open)) = self.states.get(number) else { continue };
             let is_own = open.client == client && open.owner == *owner;
-            let conflicts = open.sharing.deny & wanted.access | open.sharing.access & wanted.deny;
+            let conflicts = open.share.deny & wanted.access | open.share.access & wanted.deny;
             if !is_own && conflicts != 0 {
                 return Err(Status::SHARE_DENIED);
             }
@@ -72,101 +39,99 @@ impl Tables {
         Ok(())
     }
 
-    /// Notes that a file is open; whether it was open for this owner before, and so need not be held
-    /// once more.
+    /// Adds an open; returns its number, and whether this owner had the file open before.
     //= rfc8881 9.7: the second opening of an owner adds to the first
     pub(crate) fn open(
         &mut self,
         client: u64,
         owner: Bytes,
         file: Handle,
-        wanted: Sharing,
+        wanted: ShareReservation,
     ) -> Result<(u64, bool), Status> {
         self.check_share(file, client, &owner, wanted)?;
         let of_file = self.by_file.get(&file).cloned().unwrap_or_default();
         for number in of_file {
-            let Some(State::Open(open)) = self.states.get(&number) else { continue };
+            let Some(StateEntry::Open(open)) = self.states.get(&number) else { continue };
             if open.client == client && open.owner == owner {
-                let Sharing { access, deny } = open.sharing;
-                let both = Sharing { access: access | wanted.access, deny: deny | wanted.deny };
-                self.share(number, both)?;
+                let ShareReservation { access, deny } = open.share;
+                let deny = deny | wanted.deny;
+                self.set_share(number, ShareReservation { access: access | wanted.access, deny })?;
                 return Ok((number, true));
             }
         }
-        self.check_room(client)?;
-        let lockers = BTreeSet::new();
-        let open = Open { client, owner, file, sharing: wanted, seqid: 1, lockers };
-        Ok((self.add(client, State::Open(open)), false))
+        self.check_limits(client)?;
+        let locks = BTreeSet::new();
+        let open = OpenState { client, owner, file, share: wanted, seqid: 1, locks };
+        Ok((self.insert(StateEntry::Open(open)), false))
     }
 
     //= rfc8881 18.18.3: only less than before
-    /// Opens a file for less.
-    pub(crate) fn downgrade(&mut self, number: u64, to: Sharing) -> Result<Stateid, Status> {
+    /// Reduces the share reservation of an open file.
+    pub(crate) fn downgrade(
+        &mut self,
+        number: u64,
+        to: ShareReservation,
+    ) -> Result<Stateid, Status> {
         let open = self.open_state(number)?;
-        let more = to.access & !open.sharing.access | to.deny & !open.sharing.deny;
+        let more = to.access & !open.share.access | to.deny & !open.share.deny;
         if more != 0 || to.access == 0 {
             return Err(Status::INVAL);
         }
-        self.share(number, to)?;
+        self.set_share(number, to)?;
         Ok(self.stateid(number))
     }
 
-    /// The file is open in another way from now on.
-    fn share(&mut self, number: u64, to: Sharing) -> Result<(), Status> {
+    /// Sets the share reservation of an open file.
+    fn set_share(&mut self, number: u64, to: ShareReservation) -> Result<(), Status> {
         let open = self.open_state(number)?;
         let before = usize::from(open.denies());
-        open.sharing = to;
-        open.seqid = next(open.seqid);
+        open.share = to;
+        open.seqid = next_seqid(open.seqid);
         let after = usize::from(open.denies());
         self.denials = self.denials - before + after;
         Ok(())
     }
 
     /// Closes a file.
-    pub(crate) fn close(&mut self, number: u64) -> Result<Closed, Status> {
-        let lockers = self.open_state(number)?.lockers.clone();
-        let owners = lockers.into_iter().filter_map(|locks| match self.remove(locks) {
-            Some(State::Locks(locks)) => Some(locks.id),
+    pub(crate) fn close(&mut self, number: u64) -> Result<ClosedFile, Status> {
+        let locks = self.open_state(number)?.locks.clone();
+        let owners = locks.into_iter().filter_map(|locks| match self.remove(locks) {
+            Some(StateEntry::Locks(locks)) => Some(locks.owner_id),
             _ => None,
         });
-        let lockers = owners.collect();
+        let lock_owners = owners.collect();
         match self.remove(number) {
-            Some(State::Open(open)) => Ok(Closed { file: open.file, lockers }),
+            Some(StateEntry::Open(open)) => Ok(ClosedFile { file: open.file, lock_owners }),
             _ => Err(Status::BAD_STATEID),
         }
     }
 
-    /// The open file behind a state, its own or that of locks, and what it is open for.
-    pub(crate) fn opened(&self, number: u64) -> Result<(Handle, u32), Status> {
+    /// The open file of an open or lock state, and its access bits.
+    pub(crate) fn open_file(&self, number: u64) -> Result<(Handle, u32), Status> {
         match self.states.get(&number) {
-            Some(State::Open(open)) => Ok((open.file, open.sharing.access)),
-            Some(State::Locks(locks)) => self.opened(locks.open),
+            Some(StateEntry::Open(open)) => Ok((open.file, open.share.access)),
+            Some(StateEntry::Locks(locks)) => self.open_file(locks.open),
             None => Err(Status::BAD_STATEID),
         }
     }
 
-    /// Is there an opening that lets others do less?
+    /// Does an open deny others `access` to the file?
     pub(crate) fn denies(&self, file: Handle, access: u32) -> bool {
         let of_file = self.by_file.get(&file).into_iter().flatten();
         of_file
             .filter_map(|number| self.states.get(number))
-            .any(|state| matches!(state, State::Open(open) if open.sharing.deny & access != 0))
+            .any(|state| matches!(state, StateEntry::Open(open) if open.share.deny & access != 0))
     }
 
-    /// Does any opening forbid others something?
+    /// Does any open deny others something?
     pub(crate) fn has_denials(&self) -> bool {
         self.denials > 0
     }
 
-    pub(super) fn open_state(&mut self, number: u64) -> Result<&mut Open, Status> {
+    pub(super) fn open_state(&mut self, number: u64) -> Result<&mut OpenState, Status> {
         match self.states.get_mut(&number) {
-            Some(State::Open(open)) => Ok(open),
+            Some(StateEntry::Open(open)) => Ok(open),
             _ => Err(Status::BAD_STATEID),
         }
     }
-}
-
-//= rfc8881 8.2.2: "wraps around to one"
-pub(super) fn next(seqid: u32) -> u32 {
-    seqid.checked_add(1).unwrap_or(1)
 }

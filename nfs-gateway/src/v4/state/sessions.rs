@@ -1,91 +1,89 @@
-//! Sessions: slots, and the replies that are kept in them, so that a request is done once however often it
-//! comes, over whichever connection (RFC 8881 section 2.10.6).
+//! Sessions: slots with the reply cache, so that a request is applied once however often and over
+//! whichever connection it comes (RFC 8881 section 2.10.6).
 
-use super::Tables;
+use std::collections::BTreeMap;
+
+use fileio::protocol::CallId;
+
 use crate::v4::limits::{
     CACHED_BYTES_MAX, OPERATIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, SLOTS_MAX,
 };
 use crate::v4::status::Status;
-use crate::v4::words::SessionId;
-use fileio::protocol::CallId;
+use crate::v4::types::SessionId;
 
-/// A reply to a READDIR or a READ of one byte fits at least.
+/// The smallest channel: a reply to a READDIR or a READ of one byte fits.
 const BYTES_MIN: u32 = 512;
 
-/// How large and how many requests of a session may be.
+/// The limits of a session's requests (`channel_attrs4`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Channel {
+pub(crate) struct ChannelAttrs {
     /// Bytes of a request.
     pub(crate) request_bytes_max: u32,
     /// Bytes of a reply.
     pub(crate) reply_bytes_max: u32,
-    /// Bytes of a reply that is kept.
+    /// Bytes of a cached reply.
     pub(crate) cached_bytes_max: u32,
     /// Operations of a request.
     pub(crate) operations_max: u32,
-    /// Requests at a time.
+    /// Concurrent requests.
     pub(crate) slots: u32,
 }
 
-/// What a client wants its session to be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted(pub(crate) Channel);
-
 /// A session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct Nfs4Session {
     client: u64,
-    channel: Channel,
-    slots: Vec<Slot>,
+    channel: ChannelAttrs,
+    slots: Vec<SessionSlot>,
 }
 
-/// One request at a time.
+/// A slot: one request at a time.
 #[derive(Debug, Default)]
-struct Slot {
-    /// The number of the last request.
+struct SessionSlot {
+    /// The sequence id of the last request.
     sequence: u32,
-    /// It is being done.
+    /// The request is being processed.
     busy: bool,
-    /// What its arguments were like.
+    /// A hash of its arguments.
     fingerprint: u64,
-    /// What it was answered, if it could be kept.
+    /// The cached reply.
     reply: Option<Vec<u8>>,
-    /// Nobody knows whether it was done, so the same calls below have to be made again.
-    doubt: Option<Doubt>,
+    /// The outcome of the request is unknown, so a retransmission repeats its requests to the nodes.
+    unknown: Option<UnknownOutcome>,
 }
 
-/// A request of which nobody knows whether it was done.
+/// A request whose outcome is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Doubt {
-    /// The call of its OPEN: such calls are in the order in which a client's files are held and let go of.
-    pub(crate) opening: Option<CallId>,
+pub(crate) struct UnknownOutcome {
+    /// The call id of its OPEN: such ids are in the order in which a client opens and closes files.
+    pub(crate) open_call: Option<CallId>,
 }
 
-/// What a SEQUENCE has found.
+/// What a SEQUENCE finds in its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
-    /// A new request.
-    New {
-        /// Whose.
+pub(crate) enum SlotLookup {
+    /// A request to process.
+    Process {
+        /// The client.
         client: u64,
-        /// Its limits.
-        channel: Channel,
-        /// It has come before, and nobody knows whether it was done.
-        doubt: Option<Doubt>,
+        /// The limits.
+        channel: ChannelAttrs,
+        /// It is a retransmission, and the outcome of the first transmission is unknown.
+        unknown: Option<UnknownOutcome>,
     },
-    /// One that was answered before.
-    Again(Vec<u8>),
+    /// A retransmission, with the cached reply.
+    Replay(Vec<u8>),
 }
 
-impl Session {
-    /// A session of `client`, as far as possible as it wants it.
-    pub(super) fn new(client: u64, Wanted(wanted): Wanted) -> Result<Self, Status> {
-        let channel = Channel {
-            request_bytes_max: wanted.request_bytes_max.min(REQUEST_BYTES_MAX),
-            reply_bytes_max: wanted.reply_bytes_max.min(REPLY_BYTES_MAX),
-            cached_bytes_max: wanted.cached_bytes_max.min(CACHED_BYTES_MAX),
-            operations_max: wanted.operations_max.min(OPERATIONS_MAX),
-            slots: wanted.slots.min(SLOTS_MAX),
+impl Nfs4Session {
+    /// A session of `client`, with the requested limits as far as they are allowed.
+    pub(super) fn new(client: u64, requested: ChannelAttrs) -> Result<Self, Status> {
+        let channel = ChannelAttrs {
+            request_bytes_max: requested.request_bytes_max.min(REQUEST_BYTES_MAX),
+            reply_bytes_max: requested.reply_bytes_max.min(REPLY_BYTES_MAX),
+            cached_bytes_max: requested.cached_bytes_max.min(CACHED_BYTES_MAX),
+            operations_max: requested.operations_max.min(OPERATIONS_MAX),
+            slots: requested.slots.min(SLOTS_MAX),
         };
         //= rfc8881 18.36.3: NFS4ERR_TOOSMALL for a channel with which nothing can be done
         if channel.request_bytes_max.min(channel.reply_bytes_max) < BYTES_MIN {
@@ -94,29 +92,50 @@ impl Session {
         if channel.slots == 0 || channel.operations_max == 0 {
             return Err(Status::INVAL);
         }
-        let slots = (0..channel.slots).map(|_| Slot::default()).collect();
+        let slots = (0..channel.slots).map(|_| SessionSlot::default()).collect();
         Ok(Self { client, channel, slots })
     }
 
-    /// Whose it is.
-    pub(crate) fn client(&self) -> u64 {
-        self.client
-    }
-
     /// Its limits.
-    pub(crate) fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> ChannelAttrs {
         self.channel
     }
 }
 
-impl Tables {
-    /// The session.
-    pub(crate) fn session(&self, id: &SessionId) -> Result<&Session, Status> {
+/// All sessions.
+#[derive(Debug, Default)]
+pub(crate) struct SessionTable {
+    sessions: BTreeMap<SessionId, Nfs4Session>,
+}
+
+impl SessionTable {
+    /// Returns a session.
+    pub(crate) fn get(&self, id: &SessionId) -> Result<&Nfs4Session, Status> {
         self.sessions.get(id).ok_or(Status::BADSESSION)
     }
 
-    /// Ends a session. Its replies are gone; what its client has open is not.
-    pub(crate) fn destroy_session(&mut self, id: &SessionId) -> Result<(), Status> {
+    /// Adds a session.
+    pub(super) fn insert(&mut self, id: SessionId, session: Nfs4Session) {
+        self.sessions.insert(id, session);
+    }
+
+    /// The number of sessions.
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The number of sessions of `client`.
+    pub(super) fn count_of(&self, client: u64) -> usize {
+        self.sessions.values().filter(|session| session.client == client).count()
+    }
+
+    /// Ends all sessions of `client`.
+    pub(super) fn remove_of(&mut self, client: u64) {
+        self.sessions.retain(|_, session| session.client != client);
+    }
+
+    /// Ends a session and its reply cache; the client's open files stay.
+    pub(crate) fn destroy(&mut self, id: &SessionId) -> Result<(), Status> {
         self.sessions.remove(id).map(|_| ()).ok_or(Status::BADSESSION)
     }
 
@@ -128,31 +147,31 @@ impl Tables {
         slot: u32,
         sequence: u32,
         fingerprint: u64,
-    ) -> Result<Begun, Status> {
+    ) -> Result<SlotLookup, Status> {
         let session = self.sessions.get_mut(id).ok_or(Status::BADSESSION)?;
         let (client, channel) = (session.client, session.channel);
         let slot = session.slots.get_mut(slot as usize).ok_or(Status::BADSLOT)?;
         if sequence == slot.sequence && slot.busy {
-            // The first copy of it is still being done.
+            // The first transmission is still being processed.
             return Err(Status::DELAY);
         }
-        if sequence == slot.sequence && sequence != 0 && slot.doubt.is_none() {
+        if sequence == slot.sequence && sequence != 0 && slot.unknown.is_none() {
             if fingerprint != slot.fingerprint {
                 return Err(Status::SEQ_FALSE_RETRY);
             }
             let reply = slot.reply.clone();
-            return reply.map(Begun::Again).ok_or(Status::RETRY_UNCACHED_REP);
+            return reply.map(SlotLookup::Replay).ok_or(Status::RETRY_UNCACHED_REP);
         }
         let is_new = sequence == slot.sequence.wrapping_add(1);
-        if slot.busy || !(is_new || slot.doubt.is_some() && sequence == slot.sequence) {
+        if slot.busy || !(is_new || slot.unknown.is_some() && sequence == slot.sequence) {
             return Err(Status::SEQ_MISORDERED);
         }
-        let doubt = slot.doubt.take().filter(|_| !is_new && fingerprint == slot.fingerprint);
-        *slot = Slot { sequence, busy: true, fingerprint, reply: None, doubt: None };
-        Ok(Begun::New { client, channel, doubt })
+        let unknown = slot.unknown.take().filter(|_| !is_new && fingerprint == slot.fingerprint);
+        *slot = SessionSlot { sequence, busy: true, fingerprint, reply: None, unknown: None };
+        Ok(SlotLookup::Process { client, channel, unknown })
     }
 
-    /// The request of a slot was answered; what of the reply is to be kept.
+    /// Ends the request of a slot, with the reply to cache.
     pub(crate) fn end(&mut self, id: &SessionId, slot: u32, reply: Option<Vec<u8>>) {
         if let Some(slot) = self.slot(id, slot) {
             slot.busy = false;
@@ -160,15 +179,15 @@ impl Tables {
         }
     }
 
-    /// Nobody knows whether the request of a slot was done: it is waited for again.
-    pub(crate) fn doubt(&mut self, id: &SessionId, slot: u32, doubt: Doubt) {
+    /// Ends the request of a slot with an unknown outcome: the slot waits for a retransmission.
+    pub(crate) fn end_unknown(&mut self, id: &SessionId, slot: u32, unknown: UnknownOutcome) {
         if let Some(slot) = self.slot(id, slot) {
             slot.busy = false;
-            slot.doubt = Some(doubt);
+            slot.unknown = Some(unknown);
         }
     }
 
-    fn slot(&mut self, id: &SessionId, slot: u32) -> Option<&mut Slot> {
+    fn slot(&mut self, id: &SessionId, slot: u32) -> Option<&mut SessionSlot> {
         self.sessions.get_mut(id)?.slots.get_mut(slot as usize)
     }
 }

@@ -1,14 +1,19 @@
-//! The operations, one row each.
+//! The table of operations.
+
+/// The version of the program.
+pub(crate) const VERSION: u32 = 4;
+/// The procedure that carries operations.
+pub(crate) const COMPOUND: u32 = 1;
 
 macro_rules! operations {
     ($($number:literal $name:ident $minor:literal $class:ident;)+) => {
         /// An operation that is done here.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Operation {
+        pub(crate) enum Nfs4Operation {
             $(#[allow(missing_docs, reason = "the RFC's word")] $name = $number,)+
         }
 
-        impl Operation {
+        impl Nfs4Operation {
             /// The one with this number, if minor version `minor` has it.
             pub(crate) fn of(number: u32, minor: u32) -> Option<Self> {
                 match number {
@@ -23,9 +28,9 @@ macro_rules! operations {
             }
 
             /// What it is to sessions and exports.
-            pub(crate) fn class(self) -> Class {
+            pub(crate) fn class(self) -> OperationClass {
                 match self {
-                    $(Self::$name => Class::$class,)+
+                    $(Self::$name => OperationClass::$class,)+
                 }
             }
         }
@@ -34,13 +39,13 @@ macro_rules! operations {
 
 /// What an operation is to sessions and exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum OperationClass {
     /// Changes nothing.
     Reads,
     /// Changes files: a read-only export refuses.
-    Changes,
+    ChangesFiles,
     /// Changes what the gateway keeps for a client.
-    Keeps,
+    ChangesState,
     /// The first of all in a session.
     First,
     /// Needs no session, if it stands alone.
@@ -51,46 +56,46 @@ pub(crate) enum Class {
 // and the class.
 operations! {
     3 Access 1 Reads;
-    4 Close 1 Keeps;
+    4 Close 1 ChangesState;
     5 Commit 1 Reads;
-    6 Create 1 Changes;
+    6 Create 1 ChangesFiles;
     9 Getattr 1 Reads;
     10 Getfh 1 Reads;
-    11 Link 1 Changes;
-    12 Lock 1 Keeps;
+    11 Link 1 ChangesFiles;
+    12 Lock 1 ChangesState;
     13 Lockt 1 Reads;
-    14 Locku 1 Keeps;
+    14 Locku 1 ChangesState;
     15 Lookup 1 Reads;
     16 Lookupp 1 Reads;
     17 Nverify 1 Reads;
-    18 Open 1 Keeps;
-    21 OpenDowngrade 1 Keeps;
+    18 Open 1 ChangesState;
+    21 OpenDowngrade 1 ChangesState;
     22 Putfh 1 Reads;
     23 Putpubfh 1 Reads;
     24 Putrootfh 1 Reads;
     25 Read 1 Reads;
     26 Readdir 1 Reads;
     27 Readlink 1 Reads;
-    28 Remove 1 Changes;
-    29 Rename 1 Changes;
+    28 Remove 1 ChangesFiles;
+    29 Rename 1 ChangesFiles;
     31 Restorefh 1 Reads;
     32 Savefh 1 Reads;
     33 Secinfo 1 Reads;
-    34 Setattr 1 Changes;
+    34 Setattr 1 ChangesFiles;
     37 Verify 1 Reads;
-    38 Write 1 Changes;
+    38 Write 1 ChangesFiles;
     41 BindConnToSession 1 Alone;
     42 ExchangeId 1 Alone;
     43 CreateSession 1 Alone;
     44 DestroySession 1 Alone;
-    45 FreeStateid 1 Keeps;
+    45 FreeStateid 1 ChangesState;
     52 SecinfoNoName 1 Reads;
     53 Sequence 1 First;
     55 TestStateid 1 Reads;
     57 DestroyClientid 1 Alone;
-    58 ReclaimComplete 1 Keeps;
-    59 Allocate 2 Changes;
-    62 Deallocate 2 Changes;
+    58 ReclaimComplete 1 ChangesState;
+    59 Allocate 2 ChangesFiles;
+    62 Deallocate 2 ChangesFiles;
     69 Seek 2 Reads;
 }
 

@@ -36,7 +36,7 @@ const RACES_MAX: u32 = 8;
 
 /// One key.
 #[derive(Clone, PartialEq, Eq)]
-struct Key {
+struct HandleKey {
     id: u32,
     bytes: [u8; KEY_BYTES],
 }
@@ -49,14 +49,14 @@ const PROVEN_MAX: usize = 4096;
 const PROVEN_BYTES: usize = 64;
 
 /// The keys that count.
-pub(crate) struct Keys {
-    newest: Key,
-    before: Option<Key>,
+pub(crate) struct HandleKeys {
+    newest: HandleKey,
+    before: Option<HandleKey>,
     /// With new keys it is empty again.
     proven: RefCell<Vec<[u8; PROVEN_BYTES]>>,
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for HandleKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keys").field("newest", &self.newest.id).finish_non_exhaustive()
     }
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Keys {
 
 /// Whether a message was made with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum MacCheck {
     /// With one that counts.
     Good,
     /// With none.
@@ -91,14 +91,14 @@ fn place_of(message: &[u8]) -> Option<(usize, [u8; PROVEN_BYTES])> {
     Some((runtime::hash::xxh3(message) as usize % PROVEN_MAX, kept))
 }
 
-impl Keys {
+impl HandleKeys {
     #[cfg(test)]
     pub(crate) fn of_test(newest: u32) -> Self {
-        let key = |id: u32| Key { id, bytes: [id as u8; KEY_BYTES] };
+        let key = |id: u32| HandleKey { id, bytes: [id as u8; KEY_BYTES] };
         Self::of(key(newest), (newest > 1).then(|| key(newest - 1)))
     }
 
-    fn of(newest: Key, before: Option<Key>) -> Self {
+    fn of(newest: HandleKey, before: Option<HandleKey>) -> Self {
         Self { newest, before, proven: RefCell::default() }
     }
 
@@ -128,27 +128,27 @@ impl Keys {
     }
 
     /// Was `told` made of `message` by key `id`? Takes the same time wherever they differ.
-    pub(crate) fn check(&self, id: u32, message: &[u8], told: &[u8; MAC_BYTES]) -> Proof {
+    pub(crate) fn check(&self, id: u32, message: &[u8], told: &[u8; MAC_BYTES]) -> MacCheck {
         let key = match &self.before {
             _ if id == self.newest.id => &self.newest,
             Some(before) if id == before.id => before,
-            _ if id < self.newest.id => return Proof::Retired,
-            _ => return Proof::Forged,
+            _ if id < self.newest.id => return MacCheck::Retired,
+            _ => return MacCheck::Forged,
         };
         let place = place_of(message).map(|(at, mut whole)| {
             whole[message.len()..message.len() + MAC_BYTES].copy_from_slice(told);
             (at, whole)
         });
         if place.as_ref().is_some_and(|(at, whole)| self.is_proven(*at, whole)) {
-            return Proof::Good;
+            return MacCheck::Good;
         }
         if !constant_time_eq_16(&mac(&key.bytes, message), told) {
-            return Proof::Forged;
+            return MacCheck::Forged;
         }
         if let Some((at, whole)) = place {
             self.note_proven(at, whole);
         }
-        Proof::Good
+        MacCheck::Good
     }
 
     /// Compared in constant time: who guesses a seal learns nothing of one that is kept.
@@ -171,7 +171,7 @@ pub(crate) struct KeyRing {
     ctx: Context,
     entropy: [u8; KEY_BYTES],
     /// And when looking at them began, the last time.
-    known: RefCell<Option<(Rc<Keys>, Duration)>>,
+    known: RefCell<Option<(Rc<HandleKeys>, Duration)>>,
 }
 
 impl std::fmt::Debug for KeyRing {
@@ -188,7 +188,10 @@ impl KeyRing {
 
     /// The keys; looked at once more for a handle made by key `wanted`, if that one is not known:
     /// another gateway may have made it just now.
-    pub(crate) async fn keys(self: &Rc<Self>, wanted: Option<u32>) -> Result<Rc<Keys>, Error> {
+    pub(crate) async fn keys(
+        self: &Rc<Self>,
+        wanted: Option<u32>,
+    ) -> Result<Rc<HandleKeys>, Error> {
         let asked = self.ctx.now();
         loop {
             let known = self.known.borrow().clone();
@@ -223,7 +226,7 @@ impl KeyRing {
     }
 
     /// `keys`, or what is known if they are the same: that knows what was proven.
-    fn unless_known(&self, keys: Keys) -> Rc<Keys> {
+    fn unless_known(&self, keys: HandleKeys) -> Rc<HandleKeys> {
         match &*self.known.borrow() {
             Some((known, _)) if known.newest == keys.newest && known.before == keys.before => {
                 known.clone()
@@ -232,7 +235,7 @@ impl KeyRing {
         }
     }
 
-    async fn look(&self) -> Result<Rc<Keys>, Error> {
+    async fn look(&self) -> Result<Rc<HandleKeys>, Error> {
         let began = self.ctx.now();
         for _ in 0..RACES_MAX {
             if let Some(keys) = read(&self.ctx).await? {
@@ -286,22 +289,22 @@ async fn ids<S: Spawn>(from: &S) -> Result<Vec<u32>, Error> {
 }
 
 /// The keys that count; `None` if there are none yet, or if they have just changed.
-async fn read<S: Spawn>(from: &S) -> Result<Option<Keys>, Error> {
+async fn read<S: Spawn>(from: &S) -> Result<Option<HandleKeys>, Error> {
     let Some(newest) = ids(from).await?.pop() else { return Ok(None) };
     let Some(newest) = read_one(from, newest).await? else { return Ok(None) };
     let before = match newest.id.checked_sub(1) {
         Some(id) if id > 0 => read_one(from, id).await?,
         _ => None,
     };
-    Ok(Some(Keys::of(newest, before)))
+    Ok(Some(HandleKeys::of(newest, before)))
 }
 
-async fn read_one<S: Spawn>(from: &S, id: u32) -> Result<Option<Key>, Error> {
+async fn read_one<S: Spawn>(from: &S, id: u32) -> Result<Option<HandleKey>, Error> {
     let value = client::ask(from, GetXattr { who: root(), file: ROOT, name: name(id)? }).await;
     match value {
         Ok(value) => {
             let bytes = value.try_into().map_err(|_| Error::Damaged {})?;
-            Ok(Some(Key { id, bytes }))
+            Ok(Some(HandleKey { id, bytes }))
         }
         Err(Error::NoXattr {}) => Ok(None),
         Err(error) => Err(error),

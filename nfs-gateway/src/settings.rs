@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Clients, Export, Exports, NOBODY, Network, Squash};
-use crate::config::{Config, limits};
+use crate::config::Config;
+use crate::exports::{ANONYMOUS, Clients, Export, Exports, Network, Squash};
+use crate::limits;
 
 /// Exports in one table, at most.
 const EXPORTS_MAX: usize = 1024;
@@ -35,7 +36,7 @@ pub struct SettingsError {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct SettingsTable {
     #[serde(default)]
     limits: Limits,
     #[serde(default, rename = "export")]
@@ -58,9 +59,9 @@ struct ClientTable {
     access: Access,
     #[serde(default)]
     squash: Squash,
-    #[serde(default = "nobody")]
+    #[serde(default = "anonymous")]
     anon_uid: u32,
-    #[serde(default = "nobody")]
+    #[serde(default = "anonymous")]
     anon_gid: u32,
     #[serde(default = "yes")]
     secure: bool,
@@ -77,8 +78,8 @@ enum Access {
     Write,
 }
 
-fn nobody() -> u32 {
-    NOBODY
+fn anonymous() -> u32 {
+    ANONYMOUS
 }
 
 fn yes() -> bool {
@@ -127,7 +128,7 @@ impl Settings {
             let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
             SettingsError { file: file.to_owned(), line, cause: cause.replace('\n', " ") }
         };
-        let table: Table = toml::from_str(text).map_err(|error| {
+        let table: SettingsTable = toml::from_str(text).map_err(|error| {
             failed(error.span().map_or(0, |span| span.start), error.message().to_owned())
         })?;
         if table.exports.len() > EXPORTS_MAX {
@@ -143,7 +144,7 @@ impl Settings {
                 return Err(failed(at, cause));
             }
         }
-        Ok(Self { exports: Exports(exports.into_values().collect()), limits: table.limits })
+        Ok(Self { exports: Exports::new(exports.into_values().collect()), limits: table.limits })
     }
 
     /// `config` with these settings.
@@ -251,7 +252,7 @@ network = "fd00::/8"
             network: network.parse().unwrap(),
             writable: false,
             squash: Squash::Root,
-            anonymous: (NOBODY, NOBODY),
+            anonymous: (ANONYMOUS, ANONYMOUS),
             secure: true,
             sync: true,
         };
@@ -289,7 +290,7 @@ network = "fd00::/8"
             (export.replace("0.0.0/8", "0.0.1/8"), 4, "behind its prefix"),
             (export.replace("/a", "a"), 2, "does not begin"),
             (format!("{export}{}", export.replace("/a", "/x/../a/")), 6, "once"),
-            ("[[export]]\npath = \"/a\"\n".to_owned(), 2, "nobody"),
+            ("[[export]]\npath = \"/a\"\n".to_owned(), 2, "anonymous"),
             ("\n\npath = \n".to_owned(), 3, ""),
         ] {
             let error = Settings::parse(&text, "e.toml").unwrap_err();
