@@ -32,14 +32,14 @@ pub(crate) struct CallContext {
     id: CallId,
     /// The rights in the export that the first handle names.
     grant: RefCell<Option<ExportGrant>>,
-    outcome: Rc<Cell<CallOutcome>>,
+    outcome: Rc<Cell<RequestOutcome>>,
     /// The outcome of an earlier transmission is unknown.
     is_retransmission: Rc<Cell<bool>>,
 }
 
 /// The outcome of a non-idempotent [request](CallContext::request_once) of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum CallOutcome {
+enum RequestOutcome {
     /// Nothing was changed.
     #[default]
     NotApplied,
@@ -248,13 +248,13 @@ impl CallContext {
             client::ask(self.ctx(), call).await
         };
         match &answer {
-            Ok(_) => self.outcome.set(CallOutcome::Applied),
+            Ok(_) => self.outcome.set(RequestOutcome::Applied),
             Err(Error::Undelivered { why: Undelivered::Lost }) => {
-                self.outcome.set(CallOutcome::Unknown);
+                self.outcome.set(RequestOutcome::Unknown);
             }
             // This transmission was not applied; an earlier one may have been.
             Err(Error::Undelivered { why }) if why.is_transient() && is_retransmission => {
-                self.outcome.set(CallOutcome::Unknown);
+                self.outcome.set(RequestOutcome::Unknown);
             }
             Err(_) => {}
         }
@@ -264,7 +264,7 @@ impl CallContext {
 
     /// The outcome is unknown, but there is a reply that says so.
     pub(crate) fn clear_outcome(&self) {
-        self.outcome.set(CallOutcome::NotApplied);
+        self.outcome.set(RequestOutcome::NotApplied);
     }
 
     /// The outcome of an earlier transmission is unknown. Requests are retried for longer then: if
@@ -276,11 +276,11 @@ impl CallContext {
     /// Is the outcome of a [request](Self::request_once) unknown? Then the call gets no reply: the
     /// client must retransmit it unchanged, not send a new one.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
-        self.outcome.get() == CallOutcome::Unknown
+        self.outcome.get() == RequestOutcome::Unknown
     }
 
     /// Was a [request](Self::request_once) applied?
     pub(crate) fn has_applied(&self) -> bool {
-        self.outcome.get() == CallOutcome::Applied
+        self.outcome.get() == RequestOutcome::Applied
     }
 }

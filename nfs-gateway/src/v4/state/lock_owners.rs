@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use fileio::protocol::{Handle, LockOwner};
 
-use super::stateids::{LockState, StateEntry, StateidTable, next_seqid};
+use super::stateids::{LockOwnerState, StateEntry, StateidTable, next_seqid};
 use crate::v4::status::Status;
 use crate::v4::types::Stateid;
 
@@ -39,7 +39,8 @@ impl StateidTable {
         }
         self.check_limits(client)?;
         let owner_id = owner_id(client, &owner);
-        let locks = LockState { client, owner, open, file, owner_id, seqid: 0, has_locks: false };
+        let locks =
+            LockOwnerState { client, owner, open, file, owner_id, seqid: 0, has_locks: false };
         let number = self.insert(StateEntry::Locks(locks));
         self.open_state(open)?.locks.insert(number);
         self.locker(number)

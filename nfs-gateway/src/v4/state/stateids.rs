@@ -44,7 +44,7 @@ impl OpenState {
 
 /// The byte-range locks of a lock owner on an open file.
 #[derive(Debug)]
-pub(super) struct LockState {
+pub(super) struct LockOwnerState {
     pub(super) client: u64,
     pub(super) owner: Bytes,
     /// The open file that it belongs to.
@@ -63,7 +63,7 @@ pub(super) enum StateEntry {
     /// An open file.
     Open(OpenState),
     /// Byte-range locks on an open file.
-    Locks(LockState),
+    Locks(LockOwnerState),
 }
 
 impl StateEntry {
