@@ -36,7 +36,7 @@ mod table {
         /// The smallest request.
         Sum id 7 version 1;
         /// Adds one.
-        1 Bulk Next { number: u64 } -> u64;
+        1 Bulk Next { number: u64 } -> u64, by caller, retry never, from any, after recovery;
     }
 }
 

@@ -19,7 +19,7 @@ mod table {
         Bench id 7 version 1;
 
         /// Send it back.
-        1 Control Ping { number: u64 } -> u64;
+        1 Control Ping { number: u64 } -> u64, by caller, retry never, from any, after recovery;
     }
 }
 use table::{Bench, Ping, Reply, Request};

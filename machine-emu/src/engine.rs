@@ -30,23 +30,26 @@ runtime::protocol! {
     Engine id 6 version 1;
 
     /// See `Coordination::get`.
-    1 Control Get { key: String } -> Option<Record>;
+    1 Control Get { key: String } -> Option<Record>,
+        by caller, retry never, from any, after recovery;
     /// See `Coordination::list`.
-    2 Control List { prefix: String } -> Listing;
+    2 Control List { prefix: String } -> Listing, by caller, retry never, from any, after recovery;
     /// See `Coordination::write`.
     3 Control Write {
         key: String, value: Vec<u8>, expect: Expect, lease: Option<LeaseId>
-    } -> Written;
+    } -> Written, by caller, retry never, from any, after recovery;
     /// See `Coordination::remove`.
-    4 Control Remove { key: String, expect: Expect } -> Written;
+    4 Control Remove { key: String, expect: Expect } -> Written,
+        by caller, retry never, from any, after recovery;
     /// See `Coordination::grant`.
-    5 Control Grant { length_ns: u64 } -> LeaseId;
+    5 Control Grant { length_ns: u64 } -> LeaseId, by caller, retry never, from any, after recovery;
     /// See `Coordination::keep_alive`.
-    6 Control KeepAlive { lease: LeaseId } -> ();
+    6 Control KeepAlive { lease: LeaseId } -> (), by caller, retry never, from any, after recovery;
     /// See `Coordination::revoke`.
-    7 Control Revoke { lease: LeaseId } -> ();
+    7 Control Revoke { lease: LeaseId } -> (), by caller, retry never, from any, after recovery;
     /// The changes of a prefix after a version, and up to which these are all; waits for the first.
-    8 Control Changes { prefix: String, after: Version } -> (Version, Vec<Change>);
+    8 Control Changes { prefix: String, after: Version } -> (Version, Vec<Change>),
+        by caller, retry never, from any, after recovery;
 }
 
 runtime::choice! {

@@ -16,7 +16,7 @@ use crate::extensions::Extensions;
 use crate::host::{Host, undelivered_bytes};
 use crate::ids::{Epoch, NodeId};
 use crate::mail::{Ask, Envelope, Message};
-use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, Undelivered};
+use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
 use crate::wire::{Decoder, Encoder};
 
 /// How a machine lets ordinary threads in.

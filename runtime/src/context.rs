@@ -21,7 +21,7 @@ use crate::ids::{Epoch, NodeId};
 use crate::machine::Machine;
 use crate::mail::{Ask, Envelope};
 use crate::net::{Address, Listener};
-use crate::protocol::{Call, Caller, Class, Classified as _, ErrorOf, Protocol, Undelivered};
+use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
 
 /// How often a node that lets nothing more in looks whether all is done.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);

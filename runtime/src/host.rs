@@ -17,7 +17,7 @@ use crate::context::CLASSES;
 use crate::deadline::Deadline;
 use crate::extensions::ValidityToken;
 use crate::ids::{Epoch, NodeId};
-use crate::protocol::{Caller, Class, Classified as _, PROTOCOLS, Protocol, Undelivered};
+use crate::protocol::{Caller, Class, PROTOCOLS, Protocol, RequestInfo as _, Undelivered};
 use crate::sync::Limit;
 use crate::wire::{Decoder, Encoder, Wire as _};
 

@@ -59,7 +59,9 @@ pub use context::{Context, Pending, Spawn};
 pub use host::{Host, Server};
 pub use ids::{Epoch, NodeId, NodeKind, VolumeId};
 pub use machine::Machine;
-pub use protocol::{Call, Caller, Class, Classified, Protocol, Undelivered};
+pub use protocol::{
+    Call, CallId, Caller, Class, Handler, Protocol, RequestInfo, Retry, Route, Senders, Undelivered,
+};
 pub use wait::wait;
 
 /// A table in memory for look-ups only: fast, but its order means nothing, so it must not be

@@ -1,7 +1,10 @@
-//! The table of a layer: its requests, their fields and replies, and everything that follows from
-//! a row (struct, bytes, dispatch, round-trip test).
+//! The table of a layer: its requests with their fields, replies, routes, retry classes and senders,
+//! and what the [`protocol!`](crate::protocol!) macro generates from a row.
 
-use crate::ids::{Epoch, NodeId};
+use std::future::Future;
+use std::rc::Rc;
+
+use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::wire::Wire;
 
 /// One layer's table of messages. Declared by [`protocol!`](crate::protocol!).
@@ -13,7 +16,7 @@ pub trait Protocol: 'static {
     /// The layer's name, for people.
     const NAME: &'static str;
     /// Any request of the layer.
-    type Request: Wire + Classified + std::fmt::Debug + Send + 'static;
+    type Request: Wire + RequestInfo + std::fmt::Debug + Send + 'static;
     /// Any reply of the layer.
     type Reply: Wire + From<Undelivered> + std::fmt::Debug + Send + 'static;
     /// Why a request was not done.
@@ -23,18 +26,45 @@ pub trait Protocol: 'static {
 /// Protocol numbers are smaller than this.
 pub const PROTOCOLS: usize = 8;
 
-/// One request type, tied to its reply.
+/// One request type: its reply, and what its row states.
 pub trait Call: Into<<Self::Protocol as Protocol>::Request> + Send + 'static {
     /// The table that the request belongs to.
     type Protocol: Protocol;
-    /// What a success brings.
+    /// The value of a successful reply.
     type Reply: Send + 'static;
+    /// May the request be sent again after its reply was lost?
+    const RETRY: Retry;
+    /// Who may send it.
+    const SENDERS: Senders;
+    /// A node answers it before its recovery is complete.
+    const DURING_RECOVERY: bool;
+    /// Which node owns the request.
+    fn route(&self) -> Route<'_>;
+    /// The call id, if the retry class is [`Retry::ByCallId`].
+    fn call_id(&self) -> Option<CallId>;
+    /// The request has a field `durable`, and it is set.
+    fn is_durable(&self) -> bool;
+    /// Wraps an answer to this request in the layer's reply.
+    fn reply(
+        answer: Result<Self::Reply, <Self::Protocol as Protocol>::Error>,
+    ) -> <Self::Protocol as Protocol>::Reply;
     /// Takes this request's answer out of the layer's reply.
     ///
-    /// A reply to another request is a bug of the server, and told as [`Undelivered::ProtocolMismatch`].
+    /// A reply to another request is a bug of the server and returns [`Undelivered::ProtocolMismatch`].
     fn answer(
         reply: <Self::Protocol as Protocol>::Reply,
     ) -> Result<Self::Reply, <Self::Protocol as Protocol>::Error>;
+}
+
+/// Answers one request type. A server implements it for each row of its table
+/// ([`handlers!`](crate::handlers!)); the generated `Request::dispatch` calls it.
+pub trait Handler<C: Call>: 'static {
+    /// One request in, one answer out.
+    fn handle(
+        self: Rc<Self>,
+        caller: Caller,
+        request: C,
+    ) -> impl Future<Output = Result<C::Reply, ErrorOf<C>>>;
 }
 
 /// The error type of a call.
@@ -49,21 +79,90 @@ pub enum Class {
     Bulk,
 }
 
-/// What the machine wants to know of a request without understanding it.
-pub trait Classified {
+/// Which node owns a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// The node of an inode.
+    Inode(u64),
+    /// The node of a name.
+    Name {
+        /// The directory's inode.
+        directory: u64,
+        /// The name in it.
+        name: &'a [u8],
+    },
+    /// The node of a stripe.
+    Stripe(u64),
+    /// The caller chooses: any node, a particular one, or every node.
+    Caller,
+}
+
+/// May a request be sent again after its reply was lost?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Yes. Executed twice, or late, it changes nothing that another request could see.
+    Idempotent,
+    /// Yes. The server executes it once per call id and stores the reply.
+    ByCallId,
+    /// No. Executed twice, it could undo what others did in between.
+    Never,
+}
+
+/// Who may send a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Senders {
+    /// Clients and servers.
+    Any,
+    /// Servers only.
+    Servers,
+}
+
+crate::record! {
+    /// Identifies one call of one client. A retransmission carries the same id.
+    #[derive(Copy, PartialOrd, Ord, Hash)]
+    pub struct CallId {
+        /// The client, drawn at random when it starts.
+        client: u64,
+        /// The call, counted by the client.
+        number: u64,
+    }
+}
+
+impl CallId {
+    /// For requests that are not executed by call id.
+    pub const NONE: Self = Self { client: 0, number: 0 };
+}
+
+/// What the row of a request states, for any request of a table.
+pub trait RequestInfo {
     /// Its priority.
     fn class(&self) -> Class;
     /// Its name in the table.
     fn name(&self) -> &'static str;
+    /// See [`Call::route`].
+    fn route(&self) -> Route<'_>;
+    /// See [`Call::call_id`].
+    fn call_id(&self) -> Option<CallId>;
+    /// See [`Call::SENDERS`].
+    fn senders(&self) -> Senders;
+    /// See [`Call::DURING_RECOVERY`].
+    fn is_for_recovery(&self) -> bool;
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The asking node.
+    /// The sending node.
     pub node: NodeId,
-    /// The epoch in which the asking node believes to live.
+    /// The epoch that the sending node believes to be current.
     pub epoch: Epoch,
+}
+
+impl Caller {
+    /// Is it a client, and no node of the volume?
+    pub fn is_client(&self) -> bool {
+        matches!(self.node.kind(), NodeKind::Application(_))
+    }
 }
 
 /// The machine could not bring the request to the server, or the reply back.
@@ -145,12 +244,37 @@ impl Wire for Undelivered {
     }
 }
 
-/// Declares all messages of one layer: one row is one request with its tag, priority, fields and
-/// reply.
+/// Declares all messages of one layer: one row is one request.
 ///
-/// A new row brings its struct, its bytes, its arm in `Request` and `Reply` and its round-trip test
-/// with it; two rows with one tag do not compile. The layer's `Error` must be in scope, be
-/// [`Wire`] and come [`From`] an [`Undelivered`].
+/// ```text
+/// /// Create a regular file.
+/// 5 Bulk Create {
+///     /// Who asks.
+///     who: Credentials,
+///     /// Which call this is.
+///     call: CallId,
+///     /// The directory.
+///     directory: Handle,
+///     /// The name in it.
+///     name: Name,
+///     /// Durable when answered.
+///     durable: bool,
+/// } -> Created, by name(directory.ino, name), retry by_call_id, from any, after recovery;
+/// ```
+///
+/// | part | choices |
+/// | --- | --- |
+/// | `5` | the tag on the wire; two rows with one tag do not compile |
+/// | `Bulk` | the priority, a [`Class`] |
+/// | `-> Created` | the value of a successful reply |
+/// | `by` | [`Route`]: `inode(field)`, `name(directory, name)`, `stripe(field)`, or `caller` |
+/// | `retry` | [`Retry`]: `idempotent`, `by_call_id` (the request has a field `call`), or `never` |
+/// | `from` | [`Senders`]: `any`, or `servers` |
+/// | `recovery` | `during recovery` if a node answers before its recovery is complete, else `after` |
+///
+/// A row generates the request's struct with its [`Call`], its bytes, its variants of `Request` and
+/// `Reply`, its arm of `Request::dispatch`, and its round-trip test. The layer's `Error` must be in
+/// scope, be [`Wire`] and [`Clone`], and come [`From`] an [`Undelivered`].
 #[macro_export]
 macro_rules! protocol {
     (
@@ -160,7 +284,11 @@ macro_rules! protocol {
             $(#[$row_doc:meta])*
             $tag:literal $class:ident $name:ident {
                 $($(#[$field_doc:meta])* $field:ident: $ty:ty),* $(,)?
-            } -> $reply:ty;
+            } -> $reply:ty,
+            by $route:ident $(($($key:tt)+))?,
+            retry $retry:ident,
+            from $senders:ident,
+            $phase:ident recovery;
         )+
     ) => {
         $(#[$doc])*
@@ -192,6 +320,21 @@ macro_rules! protocol {
             impl $crate::Call for $name {
                 type Protocol = $layer;
                 type Reply = $reply;
+                const RETRY: $crate::Retry = $crate::protocol_row!(retry $retry);
+                const SENDERS: $crate::Senders = $crate::protocol_row!(from $senders);
+                const DURING_RECOVERY: bool = $crate::protocol_row!(recovery $phase);
+                fn route(&self) -> $crate::Route<'_> {
+                    $crate::protocol_row!(by $route self $($($key)+)?)
+                }
+                fn call_id(&self) -> Option<$crate::CallId> {
+                    $crate::protocol_row!(call_id $retry self)
+                }
+                fn is_durable(&self) -> bool {
+                    $crate::protocol_row!(durable self $($field)*)
+                }
+                fn reply(answer: Result<$reply, Error>) -> Reply {
+                    Reply::$name(answer)
+                }
                 fn answer(reply: Reply) -> Result<$reply, Error> {
                     #[allow(unreachable_patterns, reason = "a table may have one row only")]
                     match reply {
@@ -224,12 +367,61 @@ macro_rules! protocol {
             }
         }
 
-        impl $crate::Classified for Request {
+        #[allow(dead_code, reason = "not every server dispatches or refuses in this way")]
+        impl Request {
+            /// Calls the handler of the request. Each request has a boxed future of its own: one for
+            /// all would be as large as the largest.
+            pub fn dispatch<S>(
+                self,
+                server: std::rc::Rc<S>,
+                caller: $crate::Caller,
+            ) -> std::pin::Pin<Box<dyn Future<Output = Reply>>>
+            where
+                S: 'static $(+ $crate::Handler<$name>)+,
+            {
+                match self {
+                    $(Self::$name(request) => Box::pin(async move {
+                        let answer = $crate::Handler::<$name>::handle(server, caller, request);
+                        Reply::$name(answer.await)
+                    }),)+
+                }
+            }
+
+            /// The reply that fails the request.
+            pub fn refused(&self, error: Error) -> Reply {
+                match self { $(Self::$name(_) => Reply::$name(Err(error))),+ }
+            }
+        }
+
+        impl Reply {
+            /// Why the request failed, if it did.
+            #[allow(dead_code, reason = "not every caller looks at any reply")]
+            pub fn failure(&self) -> Option<Error> {
+                match self {
+                    $(Self::$name(answer) => answer.as_ref().err().cloned(),)+
+                    Self::Undelivered(error) => Some((*error).into()),
+                }
+            }
+        }
+
+        impl $crate::RequestInfo for Request {
             fn class(&self) -> $crate::Class {
                 match self { $(Self::$name(_) => $crate::Class::$class),+ }
             }
             fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => stringify!($name)),+ }
+            }
+            fn route(&self) -> $crate::Route<'_> {
+                match self { $(Self::$name(request) => $crate::Call::route(request)),+ }
+            }
+            fn call_id(&self) -> Option<$crate::CallId> {
+                match self { $(Self::$name(request) => $crate::Call::call_id(request)),+ }
+            }
+            fn senders(&self) -> $crate::Senders {
+                match self { $(Self::$name(_) => <$name as $crate::Call>::SENDERS),+ }
+            }
+            fn is_for_recovery(&self) -> bool {
+                match self { $(Self::$name(_) => <$name as $crate::Call>::DURING_RECOVERY),+ }
             }
         }
 
@@ -336,5 +528,62 @@ macro_rules! protocol {
                 });
             }
         }
+    };
+}
+
+/// The words of a row of [`protocol!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! protocol_row {
+    (by inode $request:ident $($ino:ident).+) => {
+        $crate::Route::Inode($request.$($ino).+)
+    };
+    (by name $request:ident $($directory:ident).+, $name:ident) => {
+        $crate::Route::Name {
+            directory: $request.$($directory).+,
+            name: $request.$name.as_bytes(),
+        }
+    };
+    (by stripe $request:ident $stripe:ident) => { $crate::Route::Stripe($request.$stripe) };
+    (by caller $request:ident) => { $crate::Route::Caller };
+    (retry idempotent) => { $crate::Retry::Idempotent };
+    (retry by_call_id) => { $crate::Retry::ByCallId };
+    (retry never) => { $crate::Retry::Never };
+    (call_id by_call_id $request:ident) => { Some($request.call) };
+    (call_id $retry:ident $request:ident) => { None };
+    (durable $request:ident durable $($field:ident)*) => { $request.durable };
+    (durable $request:ident $other:ident $($field:ident)*) => {
+        $crate::protocol_row!(durable $request $($field)*)
+    };
+    (durable $request:ident) => { false };
+    (from any) => { $crate::Senders::Any };
+    (from servers) => { $crate::Senders::Servers };
+    (recovery during) => { true };
+    (recovery after) => { false };
+}
+
+/// Implements [`Handler`] of a server for requests of its table, one line each:
+///
+/// ```text
+/// runtime::handlers! { FileServer;
+///     Lookup => |server, _, request| server.lookup(request).await;
+/// }
+/// ```
+#[macro_export]
+macro_rules! handlers {
+    ($server:ty; $($request:ty => |$this:pat_param, $caller:pat_param, $bound:pat_param| $answer:expr;)+) => {
+        $(impl $crate::Handler<$request> for $server {
+            async fn handle(
+                self: std::rc::Rc<Self>,
+                $caller: $crate::Caller,
+                $bound: $request,
+            ) -> Result<
+                <$request as $crate::Call>::Reply,
+                $crate::protocol::ErrorOf<$request>,
+            > {
+                let $this = self;
+                $answer
+            }
+        })+
     };
 }

@@ -24,7 +24,7 @@ mod hop {
         /// For tests.
         Hop id 7 version 1;
         /// Goes on to the node after, so many times.
-        1 Bulk Go { hops: u32 } -> ();
+        1 Bulk Go { hops: u32 } -> (), by caller, retry never, from any, after recovery;
     }
 }
 

@@ -18,7 +18,7 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-    } -> Bytes;
+    } -> Bytes, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Replace bytes within one stripe. Returns the life of the disk node: durable after the next
     /// [`Sync`] that is answered in the same one.
@@ -29,11 +29,11 @@ runtime::protocol! {
         offset: u32,
         /// The new content, in one or more pieces.
         data: Vec<Bytes>,
-    } -> u64;
+    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Make every write of this disk node that was answered before in this life durable, and return
     /// the life. Disks without such writes are left alone.
-    3 Bulk Sync {} -> u64;
+    3 Bulk Sync {} -> u64, by caller, retry idempotent, from servers, during recovery;
 
     /// Read one root slot of one disk of this node.
     4 Control ReadSlot {
@@ -41,7 +41,7 @@ runtime::protocol! {
         disk: u32,
         /// The slot.
         slot: u32,
-    } -> Bytes;
+    } -> Bytes, by caller, retry idempotent, from servers, during recovery;
 
     /// Replace one root slot; durable when answered.
     5 Control WriteSlot {
@@ -51,10 +51,11 @@ runtime::protocol! {
         slot: u32,
         /// [`SLOT_SIZE`] bytes.
         data: Bytes,
-    } -> ();
+    } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// What this node's disks are and have done.
-    6 Control Describe {} -> Vec<DiskStatus>;
+    6 Control Describe {} -> Vec<DiskStatus>,
+        by caller, retry idempotent, from any, during recovery;
 }
 
 runtime::record! {

@@ -15,7 +15,8 @@ use crate::geometry::Geometry;
 use crate::manager::Manager;
 use crate::open::{DiskError, Expected, Found, check_disk};
 use crate::protocol::{
-    BlockIo, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Write, WriteSlot,
+    BlockIo, Describe, DiskStatus, Error, Read, ReadSlot, Reply, Request, SLOT_SIZE, Sync, Write,
+    WriteSlot,
 };
 use crate::stripes::BootId;
 
@@ -207,17 +208,6 @@ impl Server {
         self.sync().await
     }
 
-    async fn answer(&self, request: Request) -> Reply {
-        match request {
-            Request::Read(request) => Reply::Read(self.read(&request).await),
-            Request::Write(request) => Reply::Write(self.write(request).await),
-            Request::Sync(_) => Reply::Sync(self.sync().await),
-            Request::ReadSlot(request) => Reply::ReadSlot(self.read_slot(&request).await),
-            Request::WriteSlot(request) => Reply::WriteSlot(self.write_slot(request).await),
-            Request::Describe(_) => Reply::Describe(Ok(self.describe())),
-        }
-    }
-
     async fn read(&self, request: &Read) -> Result<Bytes, Error> {
         let &Read { stripe, offset, length } = request;
         let (disk, at) = self.locate(stripe, offset, u64::from(length))?;
@@ -295,9 +285,18 @@ impl Server {
 }
 
 impl runtime::Server<BlockIo> for Server {
-    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        async move { self.answer(request).await }.boxed_local()
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        request.dispatch(self, caller)
     }
+}
+
+runtime::handlers! { Server;
+    Read => |server, _, request| server.read(&request).await;
+    Write => |server, _, request| server.write(request).await;
+    Sync => |server, _, _request| server.sync().await;
+    ReadSlot => |server, _, request| server.read_slot(&request).await;
+    WriteSlot => |server, _, request| server.write_slot(request).await;
+    Describe => |server, _, _request| Ok(server.describe());
 }
 
 struct Held<'a> {

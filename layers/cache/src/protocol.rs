@@ -23,7 +23,7 @@ runtime::protocol! {
         /// Empty, or the CRC-32C of each block of the range: bytes that come from a disk are
         /// checked against it.
         expect: Vec<u32>,
-    } -> Bytes;
+    } -> Bytes, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Replace bytes within one stripe, in the cache only. Never reads the disk. Returns the life
     /// of the cache for the stripe's disk node: it changes when the cache has lost something of it.
@@ -34,7 +34,7 @@ runtime::protocol! {
         offset: u32,
         /// The new content, in one or more pieces.
         data: Vec<Bytes>,
-    } -> u64;
+    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Replace bytes by zeros, in the cache only.
     3 Bulk WriteZeros {
@@ -44,7 +44,7 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-    } -> u64;
+    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Write the dirty bytes of these stripes back to their disks. The disks' own caches are
     /// flushed by the asker, once for all nodes: returns a stripe of each disk node concerned, with
@@ -55,7 +55,7 @@ runtime::protocol! {
         /// What the asker was told by a disk node that has restarted: a stripe of it, and its new
         /// life.
         restarted: Option<Unsynced>,
-    } -> Vec<Unsynced>;
+    } -> Vec<Unsynced>, by caller, retry idempotent, from servers, during recovery;
 
     /// These bytes were freed: drop them, written or not.
     5 Control Forget {
@@ -65,10 +65,10 @@ runtime::protocol! {
         offset: u32,
         /// How many bytes.
         length: u32,
-    } -> ();
+    } -> (), by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// What this node's cache holds and has done.
-    6 Control Status {} -> CacheStatus;
+    6 Control Status {} -> CacheStatus, by caller, retry idempotent, from any, during recovery;
 
     /// Read several parts of one stripe: one piece for each, or, if they are small, all in one piece.
     7 Bulk ReadList {
@@ -78,7 +78,7 @@ runtime::protocol! {
         extents: Vec<Extent>,
         /// Empty, or the CRC-32C of each block that has bytes of the parts, in order.
         expect: Vec<u32>,
-    } -> Vec<Bytes>;
+    } -> Vec<Bytes>, by stripe(stripe), retry idempotent, from servers, during recovery;
 
     /// Replace several parts of one stripe at the same moment, as [`Write`] does one.
     8 Bulk WriteList {
@@ -86,7 +86,7 @@ runtime::protocol! {
         stripe: u64,
         /// The new content, later pieces over earlier ones; at most [`PARTS_MAX`].
         parts: Vec<Placed>,
-    } -> u64;
+    } -> u64, by stripe(stripe), retry idempotent, from servers, during recovery;
 }
 
 runtime::record! {

@@ -16,13 +16,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use blockio::{Geometry, Stripes};
-use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, ready};
+use futures::future::LocalBoxFuture;
 use runtime::sync::KeyedLock;
 use runtime::{Caller, Context};
 
 use crate::hash;
-use crate::protocol::{Cache, CacheStatus, Error, Reply, Request};
+use crate::protocol::{
+    Cache, CacheStatus, Error, Forget, Read, ReadList, Reply, Request, Status, Write, WriteBack,
+    WriteList, WriteZeros,
+};
 use crate::sieve::Costs;
 use boot_ids::BootIds;
 use flusher::Behind;
@@ -159,30 +161,18 @@ impl runtime::Server<Cache> for Server {
         }
     }
 
-    /// Each request has a future of its own: one for all would be as large as the largest, and be moved
-    /// with each.
-    fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        match request {
-            Request::Read(request) => {
-                async move { Reply::Read(self.read(request).await) }.boxed_local()
-            }
-            Request::Write(request) => {
-                async move { Reply::Write(self.write(request).await) }.boxed_local()
-            }
-            Request::WriteZeros(request) => {
-                async move { Reply::WriteZeros(self.write_zeros(request).await) }.boxed_local()
-            }
-            Request::WriteBack(request) => {
-                async move { Reply::WriteBack(self.write_back(request).await) }.boxed_local()
-            }
-            Request::ReadList(request) => {
-                async move { Reply::ReadList(self.read_list(request).await) }.boxed_local()
-            }
-            Request::WriteList(request) => {
-                async move { Reply::WriteList(self.write_list(request).await) }.boxed_local()
-            }
-            Request::Forget(request) => ready(Reply::Forget(self.forget(&request))).boxed_local(),
-            Request::Status(_) => ready(Reply::Status(Ok(self.status()))).boxed_local(),
-        }
+    fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
+        request.dispatch(self, caller)
     }
+}
+
+runtime::handlers! { Server;
+    Read => |server, _, request| server.read(request).await;
+    Write => |server, _, request| server.write(request).await;
+    WriteZeros => |server, _, request| server.write_zeros(request).await;
+    WriteBack => |server, _, request| server.write_back(request).await;
+    ReadList => |server, _, request| server.read_list(request).await;
+    WriteList => |server, _, request| server.write_list(request).await;
+    Forget => |server, _, request| server.forget(&request);
+    Status => |server, _, _request| Ok(server.status());
 }

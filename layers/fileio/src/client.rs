@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meta::SharedAttrCache;
 use runtime::protocol::Undelivered;
-use runtime::{Call, NodeId, Spawn};
+use runtime::{Call, NodeId, Retry, Spawn};
 
 use crate::hash;
 use crate::protocol::{Error, FileIo, GetAttributes, Lookup, Reply, Request};
@@ -47,12 +47,11 @@ where
     S: Spawn,
     C: Call<Protocol = FileIo> + Clone,
 {
-    let request: Request = call.clone().into();
-    let is_done_once = request.call().is_some();
+    let is_done_once = C::RETRY == Retry::ByCallId;
     let (mut was_lost, mut pause) = (false, LOST_PAUSE);
     for _ in 1..PATIENT_ROUNDS_MAX {
         if why == Undelivered::Lost {
-            if !is_done_once && !request.is_idempotent() {
+            if C::RETRY == Retry::Never {
                 break;
             }
             was_lost = is_done_once;
@@ -80,8 +79,8 @@ where
     if let Some(reply) = look(from, &request) {
         return C::answer(reply);
     }
-    let to = hash::owner(&request, from.fs_nodes());
-    let is_done_once = request.call().is_some();
+    let to = hash::owner(call.route(), from.fs_nodes());
+    let is_done_once = C::RETRY == Retry::ByCallId;
     let lost = Error::Undelivered { why: Undelivered::Lost };
     match from.spawn(to, call.clone()).await {
         Err(error) if error.not_applied() || (error == lost && is_done_once) => {

@@ -23,7 +23,7 @@
 //! | --- | --- |
 //! | `protocol.rs` | the applications interface: every request and reply |
 //! | `hash.rs` | which node answers a request |
-//! | `client.rs` | how the layer above asks; `twice.rs` what it may ask twice |
+//! | `client.rs` | how the layer above sends requests, and when it sends them again |
 //! | `server.rs`, `server/` | the actor: one `match`, a leaf for each family of requests |
 //! | `rules.rs` | who may do what: pure |
 //! | `locks.rs` | who may lock which bytes: pure |
@@ -42,6 +42,5 @@ pub mod protocol;
 pub mod regions;
 mod rules;
 mod server;
-mod twice;
 
 pub use server::{FileServer, HandedClient, HandedFiles};

@@ -234,7 +234,7 @@ runtime::protocol! {
         directory: Handle,
         /// The name in it; not `.` or `..`.
         name: Name,
-    } -> Attributes;
+    } -> Attributes, by name(directory.ino, name), retry idempotent, from any, after recovery;
 
     /// The directory above. Asked of the directory's node.
     2 Control Parent {
@@ -242,13 +242,13 @@ runtime::protocol! {
         who: Credentials,
         /// The directory.
         directory: Handle,
-    } -> Attributes;
+    } -> Attributes, by inode(directory.ino), retry idempotent, from any, after recovery;
 
     /// Attributes. Asked of the file's node, like all that follow by handle.
     3 Control GetAttributes {
         /// The file.
         file: Handle,
-    } -> Attributes;
+    } -> Attributes, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Change attributes; the size too.
     4 Control SetAttributes {
@@ -262,7 +262,7 @@ runtime::protocol! {
         only_if_ctime: Option<Time>,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by inode(file.ino), retry never, from any, after recovery;
 
     /// Create a regular file. Asked of the name's node.
     5 Bulk Create {
@@ -280,7 +280,7 @@ runtime::protocol! {
         change: Change,
         /// Durable when answered.
         durable: bool,
-    } -> Created;
+    } -> Created, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
     /// Create anything but a regular file. Asked of the name's node.
     6 Bulk MakeNode {
@@ -298,7 +298,7 @@ runtime::protocol! {
         change: Change,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
     /// Remove a name that is not a directory's, and the file with its last name. Asked of the
     /// name's node.
@@ -313,7 +313,7 @@ runtime::protocol! {
         name: Name,
         /// Durable when answered.
         durable: bool,
-    } -> ();
+    } -> (), by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
     /// Remove an empty directory. Asked of the name's node.
     8 Bulk RemoveDirectory {
@@ -327,7 +327,7 @@ runtime::protocol! {
         name: Name,
         /// Durable when answered.
         durable: bool,
-    } -> ();
+    } -> (), by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
     /// Give a file another name. Asked of the old name's node.
     9 Bulk Rename {
@@ -347,7 +347,7 @@ runtime::protocol! {
         replace: bool,
         /// Durable when answered.
         durable: bool,
-    } -> ();
+    } -> (), by name(from_directory.ino, from_name), retry by_call_id, from any, after recovery;
 
     /// Give a file one more name. Asked of the file's node.
     10 Bulk Link {
@@ -363,7 +363,7 @@ runtime::protocol! {
         name: Name,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
     /// Entries of a directory after a cookie. Asked of the directory's node.
     11 Control ReadDirectory {
@@ -377,13 +377,13 @@ runtime::protocol! {
         count_max: u32,
         /// With the attributes of each.
         attributes: bool,
-    } -> DirectoryPage;
+    } -> DirectoryPage, by inode(directory.ino), retry idempotent, from any, after recovery;
 
     /// The target of a symbolic link.
     12 Control ReadLink {
         /// The link.
         file: Handle,
-    } -> Vec<u8>;
+    } -> Vec<u8>, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Read bytes.
     13 Bulk Read {
@@ -395,7 +395,7 @@ runtime::protocol! {
         offset: u64,
         /// How many bytes, at most [`TRANSFER_MAX`].
         length: u32,
-    } -> ReadData;
+    } -> ReadData, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Write bytes.
     14 Bulk Write {
@@ -409,27 +409,27 @@ runtime::protocol! {
         data: Vec<Bytes>,
         /// Durable when answered.
         durable: bool,
-    } -> WriteResult;
+    } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// Make all that was written to the file durable, as far as it was answered with the write
     /// verifier that comes back: what was answered with another one is lost.
     15 Bulk Commit {
         /// The file.
         file: Handle,
-    } -> WriteResult;
+    } -> WriteResult, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Space of the whole volume. Asked of any node.
-    16 Control GetSpace {} -> Space;
+    16 Control GetSpace {} -> Space, by caller, retry idempotent, from any, after recovery;
 
     /// Make everything of this node durable, and its log short: before a clean stop.
-    17 Bulk Flush {} -> ();
+    17 Bulk Flush {} -> (), by caller, retry never, from any, after recovery;
 
     /// Between nodes: the file is gone, with its last name; free its blocks once nobody reads it any
     /// more. Asked of the file's node.
     18 Control Trim {
         /// Its inode number.
         ino: u64,
-    } -> ();
+    } -> (), by inode(ino), retry never, from servers, after recovery;
 
     /// Make a hole: blocks that lie in the range as a whole are freed, the rest of it becomes zeros,
     /// the size stays. Seen at once, durable like a write, and as atomic: one record of the log holds
@@ -445,7 +445,7 @@ runtime::protocol! {
         length: u64,
         /// Durable when answered.
         durable: bool,
-    } -> WriteResult;
+    } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// Prepare for writes to a range: if the volume cannot hold it now, [`Error::NoSpace`] comes at
     /// once. No block is set aside, since each write goes to new blocks (design D6): others may take
@@ -464,7 +464,7 @@ runtime::protocol! {
         keep_size: bool,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by inode(file.ino), retry never, from any, after recovery;
 
     /// The first byte at or after an offset that is data, or in a hole, in blocks as the file has them
     /// now, committed or not. `None` if the offset is not before the end of the file, or if no data
@@ -478,7 +478,7 @@ runtime::protocol! {
         offset: u64,
         /// What to look for.
         target: SeekTarget,
-    } -> Option<u64>;
+    } -> Option<u64>, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// The value of an extended attribute. `user.` and `trusted.` are the namespaces that there are.
     22 Bulk GetXattr {
@@ -488,7 +488,7 @@ runtime::protocol! {
         file: Handle,
         /// The attribute.
         name: XattrName,
-    } -> Vec<u8>;
+    } -> Vec<u8>, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Set an extended attribute.
     23 Bulk SetXattr {
@@ -507,7 +507,7 @@ runtime::protocol! {
         mode: XattrMode,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
     /// The names of all extended attributes that the asker may know of, in order.
     24 Bulk ListXattrs {
@@ -515,7 +515,7 @@ runtime::protocol! {
         who: Credentials,
         /// The file.
         file: Handle,
-    } -> Vec<XattrName>;
+    } -> Vec<XattrName>, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Remove an extended attribute.
     25 Bulk RemoveXattr {
@@ -529,7 +529,7 @@ runtime::protocol! {
         name: XattrName,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by inode(file.ino), retry by_call_id, from any, after recovery;
 
     /// Hold a file that is open at the client: it lives on without a name until the last client
     /// lets go, or its lease ends. The lease begins anew. Nothing is held of what is no regular
@@ -540,7 +540,7 @@ runtime::protocol! {
         call: CallId,
         /// The file.
         file: Handle,
-    } -> OpenedFile;
+    } -> OpenedFile, by inode(file.ino), retry never, from any, after recovery;
 
     /// The client has closed the file, and has no lock on it any more.
     27 Control CloseHandle {
@@ -548,7 +548,7 @@ runtime::protocol! {
         call: CallId,
         /// The file.
         file: Handle,
-    } -> ();
+    } -> (), by inode(file.ino), retry never, from any, after recovery;
 
     /// The client lives: its lease at this node begins anew. It has held again all that it held in
     /// an earlier lease. False if the node does not know the lease (it ended, or the node has
@@ -558,7 +558,7 @@ runtime::protocol! {
         client: u64,
         /// The lease.
         lease: u64,
-    } -> bool;
+    } -> bool, by caller, retry never, from any, after recovery;
 
     /// [`Lookup`], and hold what is found. Asked of the name's node.
     29 Bulk Open {
@@ -570,7 +570,7 @@ runtime::protocol! {
         directory: Handle,
         /// The name in it.
         name: Name,
-    } -> OpenedFile;
+    } -> OpenedFile, by name(directory.ino, name), retry never, from any, after recovery;
 
     /// [`Create`], and hold the file. Asked of the name's node.
     30 Bulk OpenNew {
@@ -588,7 +588,7 @@ runtime::protocol! {
         change: Change,
         /// Durable when answered.
         durable: bool,
-    } -> OpenedNewFile;
+    } -> OpenedNewFile, by name(directory.ino, name), retry by_call_id, from any, after recovery;
 
     /// Lock bytes of a file that the client holds, in place of what the owner has locked of them.
     /// Never waits for other locks: the client tries again, with pauses. The lease begins anew.
@@ -605,7 +605,7 @@ runtime::protocol! {
         lease: u64,
         /// The owner had this lock before the node restarted.
         reclaim: bool,
-    } -> Locked;
+    } -> Locked, by inode(file.ino), retry never, from any, after recovery;
 
     /// The lock of somebody else that would be in the way of such a lock.
     32 Control TestLock {
@@ -617,7 +617,7 @@ runtime::protocol! {
         range: ByteRange,
         /// How.
         kind: LockKind,
-    } -> Option<FileLock>;
+    } -> Option<FileLock>, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Give up what an owner has locked of some bytes.
     33 Control Unlock {
@@ -627,14 +627,14 @@ runtime::protocol! {
         owner: LockOwner,
         /// Which bytes.
         range: ByteRange,
-    } -> ();
+    } -> (), by inode(file.ino), retry never, from any, after recovery;
 
     /// Make all names of a directory durable as they are, also those that are gone, with what they
     /// name; and the directory's own attributes. Asked of the directory's node.
     34 Bulk SyncDirectory {
         /// The directory.
         directory: Handle,
-    } -> ();
+    } -> (), by inode(directory.ino), retry idempotent, from any, after recovery;
 
     /// Read a window of a list of regions, packed. The list travels as it was described; which chunks,
     /// stripes and blocks its regions lie in, their node finds out.
@@ -650,7 +650,7 @@ runtime::protocol! {
         /// How many packed bytes, at most [`TRANSFER_MAX`]; of at most
         /// [`REGIONS_MAX`](crate::regions::REGIONS_MAX) regions.
         length: u32,
-    } -> ListData;
+    } -> ListData, by inode(file.ino), retry idempotent, from any, after recovery;
 
     /// Write a window of a list of regions. Where regions overlap, the later one stays. Each chunk is
     /// written as a whole, as [`Write`] does it; readers may see one chunk before another.
@@ -668,7 +668,7 @@ runtime::protocol! {
         data: Bytes,
         /// Durable when answered.
         durable: bool,
-    } -> WriteResult;
+    } -> WriteResult, by inode(file.ino), retry never, from any, after recovery;
 
     /// Write at the end of the file, wherever that is by then: appends of many never overlap, and a
     /// reader sees all of one or nothing of it. Done once, as long as the node lives.
@@ -685,14 +685,14 @@ runtime::protocol! {
         file: Handle,
         /// The bytes, in pieces; together at most [`TRANSFER_MAX`].
         data: Vec<Bytes>,
-    } -> Appended;
+    } -> Appended, by inode(file.ino), retry never, from any, after recovery;
 
     /// Was this call done by this node, and is its reply stored (ADR 9)? Waits for a copy of it that is
     /// under way; that it was done is durable then. Asked of all nodes.
     38 Control WasDone {
         /// Which call.
         call: CallId,
-    } -> bool;
+    } -> bool, by caller, retry idempotent, from any, after recovery;
 }
 
 runtime::choice! {

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use blockio::{Geometry, Stripes};
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::{LocalBoxFuture, join_all, ready};
 use meta::hash::ino_node;
 use meta::protocol::{
     CommitDependency, Effect, Execute, GetInode, Inode, InodeChange, LockDirShared, UnlockDirShared,
@@ -36,7 +36,7 @@ use meta::protocol::{
 use meta::{FileInformation, SharedAttrCache};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
-use runtime::{Call, Caller, Context, NodeId, NodeKind, Server, Spawn as _};
+use runtime::{Call, Caller, Context, NodeId, RequestInfo as _, Senders, Server, Spawn as _};
 
 use self::ahead::Ahead;
 use self::append::Appends;
@@ -45,7 +45,7 @@ use self::edges::Edges;
 pub use self::hand_over::{HandedClient, HandedFiles};
 use self::leases::Leases;
 use self::remote_locks::RemoteLocks;
-use crate::protocol::{Attributes, Error, FileIo, Handle, Reply, Request, Space, Time};
+use crate::protocol::{Attributes, Error, FileIo, GetSpace, Handle, Reply, Request, Space, Time};
 
 /// How often a node looks for files to commit.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
@@ -113,35 +113,15 @@ impl Server<FileIo> for FileServer {
     }
 
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        // Only nodes tell each other that a file is gone; a client removes names.
-        let from_client = matches!(caller.node.kind(), NodeKind::Application(_));
-        if from_client && matches!(request, Request::Trim(_)) {
-            let refused = Reply::Trim(Err(Error::NotPermitted {}));
-            return futures::future::ready(refused).boxed_local();
+        if caller.is_client() && request.senders() == Senders::Servers {
+            return ready(request.refused(Error::NotPermitted {})).boxed_local();
         }
-        match request {
-            // Transfers are many, and the future of all requests together is many times as large.
-            Request::Read(r) => async move { Reply::Read(self.read(r).await) }.boxed_local(),
-            Request::Write(r) => async move { Reply::Write(self.write(r).await) }.boxed_local(),
-            Request::ReadList(r) => {
-                async move { Reply::ReadList(self.read_list(r).await) }.boxed_local()
-            }
-            Request::WriteList(r) => {
-                async move { Reply::WriteList(self.write_list(r).await) }.boxed_local()
-            }
-            Request::Append(r) => async move { Reply::Append(self.append(r).await) }.boxed_local(),
-            Request::ReadDirectory(r) => {
-                async move { Reply::ReadDirectory(self.read_directory(r).await) }.boxed_local()
-            }
-            request => async move {
-                match request.call() {
-                    Some(call) => self.once(call, &request).await,
-                    None => self.answer(request).await,
-                }
-            }
-            .boxed_local(),
-        }
+        request.dispatch(self, caller)
     }
+}
+
+runtime::handlers! { FileServer;
+    GetSpace => |server, _, _request| server.get_space().await;
 }
 
 impl FileServer {
@@ -173,54 +153,6 @@ impl FileServer {
         let telling = server.clone();
         server.context.task(async move { telling.tell_of_ties().await });
         server
-    }
-
-    async fn answer(self: Rc<Self>, request: Request) -> Reply {
-        match request {
-            Request::Create(_)
-            | Request::MakeNode(_)
-            | Request::Remove(_)
-            | Request::RemoveDirectory(_)
-            | Request::Rename(_)
-            | Request::Link(_)
-            | Request::OpenNew(_)
-            | Request::SetXattr(_)
-            | Request::RemoveXattr(_) => self.perform(&request).await,
-            Request::Lookup(r) => Reply::Lookup(self.lookup(r).await),
-            Request::Parent(r) => Reply::Parent(self.parent(r).await),
-            Request::GetAttributes(r) => Reply::GetAttributes(self.get_attributes(&r).await),
-            Request::SetAttributes(r) => Reply::SetAttributes(self.set_attributes(r).await),
-            Request::ReadDirectory(r) => Reply::ReadDirectory(self.read_directory(r).await),
-            Request::ReadLink(r) => Reply::ReadLink(self.read_link(&r).await),
-            Request::Read(r) => Reply::Read(self.read(r).await),
-            Request::Write(r) => Reply::Write(self.write(r).await),
-            Request::ReadList(r) => Reply::ReadList(self.read_list(r).await),
-            Request::WriteList(r) => Reply::WriteList(self.write_list(r).await),
-            Request::Append(r) => Reply::Append(self.append(r).await),
-            Request::Commit(r) => Reply::Commit(self.commit(&r.file).await),
-            Request::PunchHole(r) => Reply::PunchHole(self.punch_hole(r).await),
-            Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
-            Request::Seek(r) => Reply::Seek(self.seek(&r).await),
-            Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
-            Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
-            Request::GetSpace(_) => Reply::GetSpace(self.get_space().await),
-            Request::Flush(_) => Reply::Flush(self.flush().await),
-            Request::Trim(r) => {
-                self.trim(r.ino).await;
-                Reply::Trim(Ok(()))
-            }
-            Request::OpenHandle(r) => Reply::OpenHandle(self.hold(r).await),
-            Request::CloseHandle(r) => Reply::CloseHandle(self.close_handle(r).await),
-            Request::Renew(r) => Reply::Renew(Ok(self.renew(&r))),
-            Request::Lock(r) => Reply::Lock(self.lock(&r)),
-            Request::TestLock(r) => Reply::TestLock(self.test_lock(&r)),
-            Request::Unlock(r) => Reply::Unlock(self.unlock(&r)),
-            Request::Open(r) => Reply::Open(self.open(r).await),
-            Request::WasDone(r) => Reply::WasDone(self.was_done(r.call).await),
-            Request::SyncDirectory(r) => {
-                Reply::SyncDirectory(self.sync_directory(r.directory).await)
-            }
-        }
     }
 
     /// Asks the metadata of `node`.

@@ -1,8 +1,8 @@
 //! Placement: which node owns an inode, a name. Frozen: the values are part of the on-disk format.
 
-use runtime::NodeId;
+use runtime::{NodeId, Route};
 
-use crate::attributes::Name;
+use crate::attributes::{NAME_MAX, Name};
 
 /// The node of inode `ino`: the thesis' modulo.
 pub fn ino_node(ino: u64, nodes: u32) -> NodeId {
@@ -12,16 +12,33 @@ pub fn ino_node(ino: u64, nodes: u32) -> NodeId {
 /// The hash of `name` in the directory `directory`: XXH3-64 (seed 0) over the directory's number
 /// (8 bytes, little-endian) and the name.
 pub fn name_hash(directory: u64, name: &Name) -> u64 {
-    let mut input = [0; 8 + crate::attributes::NAME_MAX];
-    let length = 8 + name.as_bytes().len();
+    hash_bytes(directory, name.as_bytes())
+}
+
+/// As [`name_hash`]; `name` has at most [`NAME_MAX`] bytes.
+fn hash_bytes(directory: u64, name: &[u8]) -> u64 {
+    let mut input = [0; 8 + NAME_MAX];
+    let length = 8 + name.len();
     input[..8].copy_from_slice(&directory.to_le_bytes());
-    input[8..length].copy_from_slice(name.as_bytes());
+    input[8..length].copy_from_slice(name);
     runtime::hash::xxh3(&input[..length])
 }
 
 /// The node of `name` in `directory`.
 pub fn name_node(directory: u64, name: &Name, nodes: u32) -> NodeId {
     NodeId::fs((name_hash(directory, name) % u64::from(nodes)) as u32)
+}
+
+/// The file-system node that owns a request with this route, in a volume of `nodes` of them. Node 0 if
+/// the caller chooses, or for a stripe: the cache places those.
+pub fn owner(route: Route<'_>, nodes: u32) -> NodeId {
+    match route {
+        Route::Inode(ino) => ino_node(ino, nodes),
+        Route::Name { directory, name } => {
+            NodeId::fs((hash_bytes(directory, name) % u64::from(nodes)) as u32)
+        }
+        Route::Stripe(_) | Route::Caller => NodeId::fs(0),
+    }
 }
 
 #[cfg(test)]

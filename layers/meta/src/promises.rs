@@ -1,5 +1,7 @@
 //! Words about what nodes promise one another, and what they remember of calls (ADR 7, 9, 13, 17).
 
+pub use runtime::CallId;
+
 runtime::record! {
     /// Effects that a durable record of one node promises to others.
     #[derive(Copy, PartialOrd, Ord, Hash)]
@@ -32,22 +34,6 @@ runtime::record! {
         /// The place of the record in the order of that node's commits.
         position: u64,
     }
-}
-
-runtime::record! {
-    /// Which call of which client this is: a retransmission carries the same id.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
-    pub struct CallId {
-        /// The client, drawn at random when it starts.
-        client: u64,
-        /// The call, counted by the client.
-        number: u64,
-    }
-}
-
-impl CallId {
-    /// Of no call that is done once.
-    pub const NONE: Self = Self { client: 0, number: 0 };
 }
 
 runtime::choice! {

@@ -13,8 +13,7 @@ pub use crate::promises::{
 pub use blockio::geometry::{Near, Run};
 pub use blockio::protocol::Unsynced;
 
-/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): the largest page of a directory,
-/// and one more, which tells that there are more.
+/// Entries that one [`ScanNames`] returns, at most (plus those of equal hash): one directory page and 1.
 pub const SCAN_MAX: u32 = 4097;
 
 /// Chunks that one [`FindChunks`] returns, at most.
@@ -280,7 +279,7 @@ runtime::protocol! {
         node: u32,
         /// The number of this tie of the asker.
         lock: u64,
-    } -> (Inode, CommitDependency);
+    } -> (Inode, CommitDependency), by inode(directory), retry never, from servers, after recovery;
 
     /// The change announced by [`LockDirShared`] is done, or was not made.
     2 Control UnlockDirShared {
@@ -292,7 +291,7 @@ runtime::protocol! {
         node: u32,
         /// The number of the tie.
         lock: u64,
-    } -> ();
+    } -> (), by inode(directory), retry never, from servers, after recovery;
 
     /// One inode.
     3 Control GetInode {
@@ -300,7 +299,7 @@ runtime::protocol! {
         ino: u64,
         /// Its incarnation; 0 for any.
         generation: u64,
-    } -> Inode;
+    } -> Inode, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Change one inode.
     4 Control ChangeInode {
@@ -314,7 +313,7 @@ runtime::protocol! {
         only_if_ctime: Option<Time>,
         /// Durable when answered.
         durable: bool,
-    } -> Attributes;
+    } -> Attributes, by inode(ino), retry never, from servers, after recovery;
 
     /// Look a name up, at its node.
     5 Control FindName {
@@ -322,7 +321,7 @@ runtime::protocol! {
         directory: u64,
         /// The name.
         name: Name,
-    } -> Option<Dentry>;
+    } -> Option<Dentry>, by name(directory, name), retry idempotent, from servers, after recovery;
 
     /// Names of a directory at this node, in the order of their positions.
     6 Control ScanNames {
@@ -334,7 +333,7 @@ runtime::protocol! {
         count_max: u32,
         /// With attributes, of inodes that are at this node.
         attributes: bool,
-    } -> Vec<NameEntry>;
+    } -> Vec<NameEntry>, by caller, retry idempotent, from servers, after recovery;
 
     /// Make an inode and its first name, both at this node, and do what belongs to it, at any node:
     /// all or nothing, as [`Execute`] does.
@@ -355,7 +354,7 @@ runtime::protocol! {
         call: CallId,
         /// What it leans on: it is durable no earlier.
         after: Vec<CommitDependency>,
-    } -> Attributes;
+    } -> Attributes, by name(directory, name), retry never, from servers, after recovery;
 
     /// Do all of these, at any nodes, or nothing, also over a crash. One record of this node decides
     /// it: it holds the effects here and promises the others. Names at other nodes must be claimed.
@@ -375,7 +374,7 @@ runtime::protocol! {
         call: CallId,
         /// What it leans on: it is durable no earlier.
         after: Vec<CommitDependency>,
-    } -> Vec<u64>;
+    } -> Vec<u64>, by caller, retry never, from servers, after recovery;
 
     /// Do what another node's record has promised, once. Names are not claimed any more afterwards.
     9 Bulk ApplyIntent {
@@ -388,13 +387,13 @@ runtime::protocol! {
         /// The place of the record that promised, if that is not durable yet, else 0: what is done
         /// here is durable no earlier.
         position: u64,
-    } -> AppliedIntent;
+    } -> AppliedIntent, by caller, retry idempotent, from servers, during recovery;
 
     /// Free the blocks of an inode that is gone. Nobody may be reading them.
     10 Control Trim {
         /// The inode.
         ino: u64,
-    } -> ();
+    } -> (), by inode(ino), retry never, from servers, after recovery;
 
     /// Stop changes of a directory's names, wait for those under way, tell where names may be.
     11 Control LockDirExclusive {
@@ -404,7 +403,7 @@ runtime::protocol! {
         generation: u64,
         /// The number of this tie of the asker.
         lock: u64,
-    } -> Occupancy;
+    } -> Occupancy, by inode(directory), retry never, from servers, after recovery;
 
     /// Let changes go on: the directory was not removed.
     12 Control UnlockDirExclusive {
@@ -412,14 +411,14 @@ runtime::protocol! {
         directory: u64,
         /// The number of the tie.
         lock: u64,
-    } -> ();
+    } -> (), by inode(directory), retry idempotent, from servers, during recovery;
 
     /// Are there names of this directory at this node? If not, there are none after a crash either that
     /// finds a record which leans on this answer: on the last removal, which is told, too.
     13 Control HasNames {
         /// The directory.
         directory: u64,
-    } -> (bool, CommitDependency);
+    } -> (bool, CommitDependency), by caller, retry idempotent, from servers, after recovery;
 
     /// A directory, and where its names may be.
     14 Control GetOccupancy {
@@ -427,7 +426,7 @@ runtime::protocol! {
         directory: u64,
         /// Its incarnation.
         generation: u64,
-    } -> Occupancy;
+    } -> Occupancy, by inode(directory), retry idempotent, from servers, after recovery;
 
     /// These nodes were found to hold names of the directory.
     15 Control SetOccupancy {
@@ -435,7 +434,7 @@ runtime::protocol! {
         directory: u64,
         /// All nodes that answered yes to [`HasNames`].
         nodes: Vec<u32>,
-    } -> ();
+    } -> (), by inode(directory), retry never, from servers, after recovery;
 
     /// Where the chunks of a file are: as many as asked for.
     16 Bulk Map {
@@ -447,7 +446,7 @@ runtime::protocol! {
         first: u64,
         /// How many chunks.
         count: u32,
-    } -> Vec<Chunk>;
+    } -> Vec<Chunk>, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Reserve blocks at this node.
     17 Bulk Allocate {
@@ -457,13 +456,13 @@ runtime::protocol! {
         from_reserve: bool,
         /// Where they had best be.
         near: Near,
-    } -> Vec<Run>;
+    } -> Vec<Run>, by caller, retry never, from servers, after recovery;
 
     /// Give reserved blocks back that were never installed.
     18 Control Release {
         /// Which.
         runs: Vec<Run>,
-    } -> ();
+    } -> (), by caller, retry never, from servers, during recovery;
 
     /// New chunks of a file, whose content is in the cache. Seen by readers at once, durable with
     /// the next [`Commit`].
@@ -478,20 +477,20 @@ runtime::protocol! {
         time: Time,
         /// Take setuid and setgid away: somebody else than root wrote.
         drop_setid: bool,
-    } -> WriteResult;
+    } -> WriteResult, by inode(ino), retry never, from servers, after recovery;
 
     /// Nothing installed so far will be rewritten in place any more. Nobody may be writing.
     20 Control Seal {
         /// The file.
         ino: u64,
-    } -> ();
+    } -> (), by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Make all that was sealed durable: data first, then the record that names it. If some of it is
     /// lost nothing is committed until [`RollBack`].
     21 Bulk Commit {
         /// The file.
         ino: u64,
-    } -> WriteResult;
+    } -> WriteResult, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Set the size; cuts whole blocks off. Nobody may be reading or writing.
     22 Control Truncate {
@@ -508,13 +507,13 @@ runtime::protocol! {
         /// Takes the place of the last block, in the record of the cut: its content up to the size,
         /// then zeros. Not needed if what is cut off within that block is zeros already.
         last: Option<NewBlock>,
-    } -> Attributes;
+    } -> Attributes, by inode(ino), retry never, from servers, after recovery;
 
     /// Files that have waited for a [`Commit`] for this long, or hold this many chunks.
     23 Control GetDirty {
         /// Milliseconds since the first uncommitted change.
         age_ms: u64,
-    } -> Vec<u64>;
+    } -> Vec<u64>, by caller, retry idempotent, from servers, after recovery;
 
     /// Give whole free allocation groups away, to a node that ran dry; or tell of those alone that are on their way
     /// there already.
@@ -523,7 +522,7 @@ runtime::protocol! {
         to: u32,
         /// How many, at most; with 0 only those on their way are told.
         count: u32,
-    } -> Vec<u64>;
+    } -> Vec<u64>, by caller, retry never, from servers, during recovery;
 
     /// The groups have arrived in the receiver's log.
     25 Control AckGroups {
@@ -531,25 +530,25 @@ runtime::protocol! {
         to: u32,
         /// Which.
         groups: Vec<u64>,
-    } -> ();
+    } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// Space of this node.
-    26 Control GetSpace {} -> NodeSpace;
+    26 Control GetSpace {} -> NodeSpace, by caller, retry idempotent, from servers, after recovery;
 
     /// One change of directories' places in the tree at a time: wait for the turn. Asked of the root's node.
     27 Control LockRename {
         /// The number of this tie of the asker.
         lock: u64,
-    } -> ();
+    } -> (), by caller, retry never, from servers, after recovery;
 
     /// The turn is over. Nothing happens if it is another one's: a node that comes back forgets whose it was.
     28 Control UnlockRename {
         /// The number of the tie.
         lock: u64,
-    } -> ();
+    } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// Make all records durable and the log short.
-    29 Bulk Flush {} -> ();
+    29 Bulk Flush {} -> (), by caller, retry idempotent, from servers, after recovery;
 
     /// Keep a name from being changed by anybody else, until [`UnlockName`] or the effect for which
     /// it was claimed. Returns what it names, also after a crash that finds a record which leans on
@@ -561,7 +560,7 @@ runtime::protocol! {
         name: Name,
         /// The number of this tie of the asker.
         lock: u64,
-    } -> LockedName;
+    } -> LockedName, by name(directory, name), retry never, from servers, after recovery;
 
     /// The change was not made.
     31 Control UnlockName {
@@ -571,7 +570,7 @@ runtime::protocol! {
         name: Name,
         /// The number of the tie.
         lock: u64,
-    } -> ();
+    } -> (), by name(directory, name), retry idempotent, from servers, during recovery;
 
     /// Make all effects durable that `node` has sent. It will not send intents below a number again.
     /// Returns the life of the answerer: what it did in an earlier one it may have forgotten.
@@ -580,17 +579,18 @@ runtime::protocol! {
         node: u32,
         /// Its intents below this number are retired.
         below: u64,
-    } -> u64;
+    } -> u64, by caller, retry idempotent, from servers, during recovery;
 
     /// At a mount, after all nodes have replayed their logs: bring about what this node has promised.
-    33 Bulk FinishIntents {} -> ();
+    33 Bulk FinishIntents {} -> (), by caller, retry never, from servers, during recovery;
 
     /// At a mount, after all nodes have finished their intents: forget what was applied for them, and
     /// free what is gone.
-    34 Bulk EndRecovery {} -> ();
+    34 Bulk EndRecovery {} -> (), by caller, retry never, from servers, during recovery;
 
     /// Inodes that are gone and wait for [`Trim`].
-    35 Control ListUntrimmed {} -> Vec<u64>;
+    35 Control ListUntrimmed {} -> Vec<u64>,
+        by caller, retry idempotent, from servers, after recovery;
 
     // 36 is dead: it counted what a node holds.
 
@@ -599,13 +599,13 @@ runtime::protocol! {
     37 Control RollBack {
         /// The file.
         ino: u64,
-    } -> ();
+    } -> (), by inode(ino), retry never, from servers, after recovery;
 
     /// The write verifier of a file.
     38 Control GetVerifier {
         /// The file.
         ino: u64,
-    } -> u64;
+    } -> u64, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// What came of a call, if this node has decided it and still keeps the reply. By then its
     /// effects are seen everywhere; [`Undelivered::Lost`] if they are not yet.
@@ -614,7 +614,7 @@ runtime::protocol! {
         call: CallId,
         /// Durable when answered.
         durable: bool,
-    } -> Option<CallOutcome>;
+    } -> Option<CallOutcome>, by caller, retry idempotent, from servers, after recovery;
 
     /// The next chunks of a file that have blocks, with what is not committed yet.
     40 Bulk FindChunks {
@@ -626,7 +626,7 @@ runtime::protocol! {
         first: u64,
         /// How many chunks, at most [`FOUND_MAX`].
         count_max: u32,
-    } -> ChunkPage;
+    } -> ChunkPage, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// The value of an extended attribute.
     41 Bulk GetXattr {
@@ -636,7 +636,7 @@ runtime::protocol! {
         generation: u64,
         /// The attribute.
         name: XattrName,
-    } -> Vec<u8>;
+    } -> Vec<u8>, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Set or remove an extended attribute.
     42 Bulk ChangeXattr {
@@ -656,7 +656,7 @@ runtime::protocol! {
         durable: bool,
         /// The call for which it is done: that it was is stored with it ([`FindReply`]).
         call: CallId,
-    } -> Attributes;
+    } -> Attributes, by inode(ino), retry never, from servers, after recovery;
 
     /// The names of all extended attributes, in order.
     43 Bulk ListXattrs {
@@ -664,7 +664,7 @@ runtime::protocol! {
         ino: u64,
         /// Its incarnation.
         generation: u64,
-    } -> Vec<XattrName>;
+    } -> Vec<XattrName>, by inode(ino), retry idempotent, from servers, after recovery;
 
     /// Somebody has a file open: until [`CloseHandle`] it outlives its last name. Forgotten when the node
     /// restarts; that something was held is not. What is no regular file is not kept.
@@ -673,26 +673,26 @@ runtime::protocol! {
         ino: u64,
         /// Its incarnation.
         generation: u64,
-    } -> Inode;
+    } -> Inode, by inode(ino), retry never, from servers, after recovery;
 
     /// Nobody has the file open any more. True if it had no name: then it is gone, and waits for
     /// [`Trim`].
     45 Control CloseHandle {
         /// The file.
         ino: u64,
-    } -> bool;
+    } -> bool, by inode(ino), retry never, from servers, after recovery;
 
     /// Files with numbers below this may be held by those whom the node knew before it started: they outlive
     /// their last names until [`EndGrace`]. Zero if there are none.
-    46 Control GraceBelow {} -> u64;
+    46 Control GraceBelow {} -> u64, by caller, retry idempotent, from servers, after recovery;
 
     /// Whoever held files before the node started has said so again, or has had its time. Returns
     /// files that are gone because nobody holds them. May be asked again and again.
-    47 Bulk EndGrace {} -> Vec<u64>;
+    47 Bulk EndGrace {} -> Vec<u64>, by caller, retry never, from servers, after recovery;
 
     /// In place of [`FinishIntents`] and [`EndRecovery`], at a node that has come back while others
     /// lived on: bring about what it has promised, and let all others do what they have promised it.
-    48 Bulk Rejoin {} -> ();
+    48 Bulk Rejoin {} -> (), by caller, retry never, from servers, during recovery;
 
     /// `node` has come back alone, and asks in a new epoch. What an earlier life of it has claimed,
     /// frozen or begun here is void; when this is answered it has been told again what it may have
@@ -702,23 +702,23 @@ runtime::protocol! {
         node: u32,
         /// The ties of its earlier lives have numbers below this.
         below: u64,
-    } -> ();
+    } -> (), by caller, retry never, from servers, during recovery;
 
     /// At the end of a clean stop, after [`Flush`]: one root more, so that a disk which is put back
     /// from before the last one is known to be old.
-    50 Bulk FinalCheckpoint {} -> ();
+    50 Bulk FinalCheckpoint {} -> (), by caller, retry never, from servers, after recovery;
 
     /// Make this node's records durable up to a place in their order. Returns how far they are.
     51 Control FlushTo {
         /// The place, as in [`CommitDependency`]; a place to come stands for all that there is.
         position: u64,
-    } -> u64;
+    } -> u64, by caller, retry idempotent, from servers, during recovery;
 
     /// Make all changes of a directory's names at this node durable, removals too.
     52 Control FlushNames {
         /// The directory.
         directory: u64,
-    } -> ();
+    } -> (), by caller, retry idempotent, from servers, after recovery;
 
     /// Make all changes of a directory's names durable, at all nodes. Asked of the directory's node.
     53 Control SyncNames {
@@ -726,7 +726,7 @@ runtime::protocol! {
         directory: u64,
         /// Its incarnation.
         generation: u64,
-    } -> ();
+    } -> (), by inode(directory), retry idempotent, from servers, after recovery;
 
     /// An answer was lost: of all ties with numbers below one, the asker has only these here, and will have no
     /// others. The rest is void: names claimed, directories frozen, changes begun, the turn.
@@ -735,20 +735,20 @@ runtime::protocol! {
         below: u64,
         /// What it has.
         keep: Vec<u64>,
-    } -> ();
+    } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// Wait until another node has applied all that this one has decided so far; `Lost` if that takes long.
     55 Bulk WaitForIntents {
         /// Which node.
         node: u32,
-    } -> ();
+    } -> (), by caller, retry idempotent, from servers, during recovery;
 
     /// A node has given groups to this one ([`RequestGroups`]) and does not know that they arrived: they have no owner
     /// until they do.
     56 Control ConfirmGroups {
         /// That node.
         donor: u32,
-    } -> ();
+    } -> (), by caller, retry never, from servers, after recovery;
 }
 
 runtime::choice! {

@@ -30,7 +30,7 @@ use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyedLock;
 use runtime::wire::Wire;
-use runtime::{Caller, Context, NodeId, NodeKind, Server};
+use runtime::{Caller, Context, NodeKind, RequestInfo as _, Server};
 
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
@@ -45,7 +45,16 @@ use self::trims::Trims;
 use self::verifiers::Verifiers;
 use crate::information::{FileInformation, Inodes};
 use crate::memory::{Memory, Share};
-use crate::protocol::{Error, Flush, Meta, Reply, Request};
+use crate::protocol::{
+    AckGroups, AddFile, Allocate, ApplyIntent, ChangeInode, ChangeXattr, CloseHandle, Commit,
+    ConfirmGroups, EndGrace, EndRecovery, Error, Execute, FinalCheckpoint, FindChunks, FindName,
+    FindReply, FinishIntents, Flush, FlushApplied, FlushNames, FlushTo, GetDirty, GetInode,
+    GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, HasNames, Install, ListUntrimmed,
+    ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted,
+    OpenHandle, Rejoin, Release, ReleaseOrphanedLocks, Reply, Request, RequestGroups, RollBack,
+    ScanNames, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
+    UnlockName, UnlockRename, WaitForIntents,
+};
 use crate::shared_attrs::Publisher;
 use crate::store::{Batch, Position, Store, StoreError};
 
@@ -132,20 +141,83 @@ impl Server<Meta> for MetaServer {
     }
 
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        if self.recovering.get() && !is_for_recovery(&request) {
+        if self.recovering.get() && !request.is_for_recovery() {
             return ready(Undelivered::Busy.into()).boxed_local();
         }
-        match request {
-            // On the way of each write: the future of all requests together is many times as large.
-            Request::Install(r) => {
-                async move { Reply::Install(self.install(r).await) }.boxed_local()
-            }
-            Request::AddFile(r) => {
-                async move { Reply::AddFile(self.add_file(r).await) }.boxed_local()
-            }
-            request => async move { self.answer(caller.node, request).await }.boxed_local(),
-        }
+        request.dispatch(self, caller)
     }
+}
+
+runtime::handlers! { MetaServer;
+    LockDirShared => |server, caller, request| server.begin(&request, caller.node).await;
+    UnlockDirShared => |server, caller, request| server.end(&request, caller.node).await;
+    GetInode => |server, _, request| server.get_inode(request).await;
+    ChangeInode => |server, _, request| server.change_inode(request).await;
+    FindName => |server, _, request| server.find_name(request).await;
+    ScanNames => |server, _, request| server.scan_names(request).await;
+    AddFile => |server, _, request| server.add_file(request).await;
+    Execute => |server, _, request| server.execute(request).await;
+    ApplyIntent => |server, _, request| server.apply_intent(request).await;
+    FlushApplied => |server, _, request| server.flush_applied(request).await;
+    FinishIntents => |server, _, _request| server.finish_intents().await;
+    EndRecovery => |server, _, _request| server.end_recovery().await;
+    ListUntrimmed => |server, _, _request| Ok(server.find_gone().await);
+    LockName => |server, caller, request| server.claim_name(caller.node, request).await;
+    UnlockName => |server, caller, request| {
+        server.unclaim_name(&request, caller.node);
+        Ok(())
+    };
+    Trim => |server, _, request| server.trim(request.ino).await;
+    LockDirExclusive => |server, caller, request| server.freeze(request, caller.node).await;
+    UnlockDirExclusive => |server, caller, request| {
+        server.thaw(&request, caller.node);
+        Ok(())
+    };
+    HasNames => |server, caller, request| server.has_names(caller.node, &request).await;
+    GetOccupancy => |server, _, request| server.get_occupancy(request).await;
+    SetOccupancy => |server, _, request| server.learn_occupancy(request).await;
+    Map => |server, _, request| server.map(request).await;
+    FindChunks => |server, _, request| server.find_chunks(request).await;
+    Allocate => |server, _, request| server.allocate(&request).await;
+    Release => |server, _, request| server.release(request.runs).await;
+    Install => |server, _, request| server.install(request).await;
+    Seal => |server, _, request| server.seal(&request).await;
+    Commit => |server, _, request| server.commit(request.ino).await;
+    Truncate => |server, _, request| server.truncate(request).await;
+    GetDirty => |server, _, request| Ok(server.dirty(request.age_ms));
+    RequestGroups => |server, _, request| server.request_groups(request).await;
+    AckGroups => |server, _, request| server.ack_groups(request).await;
+    ConfirmGroups => |server, _, request| server.confirm_groups(request.donor).await;
+    GetSpace => |server, _, _request| Ok(server.get_space());
+    LockRename => |server, caller, request| {
+        let lock = RemoteLock { node: caller.node, number: request.lock };
+        server.directories.lock_tree(lock).await
+    };
+    UnlockRename => |server, caller, request| {
+        server.directories.unlock_tree(RemoteLock { node: caller.node, number: request.lock });
+        Ok(())
+    };
+    RollBack => |server, _, request| server.roll_back(request.ino).await;
+    GetXattr => |server, _, request| server.get_xattr(request).await;
+    ChangeXattr => |server, _, request| server.change_xattr(request).await;
+    ListXattrs => |server, _, request| server.list_xattrs(request).await;
+    GetVerifier => |server, _, request| Ok(server.verifiers.get(request.ino));
+    Flush => |server, _, _request| server.flush().await;
+    FindReply => |server, _, request| server.find_reply(&request).await;
+    OpenHandle => |server, _, request| server.hold_file(request).await;
+    CloseHandle => |server, _, request| server.close_handle(request.ino).await;
+    GraceBelow => |server, _, _request| Ok(server.grace_below());
+    EndGrace => |server, _, _request| server.end_grace().await;
+    Rejoin => |server, _, _request| server.rejoin().await;
+    NodeRestarted => |server, _, request| server.node_restarted(request).await;
+    FinalCheckpoint => |server, _, _request| server.final_checkpoint().await;
+    FlushTo => |server, _, request| server.flush_to(request.position).await;
+    FlushNames => |server, _, request| server.flush_names(request.directory).await;
+    SyncNames => |server, _, request| server.sync_names(request).await;
+    ReleaseOrphanedLocks => |server, caller, request| {
+        server.release_orphaned_locks(caller.node, request.below, &request.keep).await
+    };
+    WaitForIntents => |server, _, request| server.all_applied(request.node).await;
 }
 
 impl MetaServer {
@@ -222,80 +294,6 @@ impl MetaServer {
         Ok(server)
     }
 
-    async fn answer(self: Rc<Self>, by: NodeId, request: Request) -> Reply {
-        match request {
-            Request::LockDirShared(r) => Reply::LockDirShared(self.begin(&r, by).await),
-            Request::UnlockDirShared(r) => Reply::UnlockDirShared(self.end(&r, by).await),
-            Request::GetInode(r) => Reply::GetInode(self.get_inode(r).await),
-            Request::ChangeInode(r) => Reply::ChangeInode(self.change_inode(r).await),
-            Request::FindName(r) => Reply::FindName(self.find_name(r).await),
-            Request::ScanNames(r) => Reply::ScanNames(self.scan_names(r).await),
-            Request::AddFile(r) => Reply::AddFile(self.add_file(r).await),
-            Request::Execute(r) => Reply::Execute(self.execute(r).await),
-            Request::ApplyIntent(r) => Reply::ApplyIntent(self.apply_intent(r).await),
-            Request::FlushApplied(r) => Reply::FlushApplied(self.flush_applied(r).await),
-            Request::FinishIntents(_) => Reply::FinishIntents(self.finish_intents().await),
-            Request::EndRecovery(_) => Reply::EndRecovery(self.end_recovery().await),
-            Request::ListUntrimmed(_) => Reply::ListUntrimmed(Ok(self.find_gone().await)),
-            Request::LockName(r) => Reply::LockName(self.claim_name(by, r).await),
-            Request::UnlockName(r) => {
-                self.unclaim_name(&r, by);
-                Reply::UnlockName(Ok(()))
-            }
-            Request::Trim(r) => Reply::Trim(self.trim(r.ino).await),
-            Request::LockDirExclusive(r) => Reply::LockDirExclusive(self.freeze(r, by).await),
-            Request::UnlockDirExclusive(r) => {
-                self.thaw(&r, by);
-                Reply::UnlockDirExclusive(Ok(()))
-            }
-            Request::HasNames(r) => Reply::HasNames(self.has_names(by, &r).await),
-            Request::GetOccupancy(r) => Reply::GetOccupancy(self.get_occupancy(r).await),
-            Request::SetOccupancy(r) => Reply::SetOccupancy(self.learn_occupancy(r).await),
-            Request::Map(r) => Reply::Map(self.map(r).await),
-            Request::FindChunks(r) => Reply::FindChunks(self.find_chunks(r).await),
-            Request::Allocate(r) => Reply::Allocate(self.allocate(&r).await),
-            Request::Release(r) => Reply::Release(self.release(r.runs).await),
-            Request::Install(r) => Reply::Install(self.install(r).await),
-            Request::Seal(r) => Reply::Seal(self.seal(&r).await),
-            Request::Commit(r) => Reply::Commit(self.commit(r.ino).await),
-            Request::Truncate(r) => Reply::Truncate(self.truncate(r).await),
-            Request::GetDirty(r) => Reply::GetDirty(Ok(self.dirty(r.age_ms))),
-            Request::RequestGroups(r) => Reply::RequestGroups(self.request_groups(r).await),
-            Request::AckGroups(r) => Reply::AckGroups(self.ack_groups(r).await),
-            Request::ConfirmGroups(r) => Reply::ConfirmGroups(self.confirm_groups(r.donor).await),
-            Request::GetSpace(_) => Reply::GetSpace(Ok(self.get_space())),
-            Request::LockRename(r) => {
-                let lock = RemoteLock { node: by, number: r.lock };
-                Reply::LockRename(self.directories.lock_tree(lock).await)
-            }
-            Request::UnlockRename(r) => {
-                self.directories.unlock_tree(RemoteLock { node: by, number: r.lock });
-                Reply::UnlockRename(Ok(()))
-            }
-            Request::RollBack(r) => Reply::RollBack(self.roll_back(r.ino).await),
-            Request::GetXattr(r) => Reply::GetXattr(self.get_xattr(r).await),
-            Request::ChangeXattr(r) => Reply::ChangeXattr(self.change_xattr(r).await),
-            Request::ListXattrs(r) => Reply::ListXattrs(self.list_xattrs(r).await),
-            Request::GetVerifier(r) => Reply::GetVerifier(Ok(self.verifiers.get(r.ino))),
-            Request::Flush(Flush {}) => Reply::Flush(self.flush().await),
-            Request::FindReply(r) => Reply::FindReply(self.find_reply(&r).await),
-            Request::OpenHandle(r) => Reply::OpenHandle(self.hold_file(r).await),
-            Request::CloseHandle(r) => Reply::CloseHandle(self.close_handle(r.ino).await),
-            Request::GraceBelow(_) => Reply::GraceBelow(Ok(self.grace_below())),
-            Request::EndGrace(_) => Reply::EndGrace(self.end_grace().await),
-            Request::Rejoin(_) => Reply::Rejoin(self.rejoin().await),
-            Request::NodeRestarted(r) => Reply::NodeRestarted(self.node_restarted(r).await),
-            Request::FinalCheckpoint(_) => Reply::FinalCheckpoint(self.final_checkpoint().await),
-            Request::FlushTo(r) => Reply::FlushTo(self.flush_to(r.position).await),
-            Request::FlushNames(r) => Reply::FlushNames(self.flush_names(r.directory).await),
-            Request::SyncNames(r) => Reply::SyncNames(self.sync_names(r).await),
-            Request::ReleaseOrphanedLocks(r) => {
-                Reply::ReleaseOrphanedLocks(self.release_orphaned_locks(by, r.below, &r.keep).await)
-            }
-            Request::WaitForIntents(r) => Reply::WaitForIntents(self.all_applied(r.node).await),
-        }
-    }
-
     async fn flush(&self) -> Result<(), Error> {
         self.note_idle().await?;
         Ok(self.store.checkpoint().await?)
@@ -337,29 +335,6 @@ impl MetaServer {
 /// Decodes a value of the store. One that cannot be read was not written by us: damage.
 fn decode<T: Wire>(value: &[u8]) -> Result<T, Error> {
     runtime::wire::from_bytes(value).map_err(|_| Error::Damaged {})
-}
-
-/// What nodes ask one another, and whoever brings them up, before all promises are kept.
-fn is_for_recovery(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::ApplyIntent(_)
-            | Request::FlushApplied(_)
-            | Request::FinishIntents(_)
-            | Request::EndRecovery(_)
-            | Request::Rejoin(_)
-            | Request::NodeRestarted(_)
-            | Request::UnlockName(_)
-            | Request::UnlockDirExclusive(_)
-            | Request::UnlockRename(_)
-            | Request::ReleaseOrphanedLocks(_)
-            | Request::WaitForIntents(_)
-            | Request::Release(_)
-            | Request::RequestGroups(_)
-            | Request::AckGroups(_)
-            // A node that comes back may wait for one whose log leans on its own.
-            | Request::FlushTo(_)
-    )
 }
 
 fn index(context: &Context) -> u32 {

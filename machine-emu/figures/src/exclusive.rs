@@ -14,9 +14,9 @@ runtime::protocol! {
     Allocator id 7 version 1;
 
     /// Wait until nobody holds the free list and the directory; from the answer on the caller does.
-    1 Control Take {} -> ();
+    1 Control Take {} -> (), by caller, retry never, from any, after recovery;
     /// Give them back.
-    2 Control Give {} -> ();
+    2 Control Give {} -> (), by caller, retry never, from any, after recovery;
 }
 
 /// The node with the free list.

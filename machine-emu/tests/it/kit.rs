@@ -15,17 +15,17 @@ runtime::protocol! {
     Pingpong id 7 version 1;
 
     /// Send it back.
-    1 Control Ping { number: u64 } -> u64;
+    1 Control Ping { number: u64 } -> u64, by caller, retry never, from any, after recovery;
     /// Send the payload back.
-    2 Bulk Echo { data: Bytes } -> Bytes;
+    2 Bulk Echo { data: Bytes } -> Bytes, by caller, retry never, from any, after recovery;
     /// Answer with how often this was asked.
-    3 Control Count {} -> u64;
+    3 Control Count {} -> u64, by caller, retry never, from any, after recovery;
     /// Answer after a while.
-    4 Bulk Slowly { nanoseconds: u64 } -> ();
+    4 Bulk Slowly { nanoseconds: u64 } -> (), by caller, retry never, from any, after recovery;
     /// Ask the next node, as many times as `hops` says.
-    5 Control Hop { hops: u32 } -> u32;
+    5 Control Hop { hops: u32 } -> u32, by caller, retry never, from any, after recovery;
     /// Never answer.
-    6 Control Never {} -> ();
+    6 Control Never {} -> (), by caller, retry never, from any, after recovery;
 }
 
 pub(crate) struct Server {

@@ -8,7 +8,7 @@ use nfs_gateway::Settings;
 use nfs3_types::nfs3::PROGRAM;
 use runtime::protocol::Undelivered;
 use runtime::seed::with_seed;
-use runtime::{Context, NodeId};
+use runtime::{Context, NodeId, RequestInfo};
 
 use crate::kit::{Act, Client, Stage, VOLUME, Verdict, config};
 
@@ -346,7 +346,7 @@ fn what_is_in_doubt_is_asked_again_by_the_same_call_and_not_answered_before() {
                 .asked()
                 .iter()
                 .filter(|request| matches!(request, Request::Remove(_)))
-                .filter_map(Request::call)
+                .filter_map(RequestInfo::call_id)
                 .map(|call| (call.client, call.number))
                 .collect();
             assert_eq!(calls.len(), 1, "all are one call");

@@ -19,9 +19,10 @@ pub mod echo {
         /// For tests.
         Echo id 7 version 1;
         /// Sends the text back from the node `hops` further on.
-        1 Bulk Say { text: Bytes, hops: u32 } -> (Bytes, u32);
+        1 Bulk Say { text: Bytes, hops: u32 } -> (Bytes, u32),
+            by caller, retry never, from any, after recovery;
         /// Answers after a while.
-        2 Control Wait { micros: u64 } -> ();
+        2 Control Wait { micros: u64 } -> (), by caller, retry never, from any, after recovery;
     }
 }
 

@@ -240,7 +240,7 @@ impl Cluster {
         for number in first.. {
             let name = Name::new(format!("{node} {number}").into_bytes()).expect("a name");
             let call = CallId { client: 1, number };
-            if fileio::hash::owner(&create(call, &name).into(), FS_NODES) == node {
+            if fileio::hash::owner(create(call, &name).route(), FS_NODES) == node {
                 return self.make(call, &name).await;
             }
         }

@@ -88,7 +88,9 @@ fn shown(tables: &Tables) -> String {
         .layer
         .as_ref()
         .map(|layer| format!("\n`{}`, id {}, version {}.\n", layer.name, layer.id, layer.version));
-    let requests = ["tag", "class", "request", "fields", "reply", "meaning"];
+    let requests = [
+        "tag", "class", "request", "fields", "reply", "by", "retry", "from", "recovery", "meaning",
+    ];
     let parts = [
         layer.unwrap_or_default(),
         table(&requests, &tables.requests),
@@ -145,7 +147,7 @@ mod tests {
 
     const PATH: &str = "layers/ping/src/protocol.rs";
     const CODE: &str = "runtime::protocol! {\n    Ping id 3 version 2;\n    /// Read.\n    \
-        1 Bulk Read { at: u64 } -> Bytes;\n}\n";
+        1 Bulk Read { at: u64 } -> Bytes,\n        by inode(at), retry idempotent, from any, after recovery;\n}\n";
 
     fn tree(page: &str) -> Tree {
         Tree::of(&[(PATH, CODE), (PAGE, page)])
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn a_written_page_shows_the_code() {
         let page = written();
-        let row = "| 1 | Bulk | `Read` | `at: u64` | `Bytes` | Read. |\n";
+        let row = "| 1 | Bulk | `Read` | `at: u64` | `Bytes` | inode(at) | idempotent | any | after | Read. |\n";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("\n`Ping`, id 3, version 2.\n"), "{page}");
         assert!(page.ends_with("\nEnd.\n"), "{page}");

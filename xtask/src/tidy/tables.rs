@@ -19,7 +19,8 @@ pub(super) struct Layer {
 pub(super) struct Tables {
     /// The layer, if the file declares one.
     pub(super) layer: Option<Layer>,
-    /// Rows of `protocol!`: tag, class, request, fields, reply, meaning.
+    /// Rows of `protocol!`: tag, class, request, fields, reply, route, retry, senders, answered during
+    /// recovery, meaning.
     pub(super) requests: Vec<String>,
     /// Each `record!`: name, fields, meaning.
     pub(super) records: Vec<String>,
@@ -102,7 +103,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `Name id 1 version 1;` and its rows, `1 Bulk Name { fields } -> Reply;` each.
+    /// `Name id 1 version 1;` and its rows. Each is `1 Bulk Name { fields } -> Reply, by route, retry class,
+    /// from senders, phase recovery;`.
     fn protocol(&mut self, tables: &mut Tables) -> Option<()> {
         self.attributes()?;
         let name = self.next()?.to_owned();
@@ -119,9 +121,24 @@ impl<'a> Reader<'a> {
             let fields = self.fields()?;
             self.expect("-")?;
             self.expect(">")?;
-            let reply = self.ty(&[";"])?;
+            let reply = self.ty(&[","])?;
+            self.expect(",")?;
+            self.expect("by")?;
+            let route = self.ty(&[","])?;
+            self.expect(",")?;
+            self.expect("retry")?;
+            let retry = self.next()?.replace('_', " ");
+            self.expect(",")?;
+            self.expect("from")?;
+            let senders = self.next()?;
+            self.expect(",")?;
+            let phase = self.next()?;
+            self.expect("recovery")?;
             self.expect(";")?;
-            let row = format!("| {tag} | {class} | `{name}` | {fields} | `{reply}` | {meaning} |");
+            let row = format!(
+                "| {tag} | {class} | `{name}` | {fields} | `{reply}` | {route} | {retry} | {senders} \
+                 | {phase} | {meaning} |"
+            );
             tables.requests.push(row);
             self.attributes()?;
         }
@@ -250,9 +267,10 @@ runtime::protocol! {
     ///
     /// Further `{`.
     1 Bulk Read { /// Doc.
-        at: u64, list: Vec<(u8, u32)> } -> Option<Box<Bytes>>;
+        at: u64, list: Vec<(u8, u32)> } -> Option<Box<Bytes>>,
+        by name(at, list), retry by_call_id, from any, after recovery;
     // 2 was `Gone`.
-    3 Control Stop {} -> ();
+    3 Control Stop {} -> (), by caller, retry never, from servers, during recovery;
 }
 runtime::record! {
     /// Two.
@@ -276,8 +294,8 @@ runtime::choice! {
             tables.requests,
             [
                 "| 1 | Bulk | `Read` | `at: u64`, `list: Vec<(u8, u32)>` | `Option<Box<Bytes>>` \
-                 | Read a\\|b, see `Stop` and `Gone`. |",
-                "| 3 | Control | `Stop` | none | `()` |  |",
+                 | name(at, list) | by call id | any | after | Read a\\|b, see `Stop` and `Gone`. |",
+                "| 3 | Control | `Stop` | none | `()` | caller | never | servers | during |  |",
             ]
         );
         assert_eq!(tables.records, ["| `Pair` | `a: u64`, `b: Bytes` | Two. |"]);

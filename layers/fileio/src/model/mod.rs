@@ -58,7 +58,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use runtime::{Call, Caller, Server};
+use runtime::{Call, Caller, RequestInfo as _, Server};
 
 use crate::protocol::{Append, CallId, Error, FileIo, Reply, Request, Time};
 use state::State;
@@ -124,7 +124,7 @@ impl Model {
                 first_sent = Request::Append(Append { sent_under: None, ..r.clone() });
                 (Some(r.call), &first_sent)
             }
-            request => (request.call(), request),
+            request => (request.call_id(), request),
         };
         let Some(call) = call else {
             return self.apply(request);
@@ -135,7 +135,7 @@ impl Model {
             return reply.clone();
         }
         let reply = self.apply(request);
-        if succeeded(&reply) {
+        if reply.failure().is_none() {
             self.answered.borrow_mut().keep(call, request.clone(), reply.clone());
         }
         reply
@@ -208,18 +208,5 @@ impl Answered {
         {
             self.replies.remove(&oldest);
         }
-    }
-}
-
-fn succeeded(reply: &Reply) -> bool {
-    match reply {
-        Reply::Create(r) => r.is_ok(),
-        Reply::OpenNew(r) => r.is_ok(),
-        Reply::MakeNode(r) | Reply::Link(r) | Reply::SetXattr(r) | Reply::RemoveXattr(r) => {
-            r.is_ok()
-        }
-        Reply::Remove(r) | Reply::RemoveDirectory(r) | Reply::Rename(r) => r.is_ok(),
-        Reply::Append(r) => r.is_ok(),
-        _ => false,
     }
 }

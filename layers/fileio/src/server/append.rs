@@ -69,6 +69,10 @@ impl Done {
     }
 }
 
+runtime::handlers! { FileServer;
+    Append => |server, _, request| server.append(request).await;
+}
+
 impl FileServer {
     pub(super) async fn append(self: &Rc<Self>, request: Append) -> Result<Appended, Error> {
         let call = request.call;

@@ -8,6 +8,13 @@ use crate::protocol::{
 };
 use crate::rules;
 
+runtime::handlers! { FileServer;
+    Parent => |server, _, request| server.parent(request).await;
+    GetAttributes => |server, _, request| server.get_attributes(&request).await;
+    SetAttributes => |server, _, request| server.set_attributes(request).await;
+    ReadLink => |server, _, request| server.read_link(&request).await;
+}
+
 impl FileServer {
     pub(super) async fn get_attributes(
         &self,

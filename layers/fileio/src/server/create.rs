@@ -4,12 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use meta::protocol::{
-    AddFile, CommitDependency, Dentry, Effect, Execute, FindName, FlushTo, GetInode, InodeChange,
-    LockName, LockedName, NewInode, UnlockName,
+    AddFile, CallOutcome, CommitDependency, Dentry, Effect, Execute, FindName, FlushTo, GetInode,
+    InodeChange, LockName, LockedName, NewInode, UnlockName,
 };
 use runtime::NodeId;
 use runtime::protocol::Undelivered;
 
+use super::calls::{CallIdRequest, other_call};
 use super::remote_locks::RemoteLock;
 use super::{FileServer, ParentDir, RACES_MAX, count_directories, is_in_doubt};
 use crate::hash::name_node;
@@ -23,6 +24,80 @@ use crate::rules;
 const WORD_PAUSE: Duration = Duration::from_millis(1);
 /// So often the pause doubles: all together they take some two seconds.
 const WORD_PAUSE_DOUBLINGS: usize = 5;
+
+runtime::handlers! { FileServer;
+    Lookup => |server, _, request| server.lookup(request).await;
+}
+
+impl CallIdRequest for Create {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.create(self).await
+    }
+
+    async fn repeat(
+        &self,
+        server: &FileServer,
+        outcome: CallOutcome,
+    ) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Made { ino, generation } => {
+                let file = Handle { ino, generation };
+                let attributes = server.made_before(file, Kind::File {}, &self.who).await?;
+                Ok(Created { attributes, new: true })
+            }
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(answer: &Self::Reply) -> bool {
+        answer.new
+    }
+}
+
+impl CallIdRequest for MakeNode {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.make_node(self).await
+    }
+
+    async fn repeat(
+        &self,
+        server: &FileServer,
+        outcome: CallOutcome,
+    ) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Made { ino, generation } => {
+                let file = Handle { ino, generation };
+                server.made_before(file, kind_of(&self.node), &self.who).await
+            }
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        true
+    }
+}
+
+impl CallIdRequest for Link {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.link(self).await
+    }
+
+    async fn repeat(
+        &self,
+        server: &FileServer,
+        outcome: CallOutcome,
+    ) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Done {} => server.made_before(self.file, Kind::File {}, &self.who).await,
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        true
+    }
+}
 
 impl FileServer {
     /// Answers [`Lookup`], if directory, name and inode are at hand on this thread.

@@ -28,6 +28,10 @@ const _: () = assert!(ENTRIES_MAX < SCAN_MAX);
 /// The part of a cookie that tells the place at a node.
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 
+runtime::handlers! { FileServer;
+    ReadDirectory => |server, _, request| server.read_directory(request).await;
+}
+
 impl FileServer {
     pub(super) async fn read_directory(
         &self,

@@ -3,10 +3,19 @@
 use std::rc::Rc;
 
 use futures::StreamExt as _;
-use meta::protocol::{self as metadata, GetDirty, ListUntrimmed, RollBack, Seal, Trim};
+use meta::protocol::{self as metadata, GetDirty, ListUntrimmed, RollBack, Seal};
 
 use super::{COMMIT_AGE_MS, COMMIT_INTERVAL, COMMITS_MAX, FileServer, retry_after_rollback};
-use crate::protocol::{Error, Handle, WriteResult};
+use crate::protocol::{Commit, Error, Flush, Handle, Trim, WriteResult};
+
+runtime::handlers! { FileServer;
+    Commit => |server, _, request| server.commit(&request.file).await;
+    Flush => |server, _, _request| server.flush().await;
+    Trim => |server, _, request| {
+        server.trim(request.ino).await;
+        Ok(())
+    };
+}
 
 impl FileServer {
     /// Makes all that was written to a file durable.
@@ -86,7 +95,7 @@ impl FileServer {
     /// Frees the blocks of a file that is gone, once the last reader has finished.
     pub(super) async fn trim(&self, ino: u64) {
         let _alone = self.files.exclusive(ino).await;
-        if let Err(error) = self.meta_here(Trim { ino }).await {
+        if let Err(error) = self.meta_here(metadata::Trim { ino }).await {
             // The intent stays in the store: the next start of the node goes on.
             tracing::warn!(%error, ino, "the blocks of a removed file could not be freed yet");
         }

@@ -191,6 +191,12 @@ impl Leases {
     }
 }
 
+runtime::handlers! { FileServer;
+    OpenHandle => |server, _, request| server.hold(request).await;
+    CloseHandle => |server, _, request| server.close_handle(request).await;
+    Renew => |server, _, request| Ok(server.renew(&request));
+}
+
 impl FileServer {
     pub(super) async fn hold(self: &Rc<Self>, request: OpenHandle) -> Result<OpenedFile, Error> {
         let OpenHandle { call, file } = request;

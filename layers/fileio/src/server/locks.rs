@@ -6,6 +6,12 @@ use super::FileServer;
 use crate::locks::Refusal;
 use crate::protocol::{ByteRange, Error, FileLock, Lock, Locked, TestLock, Unlock};
 
+runtime::handlers! { FileServer;
+    Lock => |server, _, request| server.lock(&request);
+    TestLock => |server, _, request| server.test_lock(&request);
+    Unlock => |server, _, request| server.unlock(&request);
+}
+
 impl FileServer {
     pub(super) fn lock(&self, request: &Lock) -> Result<Locked, Error> {
         let &Lock { file, owner, range, kind, lease, reclaim } = request;

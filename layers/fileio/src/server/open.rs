@@ -2,15 +2,44 @@
 
 use std::rc::Rc;
 
+use meta::protocol::CallOutcome;
 use runtime::protocol::Undelivered;
 
 use super::FileServer;
+use super::calls::{CallIdRequest, other_call};
 use super::create::handle_of;
 use crate::client::ask;
 use crate::protocol::{
     Attributes, CallId, Create, Created, Credentials, Error, Handle, Kind, Lookup, Open,
     OpenHandle, OpenNew, OpenedFile, OpenedNewFile,
 };
+
+runtime::handlers! { FileServer;
+    Open => |server, _, request| server.open(request).await;
+}
+
+impl CallIdRequest for OpenNew {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.open_new(self).await
+    }
+
+    async fn repeat(
+        &self,
+        server: &FileServer,
+        outcome: CallOutcome,
+    ) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Made { ino, generation } => {
+                server.hold_again(self.call, Handle { ino, generation }, &self.who).await
+            }
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(answer: &Self::Reply) -> bool {
+        answer.created.new
+    }
+}
 
 impl FileServer {
     pub(super) async fn open(&self, request: Open) -> Result<OpenedFile, Error> {

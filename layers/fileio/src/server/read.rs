@@ -17,6 +17,10 @@ const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
+runtime::handlers! { FileServer;
+    Read => |server, _, request| server.read(request).await;
+}
+
 impl FileServer {
     /// Answers [`Read`], if nothing has to be waited for: the map is at hand, the bytes are cached on
     /// this thread, and nobody writes them or waits to.

@@ -4,16 +4,51 @@ use std::rc::Rc;
 
 use futures::future::try_join_all;
 use meta::protocol::{
-    CommitDependency, Dentry, Effect, Execute, HasNames, LockDirExclusive, Occupancy,
+    CallOutcome, CommitDependency, Dentry, Effect, Execute, HasNames, LockDirExclusive, Occupancy,
     UnlockDirExclusive,
 };
 use runtime::NodeId;
 
+use super::calls::{CallIdRequest, other_call};
 use super::create::handle_of;
 use super::remote_locks::RemoteLock;
 use super::{FileServer, ParentDir, count_directories, is_in_doubt};
 use crate::protocol::{Attributes, Error, Handle, Kind, Name, Remove, RemoveDirectory, Time};
 use crate::rules;
+
+impl CallIdRequest for Remove {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.remove(self).await
+    }
+
+    async fn repeat(&self, _: &FileServer, outcome: CallOutcome) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Done {} => Ok(()),
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        true
+    }
+}
+
+impl CallIdRequest for RemoveDirectory {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.remove_directory(self).await
+    }
+
+    async fn repeat(&self, _: &FileServer, outcome: CallOutcome) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Done {} => Ok(()),
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        true
+    }
+}
 
 impl FileServer {
     pub(super) async fn remove(self: &Rc<Self>, request: &Remove) -> Result<(), Error> {

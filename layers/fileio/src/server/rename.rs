@@ -4,11 +4,12 @@
 use std::rc::Rc;
 
 use meta::protocol::{
-    CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockRename, LockedName,
-    UnlockRename,
+    CallOutcome, CommitDependency, Dentry, Effect, Execute, GetInode, InodeChange, LockRename,
+    LockedName, UnlockRename,
 };
 use runtime::NodeId;
 
+use super::calls::{CallIdRequest, other_call};
 use super::create::handle_of;
 use super::remote_locks::RemoteLock;
 use super::remove::{drop_link, take_name};
@@ -55,6 +56,23 @@ struct Directories<'a> {
     to_made: CommitDependency,
     /// The epoch before the first was told of it.
     since: u64,
+}
+
+impl CallIdRequest for Rename {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.rename(self).await
+    }
+
+    async fn repeat(&self, _: &FileServer, outcome: CallOutcome) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Done {} => Ok(()),
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        false
+    }
 }
 
 impl FileServer {

@@ -22,6 +22,12 @@ const BLOCK: u64 = blockio::BLOCK_SIZE as u64;
 /// A punch that has changed so many chunks commits them before it goes on.
 const PUNCHED_MAX: usize = 1024;
 
+runtime::handlers! { FileServer;
+    PunchHole => |server, _, request| server.punch_hole(request).await;
+    Allocate => |server, _, request| server.allocate(&request).await;
+    Seek => |server, _, request| server.seek(&request).await;
+}
+
 impl FileServer {
     /// Does `work` while nobody reads or writes the file: once more from what is committed if what it
     /// found, or left, turns out to be lost.

@@ -4,7 +4,11 @@ use futures::future::try_join;
 use meta::protocol::SyncNames;
 
 use super::FileServer;
-use crate::protocol::{Error, Handle, Kind};
+use crate::protocol::{Error, Handle, Kind, SyncDirectory};
+
+runtime::handlers! { FileServer;
+    SyncDirectory => |server, _, request| server.sync_directory(request.directory).await;
+}
 
 impl FileServer {
     /// Names are at many nodes: those that may have changed some are asked. What a name leans on at

@@ -82,6 +82,10 @@ impl Purpose {
     }
 }
 
+runtime::handlers! { FileServer;
+    Write => |server, _, request| server.write(request).await;
+}
+
 impl FileServer {
     pub(super) async fn write(self: &Rc<Self>, request: Write) -> Result<WriteResult, Error> {
         let Write { file, durable, .. } = request;

@@ -1,13 +1,63 @@
 //! Extended attributes: who may do what with them; the metadata keeps them.
 
-use meta::protocol::{self as metadata, ChangeXattr};
+use std::rc::Rc;
+
+use meta::protocol::{self as metadata, CallOutcome, ChangeXattr};
 
 use super::FileServer;
+use super::calls::{CallIdRequest, other_call};
 use crate::protocol::{
-    Attributes, Credentials, Error, GetXattr, Handle, ListXattrs, RemoveXattr, SetXattr,
+    Attributes, Credentials, Error, GetXattr, Handle, Kind, ListXattrs, RemoveXattr, SetXattr,
     XATTR_VALUE_MAX, XattrMode, XattrName, access,
 };
 use crate::rules;
+
+runtime::handlers! { FileServer;
+    GetXattr => |server, _, request| server.get_xattr(request).await;
+    ListXattrs => |server, _, request| server.list_xattrs(request).await;
+}
+
+impl CallIdRequest for SetXattr {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.set_xattr(self).await
+    }
+
+    async fn repeat(
+        &self,
+        server: &FileServer,
+        outcome: CallOutcome,
+    ) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Done {} => server.made_before(self.file, Kind::File {}, &self.who).await,
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        false
+    }
+}
+
+impl CallIdRequest for RemoveXattr {
+    async fn perform(&self, server: &Rc<FileServer>) -> Result<Self::Reply, Error> {
+        server.remove_xattr(self).await
+    }
+
+    async fn repeat(
+        &self,
+        server: &FileServer,
+        outcome: CallOutcome,
+    ) -> Result<Self::Reply, Error> {
+        match outcome {
+            CallOutcome::Done {} => server.made_before(self.file, Kind::File {}, &self.who).await,
+            _ => other_call(),
+        }
+    }
+
+    fn is_stored(_: &Self::Reply) -> bool {
+        false
+    }
+}
 
 impl FileServer {
     pub(super) async fn get_xattr(&self, request: GetXattr) -> Result<Vec<u8>, Error> {

@@ -1,7 +1,9 @@
 //! A node that moves to another process by plan: all that it has answered is made durable, and what only
 //! its memory tells goes along.
 
-use super::{MetaServer, is_for_recovery};
+use runtime::RequestInfo as _;
+
+use super::MetaServer;
 use crate::protocol::{Error, Meta, Request};
 
 runtime::record! {
@@ -49,5 +51,5 @@ impl MetaServer {
 
 /// Nodes that settle may need each other for it.
 fn is_needed_to_end(request: &Request) -> bool {
-    is_for_recovery(request) || matches!(request, Request::FlushNames(_))
+    request.is_for_recovery() || matches!(request, Request::FlushNames(_))
 }

@@ -65,6 +65,10 @@ impl Packed {
     }
 }
 
+runtime::handlers! { FileServer;
+    ReadList => |server, _, request| server.read_list(request).await;
+}
+
 impl FileServer {
     pub(in super::super) async fn read_list(
         self: &Rc<Self>,

@@ -31,6 +31,10 @@ enum Cover {
     },
 }
 
+runtime::handlers! { FileServer;
+    WriteList => |server, _, request| server.write_list(request).await;
+}
+
 impl FileServer {
     pub(in super::super) async fn write_list(
         self: &Rc<Self>,
