@@ -24,10 +24,10 @@ use benches::{median, sized};
 use bytes::Bytes;
 use client::OpenOptions;
 use client::blocking::Volume;
-use runtime::membership::{Founder, ProcessId};
-use runtime::remote::fabric::{FabricOptions, Fabrics, Provider};
-use runtime::remote::tls::{Authority, Identity, Keys};
-use runtime::remote::{Guard, Security};
+use cluster::membership::{Founder, ProcessId};
+use transport::fabric::{FabricOptions, Fabrics, Provider};
+use transport::tls::{Authority, Identity, Keys};
+use transport::{Guard, Security};
 use volume::cluster::{ClusterShape, Engine, Member, MemberOptions, bootstrap};
 use volume::{RunOptions, VolumeError};
 

@@ -22,7 +22,7 @@ use futures::future::{LocalBoxFuture, join, ready};
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hmac;
 use runtime::net::{Reader, Stream, Writer};
-use runtime::remote::tls::{Authority, Keys};
+use transport::tls::{Authority, Keys};
 
 const SIZES: [usize; 6] = [64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20];
 const HEAD: usize = 56;

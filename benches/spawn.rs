@@ -119,7 +119,7 @@ fn remote_client_handle(bencher: Bencher<'_, '_>, at_once: usize) {
     let directory = tempfile::tempdir().expect("a socket needs a directory with a short name");
     let socket = directory.path().join("socket");
     listen(&machine, &socket);
-    let client_handle = runtime::remote::connect(&socket).expect("it listens");
+    let client_handle = transport::connect(&socket).expect("it listens");
     from_outside(bencher, &client_handle, at_once);
 }
 
@@ -130,7 +130,7 @@ fn listen(machine: &Embedded, socket: &Path) {
         let serving = context.clone();
         context.task(async move {
             // Ends with the machine.
-            let _ = runtime::remote::serve(serving, listener).await;
+            let _ = transport::serve(serving, listener).await;
         });
     });
     block_on(listening).expect("it runs");

@@ -64,7 +64,7 @@ fn open_as(directory: &Path, who: Credentials) -> Result<Volume, OpenCause> {
     if !directory.is_dir() {
         return Err(OpenCause::NoDirectory);
     }
-    match runtime::remote::connect(&directory.join(SOCKET_NAME)) {
+    match transport::connect(&directory.join(SOCKET_NAME)) {
         Ok(client_handle) => Ok(Volume::new(client_handle, who)),
         // Never served, or left behind by a server that crashed.
         Err(error)

@@ -1,4 +1,4 @@
-//! A coordination engine in the world: the rules of `runtime::coordination::Records` at one node, asked
+//! A coordination engine in the world: the rules of `cluster::coordination::Records` at one node, asked
 //! over the emulated network, so that calls and answers are late or lost and ways are cut.
 //!
 //! What it keeps survives its node, as that of a real engine survives its processes. Its leases end
@@ -11,12 +11,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, select};
-use runtime::coordination::{
+use cluster::coordination::{
     Answer, Change, Coordination, CoordinationError, Expect, LeaseId, Listing, Record, Records,
     Version, Watch, Written, check_lengths,
 };
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, select};
 use runtime::sync::Event;
 use runtime::{Caller, Context, NodeId, Undelivered};
 

@@ -121,7 +121,7 @@ impl Spawn for ClientHandle {
 
 /// Lets a node of this machine answer a request that came as bytes, in the form of the table with
 /// this number and version.
-pub(crate) async fn answer_bytes(
+pub async fn answer_bytes(
     context: &Context,
     caller: Caller,
     to: NodeId,
@@ -144,20 +144,25 @@ pub(crate) async fn answer_bytes(
 }
 
 /// A request of any table, still in bytes, on its way to its node.
-pub(crate) struct AskBytes {
-    pub(crate) caller: Caller,
+pub struct AskBytes {
+    /// Who sent it.
+    pub caller: Caller,
     /// Number and version of its table.
-    pub(crate) table: (u8, u16),
-    pub(crate) head: Bytes,
-    pub(crate) bulk: Bytes,
-    pub(crate) reply: Reply,
+    pub table: (u8, u16),
+    /// Its fields.
+    pub head: Bytes,
+    /// Its payload.
+    pub bulk: Bytes,
+    /// Takes the reply.
+    pub reply: Reply,
 }
 
 /// Takes the reply to a request in bytes; `Lost` if there is none.
-pub(crate) struct Reply(Option<Box<dyn FnOnce(Encoder) + Send>>);
+pub struct Reply(Option<Box<dyn FnOnce(Encoder) + Send>>);
 
 impl Reply {
-    pub(crate) fn by(take: impl FnOnce(Encoder) + Send + 'static) -> Self {
+    /// Calls `take` with the bytes of the reply.
+    pub fn by(take: impl FnOnce(Encoder) + Send + 'static) -> Self {
         Self(Some(Box::new(take)))
     }
 

@@ -14,6 +14,7 @@ use futures::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 
 use crate::buffer::Pool;
+use crate::client_handle::Ingress;
 use crate::disk::Disk;
 use crate::extensions::ValidityToken;
 use crate::host::{Begun, Host};
@@ -192,8 +193,9 @@ impl Context {
         self.machine.now(self.node)
     }
 
-    /// All nodes of this process answer until then, by [`now`](Self::now), unless they are told anew.
-    pub(crate) fn answer_until(&self, until: Duration) {
+    /// Makes all nodes of this process stop answering at `until`, by [`now`](Self::now). A later call
+    /// replaces the time.
+    pub fn answer_until(&self, until: Duration) {
         self.machine.answer_until(self.node, until);
     }
 
@@ -245,6 +247,16 @@ impl Context {
         address: &Address,
     ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
         self.machine.listen(self.node, address)
+    }
+
+    /// Is `node` in this process?
+    pub fn is_here(&self, node: NodeId) -> bool {
+        self.machine.is_here(node)
+    }
+
+    /// How other threads send requests to the nodes of this machine, if it has such a way.
+    pub fn ingress(&self) -> Option<Arc<dyn Ingress>> {
+        self.machine.ingress()
     }
 
     pub(crate) fn machine(&self) -> &Rc<dyn Machine> {

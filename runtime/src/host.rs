@@ -287,7 +287,7 @@ fn downcast<P: Protocol>(port: Option<&Rc<dyn AnyPort>>) -> Option<&Port<P>> {
 }
 
 /// The bytes of an undelivered reply are the same in each table.
-pub(crate) fn undelivered_bytes(why: Undelivered) -> Encoder {
+pub fn undelivered_bytes(why: Undelivered) -> Encoder {
     let mut out = Encoder::new();
     out.bytes(&[0]);
     why.put(&mut out);

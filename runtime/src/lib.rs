@@ -21,19 +21,15 @@
 //! | `mail.rs` | requests on their way between threads |
 //! | `machine.rs` | what a machine is; `disk.rs`, `net.rs`, `buffer/` its parts |
 //! | `embedded/` | the machine inside one process, on actix and tokio |
-//! | `cluster/` | the nodes of other processes |
-//! | `client_handle.rs`, `remote/` | the way in for ordinary threads and other processes |
+//! | `remote_nodes.rs` | what the machine needs to know of other processes; the crate `transport` gives it |
+//! | `client_handle.rs` | calls from ordinary threads and from other processes |
 //! | `extensions.rs` | what all threads of a process may look at |
 //! | `wait.rs` | how an ordinary thread waits for its answer |
-//! | `coordination/` | small records that all processes agree on: the trait, its engines |
-//! | `membership/` | who is there, who serves which node: the node map, its plans, the keeper |
 //! | `sync.rs` | waiting within a node; `seed.rs` random numbers; `hash.rs` frozen functions |
 
 pub mod buffer;
 pub mod client_handle;
-pub mod cluster;
 pub mod context;
-pub mod coordination;
 mod deadline;
 pub mod disk;
 pub mod embedded;
@@ -44,11 +40,10 @@ pub mod http;
 pub mod ids;
 pub mod machine;
 pub mod mail;
-pub mod membership;
 pub mod metrics;
 pub mod net;
 pub mod protocol;
-pub mod remote;
+pub mod remote_nodes;
 pub mod seed;
 pub mod sync;
 mod wait;

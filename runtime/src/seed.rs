@@ -66,8 +66,9 @@ pub fn with_seed(body: impl FnOnce(&mut Rng)) {
     std::mem::forget(reporter);
 }
 
+/// A random seed.
 #[allow(clippy::disallowed_types, reason = "a fresh seed is the one thing that must differ")]
-pub(crate) fn fresh_seed() -> u64 {
+pub fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)
 }

@@ -166,34 +166,3 @@ fn streams_carry_pieces_in_order_over_tcp_and_unix_sockets() {
         block_on(server).unwrap();
     }
 }
-
-#[test]
-fn another_process_asks_through_a_socket_as_if_it_were_here() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("socket");
-    let machine = machine(2);
-    let address = Address::Unix(socket.clone());
-    let gate = machine.application();
-    let listening = machine.on_node(gate, move |context| async move {
-        let listener = context.listen(&address).await.unwrap();
-        let serving = context.clone();
-        context.task(async move {
-            let _ = runtime::remote::serve(serving, listener).await;
-        });
-    });
-    block_on(listening).unwrap();
-    let client_handle = runtime::remote::connect(&socket).unwrap();
-    assert_eq!(client_handle.fs_nodes(), 8);
-    let calls = (0..300).map(|i| {
-        let text = Bytes::from(vec![i as u8; 1000 * i as usize]);
-        client_handle.spawn(NodeId::fs(i % 8), echo::Say { text, hops: i % 3 })
-    });
-    for (i, answer) in block_on(join_all(calls)).into_iter().enumerate() {
-        assert_eq!(answer.unwrap().0, vec![i as u8; 1000 * i]);
-    }
-    let nobody = client_handle.spawn(NodeId::fs(99), echo::Wait { micros: 1 });
-    assert_eq!(block_on(nobody), Err(Undelivered::Unreachable));
-    let waiting = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
-    drop(machine);
-    assert_eq!(block_on(waiting), Err(Undelivered::Lost));
-}

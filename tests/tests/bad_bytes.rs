@@ -225,7 +225,7 @@ fn any_arguments_of_any_procedure_are_answered() {
 fn socket(site: &Site) -> UnixStream {
     let mut stream = UnixStream::connect(site.path("VOL/mdfs.sock")).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
-    let mut greeting = [0; runtime::remote::FRAME_HEADER_SIZE];
+    let mut greeting = [0; transport::FRAME_HEADER_SIZE];
     stream.read_exact(&mut greeting).unwrap();
     assert!(greeting.starts_with(b"MDFS"));
     stream
@@ -246,7 +246,7 @@ fn garbage_at_the_socket_ends_its_connection_and_no_other() {
                 1 => drop(bytes.splice(0..0, *b"MDFS\x01\x00\x02\x04")),
                 // A header that promises as much as a header can.
                 _ => {
-                    bytes = vec![0xff; runtime::remote::FRAME_HEADER_SIZE];
+                    bytes = vec![0xff; transport::FRAME_HEADER_SIZE];
                     bytes[..8].copy_from_slice(b"MDFS\x01\x00\x02\x04");
                 }
             }

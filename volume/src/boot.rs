@@ -7,9 +7,10 @@ use blockio::Geometry;
 use futures::executor::block_on;
 use futures::future::join_all;
 use meta::memory::Memory;
-use runtime::embedded::{Embedded, VolumeDirectory};
+use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeId};
 
+use super::directory::VolumeDirectory;
 use super::{VolumeError, node};
 
 /// Where the disks are, disk node by disk node.

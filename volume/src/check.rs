@@ -5,14 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use blockio::{BlockClient, Geometry, Stripes};
+use cluster::coordination::last_epoch;
 use futures::executor::block_on;
 use futures::future::join_all;
 use meta::audit::{Data, Flaw, NodeAudit, Summary, read_node};
-use runtime::coordination::last_epoch;
-use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId};
 
 use super::boot::disk_paths;
+use super::directory::VolumeDirectory;
 use super::volume::{TRANSFER_BYTES, cores, identify_disks, recorded, served};
 use super::{VolumeError, node};
 

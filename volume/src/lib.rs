@@ -7,6 +7,7 @@ mod boot;
 mod check;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod directory;
 mod figures;
 mod hand_over;
 pub mod node;
@@ -17,12 +18,15 @@ use std::path::{Path, PathBuf};
 
 use futures::executor::block_on;
 use futures::future::join_all;
-use runtime::embedded::{DirectoryError, Embedded, VolumeDirectory};
+use runtime::embedded::Embedded;
 use runtime::net::Address;
 use runtime::protocol::Undelivered;
 use runtime::{ClientHandle, Context, Epoch, NodeId};
 
+use self::directory::VolumeDirectory;
+
 pub use self::check::{CheckOptions, CheckStep, Checked, check};
+pub use self::directory::DirectoryError;
 pub use self::figures::{Figures, figures};
 pub use self::hand_over::{
     Handed, hand_over, hand_over_cache, hand_over_disks, resume_cache, resume_files,
@@ -95,7 +99,7 @@ pub enum VolumeError {
     Directory(#[from] DirectoryError),
     /// The coordination store failed.
     #[error(transparent)]
-    Coordination(#[from] runtime::coordination::CoordinationError),
+    Coordination(#[from] ::cluster::coordination::CoordinationError),
     /// No volume can have this shape.
     #[error("{0}")]
     Shape(#[from] blockio::geometry::GeometryError),
@@ -294,7 +298,7 @@ impl Running {
             let listener = context.listen(&address).await?;
             let serving = context.clone();
             context.task(async move {
-                if let Err(error) = runtime::remote::serve(serving, listener).await {
+                if let Err(error) = transport::serve(serving, listener).await {
                     tracing::error!(%error, "the volume's socket does not answer any more");
                 }
             });

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use blockio::{DiskError, Geometry, GeometryError};
+use cluster::coordination::{Coordination as _, Sled, next_epoch};
 use futures::executor::block_on;
 use meta::store::StoreError;
-use runtime::coordination::{Coordination as _, Sled, next_epoch};
-use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory, new_volume_id};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Epoch, NodeId};
 
 use super::boot::{boot_disks, boot_nodes, disk_paths, examine_nodes, format_nodes};
+use super::directory::{VolumeDirectory, new_volume_id};
 use super::node::{format_disks, open_disk};
 use super::{FormatOptions, RunOptions, Running, VolumeError};
 

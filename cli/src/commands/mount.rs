@@ -10,9 +10,8 @@ use client::blocking::random_client;
 use client::volume::{OpenCause, OpenError, SOCKET_NAME};
 use fuse_mount::{Ended, MountError, MountOptions, Worker};
 use futures::executor::block_on;
-use runtime::embedded::DirectoryError;
 use runtime::{ClientHandle, Context};
-use volume::{RunOptions, Running, VolumeError};
+use volume::{DirectoryError, RunOptions, Running, VolumeError};
 
 use crate::exit::{Failure, MountFailure};
 use crate::session::Session;
@@ -108,7 +107,7 @@ impl Mount {
             return Err(failed(OpenCause::NoDirectory));
         }
         for tries in 1.. {
-            match runtime::remote::connect(&self.volume.join(SOCKET_NAME)) {
+            match transport::connect(&self.volume.join(SOCKET_NAME)) {
                 Ok(client_handle) => return Ok(Source::Server(client_handle)),
                 Err(error) if is_nobody(&error) => {}
                 Err(error) => return Err(failed(OpenCause::Unusable(error))),

@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use cluster::coordination::{
+    Coordination, CoordinationError, Etcd, EtcdConfig, Expect, Tls, Version,
+};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use runtime::coordination::{
-    Coordination, CoordinationError, Etcd, EtcdConfig, Expect, Tls, Version,
-};
 
 use super::{Arm, host_sleep};
 

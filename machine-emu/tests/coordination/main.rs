@@ -1,5 +1,5 @@
 //! One sequence of calls for all coordination engines: sled, etcd and the simulated one keep the same
-//! promises (`runtime/src/coordination/mod.rs`).
+//! promises (`runtime/cluster/src/coordination/mod.rs`).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod etcd;
@@ -8,11 +8,11 @@ mod rules;
 use std::rc::Rc;
 use std::time::Duration;
 
+use cluster::coordination::{Coordination, Sled};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
 use runtime::NodeId;
-use runtime::coordination::{Coordination, Sled};
 
 /// An engine under test, and what is around it.
 trait Arm {

@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures::future::{join, join_all, select};
-use runtime::Epoch;
-use runtime::coordination::{
+use cluster::coordination::{
     Change, Coordination, CoordinationError, Expect, Version, Watch, Written, last_epoch,
     next_epoch,
 };
+use futures::future::{join, join_all, select};
+use runtime::Epoch;
 
 use super::Arm;
 
@@ -71,7 +71,7 @@ async fn records_have_versions(engine: &dyn Coordination) {
     assert_eq!(differs, Written::Differs { found: None });
     done(engine.write("a/1", b"again", Expect::Absent {}, None).await.unwrap());
 
-    let long = vec![0; runtime::coordination::VALUE_LENGTH_MAX];
+    let long = vec![0; cluster::coordination::VALUE_LENGTH_MAX];
     engine.put("long", &long).await.unwrap();
     assert_eq!(engine.get("long").await.unwrap().unwrap().value, long);
     let too_long = engine.put("long", &[long, vec![1]].concat()).await;
@@ -252,7 +252,7 @@ async fn what_was_answered_survives(arm: &dyn Arm) {
     assert!(answered.get() > 0 && (answered.get()..=tried).contains(&last), "{last} of {tried}");
     let listing = engine.list("").await.unwrap();
     let after = listing.records.iter().filter(|(key, _)| key != "s/last");
-    let values = |(key, record): &(String, runtime::coordination::Record)| {
+    let values = |(key, record): &(String, cluster::coordination::Record)| {
         (key.clone(), record.value.clone())
     };
     assert!(after.map(values).eq(before.iter().map(values)), "a record is other than it was");

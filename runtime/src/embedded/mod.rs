@@ -6,14 +6,13 @@
 //! between threads a request goes through the [inbox](inbox) of the thread (ADR 42).
 //!
 //! A process of a cluster is such a machine with some of the nodes: [`Embedded::start_part`]. Requests
-//! to the others leave by the [links](crate::cluster) of the thread on which they were made.
+//! to the others leave by the [links](crate::remote_nodes) of the thread on which they were made.
 
 mod disk;
 mod inbox;
 mod net;
 mod spin;
 mod thread;
-mod volume_directory;
 
 use std::future::Future;
 use std::io;
@@ -30,18 +29,20 @@ use tokio::sync::oneshot;
 
 pub use self::disk::{DISK_ACCESS_VARIABLE, DiskAccess};
 use self::inbox::Inbox;
-pub(crate) use self::net::stream;
-pub use self::volume_directory::{DirectoryError, VolumeDirectory, new_volume_id};
+pub use self::net::stream;
 use crate::Table;
 use crate::buffer::Pool;
 use crate::client_handle::{ClientHandle, Ingress, Work};
-use crate::cluster::{Routes, first_application};
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, NodeId, NodeKind};
 use crate::mail::Envelope;
 use crate::protocol::Undelivered;
+use crate::remote_nodes::RemoteNodes;
+
+/// Application nodes of one process, at most: the distance between the first numbers of two processes.
+const APPLICATIONS_MAX: u32 = 1 << 16;
 
 /// The shape of an embedded machine.
 #[derive(Clone, Debug)]
@@ -84,8 +85,8 @@ struct Shared {
     nodes: RwLock<Table<NodeId, usize>>,
     /// Only grows.
     epoch: AtomicU64,
-    /// How the nodes of other processes are reached.
-    routes: RwLock<Arc<Routes>>,
+    /// The nodes of other processes; `None` if there are no others.
+    remote: Option<Arc<dyn RemoteNodes>>,
     /// Drives the timers of ordinary threads.
     timers: Handle,
     stopping: AtomicBool,
@@ -99,16 +100,20 @@ impl Embedded {
     pub fn start(config: Config) -> io::Result<Self> {
         let fs = (0..config.fs_nodes).map(NodeId::fs);
         let nodes: Vec<NodeId> = fs.chain((0..config.disk_nodes).map(NodeId::disk)).collect();
-        let machine = Self::start_part(config, 0)?;
+        let machine = Self::start_part(config, 0, None)?;
         for node in nodes {
             machine.start_node(node);
         }
         Ok(machine)
     }
 
-    /// Starts the threads of process `number` of a cluster. It hosts no node yet, and knows no other
-    /// process: see [`start_node`](Self::start_node) and [`set_routes`](Self::set_routes).
-    pub fn start_part(config: Config, number: u32) -> io::Result<Self> {
+    /// Starts the threads of process `number` of a cluster. It hosts no node yet: see
+    /// [`start_node`](Self::start_node). The nodes of other processes are those of `remote`.
+    pub fn start_part(
+        config: Config,
+        number: u32,
+        remote: Option<Arc<dyn RemoteNodes>>,
+    ) -> io::Result<Self> {
         assert!(config.threads > 0, "a machine has a thread");
         let (started, wait) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -139,7 +144,7 @@ impl Embedded {
             inboxes: arbiters.iter().map(|_| Inbox::default()).collect(),
             arbiters,
             nodes: RwLock::default(),
-            routes: RwLock::default(),
+            remote,
             timers,
             stopping: AtomicBool::new(false),
             deadline: Arc::default(),
@@ -149,7 +154,7 @@ impl Embedded {
             shared,
             stop: Some(stop),
             thread: Some(thread),
-            applications: AtomicU32::new(first_application(number)),
+            applications: AtomicU32::new(number.saturating_mul(APPLICATIONS_MAX)),
         };
         for (number, arbiter) in machine.shared.arbiters.iter().enumerate() {
             let shared = machine.shared.clone();
@@ -185,25 +190,21 @@ impl Embedded {
         Epoch(self.shared.epoch.load(Relaxed))
     }
 
-    /// From now on nodes of other processes are reached by `routes`, and the nodes of this one live in
-    /// their epoch. Requests under way to processes that are not among them are lost. Returns when no
-    /// node answers requests of earlier epochs any more.
-    pub fn set_routes(&self, routes: Routes) {
-        let epoch =
-            Epoch(self.shared.epoch.fetch_max(routes.epoch().0, Relaxed)).max(routes.epoch());
-        let routes = Arc::new(routes);
-        *self.shared.routes.write().unwrap_or_else(PoisonError::into_inner) = routes.clone();
-        let (told, all_told) = mpsc::channel::<()>();
+    /// Moves the nodes of this process to `epoch`, unless they are further, and makes the links follow
+    /// the node map. Returns when no node answers requests of earlier epochs any more.
+    pub fn begin_epoch(&self, epoch: Epoch) {
+        let epoch = Epoch(self.shared.epoch.fetch_max(epoch.0, Relaxed)).max(epoch);
+        let (done, all_done) = mpsc::channel::<()>();
         for arbiter in &self.shared.arbiters {
-            let (routes, told) = (routes.clone(), told.clone());
+            let done = done.clone();
             arbiter.spawn_fn(move || {
-                thread::set_routes(&routes, epoch);
-                drop(told);
+                thread::begin_epoch(epoch);
+                drop(done);
             });
         }
-        drop(told);
-        // Ends when each thread has dropped its end.
-        let _ = all_told.recv();
+        drop(done);
+        // Returns when each thread has dropped its sender.
+        let _ = all_done.recv();
     }
 
     /// The nodes of this process, in their order.
@@ -289,11 +290,6 @@ impl Shared {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
     }
 
-    /// How the nodes of other processes are reached.
-    fn routes(&self) -> Arc<Routes> {
-        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Gives the envelope to the node's thread; back if the node is not in this process.
     fn send_here(&self, envelope: Envelope) -> Result<(), Envelope> {
         let Some(thread) = self.place(envelope.to) else { return Err(envelope) };
@@ -307,7 +303,7 @@ impl Shared {
 impl Ingress for Shared {
     fn send(&self, envelope: Envelope) {
         let Err(envelope) = self.send_here(envelope) else { return };
-        if !self.routes().leads_to(envelope.to) {
+        if !self.remote.as_ref().is_some_and(|remote| remote.reaches(envelope.to)) {
             return envelope.message.refuse(Undelivered::Unreachable);
         }
         // Links belong to the threads of the machine, and an ordinary thread has none.
@@ -343,7 +339,7 @@ impl Ingress for Shared {
 /// A sleep that any executor may wait for; `timers` drives it. It ends early if that ends: a timer
 /// itself would panic then.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-pub(crate) fn sleep_on(timers: &Handle, duration: Duration) -> BoxFuture<'static, ()> {
+pub fn sleep_on(timers: &Handle, duration: Duration) -> BoxFuture<'static, ()> {
     let (ended, wait) = oneshot::channel();
     timers.spawn(async move {
         tokio::time::sleep(duration).await;

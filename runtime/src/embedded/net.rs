@@ -46,7 +46,7 @@ pub(super) fn listen(address: Address) -> LocalBoxFuture<'static, io::Result<Box
 }
 
 /// Both halves of a socket as a [`Stream`].
-pub(crate) fn stream(
+pub fn stream(
     reader: impl AsyncRead + Unpin + 'static,
     writer: impl AsyncWrite + Unpin + 'static,
     peer: String,

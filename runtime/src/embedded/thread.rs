@@ -20,7 +20,6 @@ use super::{Shared, net};
 use crate::Table;
 use crate::buffer::Pool;
 use crate::client_handle::Ingress;
-use crate::cluster::{Links, Routes};
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::disk::Disk;
@@ -31,6 +30,7 @@ use crate::machine::Machine;
 use crate::mail::Envelope;
 use crate::net::{Address, Listener};
 use crate::protocol::Undelivered;
+use crate::remote_nodes::{Outbound, RemoteNodes};
 use crate::seed::{Rng, fresh_seed};
 
 /// How often a node that waits for idleness looks again.
@@ -50,8 +50,8 @@ struct Thread {
     number: usize,
     /// Requests that came before their node was brought up here.
     early: RefCell<Vec<Envelope>>,
-    /// To other processes.
-    links: RefCell<Links>,
+    /// To other processes, if there are any.
+    links: RefCell<Option<Rc<dyn Outbound>>>,
     /// Made when the first disk is opened.
     ring: RefCell<Option<Rc<Ring>>>,
 }
@@ -92,6 +92,7 @@ impl Thread {
 /// Makes the current thread part of the machine.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 pub(super) fn enter(shared: Arc<Shared>, number: usize) {
+    let links = shared.remote.clone().map(RemoteNodes::links);
     let machine = Thread {
         shared,
         start: Instant::now(),
@@ -100,7 +101,7 @@ pub(super) fn enter(shared: Arc<Shared>, number: usize) {
         spin: Rc::default(),
         number,
         early: RefCell::default(),
-        links: RefCell::default(),
+        links: RefCell::new(links),
         ring: RefCell::default(),
     };
     MACHINE.set(Some(Rc::new(machine)));
@@ -146,24 +147,24 @@ pub(super) fn remove_host(node: NodeId) {
     }
 }
 
-/// The nodes of this thread live in `epoch` from now on, and others are reached by `routes`.
-pub(super) fn set_routes(routes: &Routes, epoch: Epoch) {
+/// The nodes of this thread live in `epoch` from now on, and the links follow the node map.
+pub(super) fn begin_epoch(epoch: Epoch) {
     let machine = machine();
     let hosts: Vec<Rc<Host>> = machine.hosts.borrow().values().cloned().collect();
     for host in hosts {
         host.set_epoch(epoch);
     }
-    let closed = machine.links.borrow_mut().set_routes(routes);
-    // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
-    drop(closed);
+    let links = machine.links.borrow().clone();
+    if let Some(links) = links {
+        links.update();
+    }
 }
 
 /// Sends a request to a node of another process.
 pub(super) fn send_away(envelope: Envelope) {
-    let machine = machine();
-    let link = machine.links.borrow_mut().to(envelope.to);
-    match link {
-        Some(link) => link.send(envelope),
+    let links = machine().links.borrow().clone();
+    match links {
+        Some(links) => links.send(envelope),
         None => envelope.message.refuse(Undelivered::Unreachable),
     }
 }
@@ -287,7 +288,7 @@ impl Machine for Thread {
     }
 
     fn process_of(&self, node: NodeId) -> Option<u32> {
-        self.shared.routes().number_of(node)
+        self.shared.remote.as_ref()?.process_of(node)
     }
 
     /// The nodes of one process end together.

@@ -1,8 +1,6 @@
 //! A layer that sends texts back.
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
-pub mod member;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

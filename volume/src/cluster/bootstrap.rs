@@ -5,10 +5,10 @@ use std::future::Future;
 use std::rc::Rc;
 
 use blockio::Geometry;
+use cluster::coordination::{Coordination, Etcd, Expect, Written};
+use cluster::membership::{self, Founder, NodeMap, ProcessId};
 use futures::executor::block_on;
-use runtime::coordination::{Coordination, Etcd, Expect, Written};
-use runtime::embedded::{Config, DiskAccess, Embedded, new_volume_id};
-use runtime::membership::{self, Founder, NodeMap, ProcessId};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch};
 
@@ -16,6 +16,7 @@ use super::decommission::removed;
 use super::supervisor::SECURITY_PREFIX;
 use super::{ClusterError, Engine, VOLUME_KEY};
 use crate::VolumeError;
+use crate::directory::new_volume_id;
 use crate::volume::check_size;
 
 /// The shape of a cluster to be made.
@@ -105,6 +106,7 @@ pub(super) fn ask<T: Send + 'static, F: Future<Output = Result<T, ClusterError>>
             disk_access: DiskAccess::Best,
         },
         0,
+        None,
     )?;
     let engine = engine.clone();
     let asked = machine.on_node(machine.application(), move |context: Context| async move {

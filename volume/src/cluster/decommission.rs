@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use runtime::coordination::{Coordination, CoordinationError, Expect, Written};
-use runtime::membership::{CommandError, NodeMap, PlanError, ProcessId, leave, node_map};
+use cluster::coordination::{Coordination, CoordinationError, Expect, Written};
+use cluster::membership::{CommandError, NodeMap, PlanError, ProcessId, leave, node_map};
 use runtime::{Context, NodeKind};
 
 use super::bootstrap::ask;

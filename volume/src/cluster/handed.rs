@@ -4,8 +4,8 @@
 //! takes what he finds; who hands over replaces only himself. So what a process says that was frozen, and
 //! whose node others have served meanwhile, is never taken for the truth.
 
+use cluster::coordination::{Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, Written};
 use runtime::NodeId;
-use runtime::coordination::{Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, Written};
 use runtime::wire::{from_bytes, to_bytes};
 
 use crate::Handed;
@@ -74,8 +74,8 @@ pub(super) async fn give(
 
 #[cfg(test)]
 mod tests {
+    use cluster::coordination::Sled;
     use futures::executor::block_on;
-    use runtime::coordination::Sled;
 
     use super::*;
 

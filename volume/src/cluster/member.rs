@@ -9,21 +9,21 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use blockio::Geometry;
+use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
 use meta::memory::Memory;
-use runtime::cluster::{Process, Routes};
-use runtime::embedded::{Config, DiskAccess, Embedded, VolumeDirectory};
-use runtime::membership::{Assignment, NodeMap, ProcessId};
+use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
-use runtime::remote::{Guard, Me};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
+use transport::{Guard, Me, Process, Router, Routes};
 
 use super::bootstrap::{Known, status};
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
 use super::{ClusterError, Engine};
+use crate::directory::VolumeDirectory;
 use crate::volume::{TRANSFER_BYTES, cores};
 use crate::{
     Handed, RunOptions, Running, VolumeError, hand_over, hand_over_disks, node, resume_cache,
@@ -71,6 +71,7 @@ pub struct Member {
     running: Running,
     id: ProcessId,
     me: Arc<Me>,
+    router: Arc<Router>,
     event: std_mpsc::Receiver<SupervisorEvent>,
     /// For all who have something to tell.
     events: std_mpsc::Sender<SupervisorEvent>,
@@ -140,7 +141,8 @@ impl Member {
             pool_bytes: run.cache_bytes + TRANSFER_BYTES,
             disk_access: DiskAccess::from_environment()?,
         };
-        let machine = Embedded::start_part(config, number)?;
+        let router = Arc::<Router>::default();
+        let machine = Embedded::start_part(config, number, Some(router.clone()))?;
         run.find_memory(&machine, &geometry);
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
         let me = Arc::new(Me { volume, number, incarnation, guard: guard.clone() });
@@ -166,6 +168,7 @@ impl Member {
             running,
             id,
             me,
+            router,
             event,
             events,
             command,
@@ -271,7 +274,7 @@ impl Member {
     fn follow(&mut self, map: NodeMap) {
         let Some(mine) = map.process(self.id) else { return };
         self.me.incarnation.store(mine.incarnation, Relaxed);
-        let life = |process: &runtime::membership::Process| Process {
+        let life = |process: &cluster::membership::Process| Process {
             number: process.id.0,
             incarnation: process.incarnation,
             address: process.addresses.first().cloned().unwrap_or_default(),
@@ -285,7 +288,8 @@ impl Member {
         });
         let (volume, guard) = (self.running.geometry().volume, self.me.guard.clone());
         let routes = Routes::new(volume, map.epoch, life(mine), guard, living.clone(), hosts);
-        self.running.machine().set_routes(routes);
+        self.router.set(routes);
+        self.running.machine().begin_epoch(map.epoch);
         // Who lived by the last map, and not by this one, may only stand still.
         let lives = |map: &NodeMap, number: u32, incarnation: u64| {
             map.process(ProcessId(number))
@@ -560,7 +564,7 @@ fn listen(machine: &Embedded, address: &str, me: &Arc<Me>) -> Result<(), VolumeE
         let listener = context.listen(&address).await?;
         let serving = context.clone();
         context.task(async move {
-            runtime::remote::serve_processes(serving, listener, me).await;
+            transport::serve_processes(serving, listener, me).await;
         });
         Ok::<_, std::io::Error>(())
     });

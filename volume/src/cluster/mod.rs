@@ -18,9 +18,9 @@ pub use self::bootstrap::{ClusterShape, Known, bootstrap, status};
 pub use self::decommission::{add, remove};
 pub use self::member::{Ended, Member, MemberOptions};
 
+use cluster::coordination::{CoordinationError, EtcdConfig};
+use cluster::membership::{CommandError, ProcessId};
 use runtime::NodeId;
-use runtime::coordination::{CoordinationError, EtcdConfig};
-use runtime::membership::{CommandError, ProcessId};
 
 /// The key of the shape of the volume.
 const VOLUME_KEY: &str = "volume";

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
+use cluster::coordination::{Coordination, CoordinationError, Etcd, Expect, Listing, Written};
+use cluster::membership::{
+    CommandError, Duties, Event, Keeper, NodeMap, ProcessId, leave, node_map,
+};
 use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
 use futures::future::select;
-use runtime::coordination::{Coordination, CoordinationError, Etcd, Expect, Listing, Written};
-use runtime::membership::{
-    CommandError, Duties, Event, Keeper, NodeMap, ProcessId, leave, node_map,
-};
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId};
 

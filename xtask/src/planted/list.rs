@@ -228,7 +228,7 @@ fn place(edit: &Edit, text: Option<&str>) -> Result<Range<usize>, String> {
 }
 
 fn with_condition(bug: &Bug, edit: &Edit) -> String {
-    let path = if edit.file.starts_with("runtime/") { "crate" } else { "runtime" };
+    let path = if edit.file.starts_with("runtime/src/") { "crate" } else { "runtime" };
     edit.new.trim().replace(SWITCH, &format!("{path}::planted::is_on(\"{}\")", bug.id))
 }
 
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     const LIST: &str = "# A list.\n[[bug]]\nid = \"no-flush\"\nwhat = \"It is not flushed.\"\n\
-        hunters = [\"disks\", \"cache\"]\ncanary = true\n[[bug.edit]]\nfile = \"runtime/a.rs\"\nold = '''\n    flush();\n'''\n\
+        hunters = [\"disks\", \"cache\"]\ncanary = true\n[[bug.edit]]\nfile = \"runtime/src/a.rs\"\nold = '''\n    flush();\n'''\n\
         new = '''\n    if !PLANTED {\n        flush();\n    }\n'''\n";
     const CODE: &str = "fn a() {\n    flush();\n}\n";
 
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(flaws, []);
         let wanted = "fn a() {\n    if !crate::planted::is_on(\"no-flush\") {\n        flush();\n    \
             }\n}\n";
-        assert_eq!(texts["runtime/a.rs"], wanted);
+        assert_eq!(texts["runtime/src/a.rs"], wanted);
     }
 
     #[test]

@@ -7,20 +7,22 @@ use super::tree::{File, Tree};
 
 /// A crate by its folder, and the ones of ours that it may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("runtime", &["fabric"]),
-    ("runtime/fabric", &[]),
+    ("runtime", &[]),
+    ("runtime/transport/fabric", &[]),
+    ("runtime/transport", &["runtime", "fabric"]),
+    ("runtime/cluster", &["runtime"]),
     ("layers/blockio", &["runtime"]),
     ("layers/cache", &["runtime", "blockio"]),
     ("layers/meta", &["runtime", "blockio", "cache"]),
     ("layers/fileio", &["runtime", "blockio", "cache", "meta"]),
-    ("volume", &["runtime", "blockio", "cache", "meta", "fileio"]),
-    ("client", &["runtime", "fileio", "volume"]),
+    ("volume", &["runtime", "transport", "cluster", "blockio", "cache", "meta", "fileio"]),
+    ("client", &["runtime", "transport", "fileio", "volume"]),
     ("client/python", &["client"]),
     ("client/c", &["runtime", "client", "fileio", "volume"]),
     ("nfs-gateway", &["runtime", "client", "fileio"]),
     ("fuse-mount", &["runtime", "client"]),
-    ("machine-emu", &["runtime"]),
-    ("cli", &["runtime", "fileio", "volume", "client", "nfs-gateway", "fuse-mount"]),
+    ("machine-emu", &["runtime", "cluster"]),
+    ("cli", &["runtime", "transport", "cluster", "fileio", "volume", "client", "nfs-gateway", "fuse-mount"]),
 ];
 
 /// Crates that may use all others, and that no other may use.

@@ -21,6 +21,7 @@ const WORDS: &[&str] = &[
     "Instant",
     "SystemTime",
     "RandomState",
+    "fresh_seed",
     "HashMap",
     "HashSet",
     "TcpListener",

@@ -23,7 +23,7 @@ fn mark(path: &str) -> String {
 }
 
 /// The runtime's part of every message.
-const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/src/remote/frame.rs"];
+const OF_RUNTIME: &[&str] = &["runtime/src/protocol.rs", "runtime/transport/src/frame.rs"];
 
 /// Files of a layer with such tables.
 const TABLES: &[&str] =

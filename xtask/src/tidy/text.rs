@@ -11,8 +11,8 @@ const LINES_MAX: usize = 800;
 const UNSAFE_IN: &[(&str, &str)] = &[
     ("runtime/src/buffer/", "maps memory and views its pages as bytes"),
     ("runtime/src/embedded/disk/ring.rs", "the kernel works on buffers that the ring keeps"),
-    ("runtime/fabric/src/sys/", "the binding to libfabric"),
-    ("runtime/fabric/src/link/", "libfabric works on memory that the wrapper keeps"),
+    ("runtime/transport/fabric/src/sys/", "the binding to libfabric"),
+    ("runtime/transport/fabric/src/link/", "libfabric works on memory that the wrapper keeps"),
     ("benches/operations.rs", "an allocator that counts"),
     ("client/c/src/", "C hands over bare pointers"),
     ("client/tests/c_file/mod.rs", "the oracle of the stream's test is the C library"),

@@ -3,10 +3,10 @@
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 
-use runtime::coordination::Tls;
-use runtime::membership::{Founder, ProcessId};
-use runtime::remote::fabric::{FabricOptions, Provider};
+use cluster::coordination::Tls;
+use cluster::membership::{Founder, ProcessId};
 use serde::Deserialize;
+use transport::fabric::{FabricOptions, Provider};
 use volume::cluster::{ClusterShape, Engine};
 
 use super::keys::KeyFolder;

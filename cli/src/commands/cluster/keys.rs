@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use runtime::remote::tls::{Authority, Identity, Keys};
+use transport::tls::{Authority, Identity, Keys};
 
 use crate::exit::Failure;
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runtime::membership::ProcessId;
+use ::cluster::membership::ProcessId;
 use volume::cluster::{self, Engine};
 
 use super::file::MachineFile;

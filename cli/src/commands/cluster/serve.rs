@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use runtime::remote::fabric::Fabrics;
-use runtime::remote::{Guard, Security};
+use transport::fabric::Fabrics;
+use transport::{Guard, Security};
 use volume::RunOptions;
 use volume::cluster::{Ended, Member, MemberOptions};
 

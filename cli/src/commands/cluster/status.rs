@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use runtime::membership::{Assignment, NodeMap, Process};
+use ::cluster::membership::{Assignment, NodeMap, Process};
 use runtime::{NodeId, NodeKind};
 use serde::Serialize;
 use volume::cluster::{self, Known};

@@ -20,10 +20,10 @@ mod process;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
-use runtime::membership::{
+use cluster::membership::{
     Assignment, CommandError, Founder, NodeMap, ProcessId, found, leave, node_map,
 };
+use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId};
 

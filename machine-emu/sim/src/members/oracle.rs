@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use cluster::membership::{NodeMap, ProcessId};
 use machine_emu::{EngineStore, World};
-use runtime::membership::{NodeMap, ProcessId};
 use runtime::{Epoch, NodeId};
 
 use super::ENGINE;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use cluster::membership::{Duties, Event, Keeper, ProcessId};
 use machine_emu::{SimulatedEngine, World};
-use runtime::membership::{Duties, Event, Keeper, ProcessId};
 use runtime::{Context, Epoch, NodeId};
 
 use super::ENGINE;

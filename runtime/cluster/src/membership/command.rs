@@ -1,0 +1,71 @@
+//! What an operator does to the node map.
+
+use super::keeper::MAP_KEY;
+use super::map::{NodeMap, ProcessId};
+use super::plan::PlanError;
+use crate::coordination::{Coordination, CoordinationError, Expect, Record, Written};
+use runtime::wire::Malformed;
+
+/// So often a change is tried while others change the map, too.
+const TRIES_MAX: u32 = 16;
+
+/// The node map could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] CoordinationError),
+    /// There is a map already.
+    #[error("there is a node map already: the cluster was made before")]
+    Exists,
+    /// There is none.
+    #[error("there is no node map; make the cluster first: `mdfs cluster init`")]
+    NoMap,
+    /// It cannot be read.
+    #[error("the node map is of another version of the program, or damaged: {0}")]
+    Unreadable(#[from] Malformed),
+    /// It cannot be changed so.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Makes `first` the node map of a new cluster. After an unknown outcome it may be called again.
+pub async fn found(engine: &dyn Coordination, first: &NodeMap) -> Result<(), CommandError> {
+    let record = first.to_record();
+    match engine.write(MAP_KEY, &record, Expect::Absent {}, None).await? {
+        Written::Done { .. } => Ok(()),
+        Written::Differs { found: Some(found) } if found.value == record => Ok(()),
+        Written::Differs { .. } => Err(CommandError::Exists),
+    }
+}
+
+/// The node map, and the record that holds it.
+async fn read(engine: &dyn Coordination) -> Result<(NodeMap, Record), CommandError> {
+    let record = engine.get(MAP_KEY).await?.ok_or(CommandError::NoMap)?;
+    Ok((NodeMap::from_record(&record.value)?, record))
+}
+
+/// The node map.
+pub async fn node_map(engine: &dyn Coordination) -> Result<NodeMap, CommandError> {
+    Ok(read(engine).await?.0)
+}
+
+/// Lets `process` give its file-system nodes to the others, one after the other, without a request that
+/// fails; or, if not `leaving`, take some again. The map shows how far that has come.
+pub async fn leave(
+    engine: &dyn Coordination,
+    process: ProcessId,
+    leaving: bool,
+) -> Result<(), CommandError> {
+    for _ in 0..TRIES_MAX {
+        let (map, record) = read(engine).await?;
+        let Some(next) = map.leave(process, leaving)? else { return Ok(()) };
+        let expect = Expect::still(Some(&record));
+        match engine.write(MAP_KEY, &next.to_record(), expect, None).await {
+            Ok(Written::Done { .. }) => return Ok(()),
+            Ok(Written::Differs { .. }) | Err(CoordinationError::Unknown(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(CoordinationError::Busy.into())
+}

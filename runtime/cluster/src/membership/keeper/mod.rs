@@ -1,0 +1,246 @@
+//! The keeper of a process: it holds the process' lease, says that it is there, knows the node map,
+//! and tells the process which nodes to serve and which to stop. Any of them makes the next map when
+//! somebody comes or goes.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `life.rs` | the lease: taking it, keeping it, stopping in time when it cannot be kept |
+//! | `look.rs` | seeing members and map, proposing the next map |
+//! | `duties.rs` | from the map to what the process serves |
+//!
+//! # Take-over within five seconds
+//!
+//! A process that dies just after it renewed its lease is missed after [`LEASE`] (3 s); engines look at
+//! leases twice a second (0.5 s); the first of the living reads and swaps the map at once, the second
+//! [`PROPOSE_STEP`] later (0.2 s), each call taking milliseconds, and [`CALL_TIME_MAX`] (0.4 s) if its
+//! answer is lost: 4.1 s, or 4.5 s with a lost answer. The rest is for the new owner to begin.
+//!
+//! # Never two
+//!
+//! The lease is over at the engine no earlier than [`LEASE`] after the process *sent* its last successful
+//! renewal. The process answers until [`LEASE`] - [`MARGIN`] after that, by its own clock. So nobody takes over
+//! before it has stopped if its clock and the engine's differ by less than [`MARGIN`] in [`LEASE`]: each may be
+//! wrong by 8 %; crystals are by 0.01 %. The check is at each answer ([`Keeper::may_answer`]): a process that
+//! was frozen must not trust its timers. If clocks are worse, the epochs at the disk nodes stop writes (D8).
+
+mod duties;
+mod life;
+mod look;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+
+use super::map::{NodeMap, ProcessId};
+use crate::coordination::{Answer, Coordination, CoordinationError, LeaseId};
+use runtime::context::Context;
+use runtime::ids::{Epoch, NodeId};
+use runtime::sync::Event as Bell;
+
+/// How long a process counts as living after its last renewal.
+pub const LEASE: Duration = Duration::from_secs(3);
+/// A process stops by itself so much earlier, by its own clock.
+pub const MARGIN: Duration = Duration::from_millis(500);
+/// How often the lease is renewed: five may be lost before the process has to stop.
+pub const RENEW_EVERY: Duration = Duration::from_millis(500);
+/// The engine has so much time for one call.
+pub const CALL_TIME_MAX: Duration = Duration::from_millis(400);
+/// The second of the living proposes so much later than the first, the third than the second.
+pub const PROPOSE_STEP: Duration = Duration::from_millis(200);
+/// Nobody waits longer than so many steps.
+const PROPOSE_STEPS_MAX: usize = 5;
+/// A process proposes nothing for so long after it came: where all start together each keeps its nodes.
+pub const GATHER: Duration = Duration::from_millis(500);
+/// What is there is read so often, whether or not the watch tells of changes.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The pause after a call that failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The prefix of all keys of the membership.
+pub(super) const PREFIX: &str = "cluster/";
+/// The key of the node map.
+pub(super) const MAP_KEY: &str = "cluster/map";
+/// The prefix of the keys of members.
+const MEMBERS_PREFIX: &str = "cluster/members/";
+
+/// What a keeper tells its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Begin to serve this node. Its epoch is later than that of all who served it before.
+    Serve {
+        /// Which.
+        node: NodeId,
+        /// The epoch of the map with which that began.
+        epoch: Epoch,
+    },
+    /// Stop serving this node: answer its requests with `Unreachable`, bring what it holds to the disks, then
+    /// say so by [`Keeper::stopped`].
+    Stop {
+        /// Which.
+        node: NodeId,
+    },
+    /// The node map is new: its epoch is that of the process from now on.
+    Map(Rc<NodeMap>),
+    /// The lease could not be kept: stop all nodes at once, as others may take over. What is not on the
+    /// disks yet is lost. Say of each node by [`Keeper::stopped`] when nothing of it goes on. The keeper
+    /// tries to come back, and tells again what to serve.
+    Fenced,
+}
+
+/// The process, as its keeper sees it.
+pub trait Duties {
+    /// Takes note of `event`; what takes longer is done in a task.
+    fn tell(&self, event: Event);
+}
+
+/// One life of a process in the cluster: as long as one lease.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    incarnation: u64,
+    lease: LeaseId,
+    /// By our own clock: from then on nothing is answered.
+    valid_until: Duration,
+    /// When others could see it.
+    begun: Duration,
+}
+
+/// What this process does for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServeState {
+    /// It serves it.
+    Serving(Epoch),
+    /// It was told to stop, and has not yet.
+    Stopping,
+}
+
+/// Keeps one process in the cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Keeper {
+    context: Context,
+    engine: Rc<dyn Coordination>,
+    duties: Rc<dyn Duties>,
+    id: ProcessId,
+    addresses: Rc<[String]>,
+    state: Rc<State>,
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper")
+            .field("id", &self.id)
+            .field("life", &self.state.life.get())
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    life: Cell<Option<Life>>,
+    map: RefCell<Option<Rc<NodeMap>>>,
+    standing: RefCell<BTreeMap<NodeId, ServeState>>,
+    /// For which map a change was first seen to be needed, and when.
+    noticed: Cell<Option<(Epoch, Duration)>>,
+    /// Rings when there is a reason to look at once.
+    look: Bell,
+    /// Rings when a node was stopped.
+    stopped: Bell,
+    ending: Cell<bool>,
+}
+
+impl Keeper {
+    /// Begins to keep the process `id`, reached at `addresses`, in tasks of `context`.
+    pub fn start(
+        context: &Context,
+        engine: Rc<dyn Coordination>,
+        id: ProcessId,
+        addresses: &[String],
+        duties: Rc<dyn Duties>,
+    ) -> Self {
+        let (context, state) = (context.clone(), Rc::default());
+        let keeper = Self { context, engine, duties, id, addresses: addresses.into(), state };
+        let (living, looking) = (keeper.clone(), keeper.clone());
+        keeper.context.task(async move { living.live().await });
+        keeper.context.task(async move { looking.look_around().await });
+        keeper
+    }
+
+    /// The epoch in which this process may answer for `node` now; `None` if it must not. To be asked
+    /// when the answer is about to leave: what was begun before may have taken too long. The nodes of the
+    /// machine itself look at the same instant ([`Machine::answer_until`](runtime::Machine::answer_until)).
+    pub fn may_answer(&self, node: NodeId) -> Option<Epoch> {
+        match self.state.standing.borrow().get(&node) {
+            Some(ServeState::Serving(epoch)) if self.valid_life().is_some() => Some(*epoch),
+            _ => None,
+        }
+    }
+
+    /// The last map that was seen.
+    pub fn map(&self) -> Option<Rc<NodeMap>> {
+        self.state.map.borrow().clone()
+    }
+
+    /// The process has stopped `node`, as it was told.
+    pub fn stopped(&self, node: NodeId) {
+        let mut standing = self.state.standing.borrow_mut();
+        if standing.get(&node) == Some(&ServeState::Stopping) {
+            standing.remove(&node);
+            self.state.stopped.tell();
+            self.state.look.tell();
+        }
+    }
+
+    /// Ends the process' part: all its nodes are stopped, then its lease is given back, so that the others
+    /// take over at once. To lose no request, let it [leave](super::leave) first.
+    pub async fn end(&self) {
+        self.state.ending.set(true);
+        self.look_to_duties();
+        loop {
+            let stopped = self.state.stopped.next();
+            if self.state.standing.borrow().is_empty() {
+                break;
+            }
+            stopped.await;
+        }
+        if let Some(life) = self.end_life() {
+            // If this fails the lease ends by itself.
+            let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
+        }
+    }
+
+    /// A life goes on: until then the process may answer.
+    fn set_life(&self, life: Life) {
+        self.state.life.set(Some(life));
+        self.context.answer_until(life.valid_until);
+    }
+
+    /// Nothing is answered any more.
+    fn end_life(&self) -> Option<Life> {
+        self.context.answer_until(Duration::ZERO);
+        self.state.life.take()
+    }
+
+    /// The present life, if its lease holds for sure.
+    fn valid_life(&self) -> Option<Life> {
+        let life = self.state.life.get()?;
+        (self.context.now() < life.valid_until).then_some(life)
+    }
+
+    /// Gives a call only so much time.
+    fn within<'a, T: 'a>(
+        &self,
+        limit: Duration,
+        answer: Answer<'a, T>,
+    ) -> impl Future<Output = Result<T, CoordinationError>> + 'a {
+        let limit = self.context.sleep(limit);
+        async move {
+            match select(answer, limit).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(CoordinationError::Unknown("no answer in time".to_owned())),
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The asking side: a door to nodes of another process.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, pending};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use super::fast_path::FastPath;
+use super::frame::{Frames, Greeting, Header, Hello, garbled, kind, pack};
+use super::guard::{Guard, Refusal};
+use runtime::client_handle::{ClientHandle, Ingress, Work};
+use runtime::embedded::{sleep_on, stream};
+use runtime::ids::{Epoch, NodeId};
+use runtime::mail::{Envelope, Message};
+use runtime::net::Stream;
+use runtime::protocol::{Class, Undelivered};
+use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
+
+/// Requests waiting to be sent, at most; past it the answer is `Busy`.
+const QUEUE_MAX: usize = 4096;
+/// Work of the door's users waiting to be begun, at most; more of it is dropped.
+const WORK_MAX: usize = 1024;
+/// How often a connection that nobody can use any more looks whether its last answers have come.
+const LAST_ANSWERS_PAUSE: Duration = Duration::from_millis(1);
+
+/// Connects to the process that listens at the Unix socket `path`.
+///
+/// The connection lives as long as the door or one of its clones; its thread ends with it.
+pub fn connect(path: &Path) -> io::Result<ClientHandle> {
+    let (told, greeted) = std_mpsc::channel();
+    let (sender, mut requests) = mpsc::channel(QUEUE_MAX);
+    let (worker, work_to_do) = mpsc::channel(WORK_MAX);
+    let path = path.to_owned();
+    #[allow(clippy::disallowed_methods, reason = "the machine itself makes threads and tasks")]
+    std::thread::Builder::new().name("mdfs-remote".into()).spawn(move || {
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _ = told.send(Err(error));
+                return;
+            }
+        };
+        let work = async move {
+            match open(&path).await {
+                Ok((greeting, frames, writer)) => {
+                    // `connect` waits for exactly this message.
+                    let _ = told.send(Ok((greeting, Handle::current())));
+                    tokio::task::spawn_local(do_all(work_to_do));
+                    // What ended it the calls tell that are lost by that.
+                    let _ =
+                        talk(None, &mut requests, frames, writer, None, &FastPath::none()).await;
+                }
+                Err(error) => {
+                    let _ = told.send(Err(error));
+                }
+            }
+        };
+        runtime.block_on(LocalSet::new().run_until(work));
+    })?;
+    let lost = || io::Error::from(io::ErrorKind::ConnectionReset);
+    let (greeting, timers) = greeted.recv().map_err(|_| lost())??;
+    let node = NodeId::application(0);
+    Ok(ClientHandle::new(
+        node,
+        Arc::new(Remote { requests: sender, work: worker, greeting, timers }),
+    ))
+}
+
+type Writer = Box<dyn runtime::net::Writer>;
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
+async fn open(path: &Path) -> io::Result<(Greeting, Frames, Writer)> {
+    let (reader, writer) = UnixStream::connect(path).await?.into_split();
+    let Stream { reader, writer, .. } = stream(reader, writer, String::new());
+    let mut frames = Frames::new(reader);
+    Ok((greeting(&mut frames).await?, frames, writer))
+}
+
+/// Calls without an answer yet. Dropping one tells its asker that the answer is lost.
+#[derive(Default)]
+struct Calls {
+    open: RefCell<BTreeMap<u64, Box<dyn Message>>>,
+    next_id: Cell<u64>,
+}
+
+/// Connects to another process of the cluster and introduces itself.
+#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
+pub(crate) async fn dial(
+    address: &str,
+    hello: &Hello,
+    guard: &Guard,
+) -> io::Result<(Frames, Writer)> {
+    let socket = connect_to(address).await?;
+    let (reader, writer) = socket.into_split();
+    let plain = stream(reader, writer, address.to_owned());
+    let stranger = |error: &io::Error| {
+        // What it sent is no proof, or no TLS at all; or it does not believe us.
+        use io::ErrorKind::{InvalidData, UnexpectedEof};
+        if matches!(error.kind(), InvalidData | UnexpectedEof) {
+            guard.refuse(address, Refusal::Unauthenticated, error);
+        }
+    };
+    let greeted = guard.greet(plain, hello.wanted).await.inspect_err(stranger)?;
+    let Stream { reader, mut writer, .. } = greeted;
+    let mut head = Encoder::new();
+    hello.put(&mut head);
+    writer.write(pack(Header { kind: kind::HELLO, ..Header::default() }, head)).await?;
+    let mut frames = Frames::new(reader);
+    // A process that does not want us closes without a word, or says by TLS why.
+    greeting(&mut frames).await.inspect_err(stranger)?;
+    Ok((frames, writer))
+}
+
+/// A request that was not sent when a link is given up is dropped, and none is sent again: what was lost
+/// must not arrive when it was asked for once more by another link, and done (ADR 57).
+#[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
+async fn connect_to(address: &str) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    socket.set_zero_linger()?;
+    Ok(socket)
+}
+
+async fn greeting(frames: &mut Frames) -> io::Result<Greeting> {
+    let first = frames.next().await?.ok_or(io::ErrorKind::ConnectionReset)?;
+    if first.header.kind != kind::GREETING {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    from_bytes(&first.head).map_err(garbled)
+}
+
+/// How the other side is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// The connection is given up when nothing came for so long; signs of life are asked for.
+    pub(crate) silence_max: Duration,
+}
+
+/// Sends `next` and what comes in by `requests`, and brings the answers, until the connection ends or
+/// nobody can ask any more. Calls that are open then are lost. An error if the other side, or somebody
+/// between, broke the rules.
+pub(crate) async fn talk(
+    mut next: Option<Envelope>,
+    requests: &mut mpsc::Receiver<Envelope>,
+    mut frames: Frames,
+    mut writer: Writer,
+    watch: Option<Watch>,
+    fast_path: &FastPath,
+) -> io::Result<()> {
+    let calls = Calls::default();
+    let is_heard = Cell::new(true);
+    let receive = async {
+        while let Some(frame) = frames.next().await? {
+            is_heard.set(true);
+            if frame.header.kind == kind::GRANT {
+                fast_path.take_grant(&frame.head);
+                continue;
+            }
+            // A sign of life answers no call, though its number is that of the first one.
+            if frame.header.kind != kind::REPLY {
+                continue;
+            }
+            let call = calls.open.borrow_mut().remove(&frame.header.call_id);
+            if let Some(call) = call {
+                call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
+            }
+        }
+        Ok(())
+    };
+    let listen = async {
+        let Some(Watch { silence_max }) = watch else { return pending().await };
+        loop {
+            is_heard.set(false);
+            pause(silence_max).await;
+            if !is_heard.get() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    };
+    let send = async {
+        loop {
+            let mut parts = next.take().map(|envelope| calls.begin(envelope)).unwrap_or_default();
+            // Whatever else waits goes out in the same call.
+            while let Ok(envelope) = requests.try_recv() {
+                parts.extend(calls.begin(envelope));
+            }
+            parts.extend(fast_path.offer());
+            if parts.is_empty() && watch.is_some() {
+                parts = pack(Header { kind: kind::PING, ..Header::default() }, Encoder::new());
+            }
+            // The other half tells what is wrong with a connection that is broken.
+            if writer.write(parts).await.is_err() {
+                return Ok(());
+            }
+            let waited = match watch {
+                Some(Watch { silence_max }) => within(silence_max / 4, requests.recv()).await,
+                None => Some(requests.recv().await),
+            };
+            match waited {
+                Some(Some(envelope)) => next = Some(envelope),
+                Some(None) => break,
+                None => {}
+            }
+        }
+        // The door is gone, but its last calls may still be open: wait for their answers.
+        while !calls.open.borrow().is_empty() {
+            pause(LAST_ANSWERS_PAUSE).await;
+        }
+        Ok(())
+    };
+    let mut ends = [receive.boxed_local(), listen.boxed_local(), send.boxed_local()];
+    futures::future::select_all(&mut ends).await.0
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(duration, work).await.ok()
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
+async fn do_all(mut work_to_do: mpsc::Receiver<Work>) {
+    while let Some(work) = work_to_do.recv().await {
+        tokio::task::spawn_local(work());
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
+async fn pause(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+impl Calls {
+    fn begin(&self, envelope: Envelope) -> Vec<bytes::Bytes> {
+        let call_id = self.next_id.get();
+        self.next_id.set(call_id + 1);
+        let (header, body) = request(&envelope, call_id);
+        self.open.borrow_mut().insert(call_id, envelope.message);
+        pack(header, body)
+    }
+}
+
+/// A request as it travels.
+pub(super) fn request(envelope: &Envelope, call_id: u64) -> (Header, Encoder) {
+    let message = &envelope.message;
+    let mut body = Encoder::new();
+    message.encode(&mut body);
+    let header = Header {
+        kind: kind::REQUEST,
+        protocol: message.protocol(),
+        protocol_version: message.version(),
+        class: match envelope.class {
+            Class::Control => 1,
+            Class::Bulk => 2,
+        },
+        to: envelope.to.0,
+        from: envelope.caller.node.0,
+        call_id,
+        epoch: envelope.caller.epoch.0,
+        ..Header::default()
+    };
+    (header, body)
+}
+
+/// The other process, as a door sees it.
+struct Remote {
+    requests: mpsc::Sender<Envelope>,
+    work: mpsc::Sender<Work>,
+    greeting: Greeting,
+    timers: Handle,
+}
+
+impl Ingress for Remote {
+    fn send(&self, envelope: Envelope) {
+        use mpsc::error::TrySendError;
+        match self.requests.try_send(envelope) {
+            Ok(()) => {}
+            Err(TrySendError::Full(envelope)) => envelope.message.refuse(Undelivered::Busy),
+            Err(TrySendError::Closed(envelope)) => {
+                envelope.message.refuse(Undelivered::Unreachable);
+            }
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        sleep_on(&self.timers, duration)
+    }
+
+    fn fs_nodes(&self) -> u32 {
+        self.greeting.fs_nodes
+    }
+
+    fn epoch(&self) -> Epoch {
+        Epoch(self.greeting.epoch)
+    }
+
+    fn run(&self, work: Work) {
+        if self.work.try_send(work).is_err() {
+            tracing::debug!("work was dropped: the connection is over, or has too much of it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the other side is no machine of ours")]
+    fn a_link_that_is_given_up_sends_nothing_any_more() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let given_up = connect_to(&address).await.unwrap();
+            let (mut accepted, _) = listener.accept().await.unwrap();
+            // More than the other side takes.
+            while given_up.try_write(&vec![0; 1 << 16]).is_ok() {}
+            drop(given_up);
+            let mut taken = Vec::new();
+            let ended = accepted.read_to_end(&mut taken).await;
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        });
+    }
+}

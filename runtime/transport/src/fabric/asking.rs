@@ -1,0 +1,236 @@
+//! The side of a link that offers, and asks.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use ::fabric::transport::{ConnectionId, KEY_SIZE, Key, TICKET_SIZE};
+use bytes::Bytes;
+
+use super::pair::{Command, Pair};
+use super::{CALLS_MAX, Fabrics, Incarnation, Peer, Provider, lock};
+use crate::client::request;
+use crate::frame::{Frame, Grant, Header, Offer, kind, pack, pack_apart};
+use crate::guard::{Guard, Security};
+use runtime::mail::{Envelope, Message};
+use runtime::protocol::Undelivered;
+use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
+
+/// After libfabric has failed, the link does without for so long.
+const REST: Duration = Duration::from_secs(5);
+/// An offer that is not answered for so long, or an endpoint that lets nobody in, has failed.
+const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How far a link has come.
+#[derive(Debug)]
+enum State {
+    /// It makes an offer then, or never.
+    Rests(Option<Instant>),
+    Offered(Instant),
+    Has(Arc<Way>, Instant),
+}
+
+/// Gets a way for one link, and a new one when it is lost.
+#[derive(Debug)]
+pub(in super::super) struct Asking {
+    fabrics: Arc<Fabrics>,
+    incarnation: Incarnation,
+    /// Whether what is not sealed is refused.
+    seals: bool,
+    state: State,
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself looks at the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Asking {
+    /// `None` if this process has no libfabric.
+    pub(in super::super) fn new(guard: &Guard, incarnation: Incarnation) -> Option<Self> {
+        let fabrics = guard.fabrics().filter(|fabrics| !fabrics.providers().is_empty())?.clone();
+        let seals = !matches!(guard.security(), Security::None);
+        Some(Self { fabrics, incarnation, seals, state: State::Rests(Some(now())) })
+    }
+
+    /// What is to be told the other side now.
+    pub(in super::super) fn offer(&mut self) -> Vec<Bytes> {
+        let now = now();
+        match &self.state {
+            State::Rests(Some(until)) if *until <= now => {}
+            State::Has(way, since) => {
+                let is_late = !way.is_open() && now.duration_since(*since) > OPEN_TIME_MAX;
+                let is_over = way.is_over();
+                if is_over || is_late {
+                    let why = if is_over { "a connection broke" } else { "it lets nobody in" };
+                    self.fabrics.fall_back(self.incarnation.0, way.pair.provider(), why);
+                    self.rest();
+                }
+                return Vec::new();
+            }
+            State::Offered(since) if now.duration_since(*since) > OPEN_TIME_MAX => {
+                self.rest();
+                return Vec::new();
+            }
+            _ => return Vec::new(),
+        }
+        self.state = State::Offered(now);
+        let providers = self.fabrics.providers().iter().map(|one| one.name().to_owned()).collect();
+        let mut head = Encoder::new();
+        Offer { host: self.fabrics.host.clone(), instance: self.fabrics.instance, providers }
+            .put(&mut head);
+        pack(Header { kind: kind::OFFER, call_id: kind::NO_CALL, ..Header::default() }, head)
+    }
+
+    fn rest(&mut self) {
+        self.state = State::Rests(Some(now() + REST));
+    }
+
+    /// The other side has answered, or what it has granted is over: gives what has to be dropped.
+    pub(in super::super) fn take_grant(&mut self, head: &[u8]) -> Option<Over> {
+        let grant = from_bytes::<Grant>(head).ok()?;
+        match &self.state {
+            State::Has(way, _) if grant.provider.is_empty() && grant.ticket == way.ticket => {
+                self.fabrics.fall_back(
+                    self.incarnation.0,
+                    way.pair.provider(),
+                    "the other side ends it",
+                );
+                let over = way.end();
+                self.rest();
+                return Some(over);
+            }
+            // It has nothing that we have, in this life.
+            State::Offered(_) if grant.provider.is_empty() => self.state = State::Rests(None),
+            State::Offered(_) => match self.open(grant) {
+                Some(way) => self.state = State::Has(way, now()),
+                None => self.rest(),
+            },
+            _ => {}
+        }
+        None
+    }
+
+    fn open(&self, grant: Grant) -> Option<Arc<Way>> {
+        let provider = Provider::of_name(&grant.provider)?;
+        let ticket = <[u8; TICKET_SIZE]>::try_from(&grant.ticket[..]).ok()?;
+        let key: Key = match grant.key.len() {
+            0 if !self.seals => None,
+            KEY_SIZE => Some(grant.key[..].try_into().ok()?),
+            _ => return None,
+        };
+        if !self.fabrics.providers().contains(&provider) {
+            return None;
+        }
+        let peer = Peer { incarnation: self.incarnation, instance: grant.instance, provider };
+        let pair = self.fabrics.pair(peer)?;
+        let way = Arc::new(Way {
+            pair: pair.clone(),
+            ticket,
+            connection: OnceLock::new(),
+            next_id: AtomicU64::new(0),
+            calls: Mutex::new(Some(BTreeMap::new())),
+        });
+        pair.tell(Command::Connect { address: grant.address, key, way: way.clone() });
+        Some(way)
+    }
+
+    /// The way, if requests can go there.
+    pub(in super::super) fn way(&self) -> Option<Arc<Way>> {
+        match &self.state {
+            State::Has(way, _) if way.is_open() => Some(way.clone()),
+            _ => None,
+        }
+    }
+
+    /// The link is over: gives what has to be dropped.
+    pub(in super::super) fn end(&mut self) -> Option<Over> {
+        let before = std::mem::replace(&mut self.state, State::Rests(Some(now())));
+        if let State::Has(way, _) = before { Some(way.end()) } else { None }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+/// Calls without an answer. Dropping one tells its asker that the answer is lost.
+pub(in super::super) type Over = BTreeMap<u64, Box<dyn Message>>;
+
+/// Requests of one link over libfabric.
+pub(in super::super) struct Way {
+    pair: Arc<Pair>,
+    pub(super) ticket: [u8; TICKET_SIZE],
+    /// Once it is open.
+    connection: OnceLock<ConnectionId>,
+    next_id: AtomicU64,
+    /// `None` when it is over.
+    calls: Mutex<Option<Over>>,
+}
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Way").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+impl Way {
+    fn is_open(&self) -> bool {
+        self.connection.get().is_some() && !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.calls).is_none()
+    }
+
+    /// Sends a request on its way; gives it back if there is none any more.
+    pub(in super::super) fn send(&self, envelope: Envelope) -> Option<Envelope> {
+        let Some(connection) = self.connection.get().copied() else { return Some(envelope) };
+        let call_id = self.next_id.fetch_add(1, Relaxed);
+        let (header, body) = request(&envelope, call_id);
+        let mut calls = lock(&self.calls);
+        let Some(open) = &mut *calls else {
+            drop(calls);
+            return Some(envelope);
+        };
+        if open.len() >= CALLS_MAX {
+            drop(calls);
+            envelope.message.refuse(Undelivered::Busy);
+            return None;
+        }
+        open.insert(call_id, envelope.message);
+        drop(calls);
+        let (head, bulk) = pack_apart(header, body);
+        self.pair.tell(Command::Send { connection, head, bulk });
+        None
+    }
+
+    /// The endpoint lets requests through.
+    pub(super) fn opened(&self, connection: ConnectionId) {
+        // It is opened once.
+        let _ = self.connection.set(connection);
+    }
+
+    /// A reply has come.
+    pub(super) fn take(&self, frame: Frame) {
+        let id = frame.header.call_id;
+        let call = lock(&self.calls).as_mut().and_then(|open| open.remove(&id));
+        if let Some(call) = call {
+            call.answer_bytes(Decoder::new(&frame.head, frame.bulk));
+        }
+    }
+
+    /// Nothing more comes: gives the calls without an answer.
+    pub(super) fn lose(&self) -> Over {
+        lock(&self.calls).take().unwrap_or_default()
+    }
+
+    /// The link is over.
+    fn end(&self) -> Over {
+        self.pair.tell(Command::Leave { ticket: self.ticket });
+        self.lose()
+    }
+}

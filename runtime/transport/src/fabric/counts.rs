@@ -1,0 +1,110 @@
+//! What is counted of libfabric, for people and Prometheus.
+
+use std::collections::BTreeMap;
+
+use ::fabric::policy::Mechanism;
+use ::fabric::transport::Counters;
+
+use super::pair::Pair;
+use super::{Fabrics, Provider, lock};
+use runtime::metrics::{Kind, Page};
+
+/// What pairs that have ended have left.
+#[derive(Debug, Default)]
+pub(super) struct Totals(BTreeMap<Provider, Total>);
+
+/// Of one provider.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Total {
+    counters: Counters,
+    pub(super) fallbacks: u64,
+}
+
+impl Totals {
+    pub(super) fn of(&mut self, provider: Provider) -> &mut Total {
+        self.0.entry(provider).or_default()
+    }
+}
+
+impl Fabrics {
+    /// A pair has ended: what it has counted stays.
+    pub(super) fn settle(&self, pair: &Pair) {
+        lock(&self.totals).of(pair.provider()).counters += pair.account().counters;
+    }
+
+    fn total(&self, provider: Provider) -> Total {
+        let pairs = lock(&self.pairs);
+        let mut total = lock(&self.totals).0.get(&provider).copied().unwrap_or_default();
+        let open = pairs.values().filter(|pair| pair.provider() == provider && !pair.is_over());
+        open.for_each(|pair| total.counters += pair.account().counters);
+        total
+    }
+
+    /// Links that use libfabric now, in either direction, by process and provider.
+    fn links(&self) -> BTreeMap<(u32, Provider), usize> {
+        let mut links = BTreeMap::new();
+        for pair in lock(&self.pairs).values().filter(|pair| !pair.is_over()) {
+            *links.entry((pair.process(), pair.provider())).or_default() += pair.account().links;
+        }
+        links
+    }
+
+    /// All counts as lines that Prometheus reads (its text format 0.0.4).
+    pub fn counts(&self) -> String {
+        let totals: Vec<(&str, Total)> =
+            self.providers().iter().map(|one| (one.name(), self.total(*one))).collect();
+        let mut page = Page::new("mdfs_fabric_");
+        let mut metric = |name: &str, kind: Kind, help: &str, samples: &[(String, u64)]| {
+            let mut metric = page.metric(name, kind, help);
+            for (labels, value) in samples {
+                metric.of(format_args!("{labels}"), value);
+            }
+        };
+        let links = self.links().into_iter().map(|((process, provider), count)| {
+            let provider = provider.name();
+            (format!("process=\"{process}\",provider=\"{provider}\""), count as u64)
+        });
+        let links: Vec<_> = links.collect();
+        let help = "Links with a process that go over libfabric.";
+        metric("links", Kind::Gauge, help, &links);
+        let each = |what: &dyn Fn(&Total) -> Vec<(&'static str, u64)>, label: &str| {
+            let of = |(provider, total): &(&str, Total)| {
+                let told = what(total).into_iter().map(|(value, count)| {
+                    (format!("provider=\"{provider}\",{label}=\"{value}\""), count)
+                });
+                told.collect::<Vec<_>>()
+            };
+            totals.iter().flat_map(of).collect::<Vec<(String, u64)>>()
+        };
+        let messages = each(
+            &|total| {
+                let sent = total.counters.by_mechanism;
+                Mechanism::ALL.iter().map(|one| one.name()).zip(sent).collect()
+            },
+            "mechanism",
+        );
+        let help = "Messages, where their data was moved.";
+        metric("messages_total", Kind::Counter, help, &messages);
+        let bytes = |total: &Total| {
+            vec![("out", total.counters.bytes_out), ("in", total.counters.bytes_in)]
+        };
+        let help = "Bytes of messages.";
+        metric("bytes_total", Kind::Counter, help, &each(&bytes, "direction"));
+        let refused = |total: &Total| {
+            let counters = total.counters;
+            vec![
+                ("seal", counters.wrong_seals),
+                ("garbage", counters.garbage),
+                ("stranger", counters.strangers),
+                ("repeated", counters.duplicates),
+                ("gap", counters.gaps),
+                ("corrupt", counters.corrupt),
+                ("rules", counters.violations),
+                ("fallback", total.fallbacks),
+            ]
+        };
+        let help = "Frames that were not taken, and links that went on without.";
+        metric("refused_total", Kind::Counter, help, &each(&refused, "reason"));
+        page.finish()
+    }
+}

@@ -1,0 +1,402 @@
+//! One endpoint to one life of another process, on a thread of its own, which nobody waits for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::time::{Duration, Instant};
+
+use ::fabric::FabricError;
+use ::fabric::transport::{ConnectionId, Counters, Event, Key, Loss, Part, TICKET_SIZE, Transport};
+use bytes::Bytes;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tokio::sync::oneshot;
+
+use super::asking::Way;
+use super::serving::Served;
+use super::{Fabrics, Peer, Provider, lock};
+use crate::frame::{Grant, kind, unpack};
+
+/// After its last work the thread looks for more for so long before it sleeps (ADR 42).
+const AWAKE: Duration = Duration::from_micros(50);
+/// The longest sleep, where the provider wakes: beats are due much more seldom.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// The naps where it does not: a quarter of the time since the last work, within these.
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_millis(2);
+/// A pair that no link uses for so long ends.
+const UNUSED_MAX: Duration = Duration::from_secs(2);
+/// Polls between two accounts, while there is no rest.
+const POLLS_PER_ACCOUNT: u32 = 4096;
+
+type Ticket = [u8; TICKET_SIZE];
+
+/// What the thread is told. Bounded: each link has so many calls, and so many requests without reply.
+pub(super) enum Command {
+    /// A link was granted this.
+    Connect { address: Vec<u8>, key: Key, way: Arc<Way> },
+    /// A link has granted this; the rest of it is told. `lasts` is dropped when it is over.
+    Admit {
+        ticket: Ticket,
+        key: Key,
+        served: Arc<Served>,
+        tell: oneshot::Sender<Grant>,
+        lasts: oneshot::Sender<()>,
+    },
+    /// A request, or a reply.
+    Send { connection: ConnectionId, head: Bytes, bulk: Vec<Bytes> },
+    /// The link is over.
+    Leave { ticket: Ticket },
+    /// The life of the peer is over. Dropped when nobody can write into memory here any more.
+    Retire { _done: std_mpsc::Sender<()> },
+}
+
+/// The handle of the thread.
+pub(super) struct Pair {
+    peer: Peer,
+    /// `None` when it has ended.
+    commands: Mutex<Option<VecDeque<Command>>>,
+    asleep: AtomicBool,
+    bell: OwnedFd,
+    account: Mutex<Account>,
+}
+
+/// What a pair has done, and what it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    pub(super) counters: Counters,
+    /// Links that use it, in either direction.
+    pub(super) links: usize,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// A thread beside the machine.
+#[allow(clippy::disallowed_methods, reason = "the machine itself makes the threads")]
+pub(super) fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // It ends by itself, and nobody waits for it.
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+#[allow(clippy::disallowed_methods, reason = "the machine itself looks at the clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Pair {
+    /// Starts the thread, which opens the endpoint.
+    pub(super) fn start(fabrics: Arc<Fabrics>, peer: Peer) -> io::Result<Arc<Self>> {
+        let pair = Arc::new(Self {
+            peer,
+            commands: Mutex::new(Some(VecDeque::new())),
+            asleep: AtomicBool::new(false),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            account: Mutex::default(),
+        });
+        let own = pair.clone();
+        thread("mdfs-fabric", move || Driver::run(&own, &fabrics))?;
+        Ok(pair)
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.peer.incarnation.0
+    }
+
+    pub(super) fn provider(&self) -> Provider {
+        self.peer.provider
+    }
+
+    pub(super) fn account(&self) -> Account {
+        *lock(&self.account)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.commands).is_none()
+    }
+
+    /// Tells the thread something. If it has ended, what it was told is void.
+    pub(super) fn tell(&self, command: Command) {
+        let mut commands = lock(&self.commands);
+        let Some(queue) = &mut *commands else {
+            drop(commands);
+            return command.be_void();
+        };
+        queue.push_back(command);
+        drop(commands);
+        if self.asleep.swap(false, SeqCst) {
+            // A counter that is full rings, too.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The life of the peer is over: what is given back ends when its regions are closed.
+    pub(super) fn retire(&self) -> std_mpsc::Receiver<()> {
+        let (done, ended) = std_mpsc::channel();
+        self.tell(Command::Retire { _done: done });
+        ended
+    }
+
+    fn take(&self) -> VecDeque<Command> {
+        lock(&self.commands).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn has_commands(&self) -> bool {
+        lock(&self.commands).as_ref().is_some_and(|queue| !queue.is_empty())
+    }
+}
+
+impl Command {
+    fn be_void(self) {
+        if let Self::Connect { way, .. } = self {
+            drop(way.lose());
+        }
+    }
+}
+
+/// Who uses a connection.
+enum Party {
+    Asks(Arc<Way>),
+    Serves(
+        Arc<Served>,
+        #[expect(dead_code, reason = "its end is what it tells")] oneshot::Sender<()>,
+    ),
+}
+
+/// Why a pair ends.
+enum End {
+    Unused,
+    Retired,
+    Failed(String),
+}
+
+/// The thread's own.
+struct Driver<'a> {
+    pair: Arc<Pair>,
+    fabrics: &'a Arc<Fabrics>,
+    transport: Transport,
+    waitable: Option<OwnedFd>,
+    parties: BTreeMap<Ticket, (Party, Option<ConnectionId>)>,
+    tickets: BTreeMap<ConnectionId, Ticket>,
+    worked: Instant,
+}
+
+impl Driver<'_> {
+    fn run(pair: &Arc<Pair>, fabrics: &Arc<Fabrics>) {
+        let provider = pair.provider();
+        let end = match Transport::open(fabrics.setup(provider)) {
+            Ok(transport) => {
+                let mut driver = Driver {
+                    pair: pair.clone(),
+                    fabrics,
+                    waitable: transport.link().waitable(),
+                    transport,
+                    parties: BTreeMap::new(),
+                    tickets: BTreeMap::new(),
+                    worked: now(),
+                };
+                let end = driver.work();
+                driver.end();
+                end
+            }
+            Err(error) => End::Failed(error.to_string()),
+        };
+        let process = pair.process();
+        let provider = provider.name();
+        match end {
+            End::Failed(why) => tracing::info!(process, provider, why, "libfabric has failed"),
+            End::Retired => tracing::debug!(process, provider, "a life is over"),
+            End::Unused => tracing::debug!(process, provider, "is not used any more"),
+        }
+        let left = lock(&pair.commands).take();
+        left.into_iter().flatten().for_each(Command::be_void);
+        fabrics.settle(pair);
+    }
+
+    fn work(&mut self) -> End {
+        let mut polls = 0;
+        loop {
+            let commands = self.pair.take();
+            let mut has_worked = !commands.is_empty();
+            for command in commands {
+                if let Err(end) = self.obey(command) {
+                    return end;
+                }
+            }
+            if let Err(error) = self.transport.poll() {
+                return End::Failed(error.to_string());
+            }
+            while let Some(event) = self.transport.next_event() {
+                has_worked = true;
+                if let Err(end) = self.take(event) {
+                    return end;
+                }
+            }
+            polls += 1;
+            if has_worked {
+                self.worked = now();
+            } else if let Some(end) = self.rest() {
+                return end;
+            }
+            if polls % POLLS_PER_ACCOUNT == 0 {
+                self.give_account();
+            }
+        }
+    }
+
+    /// Nothing was to be done: looks again, or sleeps.
+    fn rest(&mut self) -> Option<End> {
+        let idle = now().duration_since(self.worked);
+        if idle < AWAKE {
+            // Whoever has something to do comes first.
+            std::thread::yield_now();
+            return None;
+        }
+        if self.parties.is_empty() && idle > UNUSED_MAX {
+            return Some(End::Unused);
+        }
+        if !self.transport.may_rest() {
+            return None;
+        }
+        self.give_account();
+        let longest = match self.waitable {
+            Some(_) => SLEEP_MAX,
+            None => (idle / 4).clamp(NAP_MIN, NAP_MAX),
+        };
+        let pair = self.pair.clone();
+        pair.asleep.store(true, SeqCst);
+        if !pair.has_commands() {
+            let mut sources = vec![PollFd::new(&pair.bell, PollFlags::IN)];
+            sources.extend(self.waitable.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let timeout = Timespec {
+                tv_sec: longest.as_secs().cast_signed(),
+                tv_nsec: longest.subsec_nanos().into(),
+            };
+            // Whatever ends the sleep: it is looked again.
+            let _ = poll(&mut sources, Some(&timeout));
+        }
+        pair.asleep.store(false, SeqCst);
+        // Empty if nobody has rung.
+        let _ = rustix::io::read(&pair.bell, &mut [0; 8]);
+        None
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), End> {
+        let failed = |error: FabricError| End::Failed(error.to_string());
+        match command {
+            Command::Connect { address, key, way } => {
+                self.transport.policy = self.fabrics.policy(self.pair.provider());
+                let connection =
+                    self.transport.connect(&address, way.ticket, key).map_err(failed)?;
+                self.tickets.insert(connection, way.ticket);
+                self.parties.insert(way.ticket, (Party::Asks(way), Some(connection)));
+            }
+            Command::Admit { ticket, key, served, tell, lasts } => {
+                self.transport.policy = self.fabrics.policy(self.pair.provider());
+                self.transport.admit(ticket, key).map_err(failed)?;
+                self.parties.insert(ticket, (Party::Serves(served, lasts), None));
+                let grant = Grant {
+                    provider: self.pair.provider().name().to_owned(),
+                    instance: self.fabrics.instance,
+                    address: self.transport.address().to_vec(),
+                    ticket: ticket.to_vec(),
+                    key: key.map_or_else(Vec::new, |key| key.to_vec()),
+                };
+                // If the link is over, it says so next.
+                let _ = tell.send(grant);
+            }
+            Command::Send { connection, head, bulk } => {
+                let bulk = bulk.into_iter().map(Part::Bytes).collect();
+                match self.transport.send(connection, head, bulk) {
+                    // A connection that is over has lost its calls.
+                    Ok(()) | Err(FabricError::NotConnected { .. }) => {}
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            Command::Leave { ticket } => {
+                self.transport.revoke(&ticket);
+                if let Some((_, Some(connection))) = self.parties.remove(&ticket) {
+                    self.tickets.remove(&connection);
+                    self.transport.forsake(connection).map_err(failed)?;
+                }
+            }
+            Command::Retire { .. } => {
+                self.transport.advance_epoch(1).map_err(failed)?;
+                return Err(End::Retired);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), End> {
+        match event {
+            Event::Opened { connection, ticket } => {
+                tracing::debug!(process = self.pair.process(), ?connection, "opened");
+                let Some((party, its)) = self.parties.get_mut(&ticket) else { return Ok(()) };
+                *its = Some(connection);
+                self.tickets.insert(connection, ticket);
+                match party {
+                    Party::Asks(way) => way.opened(connection),
+                    Party::Serves(served, _) => served.opened(connection),
+                }
+            }
+            Event::Received { connection, head, bulk } => {
+                if !self.deliver(connection, head, bulk) {
+                    return Err(End::Failed("the other side breaks the rules".to_owned()));
+                }
+            }
+            Event::Closed { connection, loss } => {
+                let (process, counters) = (self.pair.process(), self.transport.counters());
+                tracing::debug!(process, ?connection, ?loss, ?counters, "closed");
+                let ticket = self.tickets.remove(&connection);
+                let party = ticket.and_then(|ticket| self.parties.remove(&ticket));
+                if let Some((Party::Asks(way), _)) = party {
+                    drop(way.lose());
+                }
+                // Of what else goes wrong nobody knows what it leaves in the endpoint (ADR 34).
+                if !matches!(loss, Loss::Left | Loss::Worn | Loss::Forsaken) {
+                    return Err(End::Failed(format!("{loss:?}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands out a message; false if it is none.
+    fn deliver(&self, connection: ConnectionId, head: Bytes, bulk: Bytes) -> bool {
+        let party = self.tickets.get(&connection).and_then(|ticket| self.parties.get(ticket));
+        let Some((party, _)) = party else { return true };
+        let Some(frame) = unpack(head, bulk) else { return false };
+        match party {
+            Party::Serves(served, _) => served.take(frame),
+            Party::Asks(way) if frame.header.kind == kind::REPLY => {
+                way.take(frame);
+                true
+            }
+            Party::Asks(_) => false,
+        }
+    }
+
+    fn give_account(&self) {
+        let links = self.tickets.len();
+        *lock(&self.pair.account) = Account { counters: self.transport.counters(), links };
+    }
+
+    /// All that was to come is lost.
+    fn end(&mut self) {
+        // First nobody can put in more; then what was put in is lost.
+        let left = lock(&self.pair.commands).take();
+        left.into_iter().flatten().for_each(Command::be_void);
+        for (party, _) in std::mem::take(&mut self.parties).into_values() {
+            if let Party::Asks(way) = party {
+                drop(way.lose());
+            }
+        }
+        self.tickets.clear();
+        self.give_account();
+    }
+}

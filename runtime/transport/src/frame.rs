@@ -1,0 +1,369 @@
+//! One frame: header, head, bulk.
+
+use std::io;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+use runtime::ids::{Epoch, NodeId, VolumeId};
+use runtime::net::Reader;
+use runtime::protocol::{Caller, Class};
+use runtime::wire::{BULK_LENGTH_MAX, Encoder, HEAD_LENGTH_MAX, Malformed, from_bytes, to_bytes};
+
+/// Goes up whenever the header changes.
+pub const FRAME_VERSION: u16 = 1;
+/// Bytes of a header.
+pub const FRAME_HEADER_SIZE: usize = 56;
+
+/// Bytes of the head of a first frame, at most; a [`Hello`] has 44.
+const FIRST_LENGTH_MAX: usize = 256;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"MDFS");
+
+/// What a frame is.
+pub(super) mod kind {
+    /// Greets a client: the head is a [`Greeting`](super::Greeting).
+    pub(in super::super) const GREETING: u8 = 1;
+    /// A request of the protocol's table.
+    pub(in super::super) const REQUEST: u8 = 2;
+    /// The reply to the call of the same id.
+    pub(in super::super) const REPLY: u8 = 3;
+    /// A process of the cluster introduces itself: the head is a [`Hello`](super::Hello).
+    pub(in super::super) const HELLO: u8 = 4;
+    /// Asks for a sign of life.
+    pub(in super::super) const PING: u8 = 5;
+    /// The sign.
+    pub(in super::super) const PONG: u8 = 6;
+    /// Of offers and grants: no call has this number.
+    pub(in super::super) const NO_CALL: u64 = u64::MAX;
+    /// Offers a faster way: the head is an [`Offer`](super::Offer).
+    pub(in super::super) const OFFER: u8 = 7;
+    /// The answer: the head is a [`Grant`](super::Grant).
+    pub(in super::super) const GRANT: u8 = 8;
+}
+
+runtime::record! {
+    /// The header of a frame.
+    #[derive(Copy, Default)]
+    pub struct Header {
+        /// `MDFS`.
+        magic: u32,
+        /// [`FRAME_VERSION`].
+        version: u16,
+        /// See [`kind`].
+        kind: u8,
+        /// The number of the table.
+        protocol: u8,
+        /// The version of the table.
+        protocol_version: u16,
+        /// 1 for control, 2 for bulk; 0 in replies and greetings.
+        class: u8,
+        /// Zero.
+        reserved: u8,
+        /// The node that shall answer.
+        to: u32,
+        /// The node that asks.
+        from: u32,
+        /// Bytes of the head.
+        head_length: u32,
+        /// Bytes of the bulk.
+        bulk_length: u32,
+        /// Zero.
+        reserved_2: u32,
+        /// Chosen by the asker, unique among its open calls.
+        call_id: u64,
+        /// The asker's epoch.
+        epoch: u64,
+        /// CRC-32C of the 48 bytes before, the head and the bulk.
+        checksum: u32,
+        /// Zero.
+        reserved_3: u32,
+    }
+}
+
+impl Header {
+    /// That of the reply to the request of this one.
+    pub(super) fn of_reply(&self) -> Self {
+        Self {
+            kind: kind::REPLY,
+            protocol: self.protocol,
+            protocol_version: self.protocol_version,
+            call_id: self.call_id,
+            ..Self::default()
+        }
+    }
+
+    /// For a request: to be answered before those that move data?
+    pub(super) fn class(&self) -> Class {
+        if self.class == 1 { Class::Control } else { Class::Bulk }
+    }
+
+    /// The process's node that asks, and its epoch.
+    pub(super) fn caller(&self) -> Caller {
+        Caller { node: NodeId(self.from), epoch: Epoch(self.epoch) }
+    }
+}
+
+const CHECKED_SIZE: usize = FRAME_HEADER_SIZE - 8;
+
+runtime::record! {
+    /// What a server tells a client first.
+    #[derive(Copy)]
+    pub struct Greeting {
+        /// File-system nodes of the volume.
+        fs_nodes: u32,
+        /// Disk nodes of the volume.
+        disk_nodes: u32,
+        /// The epoch of the node map.
+        epoch: u64,
+    }
+}
+
+runtime::record! {
+    /// What a process tells another one first, before it asks.
+    #[derive(Copy)]
+    pub struct Hello {
+        /// The volume of which both are.
+        volume: VolumeId,
+        /// Who connects.
+        process: u32,
+        /// Its life.
+        incarnation: u64,
+        /// To whom.
+        wanted: u32,
+        /// Its life: another one, at the same address, is not asked.
+        wanted_incarnation: u64,
+    }
+}
+
+runtime::record! {
+    /// How a process that has connected could be reached faster.
+    pub struct Offer {
+        /// Names a host: some ways do not leave it.
+        host: String,
+        /// Drawn when the program started: one that starts anew may still call itself by its last life.
+        instance: u64,
+        /// Providers of libfabric, the preferred one first.
+        providers: Vec<String>,
+    }
+}
+
+runtime::record! {
+    /// What the other process says to an offer.
+    #[derive(Default)]
+    pub struct Grant {
+        /// The provider; empty if there is none in common, or if what was granted with the ticket is over.
+        provider: String,
+        /// As in an offer.
+        instance: u64,
+        /// Its endpoint there.
+        address: Vec<u8>,
+        /// Shown once, to be let in.
+        ticket: Vec<u8>,
+        /// Seals all; empty where nothing is protected.
+        key: Vec<u8>,
+    }
+}
+
+/// A received frame.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) header: Header,
+    pub(super) head: Bytes,
+    pub(super) bulk: Bytes,
+}
+
+/// Completes `header` for `message` and returns the pieces to send.
+pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
+    let (head, mut parts) = message.finish();
+    let head = Bytes::from(head);
+    header.magic = MAGIC;
+    header.version = FRAME_VERSION;
+    header.head_length = head.len() as u32;
+    header.bulk_length = parts.iter().map(Bytes::len).sum::<usize>() as u32;
+    let mut checksum = runtime::hash::Crc32c::new();
+    checksum.update(&to_bytes(&header)[..CHECKED_SIZE]);
+    checksum.update(&head);
+    for part in &parts {
+        checksum.update(part);
+    }
+    header.checksum = checksum.finish();
+    parts.splice(0..0, [Bytes::from(to_bytes(&header)), head]);
+    parts
+}
+
+/// The same for a way that carries head and bulk apart, and sums by itself: header and head in one piece, and
+/// the bulk.
+#[cfg(feature = "fabric")]
+pub(super) fn pack_apart(mut header: Header, message: Encoder) -> (Bytes, Vec<Bytes>) {
+    let (head, parts) = message.finish();
+    header.magic = MAGIC;
+    header.version = FRAME_VERSION;
+    header.head_length = head.len() as u32;
+    header.bulk_length = parts.iter().map(Bytes::len).sum::<usize>() as u32;
+    let mut first = to_bytes(&header);
+    first.extend_from_slice(&head);
+    (first.into(), parts)
+}
+
+/// The frame whose header and head, and whose bulk, came as [`pack_apart`] makes them.
+#[cfg(feature = "fabric")]
+pub(super) fn unpack(mut first: Bytes, bulk: Bytes) -> Option<Frame> {
+    let header: Header = from_bytes(first.get(..FRAME_HEADER_SIZE)?).ok()?;
+    let head = first.split_off(FRAME_HEADER_SIZE);
+    let fits = header.magic == MAGIC
+        && header.version == FRAME_VERSION
+        && header.head_length as usize == head.len()
+        && header.bulk_length as usize == bulk.len();
+    fits.then_some(Frame { header, head, bulk })
+}
+
+/// Takes frames out of a stream.
+pub(crate) struct Frames {
+    reader: Box<dyn Reader>,
+    buffer: BytesMut,
+    /// Bytes of head and bulk, at most.
+    longest: [usize; 2],
+}
+
+impl Frames {
+    pub(super) fn new(reader: Box<dyn Reader>) -> Self {
+        Self { reader, buffer: BytesMut::new(), longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
+    }
+
+    /// The first frame, from somebody who is not known yet: a short one or none.
+    pub(super) async fn first(&mut self) -> io::Result<Option<Frame>> {
+        let usual = std::mem::replace(&mut self.longest, [FIRST_LENGTH_MAX, 0]);
+        let first = self.next().await;
+        self.longest = usual;
+        first
+    }
+
+    /// The next frame; `None` at the end of the stream. A frame that is not what it claims is an
+    /// error, after which the stream cannot be used any more.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+        if !self.fill(FRAME_HEADER_SIZE).await? {
+            return Ok(None);
+        }
+        let header: Header = from_bytes(&self.buffer[..FRAME_HEADER_SIZE]).map_err(garbled)?;
+        let (head, bulk) = (header.head_length as usize, header.bulk_length as usize);
+        if header.magic != MAGIC || header.version != FRAME_VERSION {
+            return Err(garbled(Malformed("not a frame of this version")));
+        }
+        let [head_max, bulk_max] = self.longest;
+        if head > head_max || bulk > bulk_max {
+            return Err(garbled(Malformed("frame too long")));
+        }
+        let length = FRAME_HEADER_SIZE + head + bulk;
+        if !self.fill(length).await? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut checksum = runtime::hash::Crc32c::new();
+        checksum.update(&self.buffer[..CHECKED_SIZE]);
+        checksum.update(&self.buffer[FRAME_HEADER_SIZE..length]);
+        if checksum.finish() != header.checksum {
+            return Err(garbled(Malformed("the checksum of the frame does not match")));
+        }
+        self.buffer.advance(FRAME_HEADER_SIZE);
+        let head = self.buffer.split_to(head).freeze();
+        let bulk = self.buffer.split_to(bulk).freeze();
+        Ok(Some(Frame { header, head, bulk }))
+    }
+
+    /// Reads until `length` bytes are there; false if the stream ends before the first of them.
+    /// The buffer grows with what has really arrived, not with what a header promises.
+    async fn fill(&mut self, length: usize) -> io::Result<bool> {
+        while self.buffer.len() < length {
+            if self.reader.read(&mut self.buffer).await? == 0 {
+                if self.buffer.is_empty() {
+                    return Ok(false);
+                }
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn garbled(error: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use futures::executor::block_on;
+    use futures::future::LocalBoxFuture;
+
+    use super::*;
+    use runtime::seed::with_seed;
+    use runtime::wire::Wire as _;
+
+    /// Hands out its bytes in small pieces.
+    struct Trickle(Bytes, usize);
+
+    impl Reader for Trickle {
+        fn read<'a>(
+            &'a mut self,
+            buffer: &'a mut BytesMut,
+        ) -> LocalBoxFuture<'a, io::Result<usize>> {
+            let piece = self.0.split_to(self.1.min(self.0.len()));
+            buffer.extend_from_slice(&piece);
+            futures::future::ready(Ok(piece.len())).boxed_local()
+        }
+    }
+
+    fn frames(bytes: Vec<u8>, piece: usize) -> Frames {
+        Frames::new(Box::new(Trickle(bytes.into(), piece)))
+    }
+
+    fn sample_bytes() -> Vec<u8> {
+        let mut message = Encoder::new();
+        message.bytes(b"head");
+        message.payload(Bytes::from_static(b"payload"));
+        let header = Header { kind: kind::REQUEST, protocol: 4, call_id: 9, ..Header::default() };
+        pack(header, message).concat()
+    }
+
+    #[test]
+    fn a_frame_has_the_agreed_bytes() {
+        let bytes = sample_bytes();
+        assert_eq!(bytes.len(), FRAME_HEADER_SIZE + 4 + 7);
+        assert_eq!(&bytes[..12], b"MDFS\x01\x00\x02\x04\x00\x00\x00\x00");
+        assert_eq!(bytes[20..24], 4u32.to_le_bytes());
+        assert_eq!(bytes[24..28], 7u32.to_le_bytes());
+        assert_eq!(bytes[32..40], 9u64.to_le_bytes());
+    }
+
+    #[test]
+    fn frames_come_back_however_the_stream_is_cut() {
+        for piece in [1, 3, 56, 1000] {
+            let mut frames = frames(sample_bytes().repeat(3), piece);
+            for _ in 0..3 {
+                let frame = block_on(frames.next()).unwrap().unwrap();
+                assert_eq!((&frame.head[..], &frame.bulk[..]), (&b"head"[..], &b"payload"[..]));
+            }
+            assert!(block_on(frames.next()).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_or_a_cut_is_an_error() {
+        let whole = sample_bytes();
+        with_seed(|rng| {
+            for bit in 0..CHECKED_SIZE * 8 {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(block_on(frames(bytes, 64).next()).is_err(), "bit {bit}");
+            }
+            for _ in 0..200 {
+                let mut bytes = whole.clone();
+                let at = FRAME_HEADER_SIZE + rng.index(11);
+                bytes[at] = bytes[at].wrapping_add(1 + u8::sample(rng) % 255);
+                assert!(block_on(frames(bytes, 64).next()).is_err());
+            }
+        });
+        for length in 1..whole.len() {
+            assert!(block_on(frames(whole[..length].to_vec(), 64).next()).is_err());
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Links between the processes of a volume, and between its servers and the clients of the same host.
+//!
+//! A frame is a fixed header, a head and a bulk (see [`wire`](runtime::wire)), described byte by byte
+//! in docs/protocol.md. The server greets first, then both sides send as they like; replies come in
+//! any order and name their call.
+//!
+//! Each thread of a process has a link of its own to each other process: a request leaves from the
+//! thread that made it, and its reply returns there. Links speak TLS over TCP (`tls/`, feature
+//! `tls`) unless the configuration turns it off. Where both processes have libfabric, requests and
+//! replies go over that (`fabric/`, feature `fabric`); the TCP link stays as the control connection.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `routes.rs` | which process hosts which node, in one epoch |
+//! | `links.rs` | the links of one thread |
+//! | `client.rs`, `server.rs` | the two sides of a connection |
+//! | `frame.rs` | the bytes of a frame |
+//! | `guard.rs` | who may connect; counts of refused connections |
+//! | `fast_path.rs` | the choice between the connection and libfabric |
+
+mod client;
+#[cfg(feature = "fabric")]
+pub mod fabric;
+mod fast_path;
+mod frame;
+mod guard;
+mod links;
+mod routes;
+mod server;
+#[cfg(feature = "tls")]
+pub mod tls;
+
+pub use client::connect;
+pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Grant, Greeting, Header, Hello, Offer};
+pub use guard::{Guard, Refusal, Security};
+pub use links::Router;
+pub use routes::{Process, Routes};
+pub use server::{Me, serve, serve_processes};
