@@ -101,6 +101,7 @@ impl VolumeDirectory {
     }
 
     /// Opens the directory of a process of a cluster, which is made if it is not there.
+    #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(path: &Path) -> Result<Self, DirectoryError> {
         let (disks, mark) = (path.join(DISKS), path.join(CLUSTER));
         if disks.is_dir() && !mark.exists() {

@@ -256,9 +256,9 @@ mod tests {
         let counts = guard.counts();
         for line in [
             "mdfs_links_accepted_total{security=\"none\"} 1",
-            "mdfs_links_refused_total{reason=\"stranger\"} 1000",
+            "mdfs_links_refused_total{reason=\"unauthenticated\"} 1000",
             "mdfs_links_refused_total{reason=\"broken\"} 1000",
-            "mdfs_links_refused_total{reason=\"crowded\"} 0",
+            "mdfs_links_refused_total{reason=\"too_many_connections\"} 0",
         ] {
             assert!(counts.lines().any(|told| told == line), "{line} is not in\n{counts}");
         }
