@@ -22,7 +22,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("nfs-gateway", &["runtime", "client", "fileio"]),
     ("fuse-mount", &["runtime", "client"]),
     ("machine-emu", &["runtime", "cluster"]),
-    ("cli", &["runtime", "transport", "cluster", "fileio", "volume", "client", "nfs-gateway", "fuse-mount"]),
+    (
+        "cli",
+        &[
+            "runtime",
+            "transport",
+            "cluster",
+            "fileio",
+            "volume",
+            "client",
+            "nfs-gateway",
+            "fuse-mount",
+        ],
+    ),
 ];
 
 /// Crates that may use all others, and that no other may use.
