@@ -164,7 +164,7 @@ fn measure(parent: &Path, cache_mib: u64, files: u64, directories: u64) {
     step.end("  check of all metadata");
     let found = summary.inodes - summary.directories;
     println!("  {found} files are there, {} flaws", summary.flaws.count());
-    for flaw in summary.flaws.told() {
+    for flaw in summary.flaws.listed() {
         println!("  {flaw}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use blockio::Geometry;
 use futures::executor::block_on;
 use futures::future::join_all;
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use runtime::embedded::Embedded;
 use runtime::{Context, Epoch, NodeId};
 
@@ -90,7 +90,7 @@ pub(super) fn boot_nodes(
         node::serve_cache(&context, shape, cache_bytes);
         Ok(())
     })?;
-    let memory = Memory::beside_cache(cache_bytes);
+    let memory = MemoryBudget::beside_cache(cache_bytes);
     on_each(machine, fs_nodes(geometry), move |context| {
         let mounted = node::serve_metadata(context, shape, memory.clone());
         async move { mounted.await.map(drop) }

@@ -36,7 +36,7 @@ pub use blockio::Geometry;
 pub use blockio::protocol::DiskStatus;
 pub use cache::protocol::CacheStatus;
 pub use meta::audit::{Flaw, Pending, Summary};
-pub use meta::memory::Memory;
+pub use meta::memory::MemoryBudget;
 
 use fileio::protocol::{Error, Flush};
 

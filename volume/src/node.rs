@@ -9,7 +9,7 @@ use blockio::{BlockClient, Geometry, OpenError, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use meta::MetaServer;
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use meta::protocol::{EndRecovery, FinalCheckpoint, FinishIntents, Rejoin};
 use runtime::disk::Disk;
 use runtime::{Context, Epoch, NodeKind};
@@ -139,7 +139,7 @@ fn with_path(error: OpenError, mut paths: Vec<PathBuf>) -> VolumeError {
 pub async fn examine_metadata(context: Context, geometry: Geometry) -> Result<(), VolumeError> {
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
     let NodeKind::Fs(node) = context.node().kind() else { return Ok(()) };
-    let examined = meta::store::Image::examine(&context, stripes, node).await;
+    let examined = meta::store::StoreImage::examine(&context, stripes, node).await;
     examined.map_err(|error| VolumeError::Metadata { node: context.node(), error })
 }
 
@@ -166,7 +166,7 @@ pub fn serve_cache(context: &Context, geometry: Geometry, cache_bytes: usize) {
 pub async fn serve_metadata(
     context: Context,
     geometry: Geometry,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
 ) -> Result<Rc<MetaServer>, VolumeError> {
     let mounted = MetaServer::mount(context.clone(), cached(&context, geometry), memory).await;
     let meta = mounted.map_err(|error| VolumeError::Metadata { node: context.node(), error })?;
@@ -197,7 +197,8 @@ pub async fn rejoin(context: Context) -> Result<(), VolumeError> {
 /// Phase 6, at each file-system node: serves files. No client has seen anything before.
 pub fn serve_files(context: &Context, geometry: Geometry) {
     let stripes = cached(context, geometry);
-    let server = FileServer::new(context.clone(), stripes);
+    let information = context.lent::<MetaServer>().map(|meta| meta.information());
+    let server = FileServer::new(context.clone(), stripes, information.unwrap_or_default());
     context.lend(server.clone());
     context.serve::<fileio::protocol::FileIo>(server);
 }

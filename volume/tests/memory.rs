@@ -10,7 +10,7 @@ use fileio::protocol::{
 };
 use futures::executor::block_on;
 use futures::{StreamExt as _, stream};
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use runtime::{Context, NodeId};
 
 const NODES: u32 = 4;
@@ -49,7 +49,7 @@ async fn check(context: &Context, number: u64, file: Handle) {
 
 #[test]
 fn many_files_take_no_more_memory_than_they_may() {
-    let memory = Memory::new(BYTES);
+    let memory = MemoryBudget::new(BYTES);
     let machine = support::machine_within(NODES, STRIPES, memory.clone());
     let most = block_on(machine.on_node(NodeId::fs(0), move |context| async move {
         let mut most = 0;

@@ -196,7 +196,7 @@ impl Report {
             },
             lost_nodes: checked.lost_nodes,
             flaws_count: flaws.count(),
-            flaws: flaws.told().iter().map(Flaw::new).collect(),
+            flaws: flaws.listed().iter().map(Flaw::new).collect(),
         }
     }
 

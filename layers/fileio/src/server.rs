@@ -125,11 +125,14 @@ runtime::handlers! { FileServer;
 }
 
 impl FileServer {
-    /// The files of the node of `context`; their content is on `stripes`.
-    pub fn new(context: Context, stripes: Rc<dyn Stripes>) -> Rc<Self> {
+    /// The files of the node of `context`; their content is on `stripes`, and what the metadata
+    /// server of the node has of them in memory is in `information`.
+    pub fn new(
+        context: Context,
+        stripes: Rc<dyn Stripes>,
+        information: FileInformation,
+    ) -> Rc<Self> {
         let geometry = stripes.geometry();
-        let lent = context.lent::<FileInformation>();
-        let information = lent.map_or_else(FileInformation::default, |lent| (*lent).clone());
         let shared_attrs = context.extension();
         let server = Rc::new(Self {
             context,

@@ -9,7 +9,7 @@ use blockio::protocol::Unsynced;
 
 use crate::chunks::{Difference, difference, subtract};
 use crate::protocol::{Chunk, ChunkUpdate, Inode, Run};
-use crate::shared_attrs::Round;
+use crate::shared_attrs::PublishRound;
 
 /// A change of one chunk that no record names yet.
 #[derive(Clone, Debug, Default)]
@@ -20,13 +20,13 @@ pub(crate) struct Uncommitted {
     pub(crate) taken: Vec<Run>,
     /// Blocks that the record will free.
     pub(crate) freed: Vec<Run>,
-    /// Where the content is, and the lives in which it was put there.
+    /// Where the content is, and the boot IDs with which it was written there.
     pub(crate) written: BTreeSet<Unsynced>,
 }
 
 /// One inode in use.
 #[derive(Debug)]
-pub(crate) struct Active {
+pub(crate) struct ActiveInode {
     /// As clients see it.
     pub(crate) inode: Inode,
     /// As the store has it.
@@ -47,17 +47,17 @@ pub(crate) struct Active {
     /// A commit that has not ended has recorded chunks past the end that the store knows, and the intent
     /// to free them.
     pub(crate) is_past_end: bool,
-    /// Somebody wanted it since it was last looked at whether it is in use.
+    /// It was used since the last eviction scan.
     pub(crate) used: Cell<bool>,
-    /// When its attributes were put on the board of the process.
-    pub(crate) shown: Cell<Round>,
+    /// The round in which its attributes were published to the process.
+    pub(crate) shown: Cell<PublishRound>,
     recent: BTreeMap<u64, Chunk>,
     /// Bytes of these.
     recent_bytes: usize,
 }
 
 /// Bytes of an inode in use, with its slot in the table and its allocation.
-const ACTIVE_BYTES: usize = size_of::<Active>() + 48;
+const ACTIVE_BYTES: usize = size_of::<ActiveInode>() + 48;
 /// Bytes of a chunk besides its runs and checksums, with its slot in its table.
 const CHUNK_BYTES: usize = 96;
 /// Bytes of a change of a chunk that no record names yet: the chunk, and lists of a few runs.
@@ -69,7 +69,7 @@ fn chunk_bytes(chunk: &Chunk) -> usize {
     CHUNK_BYTES + runs.sum::<usize>()
 }
 
-impl Active {
+impl ActiveInode {
     /// An inode as the store has it.
     pub(crate) fn new(stored: Inode) -> Box<Self> {
         Box::new(Self {

@@ -7,7 +7,7 @@ pub const CHUNK_BLOCKS_MAX: usize = 256;
 
 /// One block of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct BlockSlot {
     /// Its number on the logical disk.
     pub block: u64,
     /// Its CRC-32C.
@@ -18,11 +18,11 @@ pub struct Slot {
 
 impl Chunk {
     /// Every block of the chunk by its place; `None` is a hole.
-    pub fn slots(&self, blocks: usize) -> Vec<Option<Slot>> {
+    pub fn slots(&self, blocks: usize) -> Vec<Option<BlockSlot>> {
         let mut slots = vec![None; blocks];
         for run in &self.runs {
             for (i, &checksum) in run.checksums.iter().enumerate() {
-                let slot = Slot { block: run.start + i as u64, checksum, sealed: run.sealed };
+                let slot = BlockSlot { block: run.start + i as u64, checksum, sealed: run.sealed };
                 if let Some(place) = slots.get_mut(usize::from(run.at) + i) {
                     *place = Some(slot);
                 }
@@ -32,27 +32,31 @@ impl Chunk {
     }
 
     /// The block at place `at`; `None` is a hole.
-    pub fn slot(&self, at: usize) -> Option<Slot> {
+    pub fn slot(&self, at: usize) -> Option<BlockSlot> {
         let run =
             self.runs.iter().find(|run| (usize::from(run.at)..run.end() as usize).contains(&at))?;
         let i = at - usize::from(run.at);
-        Some(Slot { block: run.start + i as u64, checksum: run.checksums[i], sealed: run.sealed })
+        Some(BlockSlot {
+            block: run.start + i as u64,
+            checksum: run.checksums[i],
+            sealed: run.sealed,
+        })
     }
 
     /// The chunk with these blocks. Neighbours become one run if they are neighbours on the disk
     /// too and within one stripe of `blocks_per_stripe`.
-    pub fn from_slots(slots: &[Option<Slot>], blocks_per_stripe: u32) -> Self {
-        let goes_on = |before: Slot, next: Slot| {
+    pub fn from_slots(slots: &[Option<BlockSlot>], blocks_per_stripe: u32) -> Self {
+        let goes_on = |before: BlockSlot, next: BlockSlot| {
             let starts_stripe = next.block.is_multiple_of(u64::from(blocks_per_stripe));
             before.block + 1 == next.block && before.sealed == next.sealed && !starts_stripe
         };
-        let are_joined = |before: &Option<Slot>, next: &Option<Slot>| {
+        let are_joined = |before: &Option<BlockSlot>, next: &Option<BlockSlot>| {
             before.zip(*next).is_some_and(|(before, next)| goes_on(before, next))
         };
         let mut runs = Vec::with_capacity(1);
         let mut at = 0;
         for row in slots.chunk_by(are_joined) {
-            if let Some(Slot { block: start, sealed, .. }) = row[0] {
+            if let Some(BlockSlot { block: start, sealed, .. }) = row[0] {
                 // Of a known length: one allocation.
                 let checksums = row.iter().map(|slot| slot.map_or(0, |slot| slot.checksum));
                 let checksums = checksums.collect();
@@ -176,7 +180,7 @@ mod tests {
         runtime::seed::with_seed(|rng| {
             for _ in 0..500 {
                 let mut next = rng.below(40);
-                let slots: Vec<Option<Slot>> = (0..16)
+                let slots: Vec<Option<BlockSlot>> = (0..16)
                     .map(|_| {
                         next = if rng.chance(3, 4) { next + 1 } else { rng.below(40) };
                         if rng.chance(1, 6) { None } else { slot(next, rng.chance(3, 4)) }
@@ -201,8 +205,8 @@ mod tests {
     }
 
     #[allow(clippy::unnecessary_wraps, reason = "as it stands in a list of slots")]
-    fn slot(block: u64, sealed: bool) -> Option<Slot> {
-        Some(Slot { block, checksum: block as u32, sealed })
+    fn slot(block: u64, sealed: bool) -> Option<BlockSlot> {
+        Some(BlockSlot { block, checksum: block as u32, sealed })
     }
 
     #[test]

@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::active::Active;
+use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::keys;
 use crate::protocol::{Chunk, Dentry};
 use crate::shared_attrs::Publisher;
 
 /// The inodes in use of one node, by their numbers.
-pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<Active>>>>;
+pub(crate) type Inodes = Rc<RefCell<BTreeMap<u64, Box<ActiveInode>>>>;
 
-/// What the metadata server of this node has at hand. Lent by it
-/// ([`Context::lent`](runtime::Context::lent)).
+/// What the metadata server of this node has in memory
+/// ([`MetaServer::information`](crate::MetaServer::information)).
 #[derive(Clone, Debug, Default)]
 pub struct FileInformation {
     inodes: Inodes,
@@ -28,7 +28,7 @@ pub struct FileInformation {
 
 /// One inode that is at hand.
 #[derive(Debug)]
-pub struct Known<'a>(&'a Active);
+pub struct InodeView<'a>(&'a ActiveInode);
 
 impl FileInformation {
     pub(crate) fn new(inodes: Inodes, publisher: Rc<Publisher>) -> Self {
@@ -41,7 +41,7 @@ impl FileInformation {
         &self,
         ino: u64,
         generation: u64,
-        look: impl FnOnce(Known<'_>) -> Option<T>,
+        look: impl FnOnce(InodeView<'_>) -> Option<T>,
     ) -> Option<T> {
         let inodes = self.inodes.borrow();
         let active = inodes.get(&ino)?;
@@ -49,7 +49,7 @@ impl FileInformation {
             return None;
         }
         active.used.set(true);
-        look(Known(active))
+        look(InodeView(active))
     }
 
     /// The attributes of an inode that is at hand.
@@ -66,7 +66,7 @@ impl FileInformation {
 
     /// Shows what a name of this node names, as the metadata server has just said.
     pub fn show_name(&self, directory: u64, name: &Name, dentry: Dentry) {
-        self.publisher.put_up_name(&keys::name(directory, name), dentry);
+        self.publisher.publish_name(&keys::name(directory, name), dentry);
     }
 
     /// The present state of chunks, if all of them are at hand. The caller holds them.
@@ -77,7 +77,7 @@ impl FileInformation {
     }
 }
 
-impl Known<'_> {
+impl InodeView<'_> {
     /// What clients see of it.
     pub fn attributes(&self) -> &Attributes {
         &self.0.inode.attributes

@@ -23,7 +23,7 @@ mod table {
 
 /// What a key is the key of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum KeyTable {
     Inode,
     Chunk,
     Name,
@@ -37,18 +37,18 @@ pub(crate) enum Table {
 }
 
 /// The table of a key.
-pub(crate) fn table_of(key: &[u8]) -> Option<Table> {
+pub(crate) fn table_of(key: &[u8]) -> Option<KeyTable> {
     Some(match *key.first()? {
-        table::INODE => Table::Inode,
-        table::CHUNK => Table::Chunk,
-        table::NAME => Table::Name,
-        table::INTENT => Table::Intent,
-        table::COUNT => Table::Count,
-        table::APPLIED => Table::Applied,
-        table::REPLY => Table::Reply,
-        table::XATTR => Table::Xattr,
-        table::UNLINKED => Table::Unlinked,
-        table::HELD => Table::Held,
+        table::INODE => KeyTable::Inode,
+        table::CHUNK => KeyTable::Chunk,
+        table::NAME => KeyTable::Name,
+        table::INTENT => KeyTable::Intent,
+        table::COUNT => KeyTable::Count,
+        table::APPLIED => KeyTable::Applied,
+        table::REPLY => KeyTable::Reply,
+        table::XATTR => KeyTable::Xattr,
+        table::UNLINKED => KeyTable::Unlinked,
+        table::HELD => KeyTable::Held,
         _ => return None,
     })
 }
@@ -134,8 +134,8 @@ pub(crate) fn arrival(group: u64) -> Vec<u8> {
 }
 
 /// Effects at other nodes that this node has promised.
-pub(crate) fn promise(number: u64) -> Vec<u8> {
-    key(table::INTENT, &[PROMISES, number])
+pub(crate) fn operation_intent(number: u64) -> Vec<u8> {
+    key(table::INTENT, &[OPERATIONS, number])
 }
 
 /// The range of all intents of one kind.
@@ -147,8 +147,8 @@ pub(crate) fn intents(kind: u64) -> (Vec<u8>, Vec<u8>) {
 pub(crate) const TRIMS: u64 = 1;
 /// Kind of [`grant_intent`] for [`intents`].
 pub(crate) const GRANTS: u64 = 2;
-/// Kind of [`promise`] for [`intents`].
-pub(crate) const PROMISES: u64 = 3;
+/// Kind of [`operation_intent`] for [`intents`].
+pub(crate) const OPERATIONS: u64 = 3;
 /// Kind of [`arrival`] for [`intents`].
 pub(crate) const ARRIVALS: u64 = 4;
 
@@ -204,7 +204,7 @@ pub(crate) fn xattrs(ino: u64) -> (Vec<u8>, Vec<u8>) {
     (key(table::XATTR, &[ino]), after(table::XATTR, ino))
 }
 
-/// The file `ino` has no name any more, and somebody may have it open.
+/// The file `ino` has no name any more, and may be open.
 pub(crate) fn unlinked(ino: u64) -> Vec<u8> {
     key(table::UNLINKED, &[ino])
 }
@@ -214,7 +214,7 @@ pub(crate) fn all_unlinked() -> (Vec<u8>, Vec<u8>) {
     (key(table::UNLINKED, &[]), key(table::UNLINKED + 1, &[]))
 }
 
-/// Somebody may have files of this node open.
+/// Files of this node may be open.
 pub(crate) fn held() -> Vec<u8> {
     key(table::HELD, &[1])
 }
@@ -275,24 +275,24 @@ mod tests {
     fn each_key_tells_its_table() {
         let name = Name::new(&b"a"[..]).unwrap();
         let keys = [
-            (inode(1), Table::Inode),
-            (inode_count(), Table::Count),
-            (chunk(1, 2), Table::Chunk),
-            (super::name(1, &name), Table::Name),
-            (trim_intent(1), Table::Intent),
-            (grant_intent(1), Table::Intent),
-            (arrival(1), Table::Intent),
-            (promise(1), Table::Intent),
-            (applied(IntentId { node: 1, number: 2 }), Table::Applied),
-            (reply(5), Table::Reply),
-            (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), Table::Xattr),
-            (unlinked(1), Table::Unlinked),
-            (held(), Table::Held),
+            (inode(1), KeyTable::Inode),
+            (inode_count(), KeyTable::Count),
+            (chunk(1, 2), KeyTable::Chunk),
+            (super::name(1, &name), KeyTable::Name),
+            (trim_intent(1), KeyTable::Intent),
+            (grant_intent(1), KeyTable::Intent),
+            (arrival(1), KeyTable::Intent),
+            (operation_intent(1), KeyTable::Intent),
+            (applied(IntentId { node: 1, number: 2 }), KeyTable::Applied),
+            (reply(5), KeyTable::Reply),
+            (xattr(1, &XattrName::new(&b"a"[..]).unwrap(), 0), KeyTable::Xattr),
+            (unlinked(1), KeyTable::Unlinked),
+            (held(), KeyTable::Held),
         ];
         for (key, table) in keys {
             assert_eq!(table_of(&key), Some(table));
         }
-        assert_eq!(table_of(&[0]), None, "a table that nobody writes");
+        assert_eq!(table_of(&[0]), None, "a table that is never written");
         assert_eq!(table_of(&[]), None);
     }
 

@@ -41,6 +41,7 @@ pub mod attributes;
 pub mod audit;
 pub mod chunks;
 pub mod client;
+mod effect;
 pub mod hash;
 mod information;
 pub mod keys;

@@ -34,7 +34,7 @@ const USES_BATCH: u64 = 64;
 
 /// What the memory of a node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MemoryKind {
     /// Pages of the tree.
     Pages,
     /// Inodes in use, and chunks remembered of them.
@@ -54,7 +54,7 @@ const KINDS: usize = 6;
 
 /// The budget of a process.
 #[derive(Debug)]
-pub struct Memory {
+pub struct MemoryBudget {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
     /// How much all nodes were used of late.
@@ -62,7 +62,7 @@ pub struct Memory {
     nodes: AtomicUsize,
 }
 
-impl Memory {
+impl MemoryBudget {
     /// A budget of so many bytes. What the nodes need at least comes on top of a smaller one.
     pub fn new(limit_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -86,16 +86,16 @@ impl Memory {
 
 /// The part of one node.
 #[derive(Debug)]
-pub(crate) struct Share {
-    memory: Arc<Memory>,
+pub(crate) struct MemoryShare {
+    memory: Arc<MemoryBudget>,
     used_bytes: [Cell<usize>; KINDS],
     uses: Cell<u64>,
     uncounted: Cell<u64>,
 }
 
-impl Share {
+impl MemoryShare {
     /// The part of one more node.
-    pub(crate) fn new(memory: Arc<Memory>) -> Rc<Self> {
+    pub(crate) fn new(memory: Arc<MemoryBudget>) -> Rc<Self> {
         memory.nodes.fetch_add(1, Relaxed);
         Rc::new(Self {
             memory,
@@ -106,7 +106,7 @@ impl Share {
     }
 
     /// The node holds more, or less if `bytes` is negative, of a kind.
-    pub(crate) fn add(&self, kind: Kind, bytes: isize) {
+    pub(crate) fn add(&self, kind: MemoryKind, bytes: isize) {
         let used = &self.used_bytes[kind as usize];
         used.set(used.get().wrapping_add_signed(bytes));
         // Adding the complement takes away.
@@ -114,12 +114,12 @@ impl Share {
     }
 
     /// The node holds so many bytes of a kind from now on.
-    pub(crate) fn set(&self, kind: Kind, bytes: usize) {
+    pub(crate) fn set(&self, kind: MemoryKind, bytes: usize) {
         self.add(kind, bytes.wrapping_sub(self.used(kind)).cast_signed());
     }
 
     /// Bytes that the node holds of a kind.
-    pub(crate) fn used(&self, kind: Kind) -> usize {
+    pub(crate) fn used(&self, kind: MemoryKind) -> usize {
         self.used_bytes[kind as usize].get()
     }
 
@@ -165,15 +165,18 @@ impl Share {
     }
 
     /// Bytes of a kind that the node has to give back, if it can.
-    pub(crate) fn excess(&self, kind: Kind) -> usize {
+    pub(crate) fn excess(&self, kind: MemoryKind) -> usize {
         if self.memory.used_bytes() <= self.memory.limit_bytes {
             return 0;
         }
         let allowance = self.allowance();
         let part = match kind {
-            Kind::Pages => allowance / PAGES_SHARE,
-            Kind::Inodes => allowance / INODES_SHARE,
-            Kind::Changes | Kind::Directories | Kind::Replies | Kind::Publisher => 0,
+            MemoryKind::Pages => allowance / PAGES_SHARE,
+            MemoryKind::Inodes => allowance / INODES_SHARE,
+            MemoryKind::Changes
+            | MemoryKind::Directories
+            | MemoryKind::Replies
+            | MemoryKind::Publisher => 0,
         };
         let beyond = self.total().saturating_sub(allowance);
         self.used(kind).saturating_sub(part).min(beyond)
@@ -195,7 +198,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         self.memory.used_bytes.fetch_sub(self.total(), Relaxed);
         self.memory.uses.fetch_sub(self.uses.get(), Relaxed);
@@ -209,25 +212,25 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn used(share: &Share, uses: u64) {
+    fn used(share: &MemoryShare, uses: u64) {
         (0..uses).for_each(|_| share.note_use());
     }
 
     #[test]
     fn a_node_alone_may_have_all_of_the_budget() {
-        let memory = Memory::new(64 * MIB);
-        let shares: Vec<_> = (0..8).map(|_| Share::new(memory.clone())).collect();
-        shares[0].set(Kind::Inodes, 60 * MIB);
-        assert_eq!((shares[0].excess(Kind::Inodes), shares[0].is_short()), (0, false));
-        shares[0].set(Kind::Inodes, 65 * MIB);
-        assert!(shares[0].excess(Kind::Inodes) > 0 && shares[0].is_short());
-        assert_eq!(shares[1].excess(Kind::Inodes), 0, "it has nothing");
+        let memory = MemoryBudget::new(64 * MIB);
+        let shares: Vec<_> = (0..8).map(|_| MemoryShare::new(memory.clone())).collect();
+        shares[0].set(MemoryKind::Inodes, 60 * MIB);
+        assert_eq!((shares[0].excess(MemoryKind::Inodes), shares[0].is_short()), (0, false));
+        shares[0].set(MemoryKind::Inodes, 65 * MIB);
+        assert!(shares[0].excess(MemoryKind::Inodes) > 0 && shares[0].is_short());
+        assert_eq!(shares[1].excess(MemoryKind::Inodes), 0, "it has nothing");
     }
 
     #[test]
     fn who_is_used_more_keeps_more_and_what_was_used_long_ago_counts_less() {
-        let memory = Memory::new(64 * MIB);
-        let (busy, idle) = (Share::new(memory.clone()), Share::new(memory.clone()));
+        let memory = MemoryBudget::new(64 * MIB);
+        let (busy, idle) = (MemoryShare::new(memory.clone()), MemoryShare::new(memory.clone()));
         used(&busy, 64 * 64);
         used(&idle, 64);
         assert!(busy.allowance() > 2 * idle.allowance());
@@ -238,30 +241,30 @@ mod tests {
 
     #[test]
     fn nodes_that_are_gone_count_no_longer() {
-        let memory = Memory::new(MIB);
-        let stays = Share::new(memory.clone());
-        let gone = Share::new(memory.clone());
-        gone.set(Kind::Pages, 5 * MIB);
+        let memory = MemoryBudget::new(MIB);
+        let stays = MemoryShare::new(memory.clone());
+        let gone = MemoryShare::new(memory.clone());
+        gone.set(MemoryKind::Pages, 5 * MIB);
         used(&gone, 1000);
-        stays.set(Kind::Pages, MIB);
+        stays.set(MemoryKind::Pages, MIB);
         assert_eq!(memory.used_bytes(), 6 * MIB);
         drop(gone);
         assert_eq!((memory.used_bytes(), memory.uses.load(Relaxed)), (MIB, 0));
         assert!(!stays.is_short());
-        stays.add(Kind::Pages, -MIB.cast_signed());
+        stays.add(MemoryKind::Pages, -MIB.cast_signed());
         assert_eq!(memory.used_bytes(), 0);
     }
 
     #[test]
     fn all_that_is_beyond_the_allowances_can_be_given_back() {
-        let memory = Memory::new(8 * MIB);
-        let shares: Vec<_> = (0..4).map(|_| Share::new(memory.clone())).collect();
+        let memory = MemoryBudget::new(8 * MIB);
+        let shares: Vec<_> = (0..4).map(|_| MemoryShare::new(memory.clone())).collect();
         for share in &shares {
-            share.set(Kind::Pages, 3 * MIB);
-            share.set(Kind::Inodes, 3 * MIB);
+            share.set(MemoryKind::Pages, 3 * MIB);
+            share.set(MemoryKind::Inodes, 3 * MIB);
         }
         for share in &shares {
-            for kind in [Kind::Inodes, Kind::Pages] {
+            for kind in [MemoryKind::Inodes, MemoryKind::Pages] {
                 share.add(kind, -share.excess(kind).cast_signed());
             }
         }

@@ -1,53 +1,68 @@
-//! The metadata actor of one node: its store, the inodes in use, and one `match`.
+//! The metadata server of one node: its mount, and one `match` that passes each request to the
+//! component that answers it. A component owns its state, and knows only components below it:
+//!
+//! ```text
+//! flush   intents/   find_reply   housekeeping
+//! open_files   names
+//! effects   content/
+//! space/   locks/
+//! xattrs   inodes
+//! base: record_log, inode_cache, open_file_table, replies
+//! ```
 
-mod allocate;
 mod audit;
-mod commit_dependency;
-mod directories;
+mod base;
+mod content;
 mod effects;
-mod files;
+mod find_reply;
+mod flush;
 mod hand_over;
-mod in_use;
+mod housekeeping;
+mod inode_cache;
 mod inodes;
 mod intents;
+mod locks;
 mod names;
+mod open_file_table;
 mod open_files;
+mod record_log;
 mod replies;
-mod trims;
+mod space;
 mod verifiers;
 mod xattrs;
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use blockio::Stripes;
-use blockio::protocol::Error as DiskError;
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, ready};
 use runtime::protocol::Undelivered;
-use runtime::sync::KeyedLock;
-use runtime::wire::Wire;
 use runtime::{Caller, Context, NodeKind, RequestInfo as _, Server};
 
+pub use self::hand_over::MetaHandover;
 pub use self::replies::{REPLIES_MAX, REPLY_AGE_MAX};
 
-use self::allocate::Space;
-use self::directories::{Directories, RemoteLock};
-pub use self::hand_over::MetaHandover;
-use self::in_use::Pins;
-use self::intents::Intents;
-use self::open_files::OpenFiles;
-use self::replies::Replies;
-use self::trims::Trims;
-use self::verifiers::Verifiers;
-use crate::information::{FileInformation, Inodes};
-use crate::memory::{Memory, Share};
+use self::base::NodeBase;
+use self::content::FileContent;
+use self::effects::Effects;
+use self::find_reply::ReplyLookup;
+use self::flush::{Flusher, flush_dependency};
+use self::housekeeping::Housekeeping;
+use self::inodes::{InodeRequests, root_inode};
+use self::intents::IntentManager;
+use self::locks::LockManager;
+use self::locks::owner::RemoteLockId;
+use self::names::NameRequests;
+use self::open_files::OpenFileRequests;
+use self::space::SpaceManager;
+use self::verifiers::WriteVerifiers;
+use self::xattrs::Xattrs;
+use crate::information::FileInformation;
+use crate::memory::{MemoryBudget, MemoryShare};
 use crate::protocol::{
     AckGroups, AddFile, Allocate, ApplyIntent, ChangeInode, ChangeXattr, CloseHandle, Commit,
-    ConfirmGroups, EndGrace, EndRecovery, Error, Execute, FinalCheckpoint, FindChunks, FindName,
+    ConfirmGroups, EndGrace, EndRecovery, Execute, FinalCheckpoint, FindChunks, FindName,
     FindReply, FinishIntents, Flush, FlushApplied, FlushNames, FlushTo, GetDirty, GetInode,
     GetOccupancy, GetSpace, GetVerifier, GetXattr, GraceBelow, HasNames, Install, ListUntrimmed,
     ListXattrs, LockDirExclusive, LockDirShared, LockName, LockRename, Map, Meta, NodeRestarted,
@@ -55,93 +70,69 @@ use crate::protocol::{
     ScanNames, Seal, SetOccupancy, SyncNames, Trim, Truncate, UnlockDirExclusive, UnlockDirShared,
     UnlockName, UnlockRename, WaitForIntents,
 };
-use crate::shared_attrs::Publisher;
-use crate::store::{Batch, Position, Store, StoreError};
-
-/// Chunks of all files that are kept in memory though the store has them too, at most: 256 MiB of
-/// content in chunks of 64 KiB, in about 1 MB.
-const REMEMBERED_MAX: usize = 4096;
-
-/// A commit that finds the log full is tried again so often.
-const LOG_FULL_TRIES_MAX: u32 = 1000;
-/// The pause before it.
-const LOG_FULL_PAUSE: Duration = Duration::from_millis(5);
+use crate::store::{Batch, Store, StoreError};
 
 /// The metadata of one node. State is borrowed for a statement, never across an await.
 pub struct MetaServer {
-    context: Context,
-    /// This node's index.
-    node: u32,
-    stripes: Rc<dyn Stripes>,
-    store: Rc<Store>,
-    inodes: Inodes,
-    /// Those that somebody works on.
-    pins: Pins,
-    /// The inode with which the search for one to let go goes on.
-    hand: Cell<u64>,
-    /// The part of the memory that this node has.
-    share: Rc<Share>,
-    /// What it shows to all threads of its process.
-    publisher: Rc<Publisher>,
-    /// Chunks remembered since all were forgotten.
-    remembered: Cell<usize>,
-    /// Those of them with changes that no record names.
-    dirty: RefCell<BTreeSet<u64>>,
-    /// Space that comes back.
-    trims: Trims,
-    /// One reader of the store per inode.
-    loading: KeyedLock<u64>,
-    /// One commit or truncation per inode.
-    commits: KeyedLock<u64>,
-    /// Shared to read the extended attributes of an inode, exclusive to change them.
-    xattrs: KeyedLock<u64>,
-    directories: Directories,
-    intents: Intents,
-    open_files: OpenFiles,
-    space: Space,
-    verifiers: Verifiers,
-    /// Inodes of this node.
-    inode_count: Cell<u64>,
-    replies: Replies,
-    /// Drawn at the start: what an earlier life has answered and not made durable is lost (ADR 8).
-    boot_id: u64,
-    /// Promises of this node and to it are not kept yet: names and inodes may not be what they were.
-    recovering: Cell<bool>,
+    base: NodeBase,
+    inodes: InodeRequests,
+    names: NameRequests,
+    locks: LockManager,
+    content: FileContent,
+    space: SpaceManager,
+    intents: IntentManager,
+    replies: ReplyLookup,
+    open_files: Rc<OpenFileRequests>,
+    verifiers: Rc<WriteVerifiers>,
+    xattrs: Rc<Xattrs>,
+    flusher: Flusher,
+    housekeeping: Housekeeping,
 }
 
 impl std::fmt::Debug for MetaServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MetaServer").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("MetaServer").field("node", &self.base.node).finish_non_exhaustive()
     }
 }
 
 impl Server<Meta> for MetaServer {
     fn try_now(self: Rc<Self>, caller: Caller, request: &Request) -> Option<Reply> {
-        if self.recovering.get() {
+        if self.intents.recovery.is_recovering() {
             return None;
         }
         let by = caller.node;
         match request {
-            Request::GetInode(r) => self.try_inode_now(r).map(|inode| Reply::GetInode(Ok(inode))),
-            Request::FindName(r) => self.try_find_name_now(r).map(Reply::FindName),
-            Request::ScanNames(r) => self.try_scan_names_now(r).map(Reply::ScanNames),
-            Request::Allocate(r) => self.try_allocate_now(r).map(|runs| Reply::Allocate(Ok(runs))),
-            Request::Install(r) => self.try_install_now(r).map(|done| Reply::Install(Ok(done))),
+            Request::GetInode(r) => {
+                self.inodes.try_inode_now(r).map(|inode| Reply::GetInode(Ok(inode)))
+            }
+            Request::FindName(r) => self.names.try_find_name_now(r).map(Reply::FindName),
+            Request::ScanNames(r) => self.names.try_scan_names_now(r).map(Reply::ScanNames),
+            Request::Allocate(r) => {
+                self.space.allocator.try_allocate_now(r).map(|runs| Reply::Allocate(Ok(runs)))
+            }
+            Request::Install(r) => {
+                self.content.installer.try_install_now(r).map(|done| Reply::Install(Ok(done)))
+            }
             Request::GetVerifier(r) => Some(Reply::GetVerifier(Ok(self.verifiers.get(r.ino)))),
             // Round each new name. They do nothing before they wait, if they have to.
-            Request::LockDirShared(r) if self.is_in_use(r.directory) => {
-                self.begin(r, by).now_or_never().map(Reply::LockDirShared)
+            Request::LockDirShared(r) if self.base.inodes.contains(r.directory) => {
+                self.locks.directories.lock_shared(r, by).now_or_never().map(Reply::LockDirShared)
             }
-            Request::UnlockDirShared(r) if self.is_in_use(r.directory) => {
-                self.end(r, by).now_or_never().map(Reply::UnlockDirShared)
+            Request::UnlockDirShared(r) if self.base.inodes.contains(r.directory) => self
+                .locks
+                .directories
+                .unlock_shared(r, by)
+                .now_or_never()
+                .map(Reply::UnlockDirShared),
+            Request::FindReply(r) => {
+                self.replies.find_reply(r).now_or_never().map(Reply::FindReply)
             }
-            Request::FindReply(r) => self.find_reply(r).now_or_never().map(Reply::FindReply),
             _ => None,
         }
     }
 
     fn handle(self: Rc<Self>, caller: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
-        if self.recovering.get() && !request.is_for_recovery() {
+        if self.intents.recovery.is_recovering() && !request.is_for_recovery() {
             return ready(Undelivered::Busy.into()).boxed_local();
         }
         request.dispatch(self, caller)
@@ -149,75 +140,85 @@ impl Server<Meta> for MetaServer {
 }
 
 runtime::handlers! { MetaServer;
-    LockDirShared => |server, caller, request| server.begin(&request, caller.node).await;
-    UnlockDirShared => |server, caller, request| server.end(&request, caller.node).await;
-    GetInode => |server, _, request| server.get_inode(request).await;
-    ChangeInode => |server, _, request| server.change_inode(request).await;
-    FindName => |server, _, request| server.find_name(request).await;
-    ScanNames => |server, _, request| server.scan_names(request).await;
-    AddFile => |server, _, request| server.add_file(request).await;
-    Execute => |server, _, request| server.execute(request).await;
-    ApplyIntent => |server, _, request| server.apply_intent(request).await;
-    FlushApplied => |server, _, request| server.flush_applied(request).await;
-    FinishIntents => |server, _, _request| server.finish_intents().await;
-    EndRecovery => |server, _, _request| server.end_recovery().await;
-    ListUntrimmed => |server, _, _request| Ok(server.find_gone().await);
-    LockName => |server, caller, request| server.claim_name(caller.node, request).await;
+    LockDirShared => |server, caller, request| {
+        server.locks.directories.lock_shared(&request, caller.node).await
+    };
+    UnlockDirShared => |server, caller, request| {
+        server.locks.directories.unlock_shared(&request, caller.node).await
+    };
+    GetInode => |server, _, request| server.inodes.get_inode(request).await;
+    ChangeInode => |server, _, request| server.inodes.change_inode(request).await;
+    FindName => |server, _, request| server.names.find_name(request).await;
+    ScanNames => |server, _, request| server.names.scan_names(request).await;
+    AddFile => |server, _, request| server.intents.executor.add_file(request).await;
+    Execute => |server, _, request| server.intents.executor.execute(request).await;
+    ApplyIntent => |server, _, request| server.intents.applier.apply_intent(request).await;
+    FlushApplied => |server, _, request| server.intents.applier.flush_applied(request).await;
+    FinishIntents => |server, _, _request| server.intents.recovery.finish_intents().await;
+    EndRecovery => |server, _, _request| server.intents.recovery.end_recovery().await;
+    ListUntrimmed => |server, _, _request| Ok(server.space.reclaim.list_untrimmed().await);
+    LockName => |server, caller, request| {
+        server.locks.name_requests.lock_name(caller.node, request).await
+    };
     UnlockName => |server, caller, request| {
-        server.unclaim_name(&request, caller.node);
+        server.locks.name_requests.unlock_name(&request, caller.node);
         Ok(())
     };
-    Trim => |server, _, request| server.trim(request.ino).await;
-    LockDirExclusive => |server, caller, request| server.freeze(request, caller.node).await;
+    Trim => |server, _, request| server.space.reclaim.trim(request.ino).await;
+    LockDirExclusive => |server, caller, request| {
+        server.locks.directories.lock_exclusive(request, caller.node).await
+    };
     UnlockDirExclusive => |server, caller, request| {
-        server.thaw(&request, caller.node);
+        server.locks.directories.unlock_exclusive(&request, caller.node);
         Ok(())
     };
-    HasNames => |server, caller, request| server.has_names(caller.node, &request).await;
-    GetOccupancy => |server, _, request| server.get_occupancy(request).await;
-    SetOccupancy => |server, _, request| server.learn_occupancy(request).await;
-    Map => |server, _, request| server.map(request).await;
-    FindChunks => |server, _, request| server.find_chunks(request).await;
-    Allocate => |server, _, request| server.allocate(&request).await;
-    Release => |server, _, request| server.release(request.runs).await;
-    Install => |server, _, request| server.install(request).await;
-    Seal => |server, _, request| server.seal(&request).await;
-    Commit => |server, _, request| server.commit(request.ino).await;
-    Truncate => |server, _, request| server.truncate(request).await;
-    GetDirty => |server, _, request| Ok(server.dirty(request.age_ms));
-    RequestGroups => |server, _, request| server.request_groups(request).await;
-    AckGroups => |server, _, request| server.ack_groups(request).await;
-    ConfirmGroups => |server, _, request| server.confirm_groups(request.donor).await;
-    GetSpace => |server, _, _request| Ok(server.get_space());
+    HasNames => |server, caller, request| server.names.has_names(caller.node, &request).await;
+    GetOccupancy => |server, _, request| server.locks.directories.get_occupancy(request).await;
+    SetOccupancy => |server, _, request| server.locks.directories.set_occupancy(request).await;
+    Map => |server, _, request| server.content.chunks.map(request).await;
+    FindChunks => |server, _, request| server.content.chunks.find_chunks(request).await;
+    Allocate => |server, _, request| server.space.allocator.allocate(&request).await;
+    Release => |server, _, request| server.space.allocator.release(request.runs).await;
+    Install => |server, _, request| server.content.installer.install(request).await;
+    Seal => |server, _, request| server.content.installer.seal(&request).await;
+    Commit => |server, _, request| server.content.commits.commit(request.ino).await;
+    Truncate => |server, _, request| server.content.truncation.truncate(request).await;
+    GetDirty => |server, _, request| Ok(server.housekeeping.dirty(request.age_ms));
+    RequestGroups => |server, _, request| server.space.groups.request_groups(request).await;
+    AckGroups => |server, _, request| server.space.groups.ack_groups(request).await;
+    ConfirmGroups => |server, _, request| server.space.groups.confirm_groups(request.donor).await;
+    GetSpace => |server, _, _request| Ok(server.space.allocator.get_space());
     LockRename => |server, caller, request| {
-        let lock = RemoteLock { node: caller.node, number: request.lock };
-        server.directories.lock_tree(lock).await
+        let lock = RemoteLockId { node: caller.node, number: request.lock };
+        server.locks.renames.lock(lock).await
     };
     UnlockRename => |server, caller, request| {
-        server.directories.unlock_tree(RemoteLock { node: caller.node, number: request.lock });
+        server.locks.renames.unlock(RemoteLockId { node: caller.node, number: request.lock });
         Ok(())
     };
-    RollBack => |server, _, request| server.roll_back(request.ino).await;
-    GetXattr => |server, _, request| server.get_xattr(request).await;
-    ChangeXattr => |server, _, request| server.change_xattr(request).await;
-    ListXattrs => |server, _, request| server.list_xattrs(request).await;
+    RollBack => |server, _, request| server.content.commits.roll_back(request.ino).await;
+    GetXattr => |server, _, request| server.xattrs.get_xattr(request).await;
+    ChangeXattr => |server, _, request| server.xattrs.change_xattr(request).await;
+    ListXattrs => |server, _, request| server.xattrs.list_xattrs(request).await;
     GetVerifier => |server, _, request| Ok(server.verifiers.get(request.ino));
-    Flush => |server, _, _request| server.flush().await;
-    FindReply => |server, _, request| server.find_reply(&request).await;
-    OpenHandle => |server, _, request| server.hold_file(request).await;
-    CloseHandle => |server, _, request| server.close_handle(request.ino).await;
-    GraceBelow => |server, _, _request| Ok(server.grace_below());
-    EndGrace => |server, _, _request| server.end_grace().await;
-    Rejoin => |server, _, _request| server.rejoin().await;
-    NodeRestarted => |server, _, request| server.node_restarted(request).await;
-    FinalCheckpoint => |server, _, _request| server.final_checkpoint().await;
-    FlushTo => |server, _, request| server.flush_to(request.position).await;
-    FlushNames => |server, _, request| server.flush_names(request.directory).await;
-    SyncNames => |server, _, request| server.sync_names(request).await;
+    Flush => |server, _, _request| server.flusher.flush().await;
+    FindReply => |server, _, request| server.replies.find_reply(&request).await;
+    OpenHandle => |server, _, request| server.open_files.open_handle(request).await;
+    CloseHandle => |server, _, request| server.open_files.close_handle(request.ino).await;
+    GraceBelow => |server, _, _request| Ok(server.open_files.grace_below());
+    EndGrace => |server, _, _request| server.open_files.end_grace().await;
+    Rejoin => |server, _, _request| server.intents.recovery.rejoin().await;
+    NodeRestarted => |server, _, request| server.intents.recovery.node_restarted(request).await;
+    FinalCheckpoint => |server, _, _request| server.flusher.final_checkpoint().await;
+    FlushTo => |server, _, request| server.flusher.flush_to(request.position).await;
+    FlushNames => |server, _, request| server.flusher.flush_names(request.directory).await;
+    SyncNames => |server, _, request| server.flusher.sync_names(request).await;
     ReleaseOrphanedLocks => |server, caller, request| {
-        server.release_orphaned_locks(caller.node, request.below, &request.keep).await
+        server.locks.orphans.release_orphaned(caller.node, request.below, &request.keep).await
     };
-    WaitForIntents => |server, _, request| server.all_applied(request.node).await;
+    WaitForIntents => |server, _, request| {
+        server.intents.sender.wait_for_intents(request.node).await
+    };
 }
 
 impl MetaServer {
@@ -227,7 +228,7 @@ impl MetaServer {
         let node = index(context);
         Store::format(context.clone(), stripes, node).await?;
         let store = Store::mount(context.clone(), stripes.clone(), node).await?;
-        if let Some(root) = inodes::root_inode(context) {
+        if let Some(root) = root_inode(context) {
             let mut batch = Batch::new();
             batch.put(crate::keys::inode(root.attributes.ino), runtime::wire::to_bytes(&root));
             batch.put(crate::keys::inode_count(), runtime::wire::to_bytes(&1_u64));
@@ -246,95 +247,64 @@ impl MetaServer {
     pub async fn mount(
         context: Context,
         stripes: Rc<dyn Stripes>,
-        memory: Arc<Memory>,
+        memory: Arc<MemoryBudget>,
     ) -> Result<Rc<Self>, StoreError> {
         let node = index(&context);
-        let share = Share::new(memory);
+        let share = MemoryShare::new(memory);
         let store =
             Store::mount_within(context.clone(), stripes.clone(), node, share.clone()).await?;
-        let count = store.get(&crate::keys::inode_count()).await?;
-        let count = count.and_then(|count| decode(&count).ok()).unwrap_or(0);
-        let verifiers = Verifiers::new(context.clone());
-        let boot_id = context.random();
-        let publisher = Rc::new(Publisher::new(&context, node, share.clone()));
-        let server = Rc::new(Self {
-            context,
-            node,
-            stripes,
-            store,
-            inodes: Inodes::default(),
-            pins: Pins::default(),
-            hand: Cell::default(),
-            share,
-            publisher,
-            remembered: Cell::default(),
-            dirty: RefCell::default(),
-            trims: Trims::default(),
-            loading: KeyedLock::default(),
-            commits: KeyedLock::default(),
-            xattrs: KeyedLock::default(),
-            directories: Directories::default(),
-            intents: Intents::default(),
-            open_files: OpenFiles::default(),
-            space: Space::default(),
-            verifiers,
-            inode_count: Cell::new(count),
-            replies: Replies::default(),
-            boot_id,
-            recovering: Cell::new(true),
-        });
-        server.store.set_settle_prior(commit_dependency::settle_prior(&server.context));
-        server.load_replies().await?;
-        server.finish_trims().await?;
-        server.load_promises().await?;
-        server.load_holds().await?;
-        server.retry_offers();
-        let information = FileInformation::new(server.inodes.clone(), server.publisher.clone());
-        server.context.lend(Rc::new(information));
+        let base = NodeBase::open(context, node, stripes, store, share).await?;
+        let server = Rc::new(Self::assemble(base));
+        let base = &server.base;
+        base.store.set_flush_dependency(flush_dependency(&base.context));
+        base.replies.load(&base.store, &base.context).await?;
+        server.space.reclaim.finish_trims().await?;
+        server.intents.recovery.load_intents().await?;
+        server.open_files.load_open_files().await?;
+        server.space.groups.retry_offers();
         Ok(server)
     }
 
-    async fn flush(&self) -> Result<(), Error> {
-        self.note_idle().await?;
-        Ok(self.store.checkpoint().await?)
+    /// What the file layer of this node may read without a message.
+    pub fn information(&self) -> FileInformation {
+        FileInformation::new(self.base.inodes.table(), self.base.publisher.clone())
     }
 
-    async fn final_checkpoint(&self) -> Result<(), Error> {
-        self.record(|| Ok((Batch::new(), ()))).await?;
-        Ok(self.store.checkpoint().await?)
-    }
-
-    /// Commits a batch; waits while the log is full. `make` is called right before each try, so
-    /// that the batch says what is true then.
-    async fn record<T>(
-        &self,
-        mut make: impl FnMut() -> Result<(Batch, T), Error>,
-    ) -> Result<(Position, T), Error> {
-        for _ in 0..LOG_FULL_TRIES_MAX {
-            let (batch, told) = make()?;
-            // Before anybody can be told of the change.
-            batch.names().for_each(|key| self.publisher.take_down_name(key));
-            match self.store.commit(batch) {
-                Ok(position) => return Ok((position, told)),
-                Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,
-                Err(error) => return Err(error.into()),
-            }
+    /// Puts the components on one another.
+    fn assemble(base: NodeBase) -> Self {
+        let verifiers = Rc::new(WriteVerifiers::new(base.context.clone()));
+        let boot_id = base.context.random();
+        let xattrs = Rc::new(Xattrs::new(&base));
+        let space = SpaceManager::new(&base, xattrs.clone());
+        let reclaim = &space.reclaim;
+        let locks = LockManager::new(&base);
+        let content = FileContent::new(&base, reclaim, &verifiers);
+        let effects = Rc::new(Effects::new(
+            &base,
+            locks.names.clone(),
+            locks.directories.clone(),
+            reclaim.clone(),
+            content.commit_locks.clone(),
+        ));
+        let open_files =
+            Rc::new(OpenFileRequests::new(&base, effects.clone(), content.commit_locks.clone()));
+        let intents = IntentManager::new(&base, &locks, effects, reclaim.clone(), boot_id);
+        Self {
+            inodes: InodeRequests::new(&base),
+            names: NameRequests::new(&base, locks.names.clone()),
+            replies: ReplyLookup::new(&base, intents.sender.clone()),
+            flusher: Flusher::new(&base, locks.directories.clone(), open_files.clone()),
+            housekeeping: Housekeeping::new(&base, locks.directories.clone()),
+            base,
+            locks,
+            content,
+            space,
+            intents,
+            open_files,
+            verifiers,
+            xattrs,
         }
-        Err(Undelivered::Busy.into())
     }
-
-    /// Waits until the record is durable, if it shall be.
-    async fn settle_record(&self, position: Position, durable: bool) -> Result<(), Error> {
-        if durable {
-            self.store.durable(position).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Decodes a value of the store. One that cannot be read was not written by us: damage.
-fn decode<T: Wire>(value: &[u8]) -> Result<T, Error> {
-    runtime::wire::from_bytes(value).map_err(|_| Error::Damaged {})
 }
 
 fn index(context: &Context) -> u32 {
@@ -342,20 +312,4 @@ fn index(context: &Context) -> u32 {
         panic!("metadata lives on file-system nodes");
     };
     node
-}
-
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::NoSpace => Self::NoSpace {},
-            StoreError::Busy => Undelivered::Busy.into(),
-            StoreError::TooLarge { .. } => Self::TooLarge {},
-            StoreError::Disk(DiskError::Undelivered { why }) => why.into(),
-            StoreError::Disk(DiskError::LostWrites { .. }) => Self::LostWrites {},
-            other => {
-                tracing::error!(error = %other, "the metadata store failed");
-                Self::Damaged {}
-            }
-        }
-    }
 }

@@ -16,11 +16,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use runtime::extensions::ValidityToken;
 use runtime::{Context, Table};
 
-use crate::active::Active;
+use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Name};
 use crate::hash::{ino_node, name_node};
 use crate::keys;
-use crate::memory::{Kind as Memory, Share};
+use crate::memory::{MemoryKind, MemoryShare};
 use crate::protocol::Dentry;
 
 /// Bytes of the attributes of one inode, with their slot in the table.
@@ -75,72 +75,72 @@ impl SharedAttrCache {
 /// The side of the board on which a node writes, in one life. Does nothing where there is no board.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
-    mine: Option<Mine>,
+    own: Option<OwnShard>,
     /// Counts how often all was taken down.
-    round: Cell<Round>,
+    round: Cell<PublishRound>,
 }
 
 /// When something was put up: it is still there if that is the present round. 0 if it never was.
-pub(crate) type Round = u64;
+pub(crate) type PublishRound = u64;
 
 #[derive(Debug)]
-struct Mine {
+struct OwnShard {
     shared_attrs: Arc<SharedAttrCache>,
     node: u32,
     boot_id: Arc<ValidityToken>,
-    share: Rc<Share>,
+    share: Rc<MemoryShare>,
 }
 
 impl Publisher {
     /// For the life of the node of `context` that has just begun. Shows nothing before
     /// [`begin`](Self::begin).
-    pub(crate) fn new(context: &Context, node: u32, share: Rc<Share>) -> Self {
+    pub(crate) fn new(context: &Context, node: u32, share: Rc<MemoryShare>) -> Self {
         let nodes = context.fs_nodes();
         let shared_attrs = context.extension_or(|| SharedAttrCache::new(nodes));
-        let mine = shared_attrs.zip(context.validity()).map(|(shared_attrs, validity)| Mine {
+        let own = shared_attrs.zip(context.validity()).map(|(shared_attrs, validity)| OwnShard {
             shared_attrs,
             node,
             boot_id: Arc::new(validity),
             share,
         });
-        Self { mine, round: Cell::new(1) }
+        Self { own, round: Cell::new(1) }
     }
 
     /// From now on the node answers for what it has.
     pub(crate) fn begin(&self) {
-        if let Some(mine) = &self.mine {
-            *mine.write() = Shard { boot_id: Some(mine.boot_id.clone()), ..Shard::default() };
-            self.note_empty(mine);
+        if let Some(own) = &self.own {
+            *own.write() = Shard { boot_id: Some(own.boot_id.clone()), ..Shard::default() };
+            self.note_empty(own);
         }
     }
 
     /// Takes all down if that is more than the node may have. Called now and then: its allowance changes with
     /// what others use.
     pub(crate) fn give_back(&self) {
-        let Some(mine) = &self.mine else { return };
-        if mine.share.used(Memory::Publisher) <= mine.share.notices_max() {
+        let Some(own) = &self.own else { return };
+        if own.share.used(MemoryKind::Publisher) <= own.share.notices_max() {
             return;
         }
         if let Some(mut shard) = self.shard() {
-            let past = self.invalidate_all(mine, &mut shard);
+            let past = self.invalidate_all(own, &mut shard);
             drop(shard); // freeing it all takes a while
             drop(past);
         }
     }
 
-    fn invalidate_all(&self, mine: &Mine, shard: &mut Shard) -> Shard {
-        self.note_empty(mine);
+    fn invalidate_all(&self, own: &OwnShard, shard: &mut Shard) -> Shard {
+        self.note_empty(own);
         let boot_id = shard.boot_id.clone();
         std::mem::replace(shard, Shard { boot_id, ..Shard::default() })
     }
 
-    fn note_empty(&self, mine: &Mine) {
-        mine.share.set(Memory::Publisher, 0);
+    fn note_empty(&self, own: &OwnShard) {
+        own.share.set(MemoryKind::Publisher, 0);
         self.round.set(self.round.get() + 1);
     }
 
     /// Shows the attributes of an inode in use, as they are now.
-    pub(crate) fn show(&self, active: &Active) {
+    pub(crate) fn show(&self, active: &ActiveInode) {
         if !self.shows(active) && self.publish(&active.inode.attributes) {
             active.shown.set(self.round.get());
         }
@@ -155,7 +155,7 @@ impl Publisher {
 
     /// An inode comes into use again, as the store has it. It may have been shown since it was in use before:
     /// until it comes back nothing of it changes.
-    pub(crate) fn reloaded(&self, active: &Active) {
+    pub(crate) fn reloaded(&self, active: &ActiveInode) {
         let is_shown = |shard: RwLockWriteGuard<'_, Shard>| {
             shard.attributes.contains_key(&active.inode.attributes.ino)
         };
@@ -164,7 +164,7 @@ impl Publisher {
     }
 
     /// Are the attributes of this inode shown?
-    pub(crate) fn shows(&self, active: &Active) -> bool {
+    pub(crate) fn shows(&self, active: &ActiveInode) -> bool {
         active.shown.get() == self.round.get()
     }
 
@@ -185,12 +185,12 @@ impl Publisher {
     }
 
     /// Shows what a name names now; `key` is its key in the store.
-    pub(crate) fn put_up_name(&self, key: &[u8], dentry: Dentry) {
+    pub(crate) fn publish_name(&self, key: &[u8], dentry: Dentry) {
         self.add(NAME_BYTES + key.len(), |shard| shard.names.insert(key.into(), dentry).is_none());
     }
 
     /// The name with this key is about to change.
-    pub(crate) fn take_down_name(&self, key: &[u8]) {
+    pub(crate) fn invalidate_name(&self, key: &[u8]) {
         let Some(mut shard) = self.shard() else { return };
         if shard.names.remove(key).is_some() {
             self.count(-(NAME_BYTES + key.len()).cast_signed());
@@ -200,16 +200,16 @@ impl Publisher {
     /// Lets `insert` put something of so many bytes up, which says whether it is new there. False if it was
     /// not put up: nothing is lost then.
     fn add(&self, bytes: usize, insert: impl FnOnce(&mut Shard) -> bool) -> bool {
-        let Some(mine) = &self.mine else { return false };
-        let Ok(mut shard) = mine.shared_attrs.shards[mine.node as usize].try_write() else {
+        let Some(own) = &self.own else { return false };
+        let Ok(mut shard) = own.shared_attrs.shards[own.node as usize].try_write() else {
             return false;
         };
-        if !mine.is_shown(&shard) {
+        if !own.is_shown(&shard) {
             return false;
         }
-        let is_full = mine.share.used(Memory::Publisher) + bytes > mine.share.notices_max();
+        let is_full = own.share.used(MemoryKind::Publisher) + bytes > own.share.notices_max();
         // Takes a constant time for each, and what is asked for comes back.
-        let past = is_full.then(|| self.invalidate_all(mine, &mut shard));
+        let past = is_full.then(|| self.invalidate_all(own, &mut shard));
         if insert(&mut shard) {
             self.count(bytes.cast_signed());
         }
@@ -219,20 +219,20 @@ impl Publisher {
     }
 
     fn count(&self, bytes: isize) {
-        if let Some(mine) = &self.mine {
-            mine.share.add(Memory::Publisher, bytes);
+        if let Some(own) = &self.own {
+            own.share.add(MemoryKind::Publisher, bytes);
         }
     }
 
     /// The sheet of the node, if there is one that this life shows.
     fn shard(&self) -> Option<RwLockWriteGuard<'_, Shard>> {
-        let mine = self.mine.as_ref()?;
-        let shard = mine.write();
-        mine.is_shown(&shard).then_some(shard)
+        let own = self.own.as_ref()?;
+        let shard = own.write();
+        own.is_shown(&shard).then_some(shard)
     }
 }
 
-impl Mine {
+impl OwnShard {
     fn write(&self) -> RwLockWriteGuard<'_, Shard> {
         let shard = &self.shared_attrs.shards[self.node as usize];
         shard.write().unwrap_or_else(PoisonError::into_inner)

@@ -11,7 +11,7 @@ use machine_emu::jmachine::{Machine, Profile, Topology, TopologyError};
 use machine_emu::mesh::Policy;
 use machine_emu::{LinkError, MeshSetup, Shape, World};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
-use volume::{Memory, VolumeError, node};
+use volume::{MemoryBudget, VolumeError, node};
 
 use crate::Rig;
 
@@ -155,7 +155,7 @@ impl Bench {
         self.on_fs_nodes(move |context| node::format_node(context, geometry)).await?;
         self.serve_caches();
         self.on_fs_nodes(move |context| async move {
-            let memory = Memory::new(METADATA_BYTES);
+            let memory = MemoryBudget::new(METADATA_BYTES);
             node::serve_metadata(context, geometry, memory).await.map(|_| ())
         })
         .await?;

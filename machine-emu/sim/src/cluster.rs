@@ -12,7 +12,7 @@ use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
 use machine_emu::{Shape, World};
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use meta::store::StoreError;
 use meta::{MetaServer, NodeAudit};
 use runtime::protocol::Undelivered;
@@ -82,7 +82,7 @@ pub(super) struct Cluster {
     geometry: Geometry,
     cache_bytes: usize,
     /// Of the metadata of all nodes: little, so that what can leave memory does.
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
     epoch: Cell<u64>,
     /// The metadata of the nodes that are mounted, to check it.
     mounted: Rc<RefCell<BTreeMap<NodeId, Rc<MetaServer>>>>,
@@ -115,7 +115,7 @@ impl Cluster {
             world,
             geometry,
             cache_bytes,
-            memory: Memory::beside_cache(cache_bytes),
+            memory: MemoryBudget::beside_cache(cache_bytes),
             epoch: Cell::new(1),
             served: Cell::new(0),
             mounted: Rc::default(),

@@ -13,7 +13,7 @@ use cluster::membership::{Assignment, NodeMap, ProcessId};
 use futures::channel::{mpsc, oneshot};
 use futures::executor::block_on;
 use futures::future::{Either, join_all, select};
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
@@ -79,7 +79,7 @@ pub struct Member {
     /// Bytes of cached stripes of each node.
     cache_bytes: usize,
     /// Of the metadata of all nodes here.
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
     map: Option<NodeMap>,
     /// All living processes know the map of this epoch.
     known: Epoch,
@@ -173,7 +173,7 @@ impl Member {
             events,
             command,
             cache_bytes,
-            memory: Memory::beside_cache(run.cache_bytes),
+            memory: MemoryBudget::beside_cache(run.cache_bytes),
             map: None,
             known: Epoch(0),
             pending: BTreeSet::new(),
@@ -460,7 +460,7 @@ struct Name(u64);
 struct Coming {
     geometry: Geometry,
     cache_bytes: usize,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
     /// Of its disks, if it is a disk node.
     paths: Vec<PathBuf>,
     command: mpsc::UnboundedSender<SupervisorCommand>,

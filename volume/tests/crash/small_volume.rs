@@ -8,7 +8,7 @@ use fileio::client::ask;
 use fileio::protocol::{CallId, Error, FileIo};
 use futures::future::join_all;
 use machine_emu::World;
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use meta::{MetaServer, NodeAudit};
 use runtime::{Call, Context, Epoch, NodeId, VolumeId};
 use volume::{Geometry, VolumeError, node};
@@ -75,7 +75,8 @@ impl Volume {
         self.on_all(move |context| {
             let mounted = self.mounted.clone();
             async move {
-                let meta = node::serve_metadata(context, geometry, Memory::new(1 << 20)).await?;
+                let meta =
+                    node::serve_metadata(context, geometry, MemoryBudget::new(1 << 20)).await?;
                 mounted.borrow_mut().push(meta);
                 Ok(())
             }

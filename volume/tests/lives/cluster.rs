@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fileio::protocol::*;
 use machine_emu::{Shape, World};
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
 use volume::{VolumeError, node};
@@ -105,7 +105,7 @@ impl Cluster {
     async fn serve_metadata(&self, node: NodeId) -> Result<(), VolumeError> {
         let geometry = self.geometry;
         self.on(node, move |context| async move {
-            node::serve_metadata(context, geometry, Memory::new(1 << 20)).await.map(drop)
+            node::serve_metadata(context, geometry, MemoryBudget::new(1 << 20)).await.map(drop)
         })
         .await
     }

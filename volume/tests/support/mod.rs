@@ -12,7 +12,7 @@ use fileio::FileServer;
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use meta::MetaServer;
-use meta::memory::Memory;
+use meta::memory::MemoryBudget;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::{Context, Epoch, NodeId, VolumeId};
 
@@ -102,11 +102,11 @@ const METADATA_BYTES: usize = 16 << 20;
 /// A machine of `fs_nodes` nodes on one thread, with an empty volume.
 #[allow(dead_code, reason = "not every test takes what there is usually")]
 pub(crate) fn machine(fs_nodes: u32, stripes: u64) -> Embedded {
-    machine_within(fs_nodes, stripes, Memory::new(METADATA_BYTES))
+    machine_within(fs_nodes, stripes, MemoryBudget::new(METADATA_BYTES))
 }
 
 /// As [`machine`], with so much memory for metadata.
-pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<Memory>) -> Embedded {
+pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<MemoryBudget>) -> Embedded {
     let machine = Embedded::start(Config {
         threads: 1,
         fs_nodes,
@@ -131,9 +131,10 @@ pub(crate) fn machine_within(fs_nodes: u32, stripes: u64, memory: Arc<Memory>) -
             MetaServer::format(&context, &disk).await.expect("an empty volume");
             let meta = MetaServer::mount(context.clone(), disk.clone(), memory.clone());
             let meta = meta.await.expect("a volume");
+            let information = meta.information();
             context.serve::<meta::protocol::Meta>(meta);
             volume::node::end_recovery(context.clone()).await.expect("nothing to recover");
-            let files = FileServer::new(context.clone(), disk.clone());
+            let files = FileServer::new(context.clone(), disk.clone(), information);
             context.serve::<fileio::protocol::FileIo>(files);
         }
     });

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
-use meta::chunks::Slot;
+use meta::chunks::BlockSlot;
 use meta::protocol::Chunk;
 
 use crate::pieces::Pieces;
@@ -20,13 +20,13 @@ const EDGES_MAX: usize = 32;
 struct Edge {
     /// File and chunk.
     chunk: (u64, u64),
-    slot: Slot,
+    slot: BlockSlot,
     content: Bytes,
 }
 
 impl Edge {
     /// The number alone could be that of a later block, the checksum alone that of another one.
-    fn is_of(&self, chunk: (u64, u64), slot: Slot) -> bool {
+    fn is_of(&self, chunk: (u64, u64), slot: BlockSlot) -> bool {
         (self.chunk, self.slot.block, self.slot.checksum) == (chunk, slot.block, slot.checksum)
     }
 }

@@ -10,7 +10,7 @@ use blockio::{Answer, BootId};
 use bytes::Bytes;
 use futures::future::join_all;
 use meta::attributes::access;
-use meta::chunks::Slot;
+use meta::chunks::BlockSlot;
 use meta::protocol::{
     Allocate, Chunk, ChunkUpdate, GetVerifier, Install, Near, Release, Run, Unsynced,
 };
@@ -52,7 +52,7 @@ pub(super) struct Draft {
     index: u64,
     old: Chunk,
     /// The blocks of the chunk, as they will be.
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<BlockSlot>>,
     /// The same for the map.
     chunk: Chunk,
     reserved: Vec<Run>,
@@ -277,7 +277,7 @@ impl FileServer {
     ) -> Result<Draft, Error> {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);
         // Blocks that a record names, and holes, get new blocks.
-        let needs = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.sealed);
+        let needs = |slot: &Option<BlockSlot>| slot.is_none_or(|slot| slot.sealed);
         let mut places = spans.iter().flat_map(Span::blocks).filter(|&place| needs(&slots[place]));
         let reserved = match places.next() {
             None => Vec::new(),
@@ -301,7 +301,7 @@ impl FileServer {
                     _ => fresh.next().ok_or(Error::Damaged {})?,
                 };
                 let checksum = span.whole.checksum(i * BLOCK, (i + 1) * BLOCK);
-                *slot = Some(Slot { block, checksum, sealed: false });
+                *slot = Some(BlockSlot { block, checksum, sealed: false });
             }
         }
         let chunk = Chunk::from_slots(&slots, self.geometry.blocks_per_stripe());
@@ -395,7 +395,7 @@ impl FileServer {
         &self,
         file: Handle,
         index: u64,
-        (old, new): (&Chunk, &[Option<Slot>]),
+        (old, new): (&Chunk, &[Option<BlockSlot>]),
         spans: &[Span],
     ) {
         let mut slots = old.slots(self.geometry.blocks_per_stripe() as usize);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Flaws of one node that are told one by one, at most: a volume that is lost has millions.
+/// Flaws of one node that are listed one by one, at most: a lost volume has millions.
 pub const FLAWS_MAX: usize = 1000;
 
 /// What to do about metadata that cannot be right.
@@ -51,43 +51,43 @@ impl Flaw {
 /// Flaws in the order in which they were found.
 #[derive(Clone, Debug, Default)]
 pub struct Flaws {
-    told: Vec<Flaw>,
-    untold: u64,
+    listed: Vec<Flaw>,
+    unlisted: u64,
 }
 
 impl Flaws {
     /// Notes a flaw.
     pub(crate) fn push(&mut self, flaw: Flaw) {
-        if self.told.len() < FLAWS_MAX {
-            self.told.push(flaw);
+        if self.listed.len() < FLAWS_MAX {
+            self.listed.push(flaw);
         } else {
-            self.untold += 1;
+            self.unlisted += 1;
         }
     }
 
     /// None at all?
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.listed.is_empty()
     }
 
     /// How many were found.
     pub fn count(&self) -> u64 {
-        self.told.len() as u64 + self.untold
+        self.listed.len() as u64 + self.unlisted
     }
 
-    /// Those that are told one by one.
-    pub fn told(&self) -> &[Flaw] {
-        &self.told
+    /// The flaws that are listed one by one.
+    pub fn listed(&self) -> &[Flaw] {
+        &self.listed
     }
 
-    /// Those that are told one by one, to be changed.
-    pub(crate) fn told_mut(&mut self) -> &mut [Flaw] {
-        &mut self.told
+    /// The flaws that are listed one by one, to be changed.
+    pub(crate) fn listed_mut(&mut self) -> &mut [Flaw] {
+        &mut self.listed
     }
 
     /// Adds those of another node.
     pub(crate) fn extend(&mut self, other: Self) {
-        self.told.extend(other.told);
-        self.untold += other.untold;
+        self.listed.extend(other.listed);
+        self.unlisted += other.unlisted;
     }
 }

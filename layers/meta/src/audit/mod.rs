@@ -1,6 +1,6 @@
 //! Reading all metadata of nodes, to check it: what each node holds, whether its space is exact, and
 //! whether all nodes together make one tree. The same for nodes that run
-//! ([`MetaServer::audit`](crate::MetaServer::audit)) and for a volume that nobody serves
+//! ([`MetaServer::audit`](crate::MetaServer::audit)) and for a volume that is not served
 //! ([`read_node`]).
 //!
 //! | file | holds |
@@ -9,7 +9,7 @@
 //! | `node.rs` | what one node holds, by its keys |
 //! | `space.rs` | blocks against the space map |
 //! | `volume.rs` | names against inodes, over all nodes; what is still to be done |
-//! | `read.rs` | reading a node that nobody serves; data against its checksums |
+//! | `read.rs` | reading a node that is not served; data against its checksums |
 
 mod flaw;
 mod node;
@@ -22,4 +22,4 @@ pub use self::node::NodeAudit;
 pub use self::read::{Data, read_node};
 pub use self::volume::{Pending, Summary};
 
-pub(crate) use self::space::{Owner, Used, compare};
+pub(crate) use self::space::{BlockOwner, UsedBlocks, compare};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use runtime::wire::{Wire, from_bytes};
 
 use super::flaw::{COPY_OUT, Flaw, Flaws, REPLACE};
-use super::space::{Owner, Used};
+use super::space::{BlockOwner, UsedBlocks};
 use crate::attributes::{Attributes, Kind, Name, XattrName};
 use crate::hash::{ino_node, name_node};
 use crate::keys;
@@ -35,19 +35,19 @@ pub struct NodeAudit {
     pub trims: BTreeSet<u64>,
     /// Groups given to another node, or come from one, of which the two have not agreed yet.
     pub passing_groups: u64,
-    /// Groups that were given and that nobody may have taken yet.
+    /// Groups that were given and may not have been taken yet.
     pub granted: BTreeSet<u64>,
-    /// Effects promised to other nodes, not yet known to be durable there.
+    /// Intents of effects at other nodes, not yet known to be durable there.
     pub promises: u64,
-    /// These promises.
+    /// These intents.
     pub promised: BTreeMap<IntentId, Vec<Effect>>,
-    /// Effects of other nodes' promises that are remembered as applied.
+    /// Effects of other nodes' intents that are marked as applied.
     pub applied: u64,
     /// Of these, by the node that has applied them.
     pub marks: BTreeSet<(u32, IntentId)>,
-    /// Files without a name that somebody may have open.
+    /// Files without a name that may be open.
     pub unlinked: Vec<u64>,
-    /// Nodes of which somebody may have files open.
+    /// Nodes of which files may be open.
     pub holding_nodes: BTreeSet<u32>,
     /// Stored replies.
     pub replies: u64,
@@ -117,7 +117,7 @@ impl NodeAudit {
         &mut self,
         key: &[u8],
         value: &[u8],
-        used: &mut Vec<Used>,
+        used: &mut Vec<UsedBlocks>,
     ) -> Option<(u64, u64, Chunk)> {
         let taken = self.try_take(key, value, used);
         if taken.is_none() {
@@ -133,12 +133,12 @@ impl NodeAudit {
         &mut self,
         key: &[u8],
         raw: &[u8],
-        used: &mut Vec<Used>,
+        used: &mut Vec<UsedBlocks>,
     ) -> Option<Option<(u64, u64, Chunk)>> {
         let first = keys::number(key, 1);
         match keys::table_of(key)? {
-            keys::Table::Inode => self.take_inode(first?, value(raw)?),
-            keys::Table::Chunk => {
+            keys::KeyTable::Inode => self.take_inode(first?, value(raw)?),
+            keys::KeyTable::Chunk => {
                 let (ino, index) = (first?, keys::chunk_index(key)?);
                 let chunk: Chunk = value(raw)?;
                 if !chunk.is_valid(self.chunk_blocks) || !self.is_here(ino) {
@@ -146,29 +146,29 @@ impl NodeAudit {
                     self.flaws.push(Flaw::of(ino, what, REPLACE));
                 }
                 *self.blocks.entry(ino).or_default() += chunk.count();
-                let owner = Owner::Chunk { ino, index };
-                used.extend(chunk.disk_runs().into_iter().map(|run| Used { run, owner }));
+                let owner = BlockOwner::Chunk { ino, index };
+                used.extend(chunk.disk_runs().into_iter().map(|run| UsedBlocks { run, owner }));
                 return Some(Some((ino, index, chunk)));
             }
-            keys::Table::Name => self.take_name(key, first?, value(raw)?)?,
-            keys::Table::Intent => self.take_intent(key, raw)?,
-            keys::Table::Count => self.inode_count = value(raw)?,
-            keys::Table::Held => drop(self.holding_nodes.insert(self.node)),
-            keys::Table::Unlinked => self.unlinked.push(first?),
-            keys::Table::Applied => {
+            keys::KeyTable::Name => self.take_name(key, first?, value(raw)?)?,
+            keys::KeyTable::Intent => self.take_intent(key, raw)?,
+            keys::KeyTable::Count => self.inode_count = value(raw)?,
+            keys::KeyTable::Held => drop(self.holding_nodes.insert(self.node)),
+            keys::KeyTable::Unlinked => self.unlinked.push(first?),
+            keys::KeyTable::Applied => {
                 let node = u32::try_from(first?).ok()?;
                 let intent = IntentId { node, number: keys::number(key, 9)? };
                 self.marks.insert((self.node, intent));
                 self.applied += 1;
             }
-            keys::Table::Reply => {
+            keys::KeyTable::Reply => {
                 let _: StoredReply = value(raw)?;
                 if first? != self.replies {
                     return None;
                 }
                 self.replies += 1;
             }
-            keys::Table::Xattr => self.take_xattr(key, first?, raw.len())?,
+            keys::KeyTable::Xattr => self.take_xattr(key, first?, raw.len())?,
         }
         Some(None)
     }
@@ -191,7 +191,7 @@ impl NodeAudit {
         let node = name_node(directory, &name, self.nodes.max(1));
         if node != runtime::NodeId::fs(self.node) || position != keys::position(directory, &name) {
             let thing = format!("name {name} in directory {directory}");
-            let what = format!("it is at node {}, where nobody looks for it", self.node);
+            let what = format!("it is at node {}, where it is never looked up", self.node);
             self.flaws.push(Flaw::new(thing, what, COPY_OUT));
         }
         self.names.push((directory, name, dentry));
@@ -212,7 +212,7 @@ impl NodeAudit {
                     self.granted.insert(number);
                 }
             }
-            keys::PROMISES => {
+            keys::OPERATIONS => {
                 self.promised.insert(IntentId { node: self.node, number }, value(raw)?);
                 self.promises += 1;
             }

@@ -1,4 +1,4 @@
-//! Reading a node that nobody serves. Nothing is written, and damage in one place does not keep the
+//! Reading a node that is not served. Nothing is written, and damage in one place does not keep the
 //! rest from being read.
 
 use std::rc::Rc;
@@ -12,20 +12,20 @@ use runtime::Context;
 
 use super::flaw::{COPY_BACK, COPY_OUT, Flaw, HEALS, REPLACE};
 use super::node::NodeAudit;
-use super::space::{Owner, Used, compare};
+use super::space::{BlockOwner, UsedBlocks, compare};
 use crate::protocol::{Chunk, Run};
-use crate::store::{GroupLayout, Image, Part, StoreError};
+use crate::store::{GroupLayout, ImagePart, StoreError, StoreImage};
 
-/// The longest way ahead that is waited for, in microseconds.
+/// The longest wait, in microseconds.
 const YEAR_US: u128 = 365 * 24 * 3600 * 1_000_000;
-/// Runs of blocks that are read at once.
+/// Runs of blocks that are read concurrently.
 const READS_MAX: usize = 8;
 
 /// How the data of files is read.
 pub struct Data {
     /// Bytes per second, at most; 0 for as many as the disks give.
     pub rate_bytes: u64,
-    /// Told how many bytes more were read.
+    /// Called with the number of bytes read since the last call.
     pub on_read: Box<dyn Fn(u64)>,
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Data {
 }
 
 /// How fast data was read so far.
-struct Pace<'a> {
+struct ReadPace<'a> {
     context: &'a Context,
     stripes: &'a dyn Stripes,
     data: &'a Data,
@@ -44,7 +44,7 @@ struct Pace<'a> {
     bytes: u64,
 }
 
-/// Reads all metadata of `node` from `stripes`, which nobody writes to; with `data` the blocks of its
+/// Reads all metadata of `node` from `stripes`, which are not written to; with `data` the blocks of its
 /// files too, against the checksums that their chunks name.
 ///
 /// Errors mean that not even the start was found: there is nothing to say about the node.
@@ -54,7 +54,7 @@ pub async fn read_node(
     node: u32,
     data: Option<Data>,
 ) -> Result<NodeAudit, StoreError> {
-    let image = Image::read(context, stripes.clone(), node).await?;
+    let image = StoreImage::read(context, stripes.clone(), node).await?;
     let space = image.space();
     let geometry = stripes.geometry();
     let mut found = NodeAudit {
@@ -78,7 +78,7 @@ pub async fn read_node(
     if let Some(error) = image.outdated() {
         found.flaws.push(Flaw::new(format!("node {node}"), error.to_string(), COPY_BACK));
     }
-    let mut pace = data.as_ref().map(|data| Pace {
+    let mut pace = data.as_ref().map(|data| ReadPace {
         context,
         stripes: &*stripes,
         data,
@@ -89,8 +89,8 @@ pub async fn read_node(
     let is_whole = read_keys(&image, &mut found, &mut used, &mut pace).await;
     // Of what a lost page named nothing is known: neither its blocks nor its inodes.
     if is_whole {
-        for (runs, owner) in [(&space.map, Owner::Map), (&space.log, Owner::Log)] {
-            used.extend(runs.iter().map(|&run| Used { run, owner }));
+        for (runs, owner) in [(&space.map, BlockOwner::Map), (&space.log, BlockOwner::Log)] {
+            used.extend(runs.iter().map(|&run| UsedBlocks { run, owner }));
         }
         compare(node, used, &space.kept, &mut found.flaws);
         found.check();
@@ -100,15 +100,15 @@ pub async fn read_node(
 
 /// Takes every key. False if some could not be read.
 async fn read_keys(
-    image: &Image,
+    image: &StoreImage,
     found: &mut NodeAudit,
-    used: &mut Vec<Used>,
-    pace: &mut Option<Pace<'_>>,
+    used: &mut Vec<UsedBlocks>,
+    pace: &mut Option<ReadPace<'_>>,
 ) -> bool {
     let (mut walk, mut is_whole) = (image.walk(), true);
     while let Some(part) = walk.next().await {
         match part {
-            Part::Entries(entries) => {
+            ImagePart::Entries(entries) => {
                 for (key, value) in entries {
                     let chunk = found.take(&key, &value, used);
                     if let (Some((ino, index, chunk)), Some(pace)) = (chunk, pace.as_mut()) {
@@ -116,7 +116,7 @@ async fn read_keys(
                     }
                 }
             }
-            Part::Damaged(error) => {
+            ImagePart::Damaged(error) => {
                 is_whole = false;
                 found.lost.insert(found.node);
                 let thing = format!("the metadata of node {}", found.node);
@@ -124,11 +124,11 @@ async fn read_keys(
             }
         }
     }
-    used.extend(walk.tree_runs.iter().map(|&run| Used { run, owner: Owner::Tree }));
+    used.extend(walk.tree_runs.iter().map(|&run| UsedBlocks { run, owner: BlockOwner::Tree }));
     is_whole
 }
 
-impl Pace<'_> {
+impl ReadPace<'_> {
     async fn read_chunk(&mut self, ino: u64, index: u64, chunk: &Chunk, found: &mut NodeAudit) {
         let stripes = self.stripes;
         let layout = GroupLayout::of(&stripes.geometry());

@@ -5,14 +5,14 @@ use crate::protocol::Run;
 
 /// What uses blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Owner {
+pub(crate) enum BlockOwner {
     Tree,
     Map,
     Log,
     Chunk { ino: u64, index: u64 },
 }
 
-impl std::fmt::Display for Owner {
+impl std::fmt::Display for BlockOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tree => f.write_str("the metadata tree"),
@@ -25,17 +25,17 @@ impl std::fmt::Display for Owner {
 
 /// Blocks and what uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Used {
+pub(crate) struct UsedBlocks {
     pub(crate) run: Run,
-    pub(crate) owner: Owner,
+    pub(crate) owner: BlockOwner,
 }
 
 /// Compares the blocks that something names with those that the space map of `node` says are in use.
 /// `used` has everything; what map and log use is not in `kept`.
-pub(crate) fn compare(node: u32, mut used: Vec<Used>, kept: &[Run], flaws: &mut Flaws) {
+pub(crate) fn compare(node: u32, mut used: Vec<UsedBlocks>, kept: &[Run], flaws: &mut Flaws) {
     used.sort_unstable();
     twice(node, &used, flaws);
-    let is_kept = |used: &&Used| !matches!(used.owner, Owner::Map | Owner::Log);
+    let is_kept = |used: &&UsedBlocks| !matches!(used.owner, BlockOwner::Map | BlockOwner::Log);
     let named = union(used.iter().filter(is_kept).map(|used| used.run));
     let kept = union(kept.iter().copied());
     for (start, end) in minus(&named, &kept) {
@@ -60,7 +60,7 @@ fn blocks(node: u32, start: u64, end: u64) -> String {
 }
 
 /// Blocks with two owners.
-fn twice(node: u32, used: &[Used], flaws: &mut Flaws) {
+fn twice(node: u32, used: &[UsedBlocks], flaws: &mut Flaws) {
     let Some(mut furthest) = used.first() else { return };
     for next in &used[1..] {
         let end = furthest.run.blocks().end;
@@ -117,33 +117,34 @@ fn minus(from: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
 
-    fn used(start: u64, count: u32, owner: Owner) -> Used {
-        Used { run: Run { start, count }, owner }
+    fn used(start: u64, count: u32, owner: BlockOwner) -> UsedBlocks {
+        UsedBlocks { run: Run { start, count }, owner }
     }
 
-    fn told(used: Vec<Used>, kept: &[Run]) -> Vec<String> {
+    fn listed(used: Vec<UsedBlocks>, kept: &[Run]) -> Vec<String> {
         let mut flaws = Flaws::default();
         compare(3, used, kept, &mut flaws);
-        flaws.told().iter().map(|flaw| format!("{}: {}", flaw.thing, flaw.what)).collect()
+        flaws.listed().iter().map(|flaw| format!("{}: {}", flaw.thing, flaw.what)).collect()
     }
 
     #[test]
     fn blocks_that_are_named_once_and_in_use_are_no_flaw() {
-        let file = Owner::Chunk { ino: 9, index: 0 };
-        let uses = vec![used(4, 4, file), used(0, 4, Owner::Tree), used(16, 16, Owner::Log)];
-        assert_eq!(told(uses, &[Run { start: 0, count: 8 }]), Vec::<String>::new());
+        let file = BlockOwner::Chunk { ino: 9, index: 0 };
+        let uses =
+            vec![used(4, 4, file), used(0, 4, BlockOwner::Tree), used(16, 16, BlockOwner::Log)];
+        assert_eq!(listed(uses, &[Run { start: 0, count: 8 }]), Vec::<String>::new());
     }
 
     #[test]
-    fn a_block_with_two_owners_a_lost_one_and_a_leaked_one_are_told_with_their_places() {
-        let file = Owner::Chunk { ino: 9, index: 1 };
-        let uses = vec![used(0, 4, Owner::Tree), used(3, 2, file), used(20, 1, file)];
+    fn a_block_with_two_owners_a_lost_one_and_a_leaked_one_are_listed_with_their_places() {
+        let file = BlockOwner::Chunk { ino: 9, index: 1 };
+        let uses = vec![used(0, 4, BlockOwner::Tree), used(3, 2, file), used(20, 1, file)];
         let kept = [Run { start: 0, count: 5 }, Run { start: 7, count: 2 }];
         let expected = [
             "block 3 of node 3: two owners, the metadata tree and inode 9 (chunk 1)",
             "block 20 of node 3: used by inode 9 (chunk 1), but free or not its own in the space map",
             "blocks 7 to 8 of node 3: in use in the space map, and nothing names them",
         ];
-        assert_eq!(told(uses, &kept), expected);
+        assert_eq!(listed(uses, &kept), expected);
     }
 }

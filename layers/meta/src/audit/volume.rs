@@ -1,6 +1,6 @@
 //! All nodes together: names against inodes and their counts of links, groups against their owners.
-//! What nodes have promised one another and not done yet is done here in memory first, as the next
-//! start of the volume will, so that a volume after a crash is not called damaged.
+//! Open intents are applied here in memory first, as the next start of the volume will apply them, so
+//! that a volume after a crash is not called damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::protocol::{Dentry, Effect, Inode};
 
 /// The root directory.
 const ROOT: u64 = 1;
-/// Directories above one another in a path that is told, at most.
+/// Components of a path that is shown, at most.
 const PATH_DEPTH_MAX: usize = 64;
 
 /// What the next start of the volume, or its running, brings to its end. None of it is damage.
@@ -21,7 +21,7 @@ pub struct Pending {
     pub promises: u64,
     /// Files whose blocks are still to be freed.
     pub trims: u64,
-    /// Files without a name that somebody may have had open.
+    /// Files without a name that may have been open.
     pub unlinked: u64,
     /// Groups of blocks on their way from one node to another.
     pub passing_groups: u64,
@@ -57,7 +57,7 @@ pub struct Summary {
 }
 
 /// The tree as it is once everything pending is done.
-struct Tree {
+struct VolumeTree {
     names: BTreeMap<(u64, Name), Dentry>,
     inodes: BTreeMap<u64, Inode>,
     trims: BTreeSet<u64>,
@@ -79,15 +79,15 @@ impl NodeAudit {
         let data_blocks = self.blocks.values().sum();
         let mut tree = if self.lost.is_empty() {
             self.check_groups();
-            let mut tree = Tree::new(&mut self);
+            let mut tree = VolumeTree::new(&mut self);
             tree.do_pending(&self);
             tree.check_inodes(&self.blocks);
             tree.check_names();
             tree.check_reach();
             tree
         } else {
-            // Half of what belongs together may be on what was lost, and is told with that.
-            Tree::new(&mut self)
+            // Half of what belongs together may be on what was lost, and is reported with that.
+            VolumeTree::new(&mut self)
         };
         tree.tell_paths();
         let is_directory = |inode: &&Inode| inode.attributes.kind == (Kind::Directory {});
@@ -125,7 +125,7 @@ impl NodeAudit {
     }
 }
 
-impl Tree {
+impl VolumeTree {
     fn new(audit: &mut NodeAudit) -> Self {
         let names = std::mem::take(&mut audit.names).into_iter();
         let inodes = std::mem::take(&mut audit.inodes).into_iter();
@@ -283,7 +283,7 @@ impl Tree {
             }
             let (mut way, mut here) = (BTreeSet::new(), ino);
             while !reached.contains(&here) && way.insert(here) {
-                // One without a name is told as such.
+                // One without a name is reported as such.
                 let Some(&next) = above.get(&here) else { break };
                 here = next;
             }
@@ -297,7 +297,8 @@ impl Tree {
 
     /// People know files by their paths.
     fn tell_paths(&mut self) {
-        let wanted: BTreeSet<u64> = self.flaws.told().iter().filter_map(|flaw| flaw.ino).collect();
+        let wanted: BTreeSet<u64> =
+            self.flaws.listed().iter().filter_map(|flaw| flaw.ino).collect();
         if wanted.is_empty() {
             return;
         }
@@ -307,7 +308,7 @@ impl Tree {
                 named.entry(dentry.ino).or_insert((*above, name));
             }
         }
-        for flaw in self.flaws.told_mut() {
+        for flaw in self.flaws.listed_mut() {
             let Some(path) = flaw.ino.and_then(|ino| path(&named, ino)) else { continue };
             flaw.thing = format!("{} ({path})", flaw.thing);
         }

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use super::MetaServer;
-use crate::audit::{Flaw, NodeAudit, Owner, Used, compare};
+use crate::audit::{BlockOwner, Flaw, NodeAudit, UsedBlocks, compare};
 use crate::protocol::Run;
 use crate::store::{Audit, GroupLayout, StoreError};
 
@@ -19,7 +19,7 @@ impl MetaServer {
     pub async fn audit(&self) -> Result<NodeAudit, StoreError> {
         for _ in 1..TRIES_MAX {
             match self.audit_once().await {
-                Err(StoreError::Busy) => self.context.sleep(AGAIN_PAUSE).await,
+                Err(StoreError::Busy) => self.base.context.sleep(AGAIN_PAUSE).await,
                 outcome => return outcome,
             }
         }
@@ -27,35 +27,37 @@ impl MetaServer {
     }
 
     async fn audit_once(&self) -> Result<NodeAudit, StoreError> {
-        let space = self.store.space();
-        let audit = self.store.audit().await?;
+        let space = self.base.store.space();
+        let audit = self.base.store.audit().await?;
         let mut found = NodeAudit {
-            node: self.node,
-            nodes: self.context.fs_nodes(),
-            chunk_blocks: self.stripes.geometry().blocks_per_stripe(),
-            volume_groups: GroupLayout::of(&self.stripes.geometry()).count(),
-            groups: self.store.groups(),
+            node: self.base.node,
+            nodes: self.base.context.fs_nodes(),
+            chunk_blocks: self.base.stripes.geometry().blocks_per_stripe(),
+            volume_groups: GroupLayout::of(&self.base.stripes.geometry()).count(),
+            groups: self.base.store.groups(),
             owned_blocks: space.owned_blocks,
             free_blocks: space.free_blocks,
             ..NodeAudit::default()
         };
         let Audit { tree, map, log, kept, busy, .. } = audit;
         let mut used = Vec::new();
-        for (runs, owner) in [(&tree, Owner::Tree), (&map, Owner::Map), (&log, Owner::Log)] {
-            used.extend(runs.iter().map(|&run| Used { run, owner }));
+        for (runs, owner) in
+            [(&tree, BlockOwner::Tree), (&map, BlockOwner::Map), (&log, BlockOwner::Log)]
+        {
+            used.extend(runs.iter().map(|&run| UsedBlocks { run, owner }));
         }
-        for (key, value) in self.store.scan(Bound::Unbounded, &[u8::MAX], usize::MAX).await? {
+        for (key, value) in self.base.store.scan(Bound::Unbounded, &[u8::MAX], usize::MAX).await? {
             found.take(&key, &value, &mut used);
         }
-        found.inode_count = self.inode_count.get();
-        compare(self.node, used, &kept, &mut found.flaws);
+        found.inode_count = self.base.inodes.count();
+        compare(self.base.node, used, &kept, &mut found.flaws);
         let count = |runs: &[Run]| runs.iter().map(|run| u64::from(run.count)).sum::<u64>();
         let reasons = count(&kept) + count(&map) + count(&log);
         let passing = space.waiting_blocks + space.loaned_blocks;
         if count(&busy) != reasons + passing {
             let busy = count(&busy);
             let what = format!("{busy} blocks are busy, {reasons} + {passing} have a reason to be");
-            let thing = format!("the space of node {}", self.node);
+            let thing = format!("the space of node {}", self.base.node);
             found.flaws.push(Flaw::new(thing, what, "start the node again"));
         }
         found.check();

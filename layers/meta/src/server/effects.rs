@@ -2,29 +2,27 @@
 //! operation that may touch other nodes too.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use runtime::protocol::Undelivered;
 use runtime::sync::KeyGuard;
 use runtime::wire::to_bytes;
 
-use super::in_use::Pinned;
+use super::base::NodeBase;
+use super::content::commit::CommitLocks;
+use super::inode_cache::{InodeCache, Pinned};
 use super::inodes::apply;
-use super::{MetaServer, decode};
+use super::locks::directories::DirectoryLocks;
+use super::locks::names::NameLocks;
+use super::open_file_table::OpenFileTable;
+use super::record_log::decode;
+use super::space::reclaim::Reclaim;
+use crate::active::ActiveInode;
 use crate::attributes::{Attributes, Kind, Time};
-use crate::hash::{ino_node, name_node};
 use crate::keys;
 use crate::protocol::{Dentry, Effect, Error, Inode};
-use crate::store::Batch;
-
-impl Effect {
-    /// The node of the name or inode, of `nodes` nodes.
-    pub(crate) fn node(&self, nodes: u32) -> u32 {
-        match self {
-            Self::SetName { directory, name, .. } => name_node(*directory, name, nodes).0,
-            Self::DropLink { ino, .. } | Self::ChangeParts { ino, .. } => ino_node(*ino, nodes).0,
-        }
-    }
-}
+use crate::shared_attrs::Publisher;
+use crate::store::{Batch, Store};
 
 /// What effects find that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +60,11 @@ impl InodeAfter {
 
 /// Inodes after the effects; `None` if they are gone.
 #[derive(Default)]
-pub(super) struct Staged {
+pub(super) struct StagedInodes {
     inodes: BTreeMap<u64, Option<InodeAfter>>,
 }
 
-impl Staged {
+impl StagedInodes {
     /// Nothing but the end of one inode.
     pub(super) fn removal(ino: u64) -> Self {
         Self { inodes: BTreeMap::from([(ino, None)]) }
@@ -79,10 +77,41 @@ impl Staged {
     }
 }
 
-impl MetaServer {
+/// Stages effects on the names and inodes of one node.
+pub(super) struct Effects {
+    store: Rc<Store>,
+    inodes: Rc<InodeCache>,
+    name_locks: Rc<NameLocks>,
+    directories: Rc<DirectoryLocks>,
+    open_files: Rc<OpenFileTable>,
+    reclaim: Rc<Reclaim>,
+    commits: CommitLocks,
+    publisher: Rc<Publisher>,
+}
+
+impl Effects {
+    pub(super) fn new(
+        base: &NodeBase,
+        name_locks: Rc<NameLocks>,
+        directories: Rc<DirectoryLocks>,
+        reclaim: Rc<Reclaim>,
+        commits: CommitLocks,
+    ) -> Self {
+        Self {
+            store: base.store.clone(),
+            inodes: base.inodes.clone(),
+            name_locks,
+            directories,
+            open_files: base.open_files.clone(),
+            reclaim,
+            commits,
+            publisher: base.publisher.clone(),
+        }
+    }
+
     /// Waits for whoever else is at work on what `effects`, all of this node, are about. The names
     /// are `claimed` by the asker, or else must not be claimed.
-    pub(super) async fn hold(
+    pub(super) async fn lock_targets(
         &self,
         effects: &[Effect],
         claimed: bool,
@@ -111,14 +140,14 @@ impl MetaServer {
         }
         let (mut names, mut found) = (Vec::new(), BTreeMap::new());
         for key in keys {
-            names.push(self.directories.name_lock(&key, claimed).await?);
+            names.push(self.name_locks.lock(&key, claimed).await?);
             let value = self.store.get(&key).await?;
             found.insert(key, value.map(|value| decode(&value)).transpose()?);
         }
         let mut present = BTreeMap::new();
         for (ino, generation) in wanted {
-            let kept = self.keep(ino);
-            match self.load(ino, generation).await {
+            let kept = self.inodes.keep(ino);
+            match self.inodes.load(ino, generation).await {
                 Err(Error::Stale {}) => {}
                 loaded => {
                     loaded?;
@@ -136,8 +165,8 @@ impl MetaServer {
         held: &LockedTargets,
         on_conflict: ConflictPolicy,
         batch: &mut Batch,
-    ) -> Result<Staged, Error> {
-        let mut staged = Staged::default();
+    ) -> Result<StagedInodes, Error> {
+        let mut staged = StagedInodes::default();
         for effect in effects {
             let outcome = match effect {
                 Effect::SetName { directory, name, expect, set } => {
@@ -146,7 +175,7 @@ impl MetaServer {
                 }
                 Effect::DropLink { ino, time, .. } => {
                     batch.take_from_reserve();
-                    let kept = self.open_files.keeps(*ino);
+                    let kept = self.open_files.outlives_name(*ino);
                     match self.with_staged(&mut staged, *ino, held, |after| {
                         Ok(drop_link(after, *time) || (kept && after.is_unlinked()))
                     }) {
@@ -181,7 +210,7 @@ impl MetaServer {
     /// Changes an inode of `staged`; it is gone unless `change` says true.
     fn with_staged(
         &self,
-        staged: &mut Staged,
+        staged: &mut StagedInodes,
         ino: u64,
         held: &LockedTargets,
         change: impl FnOnce(&mut InodeAfter) -> Result<bool, Error>,
@@ -192,27 +221,29 @@ impl MetaServer {
         let mut after = if let Some(after) = staged.inodes.get(&ino) {
             after.clone().ok_or(Error::Stale {})?
         } else {
-            let inodes = self.inodes.borrow();
-            // Removed while this waited: look again.
-            let active = inodes.get(&ino).ok_or(Undelivered::Busy)?;
-            InodeAfter { seen: active.inode.clone(), stored: active.stored.clone() }
+            let copy = |active: &ActiveInode| InodeAfter {
+                seen: active.inode.clone(),
+                stored: active.stored.clone(),
+            };
+            // It may have been removed while this waited: the caller has to look again.
+            self.inodes.peek(ino, copy).ok_or(Undelivered::Busy)?
         };
         let stays = change(&mut after)?;
         staged.inodes.insert(ino, stays.then_some(after));
         Ok(())
     }
 
-    pub(super) fn put_staged(&self, staged: &Staged, batch: &mut Batch) {
-        let mut count = self.inode_count.get();
+    pub(super) fn put_staged(&self, staged: &StagedInodes, batch: &mut Batch) {
+        let mut count = self.inodes.count();
         for (&ino, after) in &staged.inodes {
-            let is_marked = self.open_files.is_unlinked(ino);
+            let has_mark = self.open_files.is_unlinked(ino);
             if let Some(after) = after {
                 batch.put(keys::inode(ino), to_bytes(&after.stored));
-                if after.is_unlinked() && !is_marked {
+                if after.is_unlinked() && !has_mark {
                     batch.put(keys::unlinked(ino), Vec::new());
                 }
             } else {
-                if is_marked {
+                if has_mark {
                     batch.delete(keys::unlinked(ino));
                 }
                 batch.delete(keys::inode(ino));
@@ -220,23 +251,23 @@ impl MetaServer {
                 count = count.saturating_sub(1);
             }
         }
-        if count != self.inode_count.get() {
+        if count != self.inodes.count() {
             batch.put(keys::inode_count(), to_bytes(&count));
         }
     }
 
     /// The batch of `staged` was committed just now.
-    pub(super) fn install_staged(&self, staged: Staged) {
+    pub(super) fn install_staged(&self, staged: StagedInodes) {
         for (ino, after) in staged.inodes {
             let Some(after) = after else {
-                self.inode_is_gone(ino);
+                self.forget_removed(ino);
                 continue;
             };
             if after.is_unlinked() {
-                self.open_files.marked(ino);
+                self.open_files.add_unlinked(ino);
             }
             // If it is in use.
-            let _ = self.with(ino, |active| {
+            let _ = self.inodes.with(ino, |active| {
                 active.inode = after.seen;
                 active.stored = after.stored;
                 Ok(())
@@ -244,13 +275,13 @@ impl MetaServer {
         }
     }
 
-    fn inode_is_gone(&self, ino: u64) {
-        self.inode_count.set(self.inode_count.get().saturating_sub(1));
-        self.dirty.borrow_mut().remove(&ino);
+    fn forget_removed(&self, ino: u64) {
+        self.inodes.count_removed();
+        self.inodes.clear_dirty(ino);
         self.publisher.invalidate(ino);
-        let gone = self.take_from_use(ino);
+        let gone = self.inodes.remove_active(ino);
         let unnamed = gone.map(|mut active| active.forget_chunks(0)).unwrap_or_default();
-        self.trims.inode_is_gone(ino, unnamed);
+        self.reclaim.forget_removed(ino, unnamed);
         self.directories.removed(ino);
         self.open_files.removed(ino);
     }

@@ -26,26 +26,26 @@ impl MetaServer {
     /// that was answered. The file layer above has handed over before. After an error it may be called
     /// again.
     pub async fn hand_over(&self) -> Result<MetaHandover, Error> {
-        let context = &self.context;
+        let context = &self.base.context;
         context.close::<Meta>(is_needed_to_end);
         loop {
             context.drained::<Meta>().await;
-            self.flush().await?;
-            if self.store.is_settled() && context.is_drained::<Meta>() {
+            self.flusher.flush().await?;
+            if self.base.store.is_settled() && context.is_drained::<Meta>() {
                 break;
             }
         }
         // No await since: what is handed over is what was told last.
         context.close::<Meta>(|_| false);
         let (verifier, verifiers) = self.verifiers.all();
-        let (held, grace_below) = self.open_files.all();
+        let (held, grace_below) = self.base.open_files.all();
         Ok(MetaHandover { verifier, verifiers, held, grace_below })
     }
 
     /// Goes on where the server before this one stopped. To be called before the layer above is served.
     pub fn resume(&self, handed: &MetaHandover) {
         self.verifiers.resume(handed.verifier, &handed.verifiers);
-        self.open_files.resume(&handed.held, handed.grace_below);
+        self.base.open_files.resume(&handed.held, handed.grace_below);
     }
 }
 

@@ -1,24 +1,22 @@
-//! Names of directories, at the nodes of their hashes.
+//! Names of directories, at the nodes of their hashes ([`FindName`], [`ScanNames`], [`HasNames`]).
 
 use std::ops::Bound;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use runtime::NodeId;
+use runtime::{Context, NodeId};
 
-use super::directories::RemoteLock;
-use super::intents::{Addition, Way};
-use super::{MetaServer, decode};
-use crate::attributes::{Attributes, Kind, Name};
+use super::base::NodeBase;
+use super::inode_cache::InodeCache;
+use super::locks::names::NameLocks;
+use super::record_log::{RecordLog, decode};
+use crate::attributes::{Attributes, Name};
 use crate::hash::ino_node;
 use crate::keys;
 use crate::protocol::{
-    AddFile, CommitDependency, Dentry, Error, FindName, HasNames, Inode, LockName, LockedName,
-    NameEntry, NewInode, SCAN_MAX, ScanNames, UnlockName,
+    CommitDependency, Dentry, Error, FindName, HasNames, Inode, NameEntry, SCAN_MAX, ScanNames,
 };
-
-/// What a directory says of its size: names are in the store, not in blocks of its own.
-pub(super) const DIRECTORY_SIZE: u64 = blockio::BLOCK_SIZE as u64;
+use crate::store::Store;
 
 /// Names of one position that are looked for beyond a full page.
 const SAME_POSITION_MAX: usize = 64;
@@ -26,10 +24,29 @@ const SAME_POSITION_MAX: usize = 64;
 /// Names that are told at once, at most: others are not to wait for more.
 const SCAN_NOW_MAX: usize = 1024;
 
-impl MetaServer {
+/// The names of one node.
+pub(super) struct NameRequests {
+    context: Context,
+    store: Rc<Store>,
+    records: Rc<RecordLog>,
+    inodes: Rc<InodeCache>,
+    name_locks: Rc<NameLocks>,
+}
+
+impl NameRequests {
+    pub(super) fn new(base: &NodeBase, name_locks: Rc<NameLocks>) -> Self {
+        Self {
+            context: base.context.clone(),
+            store: base.store.clone(),
+            records: base.records.clone(),
+            inodes: base.inodes.clone(),
+            name_locks,
+        }
+    }
+
     pub(super) async fn find_name(&self, request: FindName) -> Result<Option<Dentry>, Error> {
         let key = keys::name(request.directory, &request.name);
-        self.directories.shown(&key, &self.context).await?;
+        self.name_locks.wait_visible(&key, &self.context).await?;
         let value = self.store.get(&key).await?;
         value.map(|value| decode(&value)).transpose()
     }
@@ -40,7 +57,7 @@ impl MetaServer {
         request: &FindName,
     ) -> Option<Result<Option<Dentry>, Error>> {
         let key = keys::name(request.directory, &request.name);
-        if self.directories.is_hidden(&key) {
+        if self.name_locks.is_hidden(&key) {
             return None;
         }
         let value = self.store.try_get_now(&key)?.ok()?;
@@ -101,7 +118,7 @@ impl MetaServer {
         if ino_node(dentry.ino, self.context.fs_nodes()) != self.context.node() {
             return Some(Ok(None));
         }
-        let active = self.inodes.borrow().get(&dentry.ino).map(|active| active.inode.attributes);
+        let active = self.inodes.attributes(dentry.ino);
         if active.is_some() {
             return Some(Ok(active));
         }
@@ -110,7 +127,7 @@ impl MetaServer {
 
     pub(super) async fn has_names(
         &self,
-        asker: NodeId,
+        caller: NodeId,
         request: &HasNames,
     ) -> Result<(bool, CommitDependency), Error> {
         let from = keys::names_after(request.directory, None);
@@ -120,43 +137,9 @@ impl MetaServer {
         if found.is_empty() {
             // The directory may be removed now: what a crash brought back would be in no directory.
             let last = self.store.last_change(&keys::names_start(request.directory), &end);
-            changed = self.prior_for(asker, last).await?;
+            changed = self.records.dependency_for(caller, last).await?;
         }
         Ok((!found.is_empty(), changed))
-    }
-
-    pub(super) async fn add_file(self: &Rc<Self>, request: AddFile) -> Result<Attributes, Error> {
-        let AddFile { directory, name, inode, effects, since, durable, call, after } = request;
-        let ino = self.next_ino();
-        let generation = self.context.random() | 1;
-        let made = new_inode(ino, generation, directory, &inode);
-        let attributes = made.attributes;
-        let addition = Addition { key: keys::name(directory, &name), made };
-        let way = Way { claimed: false, since, durable, after };
-        self.carry_out(call, Some(addition), effects, way).await?;
-        Ok(attributes)
-    }
-
-    pub(super) async fn claim_name(
-        &self,
-        asker: NodeId,
-        request: LockName,
-    ) -> Result<LockedName, Error> {
-        let LockName { directory, name, lock } = request;
-        let key = keys::name(directory, &name);
-        let _alone = self.directories.name_lock(&key, false).await?;
-        let value = self.store.get(&key).await?;
-        // What is decided elsewhere on the strength of this must find it so after a crash.
-        let (from, to) = keys::only(&key);
-        let changed = self.prior_for(asker, self.store.last_change(&from, &to)).await?;
-        self.directories.claim(key, RemoteLock { node: asker, number: lock })?;
-        Ok(LockedName { dentry: value.map(|value| decode(&value)).transpose()?, changed })
-    }
-
-    pub(super) fn unclaim_name(&self, request: &UnlockName, by: NodeId) {
-        let UnlockName { directory, name, lock } = request;
-        let lock = RemoteLock { node: by, number: *lock };
-        self.directories.unclaim(&keys::name(*directory, name), |claimed_by| claimed_by == lock);
     }
 }
 
@@ -178,31 +161,4 @@ fn name_entries(found: Vec<(Bytes, Bytes)>, wanted: usize) -> Result<Vec<NameEnt
 fn inode_of(value: Option<Bytes>) -> Result<Option<Attributes>, Error> {
     let inode = value.map(|value| decode::<Inode>(&value)).transpose()?;
     Ok(inode.map(|inode| inode.attributes))
-}
-
-fn new_inode(ino: u64, generation: u64, directory: u64, new: &NewInode) -> Inode {
-    let is_directory = new.kind == (Kind::Directory {});
-    let attributes = Attributes {
-        ino,
-        generation,
-        kind: new.kind,
-        mode: new.mode & 0o7777,
-        links: if is_directory { 2 } else { 1 },
-        uid: new.uid,
-        gid: new.gid,
-        major: new.major,
-        minor: new.minor,
-        size: match new.kind {
-            Kind::Directory {} => DIRECTORY_SIZE,
-            Kind::File {} => new.size,
-            _ => new.target.len() as u64,
-        },
-        used_bytes: 0,
-        atime: new.atime.unwrap_or(new.time),
-        mtime: new.mtime.unwrap_or(new.time),
-        ctime: new.time,
-        birth: new.time,
-    };
-    let parent = if is_directory { directory } else { 0 };
-    Inode { attributes, parent, verifier: new.verifier, target: new.target.clone() }
 }

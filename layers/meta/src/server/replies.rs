@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::time::Duration;
 
+use runtime::Context;
 use runtime::wire::to_bytes;
 
-use super::{MetaServer, decode};
+use super::record_log::decode;
 use crate::keys;
-use crate::protocol::{CallId, CallOutcome, Error, FindReply, StoredReply};
-use crate::store::{Batch, Position, StoreError};
+use crate::protocol::{CallId, CallOutcome, StoredReply};
+use crate::store::{Batch, Position, Store, StoreError};
 
 /// Replies of one node, at most: some 100 bytes each in memory, 50 on disk.
 pub const REPLIES_MAX: usize = 4096;
@@ -25,22 +26,22 @@ pub const REPLY_AGE_MAX: Duration = Duration::from_hours(1);
 
 /// Bytes of one reply in memory, with its slots in both tables.
 pub(super) const REPLY_BYTES: usize =
-    size_of::<Slot>() + (size_of::<CallId>() + size_of::<Kept>()) * 3 / 2;
+    size_of::<ReplySlot>() + (size_of::<CallId>() + size_of::<ReplyEntry>()) * 3 / 2;
 
 /// One reply that is kept.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+pub(super) struct ReplyEntry {
     sequence: u64,
-    outcome: CallOutcome,
+    pub(super) outcome: CallOutcome,
     /// The record that has it.
-    position: Position,
+    pub(super) position: Position,
     /// The intent of that record, if the call touches other nodes and was decided in this life.
-    intent: Option<u64>,
+    pub(super) intent: Option<u64>,
 }
 
 /// A slot and what is in it.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct ReplySlot {
     number: u64,
     call: CallId,
     sequence: u64,
@@ -49,15 +50,15 @@ struct Slot {
 
 /// All replies of a node.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
-    kept: RefCell<BTreeMap<CallId, Kept>>,
+pub(super) struct ReplyTable {
+    kept: RefCell<BTreeMap<CallId, ReplyEntry>>,
     /// All slots, that with the oldest reply first.
-    slots: RefCell<VecDeque<Slot>>,
+    slots: RefCell<VecDeque<ReplySlot>>,
     /// The number of the next reply.
     sequence: Cell<u64>,
 }
 
-impl Replies {
+impl ReplyTable {
     /// Puts the reply of a call into the batch that does what was asked.
     pub(super) fn put(
         &self,
@@ -88,8 +89,8 @@ impl Replies {
             }
         }
         self.sequence.set(sequence + 1);
-        self.slots.borrow_mut().push_back(Slot { number, call, sequence, since: now });
-        self.kept.borrow_mut().insert(call, Kept { sequence, outcome, position, intent });
+        self.slots.borrow_mut().push_back(ReplySlot { number, call, sequence, since: now });
+        self.kept.borrow_mut().insert(call, ReplyEntry { sequence, outcome, position, intent });
     }
 
     /// Slots are taken in order, so those in use are the first ones.
@@ -105,39 +106,19 @@ impl Replies {
         self.slots.borrow().len() * REPLY_BYTES
     }
 
-    fn find(&self, call: CallId, now: Duration) -> Option<Kept> {
+    /// The reply to a call, if it is still kept.
+    pub(super) fn find(&self, call: CallId, now: Duration) -> Option<ReplyEntry> {
         let kept = self.kept.borrow().get(&call).copied()?;
         let slots = self.slots.borrow();
         let index = slots.binary_search_by_key(&kept.sequence, |slot| slot.sequence).ok()?;
         (!is_too_old(slots[index].since, now)).then_some(kept)
     }
-}
-
-fn is_too_old(since: Duration, now: Duration) -> bool {
-    now.saturating_sub(since) >= REPLY_AGE_MAX
-}
-
-impl MetaServer {
-    pub(super) async fn find_reply(
-        &self,
-        request: &FindReply,
-    ) -> Result<Option<CallOutcome>, Error> {
-        let found = self.replies.find(request.call, self.context.now());
-        let Some(Kept { outcome, position, intent, .. }) = found else { return Ok(None) };
-        if request.durable {
-            self.store.durable(position).await?;
-        }
-        if let Some(intent) = intent {
-            self.is_applied(intent).await?;
-        }
-        Ok(Some(outcome))
-    }
 
     /// Reads all replies. At a mount.
-    pub(super) async fn load_replies(&self) -> Result<(), StoreError> {
+    pub(super) async fn load(&self, store: &Store, context: &Context) -> Result<(), StoreError> {
         let bad = || StoreError::Damaged { what: "a stored reply", block: 0 };
         let (from, end) = keys::all_replies();
-        let found = self.store.scan(Bound::Included(&from), &end, usize::MAX).await?;
+        let found = store.scan(Bound::Included(&from), &end, usize::MAX).await?;
         let mut slots = Vec::with_capacity(found.len());
         for (number, (key, value)) in (0..).zip(found) {
             let reply: StoredReply = decode(&value).map_err(|_| bad())?;
@@ -147,15 +128,20 @@ impl MetaServer {
             slots.push((number, reply));
         }
         slots.sort_unstable_by_key(|(_, reply)| reply.sequence);
-        let since = self.context.now();
+        let since = context.now();
         for (number, StoredReply { sequence, call, outcome }) in slots {
-            let kept = Kept { sequence, outcome, position: Position::default(), intent: None };
-            self.replies.kept.borrow_mut().insert(call, kept);
-            self.replies.slots.borrow_mut().push_back(Slot { number, call, sequence, since });
-            self.replies.sequence.set(sequence.checked_add(1).ok_or_else(bad)?);
+            let kept =
+                ReplyEntry { sequence, outcome, position: Position::default(), intent: None };
+            self.kept.borrow_mut().insert(call, kept);
+            self.slots.borrow_mut().push_back(ReplySlot { number, call, sequence, since });
+            self.sequence.set(sequence.checked_add(1).ok_or_else(bad)?);
         }
         Ok(())
     }
+}
+
+fn is_too_old(since: Duration, now: Duration) -> bool {
+    now.saturating_sub(since) >= REPLY_AGE_MAX
 }
 
 #[cfg(test)]
@@ -166,7 +152,7 @@ mod tests {
         CallId { client: 1, number }
     }
 
-    fn store(replies: &Replies, number: u64, now: Duration) -> Vec<u8> {
+    fn store(replies: &ReplyTable, number: u64, now: Duration) -> Vec<u8> {
         let (mut batch, reply) = (Batch::new(), (call(number), CallOutcome::Done {}));
         let slot = replies.next_slot(now);
         replies.put(reply, now, &mut batch);
@@ -178,7 +164,7 @@ mod tests {
     fn a_reply_adds_few_bytes_to_the_record() {
         let bytes = |outcome| {
             let mut batch = Batch::new();
-            Replies::default().put((call(1), outcome), Duration::ZERO, &mut batch);
+            ReplyTable::default().put((call(1), outcome), Duration::ZERO, &mut batch);
             batch.length_bytes()
         };
         assert_eq!(bytes(CallOutcome::Done {}), 39);
@@ -187,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_oldest_reply_gives_way_when_there_are_too_many() {
-        let (replies, now) = (Replies::default(), Duration::ZERO);
+        let (replies, now) = (ReplyTable::default(), Duration::ZERO);
         for number in 0..REPLIES_MAX as u64 {
             assert_eq!(store(&replies, number, now), keys::reply(number));
         }
@@ -199,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_old_reply_is_not_given_and_its_slot_is_used_again() {
-        let replies = Replies::default();
+        let replies = ReplyTable::default();
         let second = Duration::from_secs(1);
         store(&replies, 1, Duration::ZERO);
         store(&replies, 2, second);

@@ -11,7 +11,7 @@ const LOSSES_MAX: usize = 4096;
 /// The write verifiers of the files of one node. They never go back to an earlier value: a client
 /// may compare with one of long ago.
 #[derive(Debug)]
-pub(super) struct Verifiers {
+pub(super) struct WriteVerifiers {
     context: Context,
     /// Of files that lost nothing since the node started.
     extension: Cell<u64>,
@@ -19,7 +19,7 @@ pub(super) struct Verifiers {
     own: RefCell<BTreeMap<u64, u64>>,
 }
 
-impl Verifiers {
+impl WriteVerifiers {
     /// Other ones than those of any earlier life of the node: that has lost whatever it had.
     pub(super) fn new(context: Context) -> Self {
         let extension = Cell::new(context.random());

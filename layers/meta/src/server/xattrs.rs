@@ -1,38 +1,66 @@
 //! Extended attributes: names with values, in pieces that the store can hold, beside the inode.
 
 use std::ops::Bound;
+use std::rc::Rc;
 
 use bytes::Bytes;
+use runtime::Context;
+use runtime::sync::KeyedLock;
 use runtime::wire::to_bytes;
 
-use super::MetaServer;
+use super::base::NodeBase;
+use super::inode_cache::InodeCache;
+use super::record_log::RecordLog;
+use super::replies::ReplyTable;
 use crate::attributes::{Attributes, XATTR_VALUE_MAX, XATTRS_BYTES_MAX};
 use crate::keys;
 use crate::protocol::{
     CallOutcome, ChangeXattr, Error, GetXattr, ListXattrs, XattrMode, XattrName,
 };
-use crate::store::{Batch, VALUE_BYTES_MAX};
+use crate::store::{Batch, Store, VALUE_BYTES_MAX};
 
 /// Pieces that one record deletes when an inode goes, at most: on a full volume it must fit the
 /// reserve.
 const GONE_MAX: usize = 16;
 
 /// One piece of a value, as the store has it.
-struct Piece {
+struct XattrPiece {
     name: XattrName,
     number: u8,
     value: Bytes,
 }
 
-impl MetaServer {
+/// The extended attributes of the inodes of one node.
+pub(super) struct Xattrs {
+    context: Context,
+    store: Rc<Store>,
+    records: Rc<RecordLog>,
+    inodes: Rc<InodeCache>,
+    replies: Rc<ReplyTable>,
+    /// Shared to read the extended attributes of an inode, exclusive to change them.
+    locks: KeyedLock<u64>,
+}
+
+impl Xattrs {
+    pub(super) fn new(base: &NodeBase) -> Self {
+        Self {
+            context: base.context.clone(),
+            store: base.store.clone(),
+            records: base.records.clone(),
+            inodes: base.inodes.clone(),
+            replies: base.replies.clone(),
+            locks: KeyedLock::default(),
+        }
+    }
+
     pub(super) async fn get_xattr(&self, request: GetXattr) -> Result<Vec<u8>, Error> {
         let GetXattr { ino, generation, name } = request;
-        let _unchanged = self.xattrs.shared(ino).await;
-        self.load(ino, generation).await?;
+        let _unchanged = self.locks.shared(ino).await;
+        self.inodes.load(ino, generation).await?;
         let pieces = self.pieces(keys::xattr_pieces(ino, &name)).await?;
         if pieces.is_empty() {
             // Perhaps with the inode.
-            self.load(ino, generation).await?;
+            self.inodes.load(ino, generation).await?;
             return Err(Error::NoXattr {});
         }
         Ok(pieces.iter().flat_map(|piece| &piece.value).copied().collect())
@@ -40,20 +68,20 @@ impl MetaServer {
 
     pub(super) async fn list_xattrs(&self, request: ListXattrs) -> Result<Vec<XattrName>, Error> {
         let ListXattrs { ino, generation } = request;
-        let _unchanged = self.xattrs.shared(ino).await;
-        self.load(ino, generation).await?;
+        let _unchanged = self.locks.shared(ino).await;
+        self.inodes.load(ino, generation).await?;
         let pieces = self.pieces(keys::xattrs(ino)).await?;
-        self.load(ino, generation).await?;
+        self.inodes.load(ino, generation).await?;
         let first = pieces.into_iter().filter(|piece| piece.number == 0);
         Ok(first.map(|piece| piece.name).collect())
     }
 
-    async fn pieces(&self, (from, to): (Vec<u8>, Vec<u8>)) -> Result<Vec<Piece>, Error> {
+    async fn pieces(&self, (from, to): (Vec<u8>, Vec<u8>)) -> Result<Vec<XattrPiece>, Error> {
         let found = self.store.scan(Bound::Included(&from), &to, usize::MAX).await?;
         let pieces = found.into_iter().map(|(key, value)| {
             let (name, number) = keys::xattr_parts(&key)?;
             let name = XattrName::new(name.to_vec()).ok()?;
-            Some(Piece { name, number, value })
+            Some(XattrPiece { name, number, value })
         });
         pieces.collect::<Option<_>>().ok_or(Error::Damaged {})
     }
@@ -63,10 +91,10 @@ impl MetaServer {
         if value.as_ref().is_some_and(|value| value.len() > XATTR_VALUE_MAX) {
             return Err(Error::TooLarge {});
         }
-        let _alone = self.xattrs.exclusive(ino).await;
-        let _kept = self.keep(ino);
-        self.load(ino, generation).await?;
-        let (old, others): (Vec<Piece>, Vec<Piece>) =
+        let _alone = self.locks.exclusive(ino).await;
+        let _kept = self.inodes.keep(ino);
+        self.inodes.load(ino, generation).await?;
+        let (old, others): (Vec<XattrPiece>, Vec<XattrPiece>) =
             self.pieces(keys::xattrs(ino)).await?.into_iter().partition(|piece| piece.name == name);
         match (mode, old.is_empty()) {
             (XattrMode::Create {}, false) => return Err(Error::Exists {}),
@@ -81,11 +109,12 @@ impl MetaServer {
         let keys = old.iter().map(|piece| keys::xattr(ino, &piece.name, piece.number));
         let old: Vec<Vec<u8>> = keys.collect();
         // Removed meanwhile, perhaps.
-        self.load(ino, generation).await?;
+        self.inodes.load(ino, generation).await?;
         let (reply, now) = ((call, CallOutcome::Done {}), self.context.now());
         let (position, (after, stored)) = self
+            .records
             .record(|| {
-                self.with(ino, |active| {
+                self.inodes.with(ino, |active| {
                     let (mut after, mut stored) = (active.inode.clone(), active.stored.clone());
                     after.attributes.ctime = time;
                     stored.attributes.ctime = time;
@@ -98,12 +127,12 @@ impl MetaServer {
             })
             .await?;
         self.replies.stored(reply, now, position, None);
-        let attributes = self.with(ino, |active| {
+        let attributes = self.inodes.with(ino, |active| {
             active.inode = after;
             active.stored = stored;
             Ok(active.inode.attributes)
         })?;
-        self.settle_record(position, durable).await?;
+        self.records.ensure_durable(position, durable).await?;
         Ok(attributes)
     }
 
@@ -115,15 +144,16 @@ impl MetaServer {
             if gone.is_empty() {
                 return Ok(());
             }
-            self.record(|| {
-                let mut batch = Batch::new();
-                batch.take_from_reserve();
-                for (key, _) in &gone {
-                    batch.delete(key.clone());
-                }
-                Ok((batch, ()))
-            })
-            .await?;
+            self.records
+                .record(|| {
+                    let mut batch = Batch::new();
+                    batch.take_from_reserve();
+                    for (key, _) in &gone {
+                        batch.delete(key.clone());
+                    }
+                    Ok((batch, ()))
+                })
+                .await?;
         }
     }
 }
@@ -155,8 +185,8 @@ fn put_value(
 }
 
 /// Bytes of names and values.
-fn bytes_of(pieces: &[Piece]) -> usize {
+fn bytes_of(pieces: &[XattrPiece]) -> usize {
     let name_bytes =
-        |piece: &Piece| if piece.number == 0 { piece.name.as_bytes().len() } else { 0 };
+        |piece: &XattrPiece| if piece.number == 0 { piece.name.as_bytes().len() } else { 0 };
     pieces.iter().map(|piece| name_bytes(piece) + piece.value.len()).sum()
 }

@@ -18,7 +18,7 @@ pub(crate) const RECORD_HEAD: usize = 4 + 8 + 8 + 4;
 
 /// One change of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum BatchOp {
     Put { key: Bytes, value: Bytes },
     Delete { key: Bytes },
     Allocated { run: Run },
@@ -36,7 +36,7 @@ mod tag {
     pub(super) const TAKE_GROUP: u8 = 6;
 }
 
-impl Op {
+impl BatchOp {
     fn length(&self) -> usize {
         1 + match self {
             Self::Put { key, value } => 4 + key.len() + value.len(),
@@ -115,7 +115,7 @@ fn take_value(input: &mut Decoder, length: u16) -> Result<Bytes, Malformed> {
 /// Changes that happen together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    ops: Vec<Op>,
+    ops: Vec<BatchOp>,
     length: usize,
     from_reserve: bool,
     after: Vec<CommitDependency>,
@@ -129,33 +129,33 @@ impl Batch {
 
     /// Gives `key` (1 to 300 bytes) the value `value` (at most 8 KiB).
     pub fn put(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) {
-        self.push(Op::Put { key: key.into(), value: value.into() });
+        self.push(BatchOp::Put { key: key.into(), value: value.into() });
     }
 
     /// Removes `key`, if it is there.
     pub fn delete(&mut self, key: impl Into<Bytes>) {
-        self.push(Op::Delete { key: key.into() });
+        self.push(BatchOp::Delete { key: key.into() });
     }
 
     /// Blocks from [`Store::allocate`](super::Store::allocate), or a part of them, are in use from
     /// now on.
     pub fn allocated(&mut self, run: Run) {
-        self.push(Op::Allocated { run });
+        self.push(BatchOp::Allocated { run });
     }
 
     /// Blocks in use are not used any more. They are handed out again once this batch is durable.
     pub fn freed(&mut self, run: Run) {
-        self.push(Op::Freed { run });
+        self.push(BatchOp::Freed { run });
     }
 
     /// A wholly free group goes to another node, which may take it once this batch is durable.
     pub fn give_group(&mut self, group: u64) {
-        self.push(Op::GiveGroup { group });
+        self.push(BatchOp::GiveGroup { group });
     }
 
     /// A group comes from another node, wholly free. It is used once this batch is durable.
     pub fn take_group(&mut self, group: u64) {
-        self.push(Op::TakeGroup { group });
+        self.push(BatchOp::TakeGroup { group });
     }
 
     /// Marks a batch that frees space (a deletion, a truncation): on a full volume it may use the
@@ -164,7 +164,7 @@ impl Batch {
         self.from_reserve = true;
     }
 
-    /// What the batch leans on: it is durable no earlier than these records of other nodes.
+    /// Adds dependencies: the batch is durable no earlier than these records of other nodes.
     pub fn after(&mut self, dependencies: impl IntoIterator<Item = CommitDependency>) {
         self.after.extend(dependencies);
     }
@@ -183,10 +183,10 @@ impl Batch {
     /// The keys of names that it changes.
     pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
         let keys = self.ops.iter().filter_map(|op| match op {
-            Op::Put { key, .. } | Op::Delete { key } => Some(&key[..]),
+            BatchOp::Put { key, .. } | BatchOp::Delete { key } => Some(&key[..]),
             _ => None,
         });
-        keys.filter(|key| keys::table_of(key) == Some(keys::Table::Name))
+        keys.filter(|key| keys::table_of(key) == Some(keys::KeyTable::Name))
     }
 
     pub(crate) fn dependencies(&self) -> &[CommitDependency] {
@@ -197,15 +197,15 @@ impl Batch {
         self.from_reserve
     }
 
-    pub(crate) fn ops(&self) -> &[Op] {
+    pub(crate) fn ops(&self) -> &[BatchOp] {
         &self.ops
     }
 
-    pub(crate) fn into_ops(self) -> Vec<Op> {
+    pub(crate) fn into_ops(self) -> Vec<BatchOp> {
         self.ops
     }
 
-    fn push(&mut self, op: Op) {
+    fn push(&mut self, op: BatchOp) {
         self.length += op.length();
         self.ops.push(op);
     }
@@ -216,23 +216,23 @@ impl Batch {
             return Err(StoreError::TooLarge { length: self.length, limit });
         }
         let fits = self.ops.iter().all(|op| match op {
-            Op::Put { key, value } => is_key(key) && value.len() <= VALUE_BYTES_MAX,
-            Op::Delete { key } => is_key(key),
+            BatchOp::Put { key, value } => is_key(key) && value.len() <= VALUE_BYTES_MAX,
+            BatchOp::Delete { key } => is_key(key),
             _ => true,
         });
         if !fits {
             return Err(StoreError::BadBatch("a key or a value has a wrong length"));
         }
         let allocated = self.ops.iter().filter_map(|op| match op {
-            Op::Allocated { run } => Some(*run),
+            BatchOp::Allocated { run } => Some(*run),
             _ => None,
         });
         let freed = self.ops.iter().filter_map(|op| match op {
-            Op::Freed { run } => Some(*run),
+            BatchOp::Freed { run } => Some(*run),
             _ => None,
         });
         let groups = self.ops.iter().filter_map(|op| match op {
-            Op::GiveGroup { group } | Op::TakeGroup { group } => {
+            BatchOp::GiveGroup { group } | BatchOp::TakeGroup { group } => {
                 Some(Run { start: *group, count: 1 })
             }
             _ => None,
@@ -275,7 +275,7 @@ pub(crate) fn encode(head: RecordHead, batch: &Batch, out: &mut BytesMut) -> usi
 }
 
 /// Takes one record off the front of `input`.
-pub(crate) fn decode(input: &mut Decoder) -> Result<(RecordHead, Vec<Op>), Malformed> {
+pub(crate) fn decode(input: &mut Decoder) -> Result<(RecordHead, Vec<BatchOp>), Malformed> {
     let length = u32::take(input)? as usize;
     let body = length.checked_sub(4).ok_or(Malformed("short record"))?;
     let mut record = Decoder::new(input.bytes(body)?, Bytes::new());
@@ -283,7 +283,7 @@ pub(crate) fn decode(input: &mut Decoder) -> Result<(RecordHead, Vec<Op>), Malfo
     let count = u32::take(&mut record)?;
     let mut ops = Vec::new();
     for _ in 0..count {
-        ops.push(Op::decode(&mut record)?);
+        ops.push(BatchOp::decode(&mut record)?);
     }
     record.finish()?;
     Ok((head, ops))

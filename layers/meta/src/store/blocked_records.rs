@@ -1,10 +1,10 @@
-//! Records that lean on records of other nodes: they must not be durable earlier, for a crash that took
-//! the others back would leave half of an operation.
+//! Records that depend on records of other nodes. They must not become durable earlier: a crash that
+//! lost the others would leave half of an operation.
 //!
-//! Such a record is *held*: a group commit ends before it until all that it leans on is durable. Only
-//! when somebody wants the log that far are the other nodes asked. No circle can close: a record leans
-//! on what was there before it, and what stands before the first held record of a log is written
-//! without waiting.
+//! Such a record is *blocked*: a group commit ends before it until all its dependencies are durable.
+//! The other nodes are called only when the log is wanted durable that far. There is no deadlock: a
+//! record depends on earlier records only, and what precedes the first blocked record of a log is
+//! written without waiting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -14,50 +14,51 @@ use futures::future::LocalBoxFuture;
 use super::error::StoreError;
 use crate::protocol::CommitDependency;
 
-/// Resolves once the record is durable, with the place up to which its node is; or never will be.
-pub type SettlePrior =
+/// Makes a record of another node durable. Returns the LSN up to which that node is durable, or an
+/// error if the record never will be.
+pub type FlushDependency =
     Rc<dyn Fn(CommitDependency) -> LocalBoxFuture<'static, Result<u64, StoreError>>>;
 
-/// The held records of one log.
+/// The blocked records of one log.
 #[derive(Debug, Default)]
 pub(crate) struct BlockedRecords {
-    /// The place of each, and what it leans on, in order.
+    /// The LSN and the dependencies of each, in order.
     records: VecDeque<(u64, Vec<CommitDependency>)>,
-    /// How far other nodes are durable, as far as they have said so.
+    /// The LSN up to which each other node is known to be durable.
     durable: BTreeMap<u32, u64>,
 }
 
 impl BlockedRecords {
-    /// The record at `position` leans on `dependencies`.
+    /// The record at `position` depends on `dependencies`.
     pub(crate) fn hold(&mut self, position: u64, dependencies: &[CommitDependency]) {
         let open: Vec<CommitDependency> =
-            dependencies.iter().copied().filter(|prior| !self.is_done(prior)).collect();
+            dependencies.iter().copied().filter(|dependency| !self.is_done(dependency)).collect();
         if !open.is_empty() {
             self.records.push_back((position, open));
         }
     }
 
-    fn is_done(&self, prior: &CommitDependency) -> bool {
-        prior.position <= self.durable.get(&prior.node).copied().unwrap_or(0)
+    fn is_done(&self, dependency: &CommitDependency) -> bool {
+        dependency.position <= self.durable.get(&dependency.node).copied().unwrap_or(0)
     }
 
-    /// The place of the first held record.
+    /// The LSN of the first blocked record.
     pub(crate) fn first(&self) -> Option<u64> {
         self.records.front().map(|(position, _)| *position)
     }
 
-    /// What the first held record leans on.
-    pub(crate) fn priors_of_first(&self) -> Vec<CommitDependency> {
+    /// The dependencies of the first blocked record.
+    pub(crate) fn dependencies_of_first(&self) -> Vec<CommitDependency> {
         self.records.front().map(|(_, dependencies)| dependencies.clone()).unwrap_or_default()
     }
 
-    /// `node` is durable up to `position`: whatever waited for no more is held no longer.
+    /// `node` is durable up to `position`: unblocks what waited for no more.
     pub(crate) fn learn(&mut self, node: u32, position: u64) {
         let known = self.durable.entry(node).or_default();
         *known = (*known).max(position);
         let mut records = std::mem::take(&mut self.records);
         for (_, dependencies) in &mut records {
-            dependencies.retain(|prior| !self.is_done(prior));
+            dependencies.retain(|dependency| !self.is_done(dependency));
         }
         records.retain(|(_, dependencies)| !dependencies.is_empty());
         self.records = records;
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_held_until_all_that_it_leans_on_is_durable() {
+    fn a_record_is_blocked_until_all_its_dependencies_are_durable() {
         let (one, two) =
             (CommitDependency { node: 1, position: 5 }, CommitDependency { node: 2, position: 7 });
         let mut held = BlockedRecords::default();
@@ -78,7 +79,7 @@ mod tests {
         held.hold(4, &[one, two]);
         held.hold(6, &[CommitDependency { node: 1, position: 9 }]);
         held.learn(1, 8);
-        assert_eq!((held.first(), held.priors_of_first()), (Some(4), vec![two]));
+        assert_eq!((held.first(), held.dependencies_of_first()), (Some(4), vec![two]));
         held.learn(2, 7);
         assert_eq!(held.first(), Some(6));
         held.learn(1, 9);

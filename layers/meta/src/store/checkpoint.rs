@@ -15,24 +15,24 @@ use super::log::Segment;
 use super::map;
 use super::overlay::Overlay;
 use super::page::PageRef;
-use super::rewrite::{Allocate, Rewrite};
+use super::rewrite::{PageAllocator, Rewrite};
 use super::root::Root;
-use super::space::Kept;
-use super::state::State;
+use super::space::KeptBlocks;
+use super::state::StoreState;
 use super::{LOSSES_MAX, Position, Store};
 
 /// The state at the moment of the freeze.
-struct Frozen {
+struct CheckpointInput {
     overlay: Rc<Overlay>,
     position: u64,
     counter: u64,
-    kept: Kept,
+    kept: KeptBlocks,
     start: Segment,
     old: Root,
 }
 
 /// What a checkpoint has written.
-struct Written {
+struct CheckpointOutput {
     tree_pages: Vec<Run>,
     dropped: Vec<PageRef>,
     map_pages: Vec<PageRef>,
@@ -41,9 +41,9 @@ struct Written {
     lacking: u32,
 }
 
-struct PageSpace<'a>(&'a RefCell<State>);
+struct PageSpace<'a>(&'a RefCell<StoreState>);
 
-impl Allocate for PageSpace<'_> {
+impl PageAllocator for PageSpace<'_> {
     fn page(&self, blocks: u32) -> Option<Run> {
         let mut state = self.0.borrow_mut();
         let floor = state.page_floor();
@@ -135,12 +135,15 @@ impl Store {
         }
     }
 
-    async fn write_frozen(&self, frozen: &Frozen) -> Result<(Root, Written), StoreError> {
+    async fn write_frozen(
+        &self,
+        frozen: &CheckpointInput,
+    ) -> Result<(Root, CheckpointOutput), StoreError> {
         let generation = frozen.old.generation + 1;
         let space = PageSpace(&self.state);
         let mut rewrite = Rewrite::new(&self.pages, &space, generation);
         let tree = rewrite.merge(frozen.old.tree, &frozen.overlay.changes()).await?;
-        let mut written = Written {
+        let mut written = CheckpointOutput {
             tree_pages: std::mem::take(&mut rewrite.written),
             dropped: std::mem::take(&mut rewrite.dropped),
             map_pages: Vec::new(),
@@ -176,8 +179,8 @@ impl Store {
 
     async fn write_map(
         &self,
-        frozen: &Frozen,
-        written: &mut Written,
+        frozen: &CheckpointInput,
+        written: &mut CheckpointOutput,
         generation: u64,
     ) -> Result<(), StoreError> {
         let map = map::encode(&frozen.kept_after(written, &self.state.borrow()));
@@ -195,10 +198,10 @@ impl Store {
     }
 }
 
-impl Frozen {
+impl CheckpointInput {
     /// What the new root keeps. Not in it: the space map itself and the log, which a mount finds by
     /// following them.
-    fn kept_after(&self, written: &Written, state: &State) -> Kept {
+    fn kept_after(&self, written: &CheckpointOutput, state: &StoreState) -> KeptBlocks {
         let layout = state.space.layout();
         let mut kept = self.kept.clone();
         let dropped = written.dropped.iter().map(|page| (page.run(), false));
@@ -214,13 +217,13 @@ impl Frozen {
     }
 }
 
-impl State {
+impl StoreState {
     /// From now on changes go to a fresh overlay.
-    fn freeze(&mut self) -> Frozen {
+    fn freeze(&mut self) -> CheckpointInput {
         let overlay = Rc::new(std::mem::take(&mut self.active));
         self.frozen = Some(overlay.clone());
         self.frozen_position = Some(self.log.last());
-        Frozen {
+        CheckpointInput {
             overlay,
             position: self.log.last(),
             counter: self.counter,
@@ -231,7 +234,7 @@ impl State {
     }
 
     /// The root is durable: what only the old one needed is free.
-    fn finish(&mut self, root: Root, written: &Written) {
+    fn finish(&mut self, root: Root, written: &CheckpointOutput) {
         self.frozen = None;
         self.frozen_position = None;
         self.note_changes();
@@ -249,7 +252,7 @@ impl State {
     }
 
     /// Pages that were written in vain are free again.
-    fn give_back(&mut self, written: &Written) {
+    fn give_back(&mut self, written: &CheckpointOutput) {
         let map = written.map_pages.iter().map(PageRef::run);
         for run in written.tree_pages.iter().copied().chain(map) {
             self.space.set_busy(run.blocks(), false);

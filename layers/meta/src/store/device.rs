@@ -12,16 +12,16 @@ use runtime::{Context, Undelivered};
 
 use super::groups::Run;
 
-/// How long a disk that is busy or away is asked again before the store gives up: its host may have to be
-/// mended first, and until then nothing is lost.
-const PATIENCE: Duration = Duration::from_hours(24);
+/// Requests to a disk that is busy or down are retried for this long before the store gives up: its
+/// host may have to be repaired first, and until then nothing is lost.
+const RETRY_TIMEOUT: Duration = Duration::from_hours(24);
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 const DELAY_LAST: Duration = Duration::from_millis(64);
 
-/// What a disk cannot read is read so often. A mount takes the longest log and the newest root that it can read for
-/// the last ones, and uses the blocks that are free by these. If it sees less than is there because of a read
-/// that failed once, and ends before its own root is written, the next mount sees more, and finds other things in the
-/// blocks that it believes in.
+/// Attempts to read what a disk cannot read. A mount takes the longest log and the newest root that it
+/// can read for the last ones, and uses the blocks that are free by these. If a read that fails once
+/// hides a part, and the mount crashes before its own root is written, the next mount sees more, and
+/// finds other content in the blocks that it relies on.
 const READS_MAX: u32 = 4;
 
 /// The logical disk.
@@ -102,7 +102,7 @@ impl Device {
 
     async fn patiently<T>(&self, ask: impl Fn() -> Answer<T>) -> Result<T, DiskError> {
         let mut delay = DELAY_FIRST;
-        let end = self.ctx.now() + PATIENCE;
+        let end = self.ctx.now() + RETRY_TIMEOUT;
         loop {
             match ask().await {
                 Err(error) if error.is_transient() && self.ctx.now() < end => {

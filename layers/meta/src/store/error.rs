@@ -54,15 +54,15 @@ pub enum StoreError {
     /// more. Mount the store again.
     #[error("the store has stopped ({0}); mount it again")]
     Failed(DiskError),
-    /// Another node cannot make durable what records here lean on: nothing is accepted any more. Mount
-    /// both again.
-    #[error("the store of node {node}, on which this one leans, has stopped; mount both again")]
-    LeansOnStopped {
+    /// Another node cannot make durable what records here depend on: nothing is accepted any more.
+    /// Mount both again.
+    #[error("the store of node {node}, on which this one depends, has stopped; mount both again")]
+    DependencyStopped {
         /// The other node.
         node: u32,
     },
-    /// The log or the space must first be cleaned up, which has been started; nothing was done, ask
-    /// again later.
+    /// The log or the space must first be cleaned up, which has been started. Nothing was done; retry
+    /// later.
     #[error("the store is busy with a checkpoint, nothing was done; retry later")]
     Busy,
     /// No block is free beyond the reserve; deletes still work.
@@ -90,7 +90,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The store was full of work: nothing was done, ask again later.
+    /// The store was overloaded: nothing was done, retry later.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy) || matches!(self, Self::Disk(error) if error.is_busy())
     }

@@ -1,4 +1,4 @@
-//! Allocation groups: how the logical disk is cut, and who owns a piece at birth.
+//! Allocation groups: how the logical disk is divided, and which node owns each group at first.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ pub use blockio::geometry::Run;
 
 use blockio::Geometry;
 
-/// Groups that each node gets at birth, if there are stripes enough.
+/// Groups that each node owns at first, if there are enough stripes.
 const GROUPS_PER_NODE: u64 = 8;
 /// Stripes of one group, at most: its bitmap then has at most 8 KiB.
 const STRIPES_PER_GROUP_MAX: u64 = 256;

@@ -1,5 +1,5 @@
 //! A store that is only read: its newest root, with the log replayed in memory. Nothing is written, so
-//! nothing is cleaned up either, and damage is told instead of refused where reading can go on.
+//! nothing is cleaned up either. Damage is reported, and reading continues where it can.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -11,20 +11,20 @@ use runtime::Context;
 
 use super::error::StoreError;
 use super::groups::Run;
-use super::open::{Past, alone, outdated, pages, recover};
+use super::open::{RecoveredState, alone, outdated, pages, recover};
 use super::overlay::{Changes, Merged};
 use super::page::{KEY_BYTES_MAX, PageRef, TreePage};
 use super::root::{self, RootCopies};
-use super::tree::Pages;
+use super::tree::TreeReader;
 
 /// Above every key.
 const KEYS_END: [u8; KEY_BYTES_MAX + 1] = [u8::MAX; KEY_BYTES_MAX + 1];
 
 /// One node's store at the end of its log, to be looked at.
 #[derive(Debug)]
-pub struct Image {
-    pages: Pages,
-    past: Past,
+pub struct StoreImage {
+    pages: TreeReader,
+    past: RecoveredState,
     root_copies: RootCopies,
 }
 
@@ -45,7 +45,7 @@ pub struct ImageSpace {
     pub log: Vec<Run>,
 }
 
-impl Image {
+impl StoreImage {
     /// Reads the newest root of `node`, its space map and its log, with any epoch.
     pub async fn read(
         context: &Context,
@@ -96,7 +96,7 @@ impl Image {
 
     /// How its space is used.
     pub fn space(&self) -> ImageSpace {
-        let Past { space, map_pages, segments, .. } = &self.past;
+        let RecoveredState { space, map_pages, segments, .. } = &self.past;
         let stripes = segments.iter().flat_map(|segment| segment.pair.stripes());
         // Both copies on one stripe are one use of it.
         let stripes: BTreeSet<u64> = stripes.collect();
@@ -111,15 +111,15 @@ impl Image {
     }
 
     /// A walk over all its keys, in order.
-    pub fn walk(&self) -> Walk<'_> {
+    pub fn walk(&self) -> ImageWalk<'_> {
         let tree = &self.past.root.tree;
-        let top = tree.top.map(|place| Step {
+        let top = tree.top.map(|place| PageVisit {
             place,
             level: tree.height.saturating_sub(1),
             from: Bytes::new(),
             to: Bytes::from_static(&KEYS_END),
         });
-        Walk {
+        ImageWalk {
             image: self,
             todo: top.into_iter().collect(),
             seen: BTreeSet::new(),
@@ -133,7 +133,7 @@ impl Image {
 
 /// A page still to be visited, and the keys that it may have.
 #[derive(Clone, Debug)]
-struct Step {
+struct PageVisit {
     place: PageRef,
     level: u8,
     from: Bytes,
@@ -142,21 +142,21 @@ struct Step {
 
 /// A part of the keys, or a page that cannot be used: what it held is left out.
 #[derive(Debug)]
-pub enum Part {
+pub enum ImagePart {
     /// Keys with their values, in order.
     Entries(Vec<(Bytes, Bytes)>),
     /// Damage: which page, and how.
     Damaged(StoreError),
 }
 
-/// A walk through the tree of an [`Image`], with the changes of its log. Every page is read once, so a
-/// tree that bites its own tail comes to an end.
+/// A walk through the tree of an [`StoreImage`], with the changes of its log. Every page is read once, so the
+/// walk ends even if damage has made the tree cyclic.
 #[derive(Debug)]
-pub struct Walk<'a> {
-    image: &'a Image,
-    todo: Vec<Step>,
+pub struct ImageWalk<'a> {
+    image: &'a StoreImage,
+    todo: Vec<PageVisit>,
     seen: BTreeSet<u64>,
-    /// Keys before this one were told.
+    /// Keys before this one were returned.
     next_key: Bytes,
     is_over: bool,
     /// Pages that were read.
@@ -164,17 +164,17 @@ pub struct Walk<'a> {
     keys: u64,
 }
 
-impl Walk<'_> {
+impl ImageWalk<'_> {
     /// The next part; `None` at the end.
-    pub async fn next(&mut self) -> Option<Part> {
+    pub async fn next(&mut self) -> Option<ImagePart> {
         while let Some(step) = self.todo.pop() {
             match self.visit(&step).await {
                 Ok(None) => {}
                 Ok(Some(leaf)) => return Some(self.entries(Some(&leaf), &step.to)),
                 Err(error) => {
-                    // What the log says of the keys of a lost page is not told twice.
+                    // Changes in the log of keys on a lost page are not returned twice.
                     self.next_key = self.next_key.clone().max(step.to);
-                    return Some(Part::Damaged(error));
+                    return Some(ImagePart::Damaged(error));
                 }
             }
         }
@@ -187,15 +187,15 @@ impl Walk<'_> {
             Some(error) => {
                 self.todo.clear();
                 self.next_key = Bytes::from_static(&KEYS_END);
-                Some(Part::Damaged(error))
+                Some(ImagePart::Damaged(error))
             }
             None => Some(rest),
         }
     }
 
     /// Reads a page: a leaf is returned, the children of any other are put on the list.
-    async fn visit(&mut self, step: &Step) -> Result<Option<Rc<TreePage>>, StoreError> {
-        let Step { place, level, from, to } = step;
+    async fn visit(&mut self, step: &PageVisit) -> Result<Option<Rc<TreePage>>, StoreError> {
+        let PageVisit { place, level, from, to } = step;
         if !self.seen.insert(place.block) {
             return Err(place.damaged("a tree page that is named twice"));
         }
@@ -214,14 +214,19 @@ impl Walk<'_> {
         for index in (0..page.len()).rev() {
             let child = page.child(index).map_err(|_| place.damaged("a tree page"))?;
             let start = if index == 0 { from.clone() } else { page.entry(index).0 };
-            self.todo.push(Step { place: child, level: level - 1, from: start.clone(), to: end });
+            self.todo.push(PageVisit {
+                place: child,
+                level: level - 1,
+                from: start.clone(),
+                to: end,
+            });
             end = start;
         }
         Ok(None)
     }
 
     /// The keys from where the walk is to `to`, of a leaf and of the log.
-    fn entries(&mut self, leaf: Option<&TreePage>, to: &Bytes) -> Part {
+    fn entries(&mut self, leaf: Option<&TreePage>, to: &Bytes) -> ImagePart {
         let from = Bound::Included(&self.next_key[..]);
         let mut lists: Vec<Changes<'_>> = vec![Box::new(self.image.past.overlay.range(from, to))];
         if let Some(leaf) = leaf {
@@ -229,7 +234,7 @@ impl Walk<'_> {
         }
         let entries = Merged::new(lists).collect();
         self.next_key = self.next_key.clone().max(to.clone());
-        Part::Entries(entries)
+        ImagePart::Entries(entries)
     }
 
     fn miscounted(&self) -> Option<StoreError> {

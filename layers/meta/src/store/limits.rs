@@ -6,7 +6,7 @@ use super::batch::{BATCH_BYTES_MAX, RECORD_HEAD};
 use super::groups::GroupLayout;
 use super::log::format::ENTRY_HEAD;
 use super::page::PAGE_BLOCKS_MAX;
-use super::tree::Tree;
+use super::tree::TreeRoot;
 
 /// A checkpoint starts when the log is this long, in bytes of one copy, at the latest.
 pub const LOG_BYTES_CHECKPOINT: u64 = 4 << 20;
@@ -20,11 +20,11 @@ const SPREAD: u32 = 0x9E37_79B9;
 const LOG_PAIRS_MIN: u64 = 4;
 /// Segment pairs with which a mount starts its log, while the log before is still needed.
 pub(crate) const MOUNT_PAIRS: u64 = 2;
-/// The part of a node's stripes that the log may take, both copies together: one in so many.
+/// The part of a node's stripes that the log may take, both copies together: one in this many.
 const LOG_SHARE: u64 = 16;
 
 /// Blocks that are kept back from data, so that deletions and checkpoints work on a full volume: one
-/// block in so many, between the two limits.
+/// block in this many, between the two limits.
 const RESERVE_SHARE: u64 = 32;
 const RESERVE_BLOCKS_MIN: u64 = 384;
 const RESERVE_BLOCKS_MAX: u64 = 4096;
@@ -85,9 +85,9 @@ pub(crate) fn batch_bytes_max(geometry: &Geometry) -> usize {
     segment.min(BATCH_BYTES_MAX)
 }
 
-/// Blocks that a checkpoint takes before it gives any back, at most: so many keys, with so many
-/// bytes, changed in `tree`, and a space map as long as the last one was.
-pub(crate) fn checkpoint_blocks(tree: &Tree, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
+/// Blocks that a checkpoint allocates before it frees any, at most, if `keys` keys with `bytes` bytes
+/// have changed in `tree` and the space map is as long as the last one was.
+pub(crate) fn checkpoint_blocks(tree: &TreeRoot, keys: u64, bytes: u64, map_blocks: u64) -> u64 {
     let (page, height) = (u64::from(PAGE_BLOCKS_MAX), u64::from(tree.height));
     // Each key may be in a leaf of its own and lets all pages above it be written; a page that is
     // cut in two takes a block more than it had.

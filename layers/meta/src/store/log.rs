@@ -14,20 +14,20 @@ use std::collections::VecDeque;
 use blockio::{BLOCK_SIZE, Geometry};
 use bytes::{Bytes, BytesMut};
 
-use self::format::{EntryPlace, LogId, Pair, SegmentHeader};
+use self::format::{EntryPlace, LogId, SegmentHeader, SegmentPair};
 use super::batch::{self, Batch, RecordHead};
 
 /// A segment that may still be needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) sequence: u64,
-    pub(crate) pair: Pair,
+    pub(crate) pair: SegmentPair,
 }
 
 /// One group commit: bytes for the same place in both copies of a segment.
 #[derive(Debug)]
-pub(crate) struct Round {
-    pub(crate) pair: Pair,
+pub(crate) struct LogWrite {
+    pub(crate) pair: SegmentPair,
     /// The first block within the stripe.
     pub(crate) block: u64,
     pub(crate) data: Bytes,
@@ -62,7 +62,7 @@ impl Log {
         geometry: &Geometry,
         position: u64,
         old: Vec<Segment>,
-        (sequence, here, next): (u64, Pair, Pair),
+        (sequence, here, next): (u64, SegmentPair, SegmentPair),
     ) -> Self {
         let mut live = VecDeque::from(old);
         live.push_back(Segment { sequence, pair: here });
@@ -122,7 +122,7 @@ impl Log {
     /// All stripes that the log holds.
     pub(crate) fn stripes(&self) -> impl Iterator<Item = u64> + '_ {
         let live = self.live.iter().map(|segment| segment.pair);
-        live.chain([self.current.next]).flat_map(Pair::stripes)
+        live.chain([self.current.next]).flat_map(SegmentPair::stripes)
     }
 
     /// Buffers the record of `batch`; its position.
@@ -134,9 +134,9 @@ impl Log {
     }
 
     /// The header of the first segment, alone: it has to be on disk before a root names it.
-    pub(crate) fn first_round(&mut self) -> Round {
+    pub(crate) fn first_round(&mut self) -> LogWrite {
         self.used_blocks = 1;
-        Round {
+        LogWrite {
             pair: self.current.here,
             block: 0,
             data: self.current.encode(self.id).into(),
@@ -153,7 +153,7 @@ impl Log {
     }
 
     /// Goes on to the next segment, behind which `next` will come.
-    pub(crate) fn next_segment(&mut self, next: Pair) {
+    pub(crate) fn next_segment(&mut self, next: SegmentPair) {
         let here = self.current.next;
         let sequence = self.current.sequence + 1;
         self.current = SegmentHeader { sequence, first_entry: self.next_entry, here, next };
@@ -168,7 +168,7 @@ impl Log {
 
     /// As many pending records as the current segment takes, as one entry; none from `held` on. `None`
     /// if there are no records, or a segment is needed first.
-    pub(crate) fn round(&mut self, held: Option<u64>) -> Option<Round> {
+    pub(crate) fn round(&mut self, held: Option<u64>) -> Option<LogWrite> {
         if self.lengths.is_empty() || self.needs_segment() {
             return None;
         }
@@ -192,16 +192,16 @@ impl Log {
         format::encode_entry(self.id, place, &body, &mut data);
         self.used_blocks += (data.len() / BLOCK_SIZE) as u64;
         self.next_entry += 1;
-        Some(Round { pair: self.current.here, block, data: data.into(), last: self.planned })
+        Some(LogWrite { pair: self.current.here, block, data: data.into(), last: self.planned })
     }
 
     /// A round is on both copies.
-    pub(crate) fn finished(&mut self, round: &Round) {
+    pub(crate) fn finished(&mut self, round: &LogWrite) {
         self.durable = round.last;
     }
 
     /// The root that starts at segment `sequence` is durable: earlier segments are not needed.
-    pub(crate) fn trim(&mut self, sequence: u64) -> Vec<Pair> {
+    pub(crate) fn trim(&mut self, sequence: u64) -> Vec<SegmentPair> {
         let mut freed = Vec::new();
         while let Some(segment) = self.live.pop_front_if(|segment| segment.sequence < sequence) {
             freed.push(segment.pair);

@@ -6,8 +6,8 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
 use super::bits::Bits;
 use super::groups::GroupLayout;
-use super::page::{self, BODY_MAX, Draft, Owner, PageKind, PageRef};
-use super::space::Kept;
+use super::page::{self, BODY_MAX, PageDraft, PageKind, PageRef, StoreOwner};
+use super::space::KeptBlocks;
 
 mod tag {
     pub(super) const FREE: u8 = 0;
@@ -20,7 +20,7 @@ mod tag {
 const PIECE_MAX: usize = BODY_MAX - PageRef::LENGTH;
 
 /// The map as one string of bytes.
-pub(crate) fn encode(kept: &Kept) -> Vec<u8> {
+pub(crate) fn encode(kept: &KeptBlocks) -> Vec<u8> {
     let mut out = Encoder::new();
     (kept.len() as u32).put(&mut out);
     for (&group, bits) in kept {
@@ -57,10 +57,10 @@ fn encode_group(bits: &Bits, out: &mut Encoder) {
 }
 
 /// Reads a map of groups of this volume.
-pub(crate) fn decode(bytes: &[u8], layout: &GroupLayout) -> Result<Kept, Malformed> {
+pub(crate) fn decode(bytes: &[u8], layout: &GroupLayout) -> Result<KeptBlocks, Malformed> {
     let mut input = Decoder::new(bytes, bytes::Bytes::new());
     let count = u32::take(&mut input)?;
-    let mut kept = Kept::new();
+    let mut kept = KeptBlocks::new();
     for _ in 0..count {
         let group = u64::take(&mut input)?;
         if group >= layout.count() || kept.last_key_value().is_some_and(|(&last, _)| last >= group)
@@ -112,12 +112,12 @@ pub(crate) fn page_blocks(length: usize) -> Vec<u32> {
         .collect()
 }
 
-fn draft(next: Option<PageRef>, piece: &[u8]) -> Draft {
+fn draft(next: Option<PageRef>, piece: &[u8]) -> PageDraft {
     let next = match next {
         Some(next) => runtime::wire::to_bytes(&next),
         None => vec![0; PageRef::LENGTH],
     };
-    let mut draft = Draft::new(PageKind::SpaceMap, 0, next.len() + piece.len());
+    let mut draft = PageDraft::new(PageKind::SpaceMap, 0, next.len() + piece.len());
     draft.extend(&next);
     draft.extend(piece);
     draft
@@ -127,7 +127,7 @@ fn draft(next: Option<PageRef>, piece: &[u8]) -> Draft {
 pub(crate) fn pages(
     map: &[u8],
     blocks: &[u64],
-    owner: Owner,
+    owner: StoreOwner,
     generation: u64,
 ) -> Vec<(bytes::Bytes, PageRef)> {
     let mut pages = Vec::with_capacity(blocks.len());
@@ -177,7 +177,7 @@ mod tests {
         for index in (0..128).step_by(2) {
             bitmap.fill(index..index + 1, true);
         }
-        let kept = Kept::from([
+        let kept = KeptBlocks::from([
             (0, Rc::new(Bits::new(128, false))),
             (1, Rc::new(Bits::new(128, true))),
             (2, Rc::new(runs)),
@@ -206,7 +206,7 @@ mod tests {
             }
             let mut map = vec![0; 40_000];
             rng.fill(&mut map);
-            let owner = Owner { volume: VolumeId(1), node: 0 };
+            let owner = StoreOwner { volume: VolumeId(1), node: 0 };
             let blocks = page_blocks(map.len());
             assert_eq!(blocks, [4, 4, 2]);
             let pages = pages(&map, &[10, 20, 30], owner, 1);

@@ -84,10 +84,10 @@ use runtime::sync::Event;
 
 pub use self::audit::Audit;
 pub use self::batch::{BATCH_BYTES_MAX, Batch};
-pub use self::blocked_records::SettlePrior;
+pub use self::blocked_records::FlushDependency;
 pub use self::error::StoreError;
 pub use self::groups::{GroupLayout, Run};
-pub use self::image::{Image, ImageSpace, Part, Walk};
+pub use self::image::{ImagePart, ImageSpace, ImageWalk, StoreImage};
 pub use self::limits::{LOG_BYTES_CHECKPOINT, LOG_BYTES_MAX, smallest_share, stripes_min};
 pub use self::open::ALONE_BYTES;
 pub use self::page::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -95,26 +95,26 @@ pub use self::state::PENDING_BYTES_MAX;
 
 use self::overlay::{Changes, Merged};
 use self::page::TreePage;
-use self::state::{NUMBERS_AHEAD, Refusal, State};
-use self::tree::Pages;
+use self::state::{CommitRefusal, NUMBERS_AHEAD, StoreState};
+use self::tree::TreeReader;
 
-/// A batch that nobody asked to be durable is written after this time.
+/// A batch that no caller waits for is written after this time.
 pub const LOG_DELAY: Duration = Duration::from_secs(1);
 
-/// What was written and lost before it was durable is written again so often.
+/// Attempts to write again what was written and lost before it was durable.
 const LOSSES_MAX: u32 = 16;
 
-/// The place of a batch in the order of commits.
+/// The position of a batch in the order of commits: its log sequence number (LSN).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u64);
 
 impl Position {
-    /// As it is told to other nodes: counted from 1, and 0 for what was durable from the start.
+    /// Its number (LSN) for other nodes: counted from 1, and 0 for what was durable from the start.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The place of that number.
+    /// The position with that number.
     pub fn from_number(number: u64) -> Self {
         Self(number)
     }
@@ -139,14 +139,14 @@ pub struct SpaceStatus {
 pub struct Store {
     me: Weak<Self>,
     ctx: Context,
-    pages: Pages,
-    state: RefCell<State>,
+    pages: TreeReader,
+    state: RefCell<StoreState>,
     /// A group commit has ended.
     written: Event,
     /// A checkpoint has ended.
     checkpointed: Event,
-    /// How other nodes make durable what batches lean on.
-    settle_prior: RefCell<Option<SettlePrior>>,
+    /// How to make records of other nodes durable.
+    flush_dependency: RefCell<Option<FlushDependency>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -156,7 +156,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    fn new(ctx: Context, pages: Pages, state: State) -> Rc<Self> {
+    fn new(ctx: Context, pages: TreeReader, state: StoreState) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
             ctx,
@@ -164,7 +164,7 @@ impl Store {
             state: RefCell::new(state),
             written: Event::default(),
             checkpointed: Event::default(),
-            settle_prior: RefCell::default(),
+            flush_dependency: RefCell::default(),
         })
     }
 
@@ -191,18 +191,18 @@ impl Store {
         let state = self.state.borrow();
         match state.changed(key) {
             Some(value) => Some(Ok(value.clone())),
-            None => self.pages.find_at_once(state.root.tree, key),
+            None => self.pages.try_find_now(state.root.tree, key),
         }
     }
 
-    /// Says how other nodes make durable what batches [lean on](Batch::after); no such batch may be
-    /// committed before.
-    pub fn set_settle_prior(&self, flush: SettlePrior) {
-        *self.settle_prior.borrow_mut() = Some(flush);
+    /// Sets how to make [dependencies](Batch::after) durable; no batch with any may be committed
+    /// before.
+    pub fn set_flush_dependency(&self, flush: FlushDependency) {
+        *self.flush_dependency.borrow_mut() = Some(flush);
     }
 
-    /// The place of the last change of the keys from `from` on and before `to`, deletions too; the
-    /// start, which is durable, if nothing is on its way.
+    /// The position of the last change of the keys from `from` on and before `to`, deletions too; the
+    /// start, which is durable, if nothing is in flight.
     pub fn last_change(&self, from: &[u8], to: &[u8]) -> Position {
         Position(self.state.borrow().recent.last_change(from, to))
     }
@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// Resolves once the changes of all keys from `from` on and before `to`, deletions too, survive a
-    /// crash. Changes that are made later do not matter. At once if nothing is on its way.
+    /// crash. Changes that are made later do not matter. At once if nothing is in flight.
     pub async fn flushed(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
         self.durable(self.last_change(from, to)).await
     }
@@ -275,7 +275,7 @@ impl Store {
         let mut found = Vec::new();
         let mut from = Cow::Borrowed(from);
         while found.len() < limit {
-            let (leaf, end) = match self.pages.leaf_at_once(tree, &from)? {
+            let (leaf, end) = match self.pages.try_leaf_now(tree, &from)? {
                 Ok(leaf) => leaf.unzip(),
                 Err(error) => return Some(Err(error)),
             };
@@ -309,8 +309,8 @@ impl Store {
         found.extend(Merged::new(lists).take(missing));
     }
 
-    /// Gives back what the node has beyond its part of the memory, and starts a checkpoint if changes take
-    /// too much. Called now and then.
+    /// Evicts pages beyond the node's share of the memory, and starts a checkpoint if changes take too
+    /// much. Called regularly.
     pub(crate) fn give_back(&self) {
         self.pages.shed();
         self.checkpoint_if_due();
@@ -322,7 +322,7 @@ impl Store {
 
     /// Applies a batch: reads see it from now on, [`durable`](Self::durable) makes it last.
     ///
-    /// An error means that nothing was changed. With [`StoreError::Busy`] the cure has been started.
+    /// An error means that nothing was changed. With [`StoreError::Busy`] the remedy has been started.
     pub fn commit(&self, batch: Batch) -> Result<Position, StoreError> {
         let admitted = self.state.borrow().admit(&batch);
         match admitted {
@@ -331,16 +331,16 @@ impl Store {
                 self.write_later();
                 Ok(Position(position))
             }
-            Err(Refusal::LogBehind) => {
+            Err(CommitRefusal::LogBehind) => {
                 self.write_now();
                 Err(StoreError::Busy)
             }
-            Err(Refusal::TreeBehind) => {
+            Err(CommitRefusal::TreeBehind) => {
                 self.write_now();
                 self.start_checkpoint();
                 Err(StoreError::Busy)
             }
-            Err(Refusal::Error(error)) => Err(error),
+            Err(CommitRefusal::Error(error)) => Err(error),
         }
     }
 
@@ -358,7 +358,7 @@ impl Store {
         self.allocate_near(blocks, Near::Anywhere {})
     }
 
-    /// As [`allocate`](Self::allocate), at a place that is wished for, if it is free.
+    /// As [`allocate`](Self::allocate), at a preferred place, if it is free.
     pub fn allocate_near(&self, blocks: u32, near: Near) -> Result<Vec<Run>, StoreError> {
         let (floor, kept_back) = {
             let state = self.state.borrow();
@@ -370,10 +370,10 @@ impl Store {
     /// As [`allocate`](Self::allocate), for a few blocks of a change that frees space (a cut inside
     /// of a block, a hole): on a full volume they come from the reserve, of which the batches of such
     /// changes ([`Batch::take_from_reserve`]) keep a part of their own.
-    pub fn allocate_relief(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
+    pub fn allocate_from_reserve(&self, blocks: u32) -> Result<Vec<Run>, StoreError> {
         let (floor, kept_back) = {
             let state = self.state.borrow();
-            (state.relief_floor(), state.relief_reserve_blocks())
+            (state.deletion_floor(), state.deletion_reserve_blocks())
         };
         self.allocate_above(blocks, Near::Anywhere {}, floor, kept_back)
     }
@@ -412,7 +412,7 @@ impl Store {
 
     /// Takes back blocks that were handed out and that no batch has named, whole runs or parts.
     ///
-    /// Nothing may be on its way to them any more.
+    /// No write to them may be in flight.
     pub fn release(&self, runs: &[Run]) -> Result<(), StoreError> {
         let mut state = self.state.borrow_mut();
         for &run in runs {
@@ -469,7 +469,7 @@ impl Store {
             (state.counter - 1, state.counter - state.recorded)
         };
         if unrecorded >= NUMBERS_AHEAD / 2 {
-            // Every record tells the counter. If this one is refused, the next will do.
+            // Every record holds the counter. If this one is refused, the next will do.
             let _ = self.commit(Batch::new());
         }
         number

@@ -9,7 +9,7 @@ use runtime::Context;
 use runtime::wire::Malformed;
 
 use super::Store;
-use super::batch::{Op, RecordHead};
+use super::batch::{BatchOp, RecordHead};
 use super::bits::Bits;
 use super::device::Device;
 use super::error::StoreError;
@@ -21,12 +21,12 @@ use super::log::replay::replay;
 use super::log::{Log, Segment};
 use super::map;
 use super::overlay::Overlay;
-use super::page::{self, COUNTER_END, Owner, PageKind, PageRef};
+use super::page::{self, COUNTER_END, PageKind, PageRef, StoreOwner};
 use super::root::{self, Root};
-use super::space::{Kept, Space};
-use super::state::{NUMBERS_AHEAD, State};
-use super::tree::{Pages, Tree};
-use crate::memory::{Memory, Share};
+use super::space::{BlockAllocator, KeptBlocks};
+use super::state::{NUMBERS_AHEAD, StoreState};
+use super::tree::{TreeReader, TreeRoot};
+use crate::memory::{MemoryBudget, MemoryShare};
 
 /// Bytes in memory of a store that is opened alone: to make it, or to look at it.
 pub const ALONE_BYTES: usize = 4 << 20;
@@ -36,8 +36,8 @@ const NUMBER_FIRST: u64 = 16;
 
 /// What a node was before it is started.
 #[derive(Debug)]
-pub(super) struct Past {
-    pub(super) space: Space,
+pub(super) struct RecoveredState {
+    pub(super) space: BlockAllocator,
     pub(super) overlay: Overlay,
     /// Its newest root, with position and counter as of the end of the log.
     pub(super) root: Root,
@@ -57,7 +57,7 @@ impl Store {
         let pages = pages(&ctx, stripes.clone(), node, alone());
         let geometry = *pages.device().geometry();
         let layout = GroupLayout::of(&geometry);
-        let mut space = Space::new(layout);
+        let mut space = BlockAllocator::new(layout);
         for group in layout.born(node) {
             let blocks = layout.blocks_of(group);
             let bits = Bits::new((blocks.end - blocks.start) as u32, false);
@@ -67,7 +67,7 @@ impl Store {
         if space.owned_stripes() < needed {
             return Err(StoreError::TooSmall { stripes: space.owned_stripes(), needed });
         }
-        let nothing = Segment { sequence: 0, pair: super::log::format::Pair { a: 0, b: 0 } };
+        let nothing = Segment { sequence: 0, pair: super::log::format::SegmentPair { a: 0, b: 0 } };
         let root = Root {
             generation: 0,
             log: LogId { owner: pages.owner(), id: 0, epoch: 0 },
@@ -75,12 +75,12 @@ impl Store {
             position: 0,
             counter: NUMBER_FIRST,
             lacking: 0,
-            tree: Tree::default(),
+            tree: TreeRoot::default(),
             map: PageRef::default(),
         };
         let (map_pages, segments) = (Vec::new(), Vec::new());
         let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
-        let past = Past { space, overlay, root, map_pages, segments, log_copies };
+        let past = RecoveredState { space, overlay, root, map_pages, segments, log_copies };
         Self::start(ctx, pages, past, 0).await?;
         Ok(())
     }
@@ -88,8 +88,8 @@ impl Store {
     /// Opens the store of `node`: the newest root, and what the log says since. It has a budget of its
     /// own of [`ALONE_BYTES`].
     ///
-    /// Nobody else may have it open; a host that was overtaken is kept away by the epoch of its
-    /// writes (design D8). Errors leave the volume as it was.
+    /// No other process may have it open; a stale host is fenced off by the epoch of its writes
+    /// (design D8). Errors leave the volume as it was.
     pub async fn mount(
         ctx: Context,
         stripes: Rc<dyn Stripes>,
@@ -103,7 +103,7 @@ impl Store {
         ctx: Context,
         stripes: Rc<dyn Stripes>,
         node: u32,
-        share: Rc<Share>,
+        share: Rc<MemoryShare>,
     ) -> Result<Rc<Self>, StoreError> {
         let pages = pages(&ctx, stripes, node, share);
         let (root, copies) = root::newest(pages.device(), pages.owner()).await?;
@@ -125,8 +125,8 @@ impl Store {
     /// Goes on from `past`, of whose root copies are `lacking`.
     async fn start(
         ctx: Context,
-        pages: Pages,
-        past: Past,
+        pages: TreeReader,
+        past: RecoveredState,
         lacking: u32,
     ) -> Result<Rc<Self>, StoreError> {
         let id = LogId { owner: pages.owner(), id: ctx.random(), epoch: ctx.epoch().0 };
@@ -140,7 +140,7 @@ impl Store {
         let header = log.first_round();
         let content = (space, past.overlay);
         let share = pages.share().clone();
-        let mut state = State::new(geometry, content, log, (past.root, past.map_pages), share);
+        let mut state = StoreState::new(geometry, content, log, (past.root, past.map_pages), share);
         state.lacking = lacking;
         let store = Self::new(ctx, pages, state);
         store.write_round(&header).await?;
@@ -155,21 +155,26 @@ pub(super) fn outdated(device: &Device, disk: u32, what: &'static str) -> StoreE
     StoreError::Outdated { disk_node: disk % nodes, disk: disk / nodes, what }
 }
 
-/// The memory of a store that shares with nobody.
-pub(super) fn alone() -> Rc<Share> {
-    Share::new(Memory::new(ALONE_BYTES))
+/// The memory of a store that has a budget of its own.
+pub(super) fn alone() -> Rc<MemoryShare> {
+    MemoryShare::new(MemoryBudget::new(ALONE_BYTES))
 }
 
-pub(super) fn pages(ctx: &Context, stripes: Rc<dyn Stripes>, node: u32, share: Rc<Share>) -> Pages {
+pub(super) fn pages(
+    ctx: &Context,
+    stripes: Rc<dyn Stripes>,
+    node: u32,
+    share: Rc<MemoryShare>,
+) -> TreeReader {
     let device = Device::new(ctx.clone(), stripes);
-    let owner = Owner { volume: device.geometry().volume, node };
-    Pages::new(device, owner, share)
+    let owner = StoreOwner { volume: device.geometry().volume, node };
+    TreeReader::new(device, owner, share)
 }
 
 /// The state of the node at the end of its log.
-pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreError> {
+pub(super) async fn recover(pages: &TreeReader, root: Root) -> Result<RecoveredState, StoreError> {
     let (map_pages, kept) = read_map(pages, root.map).await?;
-    let mut space = Space::new(GroupLayout::of(pages.device().geometry()));
+    let mut space = BlockAllocator::new(GroupLayout::of(pages.device().geometry()));
     for (group, bits) in kept {
         space.add_group(group, &bits);
     }
@@ -180,7 +185,7 @@ pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreErro
         space.set_busy(page.run().blocks(), true);
     }
     let (overlay, log_copies) = (Overlay::default(), LogCopies::default());
-    let mut past = Past { space, overlay, root, map_pages, segments: vec![], log_copies };
+    let mut past = RecoveredState { space, overlay, root, map_pages, segments: vec![], log_copies };
     let mut last = None;
     let apply = |head, ops| past.replay_record(&mut last, head, ops);
     let (segments, log_copies) = replay(pages.device(), root.log, root.start, apply).await?;
@@ -199,13 +204,13 @@ pub(super) async fn recover(pages: &Pages, root: Root) -> Result<Past, StoreErro
     Ok(past)
 }
 
-impl Past {
+impl RecoveredState {
     /// Applies a record, unless it is in the tree already. `last` is the position before.
     fn replay_record(
         &mut self,
         last: &mut Option<u64>,
         head: RecordHead,
-        ops: Vec<Op>,
+        ops: Vec<BatchOp>,
     ) -> Result<(), StoreError> {
         // The first record of a segment may be older than the root, but not leave a gap.
         let in_order = match *last {
@@ -228,27 +233,27 @@ impl Past {
         ops.into_iter().try_for_each(|op| self.replay_op(op))
     }
 
-    fn replay_op(&mut self, op: Op) -> Result<(), StoreError> {
+    fn replay_op(&mut self, op: BatchOp) -> Result<(), StoreError> {
         let damaged = |block| StoreError::Damaged { what: "the space of a log record", block };
         match op {
-            Op::Put { key, value } => self.overlay.set(key, Some(value)),
-            Op::Delete { key } => self.overlay.set(key, None),
-            Op::Allocated { run } | Op::Freed { run } if !self.space.owns(run) => {
+            BatchOp::Put { key, value } => self.overlay.set(key, Some(value)),
+            BatchOp::Delete { key } => self.overlay.set(key, None),
+            BatchOp::Allocated { run } | BatchOp::Freed { run } if !self.space.owns(run) => {
                 return Err(damaged(run.start));
             }
-            Op::Allocated { run } => {
+            BatchOp::Allocated { run } => {
                 self.space.set_busy(run.blocks(), true);
                 self.space.set_kept(run, true);
             }
-            Op::Freed { run } => {
+            BatchOp::Freed { run } => {
                 self.space.set_kept(run, false);
                 self.space.set_busy(run.blocks(), false);
             }
-            Op::GiveGroup { group } if !self.space.is_free_group(group) => {
+            BatchOp::GiveGroup { group } if !self.space.is_free_group(group) => {
                 return Err(damaged(self.space.layout().blocks_of(group).start));
             }
-            Op::GiveGroup { group } => self.space.remove_group(group),
-            Op::TakeGroup { group } => {
+            BatchOp::GiveGroup { group } => self.space.remove_group(group),
+            BatchOp::TakeGroup { group } => {
                 if self.space.owns_group(group) || group >= self.space.layout().count() {
                     return Err(damaged(0));
                 }
@@ -261,7 +266,10 @@ impl Past {
 }
 
 /// The pages of the space map, and what is kept in each group.
-async fn read_map(pages: &Pages, first: PageRef) -> Result<(Vec<PageRef>, Kept), StoreError> {
+async fn read_map(
+    pages: &TreeReader,
+    first: PageRef,
+) -> Result<(Vec<PageRef>, KeptBlocks), StoreError> {
     const WHAT: &str = "the space map";
     let (mut places, mut seen, mut bytes) = (Vec::new(), BTreeSet::new(), Vec::new());
     let mut next = Some(first);

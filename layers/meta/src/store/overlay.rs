@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::rewrite::Change;
+use super::rewrite::TreeChange;
 
 /// Bytes of memory that an entry takes besides key and value: its slot in a tree of which two thirds are
 /// full, and two allocations.
@@ -63,7 +63,7 @@ impl Overlay {
     }
 
     /// All changes, in order.
-    pub(crate) fn changes(&self) -> Vec<Change> {
+    pub(crate) fn changes(&self) -> Vec<TreeChange> {
         self.entries.iter().map(change).collect()
     }
 
@@ -72,7 +72,7 @@ impl Overlay {
         &'a self,
         from: Bound<&'a [u8]>,
         to: &'a [u8],
-    ) -> impl Iterator<Item = Change> + 'a {
+    ) -> impl Iterator<Item = TreeChange> + 'a {
         let empty = match from {
             Bound::Included(from) | Bound::Excluded(from) => from >= to,
             Bound::Unbounded => to.is_empty(),
@@ -92,17 +92,17 @@ fn length(value: Option<&Bytes>) -> usize {
     value.map_or(0, Bytes::len)
 }
 
-fn change((key, value): (&Bytes, &Option<Bytes>)) -> Change {
+fn change((key, value): (&Bytes, &Option<Bytes>)) -> TreeChange {
     (key.clone(), value.clone())
 }
 
 /// An ordered list of changes.
-pub(crate) type Changes<'a> = Box<dyn Iterator<Item = Change> + 'a>;
+pub(crate) type Changes<'a> = Box<dyn Iterator<Item = TreeChange> + 'a>;
 
 /// Merges ordered lists of changes; where two have a key, the one of the earlier list counts.
 pub(crate) struct Merged<'a> {
     /// Each behind its next change.
-    lists: Vec<(Option<Change>, Changes<'a>)>,
+    lists: Vec<(Option<TreeChange>, Changes<'a>)>,
 }
 
 impl<'a> Merged<'a> {
@@ -111,7 +111,7 @@ impl<'a> Merged<'a> {
         Self { lists: lists.into_iter().map(|mut list| (list.next(), list)).collect() }
     }
 
-    fn next_change(&mut self) -> Option<Change> {
+    fn next_change(&mut self) -> Option<TreeChange> {
         let heads = self.lists.iter().enumerate();
         let keys = heads.filter_map(|(at, (head, _))| Some((&head.as_ref()?.0, at)));
         let (_, least) = keys.min()?;

@@ -41,9 +41,9 @@ pub(crate) const COUNTER_END: u64 = NUMBER_END / runtime::ids::FS_NODES_MAX as u
 /// blocks.
 pub(crate) const HEIGHT_MAX: u8 = 62;
 
-/// Who a piece of metadata belongs to: part of the identity of everything on disk.
+/// The volume and node that metadata belongs to: part of the identity of everything on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct StoreOwner {
     pub(crate) volume: VolumeId,
     pub(crate) node: u32,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Owner {
 /// What a page is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageKind {
-    Tree = 1,
+    TreeRoot = 1,
     SpaceMap = 2,
 }
 
@@ -115,23 +115,23 @@ impl Wire for PageRef {
     }
 }
 
-/// Blocks of a page with so many bytes of body.
+/// Blocks of a page with a body of `body` bytes.
 pub(crate) fn blocks_for(body: usize) -> u32 {
     (HEADER + body).div_ceil(BLOCK_SIZE) as u32
 }
 
 /// A page before it has a place.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct PageDraft {
     kind: PageKind,
     level: u8,
     count: u32,
-    /// Room for the header, and the body.
+    /// Space for the header, and the body.
     raw: Vec<u8>,
 }
 
-impl Draft {
-    /// One without entries, with room for a body of so many bytes.
+impl PageDraft {
+    /// A page without entries, with space for a body of `body_bytes` bytes.
     pub(crate) fn new(kind: PageKind, level: u8, body_bytes: usize) -> Self {
         assert!(body_bytes <= BODY_MAX, "a page holds its body");
         let mut raw = Vec::with_capacity(blocks_for(body_bytes) as usize * BLOCK_SIZE);
@@ -162,7 +162,12 @@ impl Draft {
     }
 
     /// The page's bytes at `block`, and the reference to them.
-    pub(crate) fn finish(mut self, owner: Owner, generation: u64, block: u64) -> (Bytes, PageRef) {
+    pub(crate) fn finish(
+        mut self,
+        owner: StoreOwner,
+        generation: u64,
+        block: u64,
+    ) -> (Bytes, PageRef) {
         let (blocks, body_bytes) = (self.blocks(), self.body_bytes());
         let mut head = Encoder::new();
         MAGIC.put(&mut head);
@@ -193,7 +198,7 @@ pub(crate) struct Opened {
 /// Checks that `raw` is the page it should be. Its checksums have been checked by the disk.
 pub(crate) fn open(
     raw: &Bytes,
-    owner: Owner,
+    owner: StoreOwner,
     kind: PageKind,
     place: &PageRef,
 ) -> Result<Opened, Malformed> {
@@ -208,7 +213,7 @@ pub(crate) fn open(
     let _generation = u64::take(&mut input)?;
     let block = u64::take(&mut input)?;
     let length = u32::take(&mut input)? as usize;
-    if page_kind != kind as u8 || (Owner { volume, node }) != owner || block != place.block {
+    if page_kind != kind as u8 || (StoreOwner { volume, node }) != owner || block != place.block {
         return Err(Malformed("another page"));
     }
     if length > raw.len().saturating_sub(HEADER) {
@@ -227,15 +232,15 @@ pub(crate) struct TreePage {
 }
 
 /// Where the entries of a page are.
-pub(crate) struct Layout {
+pub(crate) struct PageLayout {
     body_bytes: usize,
     offsets: Vec<u16>,
 }
 
 impl TreePage {
     /// A page that was drafted here, and is `raw` now.
-    pub(crate) fn written(level: u8, raw: &Bytes, layout: Layout) -> Self {
-        let Layout { body_bytes, offsets } = layout;
+    pub(crate) fn written(level: u8, raw: &Bytes, layout: PageLayout) -> Self {
+        let PageLayout { body_bytes, offsets } = layout;
         let page = Self { level, body: raw.slice(HEADER..HEADER + body_bytes), offsets };
         debug_assert!(page.keys().is_sorted_by(|one, next| one < next), "keys out of order");
         page
@@ -249,7 +254,7 @@ impl TreePage {
         }
         // Each entry has four bytes at least: the count is checked before memory is taken for it.
         if count == 0 || count as usize > body.len() / ENTRY_HEAD {
-            return Err(Malformed("not so many entries"));
+            return Err(Malformed("fewer entries than the page says"));
         }
         let mut page = Self { level, body, offsets: Vec::with_capacity(count as usize) };
         let mut offset = 0;
@@ -378,15 +383,15 @@ impl TreePage {
 }
 
 /// The draft of a tree page with these entries, which must fit, and what [`TreePage::written`] needs to know.
-pub(crate) fn draft(level: u8, entries: &[(Bytes, Bytes)]) -> (Draft, Layout) {
+pub(crate) fn draft(level: u8, entries: &[(Bytes, Bytes)]) -> (PageDraft, PageLayout) {
     let bytes = entries.iter().map(|(key, value)| ENTRY_HEAD + key.len() + value.len()).sum();
-    let mut draft = Draft::new(PageKind::Tree, level, bytes);
+    let mut draft = PageDraft::new(PageKind::TreeRoot, level, bytes);
     let mut offsets = Vec::with_capacity(entries.len());
     for (key, value) in entries {
         offsets.push(draft.body_bytes() as u16);
         draft.entry(key, value);
     }
-    (draft, Layout { body_bytes: bytes, offsets })
+    (draft, PageLayout { body_bytes: bytes, offsets })
 }
 
 #[cfg(test)]
@@ -395,7 +400,7 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Owner = Owner { volume: VolumeId(7), node: 3 };
+    const OWNER: StoreOwner = StoreOwner { volume: VolumeId(7), node: 3 };
 
     fn leaf() -> (Bytes, PageRef) {
         let entries = [
@@ -405,8 +410,13 @@ mod tests {
         draft(0, &entries).0.finish(OWNER, 9, 100)
     }
 
-    fn read(raw: &Bytes, owner: Owner, place: &PageRef, level: u8) -> Result<TreePage, Malformed> {
-        TreePage::new(open(raw, owner, PageKind::Tree, place)?, level)
+    fn read(
+        raw: &Bytes,
+        owner: StoreOwner,
+        place: &PageRef,
+        level: u8,
+    ) -> Result<TreePage, Malformed> {
+        TreePage::new(open(raw, owner, PageKind::TreeRoot, place)?, level)
     }
 
     #[test]
@@ -431,8 +441,8 @@ mod tests {
     fn a_page_of_another_volume_node_place_or_level_is_found_out() {
         let (raw, place) = leaf();
         assert_eq!(read(&raw, OWNER, &place, 0).unwrap().find(b"ab").unwrap(), "value");
-        assert!(read(&raw, Owner { node: 4, ..OWNER }, &place, 0).is_err());
-        assert!(read(&raw, Owner { volume: VolumeId(8), ..OWNER }, &place, 0).is_err());
+        assert!(read(&raw, StoreOwner { node: 4, ..OWNER }, &place, 0).is_err());
+        assert!(read(&raw, StoreOwner { volume: VolumeId(8), ..OWNER }, &place, 0).is_err());
         assert!(read(&raw, OWNER, &PageRef { block: 101, ..place }, 0).is_err());
         assert!(read(&raw, OWNER, &place, 1).is_err());
         assert!(open(&raw, OWNER, PageKind::SpaceMap, &place).is_err());

@@ -1,6 +1,6 @@
-//! Tree pages in memory, the least recently used leave first. A leaf that has left leaves a *filter* behind, a
-//! hundredth of its size, which tells of most keys that it has not: who makes a file looks for its name first, and need
-//! not read the leaf where it would be (a Bloom filter, as LSM trees have them for their tables).
+//! Tree pages in memory; the least recently used are evicted first. An evicted leaf leaves a Bloom
+//! filter behind, a hundredth of its size. Creating a file looks up its name first: the filter
+//! excludes most absent keys without reading the leaf (as in LSM trees, for their tables).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use runtime::Table;
 
 use super::page::{PageRef, TreePage};
-use crate::memory::{Kind, Share};
+use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that the tables need for one page.
 const ENTRY_BYTES: usize = 192;
@@ -56,7 +56,7 @@ impl Filter {
 /// checksums, so an old page can never be taken for it.
 #[derive(Debug)]
 pub(crate) struct PageCache {
-    share: Rc<Share>,
+    share: Rc<MemoryShare>,
     pages: Table<PageRef, (Rc<TreePage>, u64)>,
     /// Last use, a number that only grows, to page.
     uses: BTreeMap<u64, PageRef>,
@@ -67,7 +67,7 @@ pub(crate) struct PageCache {
 }
 
 impl PageCache {
-    pub(crate) fn new(share: Rc<Share>) -> Self {
+    pub(crate) fn new(share: Rc<MemoryShare>) -> Self {
         Self {
             share,
             pages: Table::default(),
@@ -95,16 +95,16 @@ impl PageCache {
     pub(crate) fn insert(&mut self, place: PageRef, page: Rc<TreePage>) {
         self.take(&place);
         self.clock += 1;
-        self.share.add(Kind::Pages, bytes_of(&page).cast_signed());
+        self.share.add(MemoryKind::Pages, bytes_of(&page).cast_signed());
         self.pages.insert(place, (page, self.clock));
         self.uses.insert(self.clock, place);
-        self.shed(self.share.excess(Kind::Pages));
+        self.shed(self.share.excess(MemoryKind::Pages));
     }
 
-    /// Lets pages go that have `bytes` together, the least recently used first.
+    /// Evicts pages of `bytes` bytes in total, the least recently used first.
     pub(crate) fn shed(&mut self, bytes: usize) {
-        let used = self.share.used(Kind::Pages);
-        while used.saturating_sub(self.share.used(Kind::Pages)) < bytes {
+        let used = self.share.used(MemoryKind::Pages);
+        while used.saturating_sub(self.share.used(MemoryKind::Pages)) < bytes {
             let Some((_, &oldest)) = self.uses.first_key_value() else { return };
             if let Some(page) = self.take(&oldest).filter(|page| page.is_leaf()) {
                 self.keep_filter(oldest, &page);
@@ -112,7 +112,7 @@ impl PageCache {
         }
     }
 
-    /// Nobody will ask for the page at `place` any more.
+    /// The page at `place` is not needed any more.
     pub(crate) fn remove(&mut self, place: &PageRef) {
         self.take(place);
         if let Some(filter) = self.filters.remove(place) {
@@ -123,7 +123,7 @@ impl PageCache {
     fn take(&mut self, place: &PageRef) -> Option<Rc<TreePage>> {
         let (page, used) = self.pages.remove(place)?;
         self.uses.remove(&used);
-        self.share.add(Kind::Pages, -bytes_of(&page).cast_signed());
+        self.share.add(MemoryKind::Pages, -bytes_of(&page).cast_signed());
         Some(page)
     }
 
@@ -144,7 +144,7 @@ impl PageCache {
 
     fn note_filters(&mut self, bytes: isize) {
         self.filters_bytes = self.filters_bytes.wrapping_add_signed(bytes);
-        self.share.add(Kind::Pages, bytes);
+        self.share.add(MemoryKind::Pages, bytes);
     }
 }
 
@@ -159,21 +159,21 @@ mod tests {
     use runtime::VolumeId;
 
     use super::*;
-    use crate::memory::Memory;
-    use crate::store::page::{self, Owner, PageKind};
+    use crate::memory::MemoryBudget;
+    use crate::store::page::{self, PageKind, StoreOwner};
 
     fn page(block: u64) -> (PageRef, Rc<TreePage>) {
-        let owner = Owner { volume: VolumeId(1), node: 0 };
+        let owner = StoreOwner { volume: VolumeId(1), node: 0 };
         let entries = [(Bytes::from_static(b"key"), Bytes::from(vec![0; 1000]))];
         let (raw, place) = page::draft(0, &entries).0.finish(owner, 1, block);
-        let opened = page::open(&raw, owner, PageKind::Tree, &place).unwrap();
+        let opened = page::open(&raw, owner, PageKind::TreeRoot, &place).unwrap();
         (place, Rc::new(TreePage::new(opened, 0).unwrap()))
     }
 
     #[test]
     fn the_page_that_was_used_last_stays() {
-        let memory = Memory::new(1 << 20);
-        let mut cache = PageCache::new(Share::new(memory.clone()));
+        let memory = MemoryBudget::new(1 << 20);
+        let mut cache = PageCache::new(MemoryShare::new(memory.clone()));
         let [(first, a), (second, b), (third, c)] = [1, 2, 3].map(page);
         cache.insert(first, a);
         cache.insert(second, b);
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn filters_take_no_more_than_their_part() {
-        let memory = Memory::new(1);
-        let mut cache = PageCache::new(Share::new(memory));
+        let memory = MemoryBudget::new(1);
+        let mut cache = PageCache::new(MemoryShare::new(memory));
         for block in 0..10_000 {
             let (place, page) = page(block);
             cache.insert(place, page);

@@ -1,5 +1,6 @@
-//! The keys of records that are not durable yet. Who syncs a directory asks for the last change of its names: of all
-//! changes that are not in the tree there may be a hundred thousand, of those that a crash would take there are few.
+//! The keys of records that are not durable yet. Syncing a directory needs the last change of its
+//! names. There may be a hundred thousand changes that are not in the tree, but few that a crash
+//! would lose.
 
 use std::collections::VecDeque;
 
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_change_of_a_range_is_told_until_it_is_durable() {
+    fn the_last_change_of_a_range_is_known_until_it_is_durable() {
         let mut recent = Recent::default();
         for (position, key) in [(1, "a"), (1, "b"), (2, "c"), (4, "a")] {
             recent.note(position, key.into());

@@ -12,7 +12,7 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use super::error::StoreError;
 use super::groups::Run;
 use super::page::{self, BODY_MAX, ENTRY_HEAD, PageRef, TreePage};
-use super::tree::{Pages, Tree};
+use super::tree::{TreeReader, TreeRoot};
 
 /// A page with fewer bytes is merged with a neighbour when it is rewritten.
 const BODY_MIN: usize = BODY_MAX / 4;
@@ -21,21 +21,21 @@ const BODY_MIN: usize = BODY_MAX / 4;
 const WRITES_MAX: usize = 16;
 
 /// A key and what it shall become; `None` deletes it.
-pub(crate) type Change = (Bytes, Option<Bytes>);
+pub(crate) type TreeChange = (Bytes, Option<Bytes>);
 
 /// A key and its value, or the first key of a page and the reference to it.
-type Entry = (Bytes, Bytes);
+type TreeEntry = (Bytes, Bytes);
 
 /// Where fresh pages come from.
-pub(crate) trait Allocate {
-    /// Room for a page of so many blocks; `None` if there is none.
+pub(crate) trait PageAllocator {
+    /// Allocates a page of `blocks` blocks; `None` if there is no space.
     fn page(&self, blocks: u32) -> Option<Run>;
 }
 
 /// One rewrite of a tree and what came of it.
 pub(crate) struct Rewrite<'a> {
-    pages: &'a Pages,
-    space: &'a dyn Allocate,
+    pages: &'a TreeReader,
+    space: &'a dyn PageAllocator,
     generation: u64,
     writes: FuturesUnordered<LocalBoxFuture<'a, Result<Unsynced, StoreError>>>,
     /// Pages written.
@@ -49,7 +49,11 @@ pub(crate) struct Rewrite<'a> {
 }
 
 impl<'a> Rewrite<'a> {
-    pub(crate) fn new(pages: &'a Pages, space: &'a dyn Allocate, generation: u64) -> Self {
+    pub(crate) fn new(
+        pages: &'a TreeReader,
+        space: &'a dyn PageAllocator,
+        generation: u64,
+    ) -> Self {
         Self {
             pages,
             space,
@@ -67,15 +71,15 @@ impl<'a> Rewrite<'a> {
     /// is durable.
     pub(crate) async fn merge(
         &mut self,
-        old: Tree,
-        changes: &[Change],
-    ) -> Result<Tree, StoreError> {
+        old: TreeRoot,
+        changes: &[TreeChange],
+    ) -> Result<TreeRoot, StoreError> {
         if changes.is_empty() {
             return Ok(old);
         }
         let (top, height) = self.merge_top(old, changes).await?;
         self.all_writes().await?;
-        Ok(Tree {
+        Ok(TreeRoot {
             top,
             height,
             // A root that tells wrong counts is found by an audit; it must not stop anything here.
@@ -87,8 +91,8 @@ impl<'a> Rewrite<'a> {
 
     async fn merge_top(
         &mut self,
-        old: Tree,
-        changes: &[Change],
+        old: TreeRoot,
+        changes: &[TreeChange],
     ) -> Result<(Option<PageRef>, u8), StoreError> {
         let mut level = old.height.saturating_sub(1);
         let mut content = match old.top {
@@ -131,7 +135,11 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Writes `content` into pages of `level`.
-    async fn pack(&mut self, level: u8, content: Vec<Entry>) -> Result<Vec<Entry>, StoreError> {
+    async fn pack(
+        &mut self,
+        level: u8,
+        content: Vec<TreeEntry>,
+    ) -> Result<Vec<TreeEntry>, StoreError> {
         let (mut packer, mut out) = (Packer::default(), Vec::new());
         packer.extend(content);
         self.write_full(level, &mut packer, &mut out).await?;
@@ -144,12 +152,12 @@ impl<'a> Rewrite<'a> {
         &'b mut self,
         level: u8,
         place: PageRef,
-        changes: &'b [Change],
-    ) -> LocalBoxFuture<'b, Result<Vec<Entry>, StoreError>> {
+        changes: &'b [TreeChange],
+    ) -> LocalBoxFuture<'b, Result<Vec<TreeEntry>, StoreError>> {
         async move {
             let page = self.load(place, level).await?;
             self.dropped.push(place);
-            let entries: Vec<Entry> = page.entries().collect();
+            let entries: Vec<TreeEntry> = page.entries().collect();
             match (level, changes.is_empty()) {
                 (_, true) => Ok(entries),
                 (0, false) => Ok(self.merged(&entries, changes)),
@@ -164,9 +172,9 @@ impl<'a> Rewrite<'a> {
         &mut self,
         level: u8,
         page: &Rc<TreePage>,
-        children: Vec<Entry>,
-        changes: &[Change],
-    ) -> Result<Vec<Entry>, StoreError> {
+        children: Vec<TreeEntry>,
+        changes: &[TreeChange],
+    ) -> Result<Vec<TreeEntry>, StoreError> {
         let parts = partition(page, changes);
         self.prefetch(level, &children, &parts).await?;
         let (mut packer, mut out) = (Packer::default(), Vec::new());
@@ -192,8 +200,8 @@ impl<'a> Rewrite<'a> {
     async fn prefetch(
         &mut self,
         level: u8,
-        children: &[Entry],
-        parts: &[&[Change]],
+        children: &[TreeEntry],
+        parts: &[&[TreeChange]],
     ) -> Result<(), StoreError> {
         let mut touched = Vec::new();
         for (child, part) in children.iter().zip(parts) {
@@ -224,7 +232,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// `entries` with `changes` merged in; counts the keys.
-    fn merged(&mut self, entries: &[Entry], changes: &[Change]) -> Vec<Entry> {
+    fn merged(&mut self, entries: &[TreeEntry], changes: &[TreeChange]) -> Vec<TreeEntry> {
         let mut out = Vec::with_capacity(entries.len() + changes.len());
         let mut old = entries.iter().peekable();
         for (key, value) in changes {
@@ -248,7 +256,7 @@ impl<'a> Rewrite<'a> {
         &mut self,
         level: u8,
         packer: &mut Packer,
-        out: &mut Vec<Entry>,
+        out: &mut Vec<TreeEntry>,
     ) -> Result<(), StoreError> {
         while packer.bytes > 2 * BODY_MAX {
             out.push(self.write(level, &packer.take(BODY_MAX)).await?);
@@ -261,7 +269,7 @@ impl<'a> Rewrite<'a> {
         &mut self,
         level: u8,
         packer: &mut Packer,
-        out: &mut Vec<Entry>,
+        out: &mut Vec<TreeEntry>,
     ) -> Result<(), StoreError> {
         while packer.bytes > 0 {
             let wanted = if packer.bytes > BODY_MAX { packer.bytes / 2 } else { packer.bytes };
@@ -271,7 +279,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Starts to write a page and gives the entry for its parent.
-    async fn write(&mut self, level: u8, entries: &[Entry]) -> Result<Entry, StoreError> {
+    async fn write(&mut self, level: u8, entries: &[TreeEntry]) -> Result<TreeEntry, StoreError> {
         let (draft, layout) = page::draft(level, entries);
         let run = self.space.page(draft.blocks()).ok_or(StoreError::NoSpace)?;
         self.written.push(run);
@@ -301,14 +309,14 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-fn reference(entry: &Entry) -> Result<PageRef, StoreError> {
+fn reference(entry: &TreeEntry) -> Result<PageRef, StoreError> {
     // The entries of pages are checked when they are read.
     runtime::wire::from_bytes(&entry.1)
         .map_err(|_| StoreError::Damaged { what: "a reference in the tree", block: 0 })
 }
 
 /// The changes that belong to each child of `page`.
-fn partition<'c>(page: &TreePage, changes: &'c [Change]) -> Vec<&'c [Change]> {
+fn partition<'c>(page: &TreePage, changes: &'c [TreeChange]) -> Vec<&'c [TreeChange]> {
     let mut rest = changes;
     (0..page.len())
         .map(|index| {
@@ -328,21 +336,21 @@ fn partition<'c>(page: &TreePage, changes: &'c [Change]) -> Vec<&'c [Change]> {
 /// Entries on their way into pages.
 #[derive(Default)]
 struct Packer {
-    entries: std::collections::VecDeque<Entry>,
+    entries: std::collections::VecDeque<TreeEntry>,
     bytes: usize,
 }
 
-fn size(entry: &Entry) -> usize {
+fn size(entry: &TreeEntry) -> usize {
     ENTRY_HEAD + entry.0.len() + entry.1.len()
 }
 
 impl Packer {
-    fn extend(&mut self, entries: Vec<Entry>) {
+    fn extend(&mut self, entries: Vec<TreeEntry>) {
         self.bytes += entries.iter().map(size).sum::<usize>();
         self.entries.extend(entries);
     }
 
-    fn prepend(&mut self, entries: Vec<Entry>) {
+    fn prepend(&mut self, entries: Vec<TreeEntry>) {
         self.bytes += entries.iter().map(size).sum::<usize>();
         for entry in entries.into_iter().rev() {
             self.entries.push_front(entry);
@@ -355,7 +363,7 @@ impl Packer {
     }
 
     /// Entries from the front until they have `wanted` bytes, never more than a page holds.
-    fn take(&mut self, wanted: usize) -> Vec<Entry> {
+    fn take(&mut self, wanted: usize) -> Vec<TreeEntry> {
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while let Some(entry) = self.entries.front() {
             let more = size(entry);

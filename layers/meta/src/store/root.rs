@@ -12,9 +12,9 @@ use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 use super::device::Device;
 use super::error::StoreError;
 use super::log::Segment;
-use super::log::format::{LogId, Pair};
-use super::page::{COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, Owner, PageRef};
-use super::tree::Tree;
+use super::log::format::{LogId, SegmentPair};
+use super::page::{COUNTER_END, FORMAT_VERSION, HEIGHT_MAX, NUMBER_END, PageRef, StoreOwner};
+use super::tree::TreeRoot;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"mdRT");
 
@@ -36,7 +36,7 @@ pub(crate) struct Root {
     pub(crate) counter: u64,
     /// Copies of the root before that could not be written: one bit for each of its disks.
     pub(crate) lacking: u32,
-    pub(crate) tree: Tree,
+    pub(crate) tree: TreeRoot,
     /// The first page of the space map.
     pub(crate) map: PageRef,
 }
@@ -57,7 +57,7 @@ pub(crate) struct RootCopies {
 
 /// What a slot holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Slot {
+enum RootSlot {
     Root(Box<Root>),
     Foreign,
     Future(u16),
@@ -100,40 +100,40 @@ impl Root {
 
     /// Reads a slot; anything that is not a root of this node is `Nothing`, so that a broken root
     /// counts as absent.
-    fn decode(slot: &[u8], owner: Owner) -> Slot {
+    fn decode(slot: &[u8], owner: StoreOwner) -> RootSlot {
         let Some((content, checksum)) = slot.split_at_checked(SLOT_SIZE - 4) else {
-            return Slot::Nothing;
+            return RootSlot::Nothing;
         };
         if crc32c(content).to_le_bytes() != checksum {
             let is_empty = slot.iter().all(|&byte| byte == 0);
-            return if is_empty { Slot::Nothing } else { Slot::Rotten };
+            return if is_empty { RootSlot::Nothing } else { RootSlot::Rotten };
         }
-        Self::decode_content(content, owner).unwrap_or(Slot::Nothing)
+        Self::decode_content(content, owner).unwrap_or(RootSlot::Nothing)
     }
 
-    fn decode_content(content: &[u8], owner: Owner) -> Result<Slot, Malformed> {
+    fn decode_content(content: &[u8], owner: StoreOwner) -> Result<RootSlot, Malformed> {
         let mut input = Decoder::new(content, Bytes::new());
         let input = &mut input;
         if u32::take(input)? != MAGIC {
-            return Ok(Slot::Nothing);
+            return Ok(RootSlot::Nothing);
         }
         let version = u16::take(input)?;
         if version > FORMAT_VERSION {
-            return Ok(Slot::Future(version));
+            return Ok(RootSlot::Future(version));
         }
         u16::take(input)?;
-        let found = Owner { volume: VolumeId::take(input)?, node: u32::take(input)? };
+        let found = StoreOwner { volume: VolumeId::take(input)?, node: u32::take(input)? };
         let lacking = u32::take(input)?;
         if found.volume != owner.volume {
-            return Ok(Slot::Foreign);
+            return Ok(RootSlot::Foreign);
         }
         if found != owner {
-            return Ok(Slot::Nothing);
+            return Ok(RootSlot::Nothing);
         }
         let generation = u64::take(input)?;
         let (epoch, id) = (u64::take(input)?, u64::take(input)?);
         let sequence = u64::take(input)?;
-        let pair = Pair { a: u64::take(input)?, b: u64::take(input)? };
+        let pair = SegmentPair { a: u64::take(input)?, b: u64::take(input)? };
         let start = Segment { sequence, pair };
         let (position, counter) = (u64::take(input)?, u64::take(input)?);
         let (keys, pages) = (u64::take(input)?, u64::take(input)?);
@@ -141,7 +141,7 @@ impl Root {
         let height = u8::take(input)?;
         let grown = growing.into_iter().any(|number| number >= NUMBER_END);
         if grown || counter >= COUNTER_END || height > HEIGHT_MAX {
-            return Ok(Slot::Nothing);
+            return Ok(RootSlot::Nothing);
         }
         let top = if height == 0 {
             input.bytes(PageRef::LENGTH)?;
@@ -149,14 +149,14 @@ impl Root {
         } else {
             Some(PageRef::take(input)?)
         };
-        Ok(Slot::Root(Box::new(Self {
+        Ok(RootSlot::Root(Box::new(Self {
             generation,
             log: LogId { owner, id, epoch },
             start,
             position,
             counter,
             lacking,
-            tree: Tree { top, height, keys, pages },
+            tree: TreeRoot { top, height, keys, pages },
             map: PageRef::take(input)?,
         })))
     }
@@ -217,16 +217,16 @@ fn disks(geometry: &Geometry, node: u32) -> Vec<u32> {
 }
 
 /// The slots of one disk; `None` if it cannot be read.
-struct Copy {
+struct RootCopy {
     disk: u32,
-    slots: Option<Vec<Slot>>,
+    slots: Option<Vec<RootSlot>>,
 }
 
-impl Copy {
+impl RootCopy {
     fn roots(&self) -> impl Iterator<Item = &Root> {
         self.slots.iter().flatten().filter_map(|slot| match slot {
-            Slot::Root(root) => Some(&**root),
-            Slot::Foreign | Slot::Future(_) | Slot::Rotten | Slot::Nothing => None,
+            RootSlot::Root(root) => Some(&**root),
+            RootSlot::Foreign | RootSlot::Future(_) | RootSlot::Rotten | RootSlot::Nothing => None,
         })
     }
 
@@ -234,7 +234,7 @@ impl Copy {
     fn is_before(&self, before: &Root) -> bool {
         let place = (before.generation % u64::from(SLOTS_PER_NODE)) as usize;
         let slot = self.slots.as_ref().and_then(|slots| slots.get(place));
-        slot.is_some_and(|slot| *slot != Slot::Rotten)
+        slot.is_some_and(|slot| *slot != RootSlot::Rotten)
             && self.roots().all(|root| root.age() < before.age())
     }
 }
@@ -242,7 +242,7 @@ impl Copy {
 /// The newest root of a node, and what its copies tell.
 pub(crate) async fn newest(
     device: &Device,
-    owner: Owner,
+    owner: StoreOwner,
 ) -> Result<(Root, RootCopies), StoreError> {
     let slots = 0..u64::from(SLOTS_PER_NODE);
     let reads = disks(device.geometry(), owner.node).into_iter().map(|disk| {
@@ -253,7 +253,7 @@ pub(crate) async fn newest(
     for (disk, read) in join_all(reads).await {
         let decode = |read: Vec<Bytes>| read.iter().map(|slot| Root::decode(slot, owner)).collect();
         let slots = read.map(decode).map_err(|error| failure = Some(error)).ok();
-        copies.push(Copy { disk, slots });
+        copies.push(RootCopy { disk, slots });
     }
     // A root is on more than half of the disks, so it is on at least one of these.
     let readable = copies.iter().filter(|copy| copy.slots.is_some()).count();
@@ -267,8 +267,8 @@ pub(crate) async fn newest(
 }
 
 /// What the copies tell, of which `newest` is the newest root.
-fn compare(copies: &[Copy], newest: &Root) -> RootCopies {
-    let earlier = copies.iter().flat_map(Copy::roots).filter(|root| root.age() < newest.age());
+fn compare(copies: &[RootCopy], newest: &Root) -> RootCopies {
+    let earlier = copies.iter().flat_map(RootCopy::roots).filter(|root| root.age() < newest.age());
     let before = earlier.max_by_key(|root| root.age());
     let mut told = RootCopies { count: copies.len(), ..RootCopies::default() };
     for (bit, copy) in copies.iter().enumerate() {
@@ -285,20 +285,20 @@ fn compare(copies: &[Copy], newest: &Root) -> RootCopies {
     told
 }
 
-fn choose(slots: Vec<Slot>) -> Result<Root, StoreError> {
+fn choose(slots: Vec<RootSlot>) -> Result<Root, StoreError> {
     let (mut best, mut foreign) = (None::<Root>, false);
     for slot in slots {
         match slot {
-            Slot::Root(root) => {
+            RootSlot::Root(root) => {
                 if best.is_none_or(|best| best.age() < root.age()) {
                     best = Some(*root);
                 }
             }
-            Slot::Foreign => foreign = true,
-            Slot::Future(version) => {
+            RootSlot::Foreign => foreign = true,
+            RootSlot::Future(version) => {
                 return Err(StoreError::FutureVersion { version, known: FORMAT_VERSION });
             }
-            Slot::Rotten | Slot::Nothing => {}
+            RootSlot::Rotten | RootSlot::Nothing => {}
         }
     }
     best.ok_or(if foreign { StoreError::ForeignVolume } else { StoreError::NoRoot })
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Owner = Owner { volume: VolumeId(7), node: 3 };
+    const OWNER: StoreOwner = StoreOwner { volume: VolumeId(7), node: 3 };
 
     fn root() -> Root {
         let map = runtime::wire::from_bytes(&[
@@ -319,11 +319,11 @@ mod tests {
         Root {
             generation: 11,
             log: LogId { owner: OWNER, id: 13, epoch: 12 },
-            start: Segment { sequence: 14, pair: Pair { a: 15, b: 16 } },
+            start: Segment { sequence: 14, pair: SegmentPair { a: 15, b: 16 } },
             position: 17,
             counter: 18,
             lacking: 5,
-            tree: Tree { top: None, height: 0, keys: 0, pages: 0 },
+            tree: TreeRoot { top: None, height: 0, keys: 0, pages: 0 },
             map: map.unwrap(),
         }
     }
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(slot[..golden.len()], golden);
         assert!(slot[golden.len()..SLOT_SIZE - 4].iter().all(|&byte| byte == 0));
         assert_eq!(slot[SLOT_SIZE - 4..], crc32c(&slot[..SLOT_SIZE - 4]).to_le_bytes());
-        assert_eq!(Root::decode(&slot, OWNER), Slot::Root(Box::new(root())));
+        assert_eq!(Root::decode(&slot, OWNER), RootSlot::Root(Box::new(root())));
     }
 
     fn stamp(mut slot: Vec<u8>) -> Vec<u8> {
@@ -354,39 +354,42 @@ mod tests {
     #[test]
     fn a_foreign_a_future_and_a_broken_root_are_told_apart() {
         let slot = root().encode();
-        let other = Owner { volume: VolumeId(8), ..OWNER };
-        assert_eq!(Root::decode(&slot, other), Slot::Foreign);
-        assert_eq!(Root::decode(&slot, Owner { node: 4, ..OWNER }), Slot::Nothing);
-        assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), Slot::Nothing);
+        let other = StoreOwner { volume: VolumeId(8), ..OWNER };
+        assert_eq!(Root::decode(&slot, other), RootSlot::Foreign);
+        assert_eq!(Root::decode(&slot, StoreOwner { node: 4, ..OWNER }), RootSlot::Nothing);
+        assert_eq!(Root::decode(&[0; SLOT_SIZE], OWNER), RootSlot::Nothing);
         let mut future = slot.to_vec();
         future[4] = 2;
-        assert_eq!(Root::decode(&future, OWNER), Slot::Rotten, "its checksum is wrong");
-        assert_eq!(Root::decode(&stamp(future), OWNER), Slot::Future(2));
-        assert_eq!(choose(vec![Slot::Foreign, Slot::Nothing]), Err(StoreError::ForeignVolume));
-        assert_eq!(choose(vec![Slot::Nothing]), Err(StoreError::NoRoot));
+        assert_eq!(Root::decode(&future, OWNER), RootSlot::Rotten, "its checksum is wrong");
+        assert_eq!(Root::decode(&stamp(future), OWNER), RootSlot::Future(2));
+        assert_eq!(
+            choose(vec![RootSlot::Foreign, RootSlot::Nothing]),
+            Err(StoreError::ForeignVolume)
+        );
+        assert_eq!(choose(vec![RootSlot::Nothing]), Err(StoreError::NoRoot));
     }
 
     #[test]
     fn a_later_epoch_wins_over_a_later_generation() {
         let with = |epoch, generation| {
             let log = LogId { epoch, ..root().log };
-            Slot::Root(Box::new(Root { generation, log, ..root() }))
+            RootSlot::Root(Box::new(Root { generation, log, ..root() }))
         };
         let best = choose(vec![with(3, 9), with(4, 7), with(4, 8), with(2, 20)]).unwrap();
         assert_eq!(best.age(), (4, 8));
     }
 
     /// A disk with these generations, and `rotten` ones.
-    fn copy(disk: u32, generations: &[u64], rotten: &[u64]) -> Copy {
-        let mut slots = vec![Slot::Nothing; SLOTS_PER_NODE as usize];
+    fn copy(disk: u32, generations: &[u64], rotten: &[u64]) -> RootCopy {
+        let mut slots = vec![RootSlot::Nothing; SLOTS_PER_NODE as usize];
         for &generation in generations {
             let root = Root { generation, lacking: 0, ..root() };
-            slots[(generation % 8) as usize] = Slot::Root(Box::new(root));
+            slots[(generation % 8) as usize] = RootSlot::Root(Box::new(root));
         }
         for generation in rotten {
-            slots[(generation % 8) as usize] = Slot::Rotten;
+            slots[(generation % 8) as usize] = RootSlot::Rotten;
         }
-        Copy { disk, slots: Some(slots) }
+        RootCopy { disk, slots: Some(slots) }
     }
 
     #[test]
@@ -404,7 +407,7 @@ mod tests {
         assert_eq!(other(&[16, 17, 18], &[19], 0).outdated, None, "rot, and a crash");
         assert_eq!(other(&[16, 17, 18], &[], 0b10).outdated, None, "its write failed");
         assert_eq!(other(&[16, 17, 18], &[], 0b01).outdated, Some(2), "another's write failed");
-        let dead = Copy { disk: 2, slots: None };
+        let dead = RootCopy { disk: 2, slots: None };
         let told = compare(&[whole(), dead], &newest(0));
         assert_eq!((told.unreadable, told.outdated), (vec![2], None));
     }

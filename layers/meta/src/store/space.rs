@@ -14,20 +14,20 @@ use blockio::geometry::Near;
 
 use super::bits::Bits;
 use super::groups::{GroupLayout, Run};
-use super::log::format::Pair;
+use super::log::format::SegmentPair;
 
 mod search;
 
 use search::GROUPS_SEARCHED_MAX;
 
 /// What a checkpoint writes down: the kept blocks of each owned group.
-pub(crate) type Kept = BTreeMap<u64, Rc<Bits>>;
+pub(crate) type KeptBlocks = BTreeMap<u64, Rc<Bits>>;
 
 /// The blocks of the owned groups.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct BlockAllocator {
     layout: GroupLayout,
-    groups: BTreeMap<u64, Group>,
+    groups: BTreeMap<u64, GroupBlocks>,
     /// Groups with a wholly free stripe.
     with_whole: BTreeSet<u64>,
     /// Groups with a free block in a partly used stripe.
@@ -48,7 +48,7 @@ pub(crate) struct Space {
 }
 
 #[derive(Debug)]
-struct Group {
+struct GroupBlocks {
     /// Its first block.
     start: u64,
     busy: Bits,
@@ -59,7 +59,7 @@ struct Group {
     fit_max: u32,
 }
 
-impl Group {
+impl GroupBlocks {
     fn local(&self, blocks: Range<u64>) -> Range<u32> {
         (blocks.start - self.start) as u32..(blocks.end - self.start) as u32
     }
@@ -69,7 +69,7 @@ impl Group {
     }
 }
 
-impl Space {
+impl BlockAllocator {
     /// No groups yet.
     pub(crate) fn new(layout: GroupLayout) -> Self {
         Self {
@@ -154,7 +154,7 @@ impl Space {
         self.count_in(run, |group| &group.kept) == Some(run.count)
     }
 
-    fn count_in(&self, run: Run, bits: impl Fn(&Group) -> &Bits) -> Option<u32> {
+    fn count_in(&self, run: Run, bits: impl Fn(&GroupBlocks) -> &Bits) -> Option<u32> {
         if !self.layout.is_run(run) {
             return None;
         }
@@ -167,7 +167,7 @@ impl Space {
         let blocks = self.layout.blocks_of(number);
         let length = kept.length();
         debug_assert_eq!(u64::from(length), blocks.end - blocks.start);
-        let group = Group {
+        let group = GroupBlocks {
             start: blocks.start,
             busy: Bits::new(length, true),
             kept: kept.clone(),
@@ -274,7 +274,7 @@ impl Space {
         let freed = self.stripes_freed;
         self.end_loan(run);
         self.set_busy(run.blocks(), false);
-        // Perhaps they could not be written: whoever tries again shall not begin with the same ones.
+        // Perhaps they could not be written: a retry shall not begin with the same ones.
         self.stripes_freed = freed;
     }
 
@@ -286,7 +286,7 @@ impl Space {
     }
 
     /// The kept blocks of each group, as they are now.
-    pub(crate) fn kept(&self) -> Kept {
+    pub(crate) fn kept(&self) -> KeptBlocks {
         self.groups.iter().map(|(&number, group)| (number, group.kept.clone())).collect()
     }
 
@@ -300,7 +300,7 @@ impl Space {
         self.runs(|group| &group.kept)
     }
 
-    fn runs(&self, bits: impl Fn(&Group) -> &Bits) -> Vec<Run> {
+    fn runs(&self, bits: impl Fn(&GroupBlocks) -> &Bits) -> Vec<Run> {
         let mut runs = Vec::new();
         for (&number, group) in &self.groups {
             for stripe in self.layout.stripes_of(number) {
@@ -347,7 +347,7 @@ impl Space {
         Some(runs)
     }
 
-    /// Takes room for a page of `blocks` blocks, and leaves at least `floor` whole stripes.
+    /// Allocates a page of `blocks` blocks, and leaves at least `floor` whole stripes.
     pub(crate) fn allocate_page(&mut self, blocks: u32, floor: u64) -> Option<Run> {
         let run = self
             .fitting(blocks, GROUPS_SEARCHED_MAX)
@@ -358,7 +358,7 @@ impl Space {
     }
 
     /// Takes two stripes for a segment of the log, on different disks if there are several.
-    pub(crate) fn allocate_pair(&mut self, geometry: &Geometry) -> Option<Pair> {
+    pub(crate) fn allocate_pair(&mut self, geometry: &Geometry) -> Option<SegmentPair> {
         let a = self.allocate_stripe(|_| true)?;
         let first = geometry.place(a);
         let b = self.allocate_stripe(|stripe| {
@@ -369,7 +369,7 @@ impl Space {
         if b.is_none() {
             self.set_busy(self.layout.stripe_run(a).blocks(), false);
         }
-        b.map(|b| Pair { a, b })
+        b.map(|b| SegmentPair { a, b })
     }
 
     /// Lets the search for whole stripes of `node` begin at the first that its own cache holds (`cache::hash`),
@@ -415,11 +415,11 @@ mod tests {
     const STRIPES: u64 = 96;
     const PER_STRIPE: u64 = 16;
 
-    fn space() -> Space {
+    fn space() -> BlockAllocator {
         space_of(STRIPES)
     }
 
-    fn space_of(stripes: u64) -> Space {
+    fn space_of(stripes: u64) -> BlockAllocator {
         let layout = GroupLayout::of(&Geometry {
             volume: VolumeId(1),
             stripe_size: 65536,
@@ -428,7 +428,7 @@ mod tests {
             disks_per_node: 1,
             stripes_per_disk: stripes / 2,
         });
-        let mut space = Space::new(layout);
+        let mut space = BlockAllocator::new(layout);
         for group in layout.born(1) {
             let blocks = layout.blocks_of(group);
             space.add_group(group, &Rc::new(Bits::new((blocks.end - blocks.start) as u32, false)));
@@ -448,7 +448,7 @@ mod tests {
         };
         let layout = GroupLayout::of(&geometry);
         let first = |node: u32| {
-            let mut space = Space::new(layout);
+            let mut space = BlockAllocator::new(layout);
             for group in layout.born(node).take(2) {
                 let blocks = layout.blocks_of(group);
                 let bits = Bits::new((blocks.end - blocks.start) as u32, false);
@@ -466,7 +466,7 @@ mod tests {
         assert!((0..64).all(|node| first(node) % 64 == u64::from(node)));
     }
 
-    fn check(space: &Space, used: &BTreeSet<u64>) {
+    fn check(space: &BlockAllocator, used: &BTreeSet<u64>) {
         let busy: BTreeSet<u64> = space.busy_runs().iter().flat_map(Run::blocks).collect();
         assert_eq!(&busy, used);
         let owned: Vec<u64> =
@@ -509,7 +509,7 @@ mod tests {
             allocate(8, Near::At { block: start + 5, or_apart: true }),
             [Run { start: start + 5, count: 8 }]
         );
-        // In use; across the end of a stripe; nobody's.
+        // In use; across the end of a stripe; not owned.
         for block in [start, start + PER_STRIPE - 4, u64::MAX - 1, STRIPES * PER_STRIPE] {
             let elsewhere = allocate(2, Near::At { block, or_apart: false });
             assert_ne!(elsewhere[0].start, block);
@@ -604,13 +604,13 @@ mod tests {
     fn what_was_freed_is_used_again_before_what_never_was_used() {
         let mut space = space_of(30 * FREED_MIN);
         let mut used = BTreeSet::new();
-        let mut file = |space: &mut Space| {
+        let mut file = |space: &mut BlockAllocator| {
             let runs =
                 space.allocate((FREED_MIN * PER_STRIPE) as u32, 0, Near::Anywhere {}).unwrap();
             used.extend(runs.iter().map(|run| run.start));
             runs
         };
-        let (mut old, _lives) = (file(&mut space), file(&mut space));
+        let (mut old, _live) = (file(&mut space), file(&mut space));
         for _ in 0..20 {
             let new = file(&mut space);
             for run in std::mem::replace(&mut old, new) {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use blockio::Geometry;
 use bytes::Bytes;
 
-use super::batch::{Batch, Op};
+use super::batch::{Batch, BatchOp};
 use super::blocked_records::BlockedRecords;
 use super::error::StoreError;
 use super::groups::Run;
@@ -17,8 +17,8 @@ use super::overlay::Overlay;
 use super::page::PageRef;
 use super::recent::Recent;
 use super::root::Root;
-use super::space::Space;
-use crate::memory::{Kind, Share};
+use super::space::BlockAllocator;
+use crate::memory::{MemoryKind, MemoryShare};
 
 /// Bytes that may wait for the log, at most; past it commits are `Busy`.
 pub const PENDING_BYTES_MAX: usize = 1 << 20;
@@ -27,7 +27,7 @@ pub const PENDING_BYTES_MAX: usize = 1 << 20;
 pub(crate) const NUMBERS_AHEAD: u64 = 1024;
 
 /// Why a batch is not admitted.
-pub(crate) enum Refusal {
+pub(crate) enum CommitRefusal {
     /// It can be once the pending records are written.
     LogBehind,
     /// It can be after a checkpoint.
@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
     Error(StoreError),
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for CommitRefusal {
     fn from(error: StoreError) -> Self {
         Self::Error(error)
     }
@@ -44,16 +44,16 @@ impl From<StoreError> for Refusal {
 
 /// Blocks that a record has freed.
 #[derive(Debug)]
-struct Waiting {
+struct FreedBlocks {
     position: u64,
     blocks: Range<u64>,
 }
 
 /// The state of a store.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct StoreState {
     pub(crate) geometry: Geometry,
-    pub(crate) space: Space,
+    pub(crate) space: BlockAllocator,
     pub(crate) log: Log,
     pub(crate) active: Overlay,
     /// What a running checkpoint is writing.
@@ -70,13 +70,13 @@ pub(crate) struct State {
     pub(crate) counter: u64,
     /// The counter in the last record.
     pub(crate) recorded: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<FreedBlocks>,
     waiting_blocks: u64,
     /// What records change that are not durable yet.
     pub(crate) recent: Recent,
     /// Records that wait for records of other nodes.
     pub(crate) blocked_records: BlockedRecords,
-    /// Somebody wants the log durable up to here.
+    /// The log is wanted durable up to this LSN.
     pub(crate) wanted: u64,
     pub(crate) writing: bool,
     pub(crate) timer: bool,
@@ -86,16 +86,16 @@ pub(crate) struct State {
     /// Why nothing is accepted any more.
     pub(crate) stopped: Option<StoreError>,
     /// The part of the memory that the node has.
-    share: Rc<Share>,
+    share: Rc<MemoryShare>,
 }
 
-impl State {
+impl StoreState {
     pub(crate) fn new(
         geometry: Geometry,
-        (space, active): (Space, Overlay),
+        (space, active): (BlockAllocator, Overlay),
         log: Log,
         (root, map_pages): (Root, Vec<PageRef>),
-        share: Rc<Share>,
+        share: Rc<MemoryShare>,
     ) -> Self {
         let wanted = log.durable();
         Self {
@@ -132,7 +132,7 @@ impl State {
 
     /// The changes have become more or fewer.
     pub(crate) fn note_changes(&self) {
-        self.share.set(Kind::Changes, self.changes_bytes());
+        self.share.set(MemoryKind::Changes, self.changes_bytes());
     }
 
     /// Blocks that were freed and may not be handed out yet.
@@ -146,7 +146,7 @@ impl State {
         self.active.get(key).or_else(frozen)
     }
 
-    /// Is the log so long that a checkpoint should start?
+    /// Is the log long enough that a checkpoint should start?
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let is_long = self.log_is_long() || self.changes_are_many();
         !self.checkpointing && is_long && self.root.position < self.log.last()
@@ -202,16 +202,16 @@ impl State {
         self.floor(reserve.max(self.checkpoint_blocks(0, 0) + reserve / 2))
     }
 
-    /// Blocks that are kept back from [data of changes that free space](Self::relief_floor): batches
+    /// Blocks that are kept back from [data of changes that free space](Self::deletion_floor): batches
     /// of such changes need them.
-    pub(crate) fn relief_reserve_blocks(&self) -> u64 {
+    pub(crate) fn deletion_reserve_blocks(&self) -> u64 {
         self.reserve_blocks() / 4
     }
 
     /// Whole stripes that data of a change that frees space must leave. Less than what other batches
     /// leave ([`admit`](Self::admit)): however full the volume is, some is there.
-    pub(crate) fn relief_floor(&self) -> u64 {
-        self.floor(self.checkpoint_blocks(0, 0) + self.relief_reserve_blocks())
+    pub(crate) fn deletion_floor(&self) -> u64 {
+        self.floor(self.checkpoint_blocks(0, 0) + self.deletion_reserve_blocks())
     }
 
     /// Could more space be free in a moment, without anybody deleting anything? So that `kept_back`
@@ -228,7 +228,7 @@ impl State {
     }
 
     /// Checks a batch against everything it could break.
-    pub(crate) fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, batch: &Batch) -> Result<(), CommitRefusal> {
         if let Some(stopped) = self.stopped {
             return Err(stopped.into());
         }
@@ -236,14 +236,18 @@ impl State {
         batch.ops().iter().try_for_each(|op| self.check_op(op))?;
         let length = batch.length_bytes();
         if self.log.pending_bytes() + length > PENDING_BYTES_MAX {
-            return Err(Refusal::LogBehind);
+            return Err(CommitRefusal::LogBehind);
         }
         let pairs_max = limits::log_pairs_max(&self.geometry, self.space.owned_stripes());
         if self.log.pairs_after(length) > pairs_max {
-            return Err(if self.log_is_long() { Refusal::TreeBehind } else { Refusal::LogBehind });
+            return Err(if self.log_is_long() {
+                CommitRefusal::TreeBehind
+            } else {
+                CommitRefusal::LogBehind
+            });
         }
         if self.changes_bytes() > self.share.changes_max() {
-            return Err(Refusal::TreeBehind);
+            return Err(CommitRefusal::TreeBehind);
         }
         self.admit_groups(batch)?;
         self.admit_growth(batch)
@@ -251,7 +255,7 @@ impl State {
 
     fn admit_groups(&self, batch: &Batch) -> Result<(), StoreError> {
         let given = batch.ops().iter().filter_map(|op| match *op {
-            Op::GiveGroup { group } => {
+            BatchOp::GiveGroup { group } => {
                 let stripes = self.space.layout().stripes_of(group);
                 Some(stripes.end - stripes.start)
             }
@@ -262,29 +266,32 @@ impl State {
         if enough { Ok(()) } else { Err(StoreError::NoSpace) }
     }
 
-    fn admit_growth(&self, batch: &Batch) -> Result<(), Refusal> {
+    fn admit_growth(&self, batch: &Batch) -> Result<(), CommitRefusal> {
         let keys = batch.ops().iter();
-        let keys = keys.filter(|op| matches!(op, Op::Put { .. } | Op::Delete { .. })).count();
+        let keys =
+            keys.filter(|op| matches!(op, BatchOp::Put { .. } | BatchOp::Delete { .. })).count();
         let margin = if batch.is_from_reserve() { 0 } else { self.reserve_blocks() / 2 };
         let need = self.checkpoint_blocks(keys as u64, batch.length_bytes() as u64) + margin;
         if keys == 0 || self.space.whole_stripes() >= self.floor(need) {
             return Ok(());
         }
         let idle = self.active.is_empty() && self.frozen.is_none() && self.waiting_blocks == 0;
-        Err(if idle { StoreError::NoSpace.into() } else { Refusal::TreeBehind })
+        Err(if idle { StoreError::NoSpace.into() } else { CommitRefusal::TreeBehind })
     }
 
-    fn check_op(&self, op: &Op) -> Result<(), StoreError> {
+    fn check_op(&self, op: &BatchOp) -> Result<(), StoreError> {
         let bad = |what| Err(StoreError::BadBatch(what));
         match *op {
-            Op::Allocated { run } if !self.space.is_loaned(run) => {
+            BatchOp::Allocated { run } if !self.space.is_loaned(run) => {
                 bad("the allocated blocks were not handed out")
             }
-            Op::Freed { run } if !self.space.is_kept(run) => bad("the freed blocks are not in use"),
-            Op::GiveGroup { group } if !self.space.is_free_group(group) => {
+            BatchOp::Freed { run } if !self.space.is_kept(run) => {
+                bad("the freed blocks are not in use")
+            }
+            BatchOp::GiveGroup { group } if !self.space.is_free_group(group) => {
                 bad("the group is not free")
             }
-            Op::TakeGroup { group }
+            BatchOp::TakeGroup { group }
                 if self.space.owns_group(group) || group >= self.space.layout().count() =>
             {
                 bad("the group cannot be taken")
@@ -305,17 +312,17 @@ impl State {
         position
     }
 
-    fn apply_op(&mut self, op: Op, position: u64) {
+    fn apply_op(&mut self, op: BatchOp, position: u64) {
         match op {
-            Op::Put { key, value } => self.change(key, Some(value), position),
-            Op::Delete { key } => self.change(key, None, position),
-            Op::Allocated { run } => self.space.keep_loan(run),
-            Op::Freed { run } => {
+            BatchOp::Put { key, value } => self.change(key, Some(value), position),
+            BatchOp::Delete { key } => self.change(key, None, position),
+            BatchOp::Allocated { run } => self.space.keep_loan(run),
+            BatchOp::Freed { run } => {
                 self.space.set_kept(run, false);
                 self.wait(position, run.blocks());
             }
-            Op::GiveGroup { group } => self.space.remove_group(group),
-            Op::TakeGroup { group } => {
+            BatchOp::GiveGroup { group } => self.space.remove_group(group),
+            BatchOp::TakeGroup { group } => {
                 self.space.add_blocked_group(group);
                 self.wait(position, self.space.layout().blocks_of(group));
             }
@@ -329,7 +336,7 @@ impl State {
 
     fn wait(&mut self, position: u64, blocks: Range<u64>) {
         self.waiting_blocks += blocks.end - blocks.start;
-        self.waiting.push_back(Waiting { position, blocks });
+        self.waiting.push_back(FreedBlocks { position, blocks });
     }
 
     /// Some records more are durable. Hands freed blocks on to the allocator, as far as that is safe: their record is durable, and

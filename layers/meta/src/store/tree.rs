@@ -12,16 +12,16 @@ use runtime::hash::crc32c;
 
 use super::device::Device;
 use super::error::StoreError;
-use super::page::{self, Owner, PageKind, PageRef, TreePage};
+use super::page::{self, PageKind, PageRef, StoreOwner, TreePage};
 use super::page_cache::PageCache;
-use crate::memory::{Kind, Share};
+use crate::memory::{MemoryKind, MemoryShare};
 
 /// Pages that are read at once, at most.
 const READS_MAX: usize = 16;
 
 /// A tree, as a root record names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tree {
+pub(crate) struct TreeRoot {
     /// The top page; absent while the tree is empty.
     pub(crate) top: Option<PageRef>,
     /// Levels, 0 while the tree is empty.
@@ -34,29 +34,29 @@ pub(crate) struct Tree {
 
 /// Where tree pages are read from.
 #[derive(Debug)]
-pub(crate) struct Pages {
+pub(crate) struct TreeReader {
     device: Device,
-    owner: Owner,
+    owner: StoreOwner,
     cache: RefCell<PageCache>,
-    share: Rc<Share>,
+    share: Rc<MemoryShare>,
 }
 
-impl Pages {
-    pub(crate) fn new(device: Device, owner: Owner, share: Rc<Share>) -> Self {
+impl TreeReader {
+    pub(crate) fn new(device: Device, owner: StoreOwner, share: Rc<MemoryShare>) -> Self {
         Self { device, owner, cache: RefCell::new(PageCache::new(share.clone())), share }
     }
 
     /// The part of the memory that the node has.
-    pub(crate) fn share(&self) -> &Rc<Share> {
+    pub(crate) fn share(&self) -> &Rc<MemoryShare> {
         &self.share
     }
 
     /// Gives back what the node has too many of.
     pub(crate) fn shed(&self) {
-        self.cache.borrow_mut().shed(self.share.excess(Kind::Pages));
+        self.cache.borrow_mut().shed(self.share.excess(MemoryKind::Pages));
     }
 
-    pub(crate) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> StoreOwner {
         self.owner
     }
 
@@ -110,7 +110,7 @@ impl Pages {
     }
 
     fn parse(&self, raw: &Bytes, place: &PageRef, level: u8) -> Result<Rc<TreePage>, StoreError> {
-        page::open(raw, self.owner, PageKind::Tree, place)
+        page::open(raw, self.owner, PageKind::TreeRoot, place)
             .and_then(|opened| TreePage::new(opened, level))
             .map(Rc::new)
             .map_err(|_| place.damaged("a tree page"))
@@ -128,7 +128,11 @@ impl Pages {
     }
 
     /// The value of `key` in `tree`.
-    pub(crate) async fn find(&self, tree: Tree, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+    pub(crate) async fn find(
+        &self,
+        tree: TreeRoot,
+        key: &[u8],
+    ) -> Result<Option<Bytes>, StoreError> {
         let Some((place, _)) = self.leaf_place(tree, key).await? else { return Ok(None) };
         if self.cache.borrow().lacks(&place, key) {
             return Ok(None);
@@ -137,9 +141,9 @@ impl Pages {
     }
 
     /// As [`find`](Self::find), if nothing has to be read from the disk.
-    pub(crate) fn find_at_once(
+    pub(crate) fn try_find_now(
         &self,
-        tree: Tree,
+        tree: TreeRoot,
         key: &[u8],
     ) -> Option<Result<Option<Bytes>, StoreError>> {
         let Some(mut place) = tree.top else { return Some(Ok(None)) };
@@ -154,8 +158,12 @@ impl Pages {
         }
     }
 
-    /// As [`leaf`](Self::leaf), if all pages on the way are in memory.
-    pub(crate) fn leaf_at_once(&self, tree: Tree, key: &[u8]) -> Option<Result<Leaf, StoreError>> {
+    /// As [`leaf`](Self::leaf), if all pages on the path are in memory.
+    pub(crate) fn try_leaf_now(
+        &self,
+        tree: TreeRoot,
+        key: &[u8],
+    ) -> Option<Result<Leaf, StoreError>> {
         let Some(mut place) = tree.top else { return Some(Ok(None)) };
         let mut cache = self.cache.borrow_mut();
         let mut end = None;
@@ -170,13 +178,13 @@ impl Pages {
     }
 
     /// The leaf that `key` belongs to, and the first key that belongs to a later leaf.
-    pub(crate) async fn leaf(&self, tree: Tree, key: &[u8]) -> Result<Leaf, StoreError> {
+    pub(crate) async fn leaf(&self, tree: TreeRoot, key: &[u8]) -> Result<Leaf, StoreError> {
         let Some((place, end)) = self.leaf_place(tree, key).await? else { return Ok(None) };
         Ok(Some((self.load(place, 0).await?, end)))
     }
 
     /// Where that leaf is, and the first key that belongs to a later one.
-    async fn leaf_place(&self, tree: Tree, key: &[u8]) -> Result<LeafPlace, StoreError> {
+    async fn leaf_place(&self, tree: TreeRoot, key: &[u8]) -> Result<LeafPlace, StoreError> {
         let Some(mut place) = tree.top else { return Ok(None) };
         let mut end = None;
         for level in (1..tree.height).rev() {

@@ -1,4 +1,4 @@
-//! Group commit: one task writes what is pending, as long as somebody waits for it.
+//! Group commit: one task writes what is pending while a caller waits for it.
 
 use std::rc::Rc;
 
@@ -6,23 +6,23 @@ use blockio::protocol::Error as DiskError;
 use futures::future::{join, join_all};
 
 use super::error::StoreError;
-use super::log::Round;
+use super::log::LogWrite;
 use super::{LOG_DELAY, LOSSES_MAX, Position, Store};
 use crate::protocol::CommitDependency;
 
 /// What the writer does next.
-enum Step {
+enum WriterStep {
     /// A group commit.
-    Write(Round),
+    Write(LogWrite),
     /// Waiting until other nodes have made these durable.
     Flush(Vec<CommitDependency>),
 }
 
 impl Store {
-    /// Resolves once everything up to `position` survives a crash. Whoever asks while a group
-    /// commit is on its way rides in the next one.
+    /// Resolves once everything up to `position` survives a crash. A call during a group commit is
+    /// served by the next one.
     ///
-    /// After an error nobody knows what is on the disks: the store takes nothing any more and has
+    /// After an error it is unknown what is on the disks: the store accepts nothing any more and has
     /// to be mounted again.
     pub async fn durable(&self, position: Position) -> Result<(), StoreError> {
         // What comes after the call is not waited for, however far ahead the position is.
@@ -44,7 +44,7 @@ impl Store {
         }
     }
 
-    /// Lets pending records be written in a while, if nobody asks earlier.
+    /// Writes pending records after a delay, unless a caller waits for them earlier.
     pub(super) fn write_later(&self) {
         if std::mem::replace(&mut self.state.borrow_mut().timer, true) {
             return;
@@ -59,7 +59,7 @@ impl Store {
         });
     }
 
-    /// Lets everything pending be written, without waiting for it.
+    /// Starts writing everything pending, without waiting for it.
     pub(super) fn write_now(&self) {
         {
             let mut state = self.state.borrow_mut();
@@ -78,9 +78,9 @@ impl Store {
     async fn write_rounds(self: Rc<Self>) {
         while let Some(step) = self.next_step() {
             let round = match step {
-                Step::Write(round) => round,
-                Step::Flush(dependencies) => {
-                    self.settle_priors(dependencies).await;
+                WriterStep::Write(round) => round,
+                WriterStep::Flush(dependencies) => {
+                    self.flush_dependencies(dependencies).await;
                     continue;
                 }
             };
@@ -94,12 +94,12 @@ impl Store {
     }
 
     /// Waits until these records of other nodes are durable.
-    async fn settle_priors(&self, dependencies: Vec<CommitDependency>) {
-        let flush = self.settle_prior.borrow().clone();
-        let flush = flush.expect("what leans on other nodes comes from who knows them");
-        let asked = dependencies.into_iter().map(|prior| {
-            let flushed = flush(prior);
-            async move { (prior.node, flushed.await) }
+    async fn flush_dependencies(&self, dependencies: Vec<CommitDependency>) {
+        let flush = self.flush_dependency.borrow().clone();
+        let flush = flush.expect("dependencies on other nodes need a way to call them");
+        let asked = dependencies.into_iter().map(|dependency| {
+            let flushed = flush(dependency);
+            async move { (dependency.node, flushed.await) }
         });
         for (node, flushed) in join_all(asked).await {
             match flushed {
@@ -107,12 +107,12 @@ impl Store {
                 Err(error) => self.stop(error),
             }
         }
-        // If this was the end, nobody shall wait any longer.
+        // If the store has stopped, the waiting callers must hear of it.
         self.written.tell();
     }
 
-    /// What comes next, or `None` if nobody waits for anything; the writer is then at rest.
-    fn next_step(&self) -> Option<Step> {
+    /// What comes next, or `None` if no caller waits; the writer is then idle.
+    fn next_step(&self) -> Option<WriterStep> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         if state.wanted <= state.log.durable() || state.stopped.is_some() {
@@ -120,12 +120,12 @@ impl Store {
             return None;
         }
         if state.blocked_records.first() == Some(state.log.next()) {
-            return Some(Step::Flush(state.blocked_records.priors_of_first()));
+            return Some(WriterStep::Flush(state.blocked_records.dependencies_of_first()));
         }
         if state.log.needs_segment() {
             match state.space.allocate_pair(&state.geometry) {
                 Some(next) => state.log.next_segment(next),
-                // The floor under every allocation keeps room for the log, so this is a bug; what
+                // The floor under every allocation keeps space for the log, so this is a bug; what
                 // is pending cannot become durable.
                 None => state.stopped = Some(StoreError::NoSpace),
             }
@@ -135,11 +135,11 @@ impl Store {
         if round.is_none() {
             self.written.tell();
         }
-        round.map(Step::Write)
+        round.map(WriterStep::Write)
     }
 
     /// Writes one round to both copies and makes it durable.
-    pub(super) async fn write_round(&self, round: &Round) -> Result<(), StoreError> {
+    pub(super) async fn write_round(&self, round: &LogWrite) -> Result<(), StoreError> {
         let device = self.pages.device();
         let blocks = u64::from(device.geometry().blocks_per_stripe());
         let write = |stripe: u64| device.write(stripe * blocks + round.block, round.data.clone());
@@ -148,7 +148,7 @@ impl Store {
             let (a, b) = join(write(round.pair.a), write(round.pair.b)).await;
             let written = [a.map_err(StoreError::Failed)?, b.map_err(StoreError::Failed)?];
             match device.sync(&written).await {
-                // A node on the way has restarted: the same bytes once more.
+                // A node on the path has restarted: write the same bytes again.
                 Err(DiskError::LostWrites { .. }) if losses < LOSSES_MAX => losses += 1,
                 synced => {
                     synced.map_err(StoreError::Failed)?;
@@ -159,7 +159,7 @@ impl Store {
         }
     }
 
-    /// Takes nothing any more.
+    /// Accepts nothing any more.
     pub(super) fn stop(&self, error: StoreError) {
         tracing::error!(%error, node = self.pages.owner().node, "a metadata store has stopped");
         let mut state = self.state.borrow_mut();

@@ -81,7 +81,7 @@ pub(crate) async fn content(store: &Store) -> Map {
     map
 }
 
-/// Commits as a server does: asks again while the store is busy.
+/// Commits as a server does: retries while the store is busy.
 pub(crate) async fn patiently(store: &Store, batch: Batch) -> Result<Position, StoreError> {
     for _ in 0..1000 {
         match store.commit(batch.clone()) {

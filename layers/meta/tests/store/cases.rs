@@ -204,7 +204,7 @@ fn after_any_failed_call_nothing_is_acknowledged_and_a_mount_brings_all_back() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_durable_after_the_delay() {
+fn what_no_caller_waits_for_is_durable_after_the_delay() {
     with_seed(|rng| {
         let mut bench = bench(rng);
         let store = bench.mount();
@@ -312,7 +312,7 @@ fn prepared(rng: &mut Rng) -> (Bench, meta::store::Audit) {
 }
 
 #[test]
-fn one_rotten_copy_of_the_log_is_made_good_and_two_are_told() {
+fn one_rotten_copy_of_the_log_is_repaired_and_two_are_reported() {
     with_seed(|rng| {
         for copies in 1..=2 {
             let (mut bench, audit) = prepared(rng);
@@ -336,7 +336,7 @@ fn one_rotten_copy_of_the_log_is_made_good_and_two_are_told() {
 }
 
 #[test]
-fn damage_in_the_middle_of_the_log_is_told_and_a_torn_end_is_dropped() {
+fn damage_in_the_middle_of_the_log_is_reported_and_a_torn_end_is_dropped() {
     with_seed(|rng| {
         for rotten in [301, 302] {
             let (mut bench, audit) = prepared(rng);
@@ -359,7 +359,7 @@ fn damage_in_the_middle_of_the_log_is_told_and_a_torn_end_is_dropped() {
     });
 }
 
-/// Commits so many batches, each durable by itself.
+/// Commits `count` batches, each durable by itself.
 async fn commit_one_by_one(store: &Store, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let position = patiently(store, put(number_key(number), "later")).await.unwrap();
@@ -450,7 +450,7 @@ fn a_disk_put_back_from_before_later_commits_is_refused_and_named() {
 }
 
 #[test]
-fn a_rotten_page_is_told_and_never_served() {
+fn a_rotten_page_is_reported_and_never_served() {
     with_seed(|rng| {
         let (mut bench, audit) = prepared(rng);
         bench.disk.rot(audit.tree.iter().map(|run| run.start));
@@ -609,7 +609,7 @@ fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
         let store = bench.mount();
         bench.run(async move {
             let mut model = Map::new();
-            let mut told_at_once = 0;
+            let mut answered_now = 0;
             // Long keys make a tree of several levels out of few of them.
             let key = |number: u64| {
                 Bytes::from(format!("{:0250}", number.wrapping_mul(0x9E37_79B9) % 20_000))
@@ -636,11 +636,11 @@ fn a_large_tree_grows_and_shrinks_like_a_plain_map() {
                 let all = store.scan(Bound::Unbounded, b"~", usize::MAX).await.unwrap();
                 // Of a tree that is larger than the cache the first part is not there any more.
                 let at_once = store.try_scan_now(b"", b"~", usize::MAX);
-                told_at_once += u32::from(at_once.is_some());
+                answered_now += u32::from(at_once.is_some());
                 assert!(at_once.is_none_or(|found| found.unwrap() == all));
                 assert!(all.into_iter().eq(model.clone()));
             }
-            assert!(told_at_once > 0, "a tree with few keys is in memory");
+            assert!(answered_now > 0, "a tree with few keys is in memory");
         });
     });
 }
@@ -682,7 +682,7 @@ fn reads_beside_commits_and_checkpoints_miss_nothing() {
     });
 }
 
-/// A read may take so long that its page was given back meanwhile, and another one is in its place.
+/// While a slow read runs its page may be freed, and another one take its place.
 #[test]
 fn reads_that_take_longer_than_checkpoints_miss_nothing() {
     with_seed(|rng| {
@@ -721,7 +721,7 @@ fn reads_that_take_longer_than_checkpoints_miss_nothing() {
     });
 }
 
-/// What a checkpoint reads may have to wait for what it writes, and for nobody else. (`mdfs-lab sim` found it: names
+/// What a checkpoint reads may have to wait for what it writes, and for nothing else. (`mdfs-lab sim` found it: names
 /// 113955505 at commit 4207002.)
 #[test]
 fn a_checkpoint_goes_on_in_a_cache_of_few_lines() {

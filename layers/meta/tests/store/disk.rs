@@ -52,7 +52,7 @@ struct Inner {
     failing_reads: Option<u64>,
     /// Reads so far.
     reads: u64,
-    /// One call in so many is answered by `Busy`.
+    /// One call in this many is answered by `Busy`.
     busy: Option<u64>,
     max_delay_us: u64,
     max_read_delay_us: u64,
@@ -214,7 +214,7 @@ impl MemoryDisk {
         inner.steady = true;
     }
 
-    /// So many reads and writes of blocks go on at the same time, as in a cache with so many lines: the others
+    /// The reads and writes of blocks that run at the same time, as in a cache with that many lines: others
     /// wait until one of them has been answered.
     pub(crate) fn set_lines(&self, lines: usize) {
         self.inner.borrow_mut().lines = Some(Rc::new(Limit::new(lines, usize::MAX)));
@@ -234,7 +234,7 @@ impl MemoryDisk {
         self.inner.borrow_mut().max_read_delay_us = max_us;
     }
 
-    /// After so many more calls that change something, nothing is answered any more.
+    /// After this many more calls that change something, nothing is answered any more.
     pub(crate) fn power_fails_after(&self, calls: Option<u64>) {
         self.inner.borrow_mut().power_calls = calls;
     }
@@ -243,12 +243,12 @@ impl MemoryDisk {
         self.inner.borrow().power_calls == Some(0)
     }
 
-    /// After so many more calls that change something, one fails.
+    /// After this many more calls that change something, one fails.
     pub(crate) fn fails_after(&self, calls: u64) {
         self.inner.borrow_mut().failing_calls = Some(calls);
     }
 
-    /// After so many more reads one fails, and the same one works when it is tried again.
+    /// After this many more reads one fails, and works when it is tried again.
     pub(crate) fn read_fails_after(&self, reads: u64) {
         self.inner.borrow_mut().failing_reads = Some(reads);
     }
@@ -278,7 +278,7 @@ impl MemoryDisk {
         inner.failing_calls = None;
     }
 
-    /// A node on the way restarts while the store lives: what was not synced is lost as in a crash.
+    /// A node on the path restarts while the store runs: what was not synced is lost as in a crash.
     /// Slots are written in one life or again.
     pub(crate) fn restart(&self) {
         self.lose_cached();

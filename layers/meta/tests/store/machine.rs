@@ -55,7 +55,7 @@ impl Clock {
         self.rng.borrow_mut().bits()
     }
 
-    /// Forgets all timers: whoever slept is gone.
+    /// Forgets all timers: the tasks that slept are gone.
     fn clear(&self) {
         self.timers.borrow_mut().clear();
     }
@@ -100,7 +100,7 @@ impl Machine for TestMachine {
         self.spawner.spawn_local(task).unwrap();
     }
     fn idle(&self, _: NodeId) -> LocalBoxFuture<'static, ()> {
-        panic!("a store never asks for idle time");
+        panic!("a store needs no idle time");
     }
     fn pool(&self) -> &Pool {
         &self.pool
@@ -113,7 +113,7 @@ impl Machine for TestMachine {
         _: NodeId,
         _: &Address,
     ) -> LocalBoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        panic!("a store listens to nobody");
+        panic!("a store does not listen");
     }
 }
 

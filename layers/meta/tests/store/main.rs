@@ -5,5 +5,5 @@
 mod bench;
 mod cases;
 mod disk;
+mod durability;
 mod machine;
-mod promise;

@@ -261,7 +261,7 @@ async fn try_out(context: &Context) -> Result<(), fileio::protocol::Error> {
 /// What the metadata of all nodes together says that cannot be, or not so soon after a mount.
 pub(crate) fn flaws(audit: NodeAudit) -> Vec<String> {
     let found = audit.final_checkpoint();
-    let mut flaws: Vec<String> = found.flaws.told().iter().map(ToString::to_string).collect();
+    let mut flaws: Vec<String> = found.flaws.listed().iter().map(ToString::to_string).collect();
     // Groups on their way may stay so until more are asked for.
     let Pending { promises, trims, unlinked, applied, .. } = found.pending;
     if trims + promises > 0 {

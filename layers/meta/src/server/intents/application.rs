@@ -1,24 +1,54 @@
-//! Effects of other nodes' intents at this node, each applied once, and the marks that say so.
+//! Effects of other nodes' intents at this node, each applied once, and the marks that say so
+//! ([`ApplyIntent`], [`FlushApplied`]).
 
 use std::ops::Bound;
+use std::rc::Rc;
 
-use super::super::MetaServer;
-use super::super::effects::ConflictPolicy;
-use super::DELETED_MAX;
+use runtime::sync::KeyedLock;
+
 use crate::keys;
 use crate::protocol::{
     AppliedIntent, ApplyIntent, CommitDependency, Error, FlushApplied, IntentId,
 };
-use crate::store::Batch;
+use crate::server::base::NodeBase;
+use crate::server::effects::{ConflictPolicy, Effects};
+use crate::server::locks::names::NameLocks;
+use crate::server::record_log::{DELETED_MAX, RecordLog};
+use crate::store::{Batch, Store};
 
-impl MetaServer {
-    pub(in crate::server) async fn apply_intent(
-        &self,
-        request: ApplyIntent,
-    ) -> Result<AppliedIntent, Error> {
+/// Applies the intents of other nodes at one node.
+pub(crate) struct IntentApplier {
+    store: Rc<Store>,
+    records: Rc<RecordLog>,
+    effects: Rc<Effects>,
+    name_locks: Rc<NameLocks>,
+    /// Drawn at the mount: what was applied before it and not made durable is lost (ADR 8).
+    boot_id: u64,
+    /// One application of an intent at a time.
+    applying: KeyedLock<IntentId>,
+}
+
+impl IntentApplier {
+    pub(crate) fn new(
+        base: &NodeBase,
+        effects: Rc<Effects>,
+        name_locks: Rc<NameLocks>,
+        boot_id: u64,
+    ) -> Self {
+        Self {
+            store: base.store.clone(),
+            records: base.records.clone(),
+            effects,
+            name_locks,
+            boot_id,
+            applying: KeyedLock::default(),
+        }
+    }
+
+    pub(crate) async fn apply_intent(&self, request: ApplyIntent) -> Result<AppliedIntent, Error> {
         let ApplyIntent { intent, effects, durable, position } = request;
         let mark = keys::applied(intent);
-        let _alone = self.intents.applying.exclusive(intent).await;
+        let _alone = self.applying.exclusive(intent).await;
         if self.store.get(&mark).await?.is_some() {
             if durable {
                 let (from, to) = keys::only(&mark);
@@ -26,11 +56,13 @@ impl MetaServer {
             }
             return Ok(AppliedIntent { boot_id: self.boot_id, gone: Vec::new() });
         }
-        let held = self.hold(&effects, true).await?;
+        let held = self.effects.lock_targets(&effects, true).await?;
         let (position, staged) = self
+            .records
             .record(|| {
                 let mut batch = Batch::new();
-                let staged = self.stage(&effects, &held, ConflictPolicy::Skip, &mut batch)?;
+                let staged =
+                    self.effects.stage(&effects, &held, ConflictPolicy::Skip, &mut batch)?;
                 batch.put(mark.clone(), Vec::new());
                 batch.after([CommitDependency { node: intent.node, position }]);
                 // It is decided already, also on a full volume.
@@ -39,18 +71,15 @@ impl MetaServer {
             })
             .await?;
         let gone = staged.gone();
-        self.install_staged(staged);
-        self.give_up_claims(&effects, intent.node);
+        self.effects.install_staged(staged);
+        self.name_locks.release_names(&effects, intent.node);
         drop(held);
-        self.settle_record(position, durable).await?;
+        self.records.ensure_durable(position, durable).await?;
         Ok(AppliedIntent { boot_id: self.boot_id, gone })
     }
 
     /// All effects that came from `node` are durable; those of retired intents are forgotten.
-    pub(in crate::server) async fn flush_applied(
-        &self,
-        request: FlushApplied,
-    ) -> Result<u64, Error> {
+    pub(crate) async fn flush_applied(&self, request: FlushApplied) -> Result<u64, Error> {
         let FlushApplied { node, below } = request;
         let mark = |number| keys::applied(IntentId { node, number });
         self.store.flushed(&mark(0), &mark(u64::MAX)).await?;
@@ -58,14 +87,14 @@ impl MetaServer {
         Ok(self.boot_id)
     }
 
-    pub(super) async fn forget_marks(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), Error> {
+    pub(crate) async fn forget_marks(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), Error> {
         loop {
             let found = self.store.scan(Bound::Included(&from), &to, DELETED_MAX).await?;
             let keys: Vec<Vec<u8>> = found.into_iter().map(|(key, _)| key.to_vec()).collect();
             if keys.is_empty() {
                 return Ok(());
             }
-            self.delete_all(&keys).await?;
+            self.records.delete_all(&keys).await?;
         }
     }
 }

@@ -14,41 +14,71 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `table.rs` | the intents of a node, and how far each is |
-//! | `decision.rs` | the one record that decides |
+//! | `execution.rs` | operations, and the one record that decides each |
 //! | `sending.rs` | effects on their way to other nodes |
 //! | `application.rs` | effects of other nodes' intents, and the marks of them |
 //! | `retirement.rs` | intents that are done |
 //! | `recovery.rs` | intents after a crash, of all nodes or of one |
 
-mod application;
-mod decision;
-mod recovery;
-mod retirement;
-mod sending;
-mod table;
+pub(super) mod application;
+pub(super) mod execution;
+pub(super) mod recovery;
+pub(super) mod retirement;
+pub(super) mod sending;
+pub(super) mod table;
 
-pub(super) use self::decision::{Addition, Way};
-pub(super) use self::table::Intents;
+use std::rc::Rc;
 
-use crate::keys;
-use crate::protocol::Effect;
+use self::application::IntentApplier;
+use self::execution::Executor;
+use self::recovery::Recovery;
+use self::retirement::IntentRetirer;
+use self::sending::IntentSender;
+use self::table::IntentTable;
+use super::space::reclaim::Reclaim;
+use crate::server::base::NodeBase;
+use crate::server::effects::Effects;
+use crate::server::locks::LockManager;
 
-/// Keys that one record deletes, at most.
-const DELETED_MAX: usize = 128;
-/// Intents that are finished at a time, at a mount or after a node was away.
-const FINISHED_AT_ONCE: usize = 64;
-
-fn name_keys(effects: &[Effect]) -> impl Iterator<Item = Vec<u8>> {
-    effects.iter().filter_map(|effect| match effect {
-        Effect::SetName { directory, name, .. } => Some(keys::name(*directory, name)),
-        Effect::DropLink { .. } | Effect::ChangeParts { .. } => None,
-    })
+/// The operations of one node, its intents, and those of others for it.
+pub(super) struct IntentManager {
+    pub(super) executor: Executor,
+    pub(super) sender: Rc<IntentSender>,
+    pub(super) applier: Rc<IntentApplier>,
+    pub(super) recovery: Recovery,
 }
 
-fn has_name(effects: &[Effect]) -> bool {
-    name_keys(effects).next().is_some()
-}
-
-fn moves_directory(effect: &Effect) -> bool {
-    matches!(effect, Effect::ChangeParts { change, .. } if change.parent.is_some())
+impl IntentManager {
+    pub(crate) fn new(
+        base: &NodeBase,
+        locks: &LockManager,
+        effects: Rc<Effects>,
+        reclaim: Rc<Reclaim>,
+        boot_id: u64,
+    ) -> Self {
+        let table = Rc::<IntentTable>::default();
+        let sender = Rc::new(IntentSender::new(base, table.clone(), locks.names.clone()));
+        let retirer = Rc::new(IntentRetirer::new(base, table.clone(), sender.clone()));
+        let applier = IntentApplier::new(base, effects.clone(), locks.names.clone(), boot_id);
+        let applier = Rc::new(applier);
+        let recovery = Recovery::new(
+            base,
+            table.clone(),
+            sender.clone(),
+            retirer.clone(),
+            applier.clone(),
+            locks.orphans.clone(),
+            reclaim,
+        );
+        let executor = Executor::new(
+            base,
+            locks.names.clone(),
+            locks.directories.clone(),
+            effects,
+            table,
+            sender.clone(),
+            retirer,
+        );
+        Self { executor, sender, applier, recovery }
+    }
 }

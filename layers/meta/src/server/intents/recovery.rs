@@ -1,40 +1,99 @@
-//! Intents after a crash: of all nodes together, or of one while others lived on (ADR 13).
+//! Intents after a crash: of all nodes together, or of one while others stayed up (ADR 13)
+//! ([`FinishIntents`](crate::protocol::FinishIntents),
+//! [`EndRecovery`](crate::protocol::EndRecovery), [`Rejoin`](crate::protocol::Rejoin),
+//! [`NodeRestarted`]).
 
+use std::cell::Cell;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use futures::future::join_all;
 use futures::stream::{self, StreamExt as _};
-use runtime::NodeId;
+use runtime::{Context, NodeId};
 
-use super::super::{MetaServer, decode};
-use super::table::{Open, Stage};
-use super::{FINISHED_AT_ONCE, moves_directory};
+use super::application::IntentApplier;
+use super::retirement::{FINISHED_AT_ONCE, IntentRetirer};
+use super::sending::IntentSender;
+use super::table::{Intent, IntentStage, IntentTable};
 use crate::client::{ask, first_remote_lock};
+use crate::effect::split;
 use crate::keys;
-use crate::protocol::{Error, NodeRestarted};
-use crate::store::StoreError;
+use crate::protocol::{Effect, Error, NodeRestarted};
+use crate::server::base::NodeBase;
+use crate::server::locks::orphans::OrphanedLocks;
+use crate::server::record_log::decode;
+use crate::server::space::reclaim::Reclaim;
+use crate::shared_attrs::Publisher;
+use crate::store::{Store, StoreError};
 
 /// Rounds in which a mount tries to finish what a crash has left; each of them tries several times.
 const FINISH_ROUNDS_MAX: u32 = 10;
 
-impl MetaServer {
+/// Recovers one node after a crash.
+pub(crate) struct Recovery {
+    context: Context,
+    /// This node's index.
+    node: u32,
+    store: Rc<Store>,
+    intents: Rc<IntentTable>,
+    sender: Rc<IntentSender>,
+    retirer: Rc<IntentRetirer>,
+    applier: Rc<IntentApplier>,
+    orphans: Rc<OrphanedLocks>,
+    reclaim: Rc<Reclaim>,
+    publisher: Rc<Publisher>,
+    /// Intents of this node, or of others for it, are not applied yet: names and inodes may be
+    /// those of before.
+    recovering: Cell<bool>,
+}
+
+impl Recovery {
+    pub(crate) fn new(
+        base: &NodeBase,
+        intents: Rc<IntentTable>,
+        sender: Rc<IntentSender>,
+        retirer: Rc<IntentRetirer>,
+        applier: Rc<IntentApplier>,
+        orphans: Rc<OrphanedLocks>,
+        reclaim: Rc<Reclaim>,
+    ) -> Self {
+        Self {
+            context: base.context.clone(),
+            node: base.node,
+            store: base.store.clone(),
+            intents,
+            sender,
+            retirer,
+            applier,
+            orphans,
+            reclaim,
+            publisher: base.publisher.clone(),
+            recovering: Cell::new(true),
+        }
+    }
+
+    /// Is the recovery still under way?
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering.get()
+    }
+
     /// Reads the intents that a crash has left open. At a mount, before anything is served.
-    pub(in crate::server) async fn load_promises(&self) -> Result<(), StoreError> {
+    pub(crate) async fn load_intents(&self) -> Result<(), StoreError> {
         let bad = || StoreError::Damaged { what: "an intent", block: 0 };
-        let (from, end) = keys::intents(keys::PROMISES);
+        let (from, end) = keys::intents(keys::OPERATIONS);
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let number = keys::intent_number(&key).ok_or_else(bad)?;
-            let (_, effects) = self.split(decode(&value).map_err(|_| bad())?);
-            self.intents.open.borrow_mut().insert(number, Open::new(effects, Stage::Left));
+            let effects = decode(&value).map_err(|_| bad())?;
+            let (_, effects) = split(effects, self.node, self.context.fs_nodes());
+            self.intents.open.borrow_mut().insert(number, Intent::new(effects, IntentStage::Left));
         }
         Ok(())
     }
 
     /// Brings about, durably, what was promised before a crash.
-    pub(in crate::server) async fn finish_intents(&self) -> Result<(), Error> {
+    pub(crate) async fn finish_intents(&self) -> Result<(), Error> {
         for round in 1..=FINISH_ROUNDS_MAX {
-            match self.finish(self.intents.at_stage(Stage::Left), true).await {
+            match self.retirer.finish(self.intents.at_stage(IntentStage::Left), true).await {
                 Err(Error::Undelivered { .. }) if round < FINISH_ROUNDS_MAX => {}
                 outcome => {
                     outcome?;
@@ -42,35 +101,32 @@ impl MetaServer {
                 }
             }
         }
-        let finished = self.intents.at_stage(Stage::Applied);
-        self.delete_promises(&finished).await?;
+        let finished = self.intents.at_stage(IntentStage::Applied);
+        self.retirer.delete_intents(&finished).await?;
         self.intents.retired(&finished);
         Ok(())
     }
 
     /// This node has come back while others lived on.
-    pub(in crate::server) async fn rejoin(self: &Rc<Self>) -> Result<(), Error> {
+    pub(crate) async fn rejoin(&self) -> Result<(), Error> {
         // First: whoever gives up what an earlier life has claimed must have what that has promised.
         self.finish_intents().await?;
         let others = (0..self.context.fs_nodes()).filter(|node| *node != self.node);
         let call =
             NodeRestarted { node: self.node, below: first_remote_lock(self.context.epoch()) };
-        let told = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
-        join_all(told).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
+        let acknowledged = others.map(|node| ask(&self.context, NodeId::fs(node), call.clone()));
+        join_all(acknowledged).await.into_iter().collect::<Result<Vec<()>, Error>>()?;
         self.recovered();
         // The others keep marks of what was promised here.
-        Self::retire_later(self);
+        self.retirer.start_retiring();
         Ok(())
     }
 
     /// Tells a node that has come back alone what it may have forgotten. What is decided from now on
     /// was begun in this epoch, and so leans on its new life.
-    pub(in crate::server) async fn node_restarted(
-        &self,
-        request: NodeRestarted,
-    ) -> Result<(), Error> {
+    pub(crate) async fn node_restarted(&self, request: NodeRestarted) -> Result<(), Error> {
         let NodeRestarted { node, below } = request;
-        self.release_orphaned_locks(NodeId::fs(node), below, &[]).await?;
+        self.orphans.release_orphaned(NodeId::fs(node), below, &[]).await?;
         loop {
             let decided = self.intents.decided.next();
             if !self.intents.are_deciding(node) {
@@ -80,8 +136,8 @@ impl MetaServer {
         }
         let forgotten = self.intents.forgotten_by(node);
         let sent = forgotten.into_iter().map(|(number, effects)| {
-            let durable = effects.iter().any(moves_directory);
-            self.send_to(node, number, effects, durable)
+            let durable = effects.iter().any(Effect::moves_directory);
+            self.sender.send_to(node, number, effects, durable)
         });
         let mut sent = stream::iter(sent).buffer_unordered(FINISHED_AT_ONCE);
         while let Some(applied) = sent.next().await {
@@ -97,13 +153,13 @@ impl MetaServer {
     }
 
     /// No intent is open anywhere: forgets what was applied, and frees what is gone.
-    pub(in crate::server) async fn end_recovery(&self) -> Result<(), Error> {
+    pub(crate) async fn end_recovery(&self) -> Result<(), Error> {
         let (from, to) = keys::all_applied();
-        self.forget_marks(from, to).await?;
-        self.intents.untold.borrow_mut().clear();
+        self.applier.forget_marks(from, to).await?;
+        self.intents.unacknowledged.borrow_mut().clear();
         self.recovered();
-        for ino in self.find_gone().await {
-            self.trim(ino).await?;
+        for ino in self.reclaim.list_untrimmed().await {
+            self.reclaim.trim(ino).await?;
         }
         Ok(())
     }

@@ -1,18 +1,21 @@
-//! Effects on their way to other nodes.
+//! Effects on their way to other nodes ([`WaitForIntents`](crate::protocol::WaitForIntents)).
 
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
-use runtime::NodeId;
 use runtime::protocol::Undelivered;
+use runtime::{Context, NodeId};
 
-use super::super::MetaServer;
-use super::super::directories::RemoteLock;
-use super::table::Stage;
-use super::{has_name, moves_directory};
+use super::table::{IntentStage, IntentTable};
 use crate::client::ask;
+use crate::effect::has_name;
 use crate::protocol::{AppliedIntent, ApplyIntent, Effect, Error, IntentId};
+use crate::server::base::NodeBase;
+use crate::server::locks::names::NameLocks;
+use crate::server::locks::owner::RemoteLockId;
+use crate::store::Store;
 
 /// A node that does not answer is asked so often before the client hears that it is not sure.
 const SEND_TRIES_MAX: u32 = 20;
@@ -21,10 +24,34 @@ const SEND_PAUSE: Duration = Duration::from_millis(10);
 /// Whoever asks again for what is decided waits so long for its effects elsewhere, at most.
 const APPLIED_WAIT_MAX: Duration = Duration::from_secs(1);
 
-impl MetaServer {
+/// Sends the intents of one node.
+pub(crate) struct IntentSender {
+    context: Context,
+    /// This node's index.
+    node: u32,
+    store: Rc<Store>,
+    intents: Rc<IntentTable>,
+    name_locks: Rc<NameLocks>,
+}
+
+impl IntentSender {
+    pub(crate) fn new(
+        base: &NodeBase,
+        intents: Rc<IntentTable>,
+        name_locks: Rc<NameLocks>,
+    ) -> Self {
+        Self {
+            context: base.context.clone(),
+            node: base.node,
+            store: base.store.clone(),
+            intents,
+            name_locks,
+        }
+    }
+
     /// Lets all nodes apply their effects of an intent. Names first: a name must not outlive its
     /// inode. Returns inodes that are gone.
-    pub(super) async fn send(&self, number: u64, durable: bool) -> Result<Vec<u64>, Error> {
+    pub(crate) async fn send(&self, number: u64, durable: bool) -> Result<Vec<u64>, Error> {
         let effects = self.intents.open.borrow().get(&number).map(|open| open.effects.clone());
         let (names, others): (Vec<_>, Vec<_>) = effects
             .into_iter()
@@ -34,7 +61,7 @@ impl MetaServer {
         for part in [names, others] {
             let sent = part.into_iter().map(|(node, effects)| {
                 // Nothing else orders these: the next change of the same must not overtake it.
-                let durable = durable || effects.iter().any(moves_directory);
+                let durable = durable || effects.iter().any(Effect::moves_directory);
                 self.send_to(node, number, effects, durable)
             });
             for gone in join_all(sent).await {
@@ -48,10 +75,10 @@ impl MetaServer {
             }
         }
         if let Some(open) = self.intents.open.borrow_mut().get_mut(&number) {
-            open.stage = if outcome.is_ok() { Stage::Applied } else { Stage::Left };
+            open.stage = if outcome.is_ok() { IntentStage::Applied } else { IntentStage::Left };
             if outcome.is_ok() {
-                let is_mine = |lock: RemoteLock| lock.node == self.context.node();
-                open.hidden.drain(..).for_each(|key| self.directories.unclaim(&key, is_mine));
+                let is_mine = |lock: RemoteLockId| lock.node == self.context.node();
+                open.hidden.drain(..).for_each(|key| self.name_locks.release(&key, is_mine));
                 self.intents.applied.tell();
             }
         }
@@ -60,32 +87,32 @@ impl MetaServer {
 
     /// Waits until the effects of an intent of this node are applied everywhere. Only who is at work
     /// on it sends them: a second copy could arrive when the marks are forgotten.
-    pub(in crate::server) async fn is_applied(&self, number: u64) -> Result<(), Error> {
-        let mut patience = pin!(self.context.sleep(APPLIED_WAIT_MAX));
+    pub(crate) async fn wait_applied(&self, number: u64) -> Result<(), Error> {
+        let mut timeout = pin!(self.context.sleep(APPLIED_WAIT_MAX));
         loop {
             let applied = pin!(self.intents.applied.next());
             let stage = self.intents.open.borrow().get(&number).map(|open| open.stage);
             match stage {
-                Some(Stage::Deciding | Stage::Sending | Stage::Left) => {
-                    self.intents.crowded.tell();
+                Some(IntentStage::Deciding | IntentStage::Sending | IntentStage::Left) => {
+                    self.intents.wake.tell();
                 }
-                Some(Stage::Applied | Stage::Retired) | None => return Ok(()),
+                Some(IntentStage::Applied | IntentStage::Retired) | None => return Ok(()),
             }
-            if let Either::Right(_) = select(applied, &mut patience).await {
+            if let Either::Right(_) = select(applied, &mut timeout).await {
                 return Err(Undelivered::Lost.into());
             }
         }
     }
 
     /// Waits until `node` has applied all that is promised to it now.
-    pub(in crate::server) async fn all_applied(&self, node: u32) -> Result<(), Error> {
+    pub(crate) async fn wait_for_intents(&self, node: u32) -> Result<(), Error> {
         for number in self.intents.not_applied_by(node) {
-            self.is_applied(number).await?;
+            self.wait_applied(number).await?;
         }
         Ok(())
     }
 
-    pub(super) async fn send_to(
+    pub(crate) async fn send_to(
         &self,
         node: u32,
         number: u64,

@@ -3,15 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use runtime::sync::{Event, KeyedLock};
+use runtime::sync::Event;
 
-use super::has_name;
-use crate::protocol::{Effect, IntentId};
+use crate::effect::has_name;
+use crate::protocol::Effect;
 use crate::store::Position;
 
 /// How far an intent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum IntentStage {
     /// Its record is not durable yet.
     Deciding,
     /// Somebody sees to it.
@@ -25,20 +25,20 @@ pub(super) enum Stage {
 }
 
 #[derive(Debug)]
-pub(super) struct Open {
+pub(crate) struct Intent {
     /// The effects by node.
-    pub(super) effects: BTreeMap<u32, Vec<Effect>>,
+    pub(crate) effects: BTreeMap<u32, Vec<Effect>>,
     /// In which lives the nodes have applied them.
-    pub(super) boot_ids: BTreeMap<u32, u64>,
+    pub(crate) boot_ids: BTreeMap<u32, u64>,
     /// Names of this node that nobody may look up until all is done.
-    pub(super) hidden: Vec<Vec<u8>>,
-    pub(super) stage: Stage,
+    pub(crate) hidden: Vec<Vec<u8>>,
+    pub(crate) stage: IntentStage,
     /// The record that promises them, if it may not be durable yet.
-    pub(super) position: Position,
+    pub(crate) position: Position,
 }
 
-impl Open {
-    pub(super) fn new(effects: BTreeMap<u32, Vec<Effect>>, stage: Stage) -> Self {
+impl Intent {
+    pub(crate) fn new(effects: BTreeMap<u32, Vec<Effect>>, stage: IntentStage) -> Self {
         let (boot_ids, hidden, position) = (BTreeMap::new(), Vec::new(), Position::default());
         Self { effects, boot_ids, hidden, stage, position }
     }
@@ -46,68 +46,64 @@ impl Open {
 
 /// Promises of this node, and what it has applied for others.
 #[derive(Default)]
-pub(in crate::server) struct Intents {
+pub(crate) struct IntentTable {
     /// From the oldest that is not retired on.
-    pub(super) open: RefCell<BTreeMap<u64, Open>>,
+    pub(crate) open: RefCell<BTreeMap<u64, Intent>>,
     /// All below this number are retired, durably.
-    pub(super) retired_below: Cell<u64>,
+    pub(crate) retired_below: Cell<u64>,
     /// Nodes that remember effects of retired intents, with the last of these.
-    pub(super) untold: RefCell<BTreeMap<u32, u64>>,
-    /// The background task runs.
-    pub(super) retiring: Cell<bool>,
+    pub(crate) unacknowledged: RefCell<BTreeMap<u32, u64>>,
     /// There are many, or somebody waits: it shall not sleep.
-    pub(super) crowded: Event,
+    pub(crate) wake: Event,
     /// All effects of some intent were applied.
-    pub(super) applied: Event,
+    pub(crate) applied: Event,
     /// Some intent is decided, or was refused.
-    pub(super) decided: Event,
-    /// One application of an intent at a time.
-    pub(super) applying: KeyedLock<IntentId>,
+    pub(crate) decided: Event,
 }
 
-impl Intents {
-    pub(super) fn at_stage(&self, stage: Stage) -> Vec<u64> {
+impl IntentTable {
+    pub(crate) fn at_stage(&self, stage: IntentStage) -> Vec<u64> {
         let open = self.open.borrow();
         open.iter().filter(|(_, open)| open.stage == stage).map(|(&number, _)| number).collect()
     }
 
-    pub(super) fn nodes_of(&self, number: u64) -> Vec<u32> {
+    pub(crate) fn nodes_of(&self, number: u64) -> Vec<u32> {
         let open = self.open.borrow();
         open.get(&number).map(|open| open.effects.keys().copied().collect()).unwrap_or_default()
     }
 
     /// A node has applied its effects of an intent.
-    pub(super) fn applied_by(&self, number: u64, node: u32, boot_id: u64) {
+    pub(crate) fn applied_by(&self, number: u64, node: u32, boot_id: u64) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
             open.boot_ids.insert(node, boot_id);
         }
     }
 
     /// In which lives the nodes had applied their effects of these intents when they were looked at.
-    pub(super) fn lives_of(&self, numbers: &[u64]) -> BTreeMap<u64, BTreeMap<u32, u64>> {
+    pub(crate) fn boot_ids_of(&self, numbers: &[u64]) -> BTreeMap<u64, BTreeMap<u32, u64>> {
         let open = self.open.borrow();
         let boot_ids = |number: &u64| Some((*number, open.get(number)?.boot_ids.clone()));
         numbers.iter().filter_map(boot_ids).collect()
     }
 
-    /// Are the effects of an intent durable everywhere, where `told` says in which lives nodes have
+    /// Are the effects of an intent durable everywhere, where `acknowledged` says in which lives nodes have
     /// made so what they had applied in `boot_ids`? If a node has applied them in another life, the intent
     /// is left to be sent again.
-    pub(super) fn is_durable(
+    pub(crate) fn is_durable(
         &self,
         number: u64,
         boot_ids: &BTreeMap<u32, u64>,
-        told: &BTreeMap<u32, u64>,
+        acknowledged: &BTreeMap<u32, u64>,
     ) -> bool {
         let mut open = self.open.borrow_mut();
         let Some(open) = open.get_mut(&number) else { return false };
         let mut durable = true;
         for node in open.effects.keys() {
-            match (told.get(node), boot_ids.get(node)) {
+            match (acknowledged.get(node), boot_ids.get(node)) {
                 (Some(now), Some(then)) if now == then => {}
                 (Some(_), _) => {
                     durable = false;
-                    open.stage = Stage::Left;
+                    open.stage = IntentStage::Left;
                 }
                 (None, _) => durable = false,
             }
@@ -117,9 +113,9 @@ impl Intents {
 
     /// The effects at `node` that an earlier life of it may have forgotten, or that it must know
     /// before anybody looks: those that it had applied, and those of names. By intent.
-    pub(super) fn forgotten_by(&self, node: u32) -> Vec<(u64, Vec<Effect>)> {
+    pub(crate) fn forgotten_by(&self, node: u32) -> Vec<(u64, Vec<Effect>)> {
         let open = self.open.borrow();
-        let kept = open.iter().filter(|(_, open)| open.stage != Stage::Retired);
+        let kept = open.iter().filter(|(_, open)| open.stage != IntentStage::Retired);
         kept.filter_map(|(&number, open)| {
             let effects = open.effects.get(&node)?;
             let needed = open.boot_ids.contains_key(&node) || has_name(effects);
@@ -129,9 +125,10 @@ impl Intents {
     }
 
     /// Intents whose effects at `node` may still be on their way.
-    pub(super) fn not_applied_by(&self, node: u32) -> Vec<u64> {
-        let is_open =
-            |open: &Open| matches!(open.stage, Stage::Deciding | Stage::Sending | Stage::Left);
+    pub(crate) fn not_applied_by(&self, node: u32) -> Vec<u64> {
+        let is_open = |open: &Intent| {
+            matches!(open.stage, IntentStage::Deciding | IntentStage::Sending | IntentStage::Left)
+        };
         let open = self.open.borrow();
         let of_node =
             open.iter().filter(|(_, open)| open.effects.contains_key(&node) && is_open(open));
@@ -139,29 +136,30 @@ impl Intents {
     }
 
     /// Intents that concern `node` are about to be decided.
-    pub(super) fn are_deciding(&self, node: u32) -> bool {
+    pub(crate) fn are_deciding(&self, node: u32) -> bool {
         let open = self.open.borrow();
-        open.values().any(|open| open.stage == Stage::Deciding && open.effects.contains_key(&node))
+        open.values()
+            .any(|open| open.stage == IntentStage::Deciding && open.effects.contains_key(&node))
     }
 
-    pub(super) fn has_work(&self) -> bool {
-        !self.open.borrow().is_empty() || !self.untold.borrow().is_empty()
+    pub(crate) fn has_work(&self) -> bool {
+        !self.open.borrow().is_empty() || !self.unacknowledged.borrow().is_empty()
     }
 
     /// These are durable everywhere, and deleted.
-    pub(super) fn retired(&self, numbers: &[u64]) {
+    pub(crate) fn retired(&self, numbers: &[u64]) {
         let mut open = self.open.borrow_mut();
         for number in numbers {
             let Some(intent) = open.get_mut(number) else { continue };
-            intent.stage = Stage::Retired;
+            intent.stage = IntentStage::Retired;
             for &node in intent.effects.keys() {
-                let mut untold = self.untold.borrow_mut();
-                let last = untold.entry(node).or_default();
+                let mut unacknowledged = self.unacknowledged.borrow_mut();
+                let last = unacknowledged.entry(node).or_default();
                 *last = (*last).max(*number);
             }
         }
         while let Some(first) =
-            open.first_entry().filter(|first| first.get().stage == Stage::Retired)
+            open.first_entry().filter(|first| first.get().stage == IntentStage::Retired)
         {
             self.retired_below.set(first.key() + 1);
             first.remove();

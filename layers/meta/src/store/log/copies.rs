@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use blockio::Geometry;
 
-use super::format::{ENTRY_HEAD, Pair};
+use super::format::{ENTRY_HEAD, SegmentPair};
 
 /// Entries before the last one that a disk must miss at its end to be called old. A single one may be
 /// one lost write, which the other copy makes good.
@@ -15,7 +15,7 @@ const ALIKE_MIN: usize = 48;
 
 /// One entry or header as a copy has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum CopyState {
     /// As it was written.
     Whole,
     /// It is there, with other bytes.
@@ -26,7 +26,7 @@ pub(crate) enum Seen {
     Unreadable,
 }
 
-impl Seen {
+impl CopyState {
     /// What a copy that cannot be decoded has at a place, where the other copy has `good`.
     pub(crate) fn beside(good: &[u8], found: &[u8]) -> Self {
         if good == found {
@@ -75,7 +75,7 @@ impl LogCopies {
     }
 
     /// One more entry was read; `seen` is how each copy has it.
-    pub(crate) fn entry(&mut self, geometry: &Geometry, pair: Pair, seen: [Seen; 2]) {
+    pub(crate) fn entry(&mut self, geometry: &Geometry, pair: SegmentPair, seen: [CopyState; 2]) {
         for log in self.disks.values_mut() {
             // What is missing there came before this entry, so it was durable.
             log.missing_at_end += u64::from(std::mem::take(&mut log.last_is_missing));
@@ -87,14 +87,16 @@ impl LogCopies {
         for (place, seen) in places.iter().zip(seen) {
             let log = self.disks.entry((place.disk_node, place.disk)).or_default();
             match seen {
-                Seen::Whole if is_apart => (log.missing_at_end, log.last_is_missing) = (0, false),
-                Seen::Whole => {}
-                Seen::Rotten => {
+                CopyState::Whole if is_apart => {
+                    (log.missing_at_end, log.last_is_missing) = (0, false)
+                }
+                CopyState::Whole => {}
+                CopyState::Rotten => {
                     log.rotten += 1;
                     log.last_is_rotten = true;
                 }
-                Seen::Unreadable => log.unreadable += 1,
-                Seen::Missing => {
+                CopyState::Unreadable => log.unreadable += 1,
+                CopyState::Missing => {
                     log.missing += 1;
                     log.last_is_missing = is_apart;
                 }
@@ -163,18 +165,18 @@ mod tests {
         stripes_per_disk: 100,
     };
 
-    fn told(seen: &[[Seen; 2]]) -> LogCopies {
+    fn told(seen: &[[CopyState; 2]]) -> LogCopies {
         let mut copies = LogCopies::new(&GEOMETRY);
         for seen in seen {
             // Disk 0 of both disk nodes.
-            copies.entry(&GEOMETRY, Pair { a: 0, b: 1 }, *seen);
+            copies.entry(&GEOMETRY, SegmentPair { a: 0, b: 1 }, *seen);
         }
         copies
     }
 
     #[test]
     fn a_disk_that_ends_two_entries_early_is_old_and_one_that_a_crash_cut_short_is_not() {
-        use Seen::{Missing, Rotten, Whole};
+        use CopyState::{Missing, Rotten, Whole};
         assert_eq!(told(&[[Whole, Whole]; 4]).outdated(), None);
         let torn = told(&[[Whole, Whole], [Whole, Missing]]);
         assert_eq!((torn.outdated(), torn.tell().len()), (None, 0));
@@ -196,7 +198,11 @@ mod tests {
     fn both_copies_on_one_disk_say_nothing_of_its_age() {
         let mut copies = LogCopies::new(&GEOMETRY);
         for _ in 0..5 {
-            copies.entry(&GEOMETRY, Pair { a: 0, b: 4 }, [Seen::Whole, Seen::Missing]);
+            copies.entry(
+                &GEOMETRY,
+                SegmentPair { a: 0, b: 4 },
+                [CopyState::Whole, CopyState::Missing],
+            );
         }
         assert_eq!(copies.outdated(), None);
     }
@@ -207,8 +213,8 @@ mod tests {
         let mut rotten = entry.clone();
         rotten[3] ^= 1;
         rotten[100] = 0;
-        assert_eq!(Seen::beside(&entry, &entry), Seen::Whole);
-        assert_eq!(Seen::beside(&entry, &rotten), Seen::Rotten);
-        assert_eq!(Seen::beside(&entry, &[0; 200]), Seen::Missing);
+        assert_eq!(CopyState::beside(&entry, &entry), CopyState::Whole);
+        assert_eq!(CopyState::beside(&entry, &rotten), CopyState::Rotten);
+        assert_eq!(CopyState::beside(&entry, &[0; 200]), CopyState::Missing);
     }
 }

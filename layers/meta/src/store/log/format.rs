@@ -6,7 +6,7 @@ use runtime::VolumeId;
 use runtime::hash::crc32c;
 use runtime::wire::{Decoder, Encoder, Malformed, Wire};
 
-use crate::store::page::{FORMAT_VERSION, NUMBER_END, Owner};
+use crate::store::page::{FORMAT_VERSION, NUMBER_END, StoreOwner};
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"mdLS");
 const ENTRY_MAGIC: u32 = u32::from_le_bytes(*b"mdLE");
@@ -17,7 +17,7 @@ pub(crate) const ENTRY_HEAD: usize = 64;
 /// One log of one node: from a mount to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogId {
-    pub(crate) owner: Owner,
+    pub(crate) owner: StoreOwner,
     /// Random, so that what an earlier log left on the same stripes is never taken for this one's.
     pub(crate) id: u64,
     pub(crate) epoch: u64,
@@ -25,12 +25,12 @@ pub(crate) struct LogId {
 
 /// Two stripes with the same content, on different disks if there are several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct SegmentPair {
     pub(crate) a: u64,
     pub(crate) b: u64,
 }
 
-impl Pair {
+impl SegmentPair {
     pub(crate) fn stripes(self) -> [u64; 2] {
         [self.a, self.b]
     }
@@ -42,8 +42,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) sequence: u64,
     /// The number of its first entry: all entries before it were durable when this was written.
     pub(crate) first_entry: u64,
-    pub(crate) here: Pair,
-    pub(crate) next: Pair,
+    pub(crate) here: SegmentPair,
+    pub(crate) next: SegmentPair,
 }
 
 impl SegmentHeader {
@@ -79,7 +79,7 @@ impl SegmentHeader {
         block: &[u8],
         log: LogId,
         sequence: u64,
-        here: Pair,
+        here: SegmentPair,
     ) -> Result<Self, Malformed> {
         let (content, checksum) =
             block.split_at_checked(BLOCK_SIZE - 4).ok_or(Malformed("short segment"))?;
@@ -91,14 +91,15 @@ impl SegmentHeader {
             return Err(Malformed("not a segment"));
         }
         u16::take(&mut input)?;
-        let owner = Owner { volume: VolumeId::take(&mut input)?, node: u32::take(&mut input)? };
+        let owner =
+            StoreOwner { volume: VolumeId::take(&mut input)?, node: u32::take(&mut input)? };
         u32::take(&mut input)?;
         let (epoch, id) = (u64::take(&mut input)?, u64::take(&mut input)?);
         let header = Self {
             sequence: u64::take(&mut input)?,
             first_entry: u64::take(&mut input)?,
-            here: Pair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
-            next: Pair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
+            here: SegmentPair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
+            next: SegmentPair { a: u64::take(&mut input)?, b: u64::take(&mut input)? },
         };
         let same = (LogId { owner, id, epoch }) == log && header.here == here;
         if !same || header.sequence != sequence || header.first_entry >= NUMBER_END {
@@ -154,7 +155,7 @@ pub(crate) fn decode_entry(
         return Err(Malformed("not an entry"));
     }
     let length = u32::take(&mut head)? as usize;
-    let owner = Owner { volume: VolumeId::take(&mut head)?, node: u32::take(&mut head)? };
+    let owner = StoreOwner { volume: VolumeId::take(&mut head)?, node: u32::take(&mut head)? };
     let checksum = u32::take(&mut head)?;
     let (epoch, id) = (u64::take(&mut head)?, u64::take(&mut head)?);
     let place = EntryPlace { segment: u64::take(&mut head)?, entry: u64::take(&mut head)? };
@@ -177,12 +178,12 @@ mod tests {
     use super::*;
 
     const LOG: LogId =
-        LogId { owner: Owner { volume: VolumeId(7), node: 3 }, id: 0x0102, epoch: 5 };
+        LogId { owner: StoreOwner { volume: VolumeId(7), node: 3 }, id: 0x0102, epoch: 5 };
     const HEADER: SegmentHeader = SegmentHeader {
         sequence: 8,
         first_entry: 9,
-        here: Pair { a: 10, b: 11 },
-        next: Pair { a: 12, b: 13 },
+        here: SegmentPair { a: 10, b: 11 },
+        next: SegmentPair { a: 12, b: 13 },
     };
 
     fn numbers(bytes: &mut Vec<u8>, values: &[u64]) {
@@ -246,7 +247,7 @@ mod tests {
             let block = HEADER.encode(LOG);
             assert!(SegmentHeader::decode(&block, LOG, 7, HEADER.here).is_err());
             assert!(SegmentHeader::decode(&block, LOG, 8, HEADER.next).is_err());
-            let other = LogId { owner: Owner { node: 4, ..LOG.owner }, ..LOG };
+            let other = LogId { owner: StoreOwner { node: 4, ..LOG.owner }, ..LOG };
             assert!(SegmentHeader::decode(&block, other, 8, HEADER.here).is_err());
             for _ in 0..300 {
                 let mut rotten = block.clone();

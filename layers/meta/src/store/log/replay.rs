@@ -9,9 +9,9 @@ use futures::future::join;
 use runtime::wire::{Decoder, Malformed};
 
 use super::Segment;
-use super::copies::{LogCopies, Seen};
-use super::format::{self, LogId, Pair, SegmentHeader};
-use crate::store::batch::{self, Op, RecordHead};
+use super::copies::{CopyState, LogCopies};
+use super::format::{self, LogId, SegmentHeader, SegmentPair};
+use crate::store::batch::{self, BatchOp, RecordHead};
 use crate::store::device::Device;
 use crate::store::error::StoreError;
 
@@ -26,7 +26,7 @@ pub(crate) async fn replay(
     device: &Device,
     id: LogId,
     start: Segment,
-    mut apply: impl FnMut(RecordHead, Vec<Op>) -> Result<(), StoreError>,
+    mut apply: impl FnMut(RecordHead, Vec<BatchOp>) -> Result<(), StoreError>,
 ) -> Result<(Vec<Segment>, LogCopies), StoreError> {
     let mut segments = vec![start];
     let mut here = start;
@@ -57,7 +57,7 @@ fn replay_segment(
     segment: u64,
     mut entry: u64,
     told: &mut LogCopies,
-    apply: &mut impl FnMut(RecordHead, Vec<Op>) -> Result<(), StoreError>,
+    apply: &mut impl FnMut(RecordHead, Vec<BatchOp>) -> Result<(), StoreError>,
 ) -> Result<u64, StoreError> {
     let geometry = copies.device.geometry();
     let end = geometry.blocks_per_stripe() as usize;
@@ -88,7 +88,7 @@ fn replay_segment(
     if later { Err(copies.damaged("a log entry", block as u64)) } else { Ok(entry) }
 }
 
-fn decode_records(body: &[u8]) -> Result<Vec<(RecordHead, Vec<Op>)>, Malformed> {
+fn decode_records(body: &[u8]) -> Result<Vec<(RecordHead, Vec<BatchOp>)>, Malformed> {
     let mut input = Decoder::new(body, Bytes::new());
     let mut records = Vec::new();
     while input.remaining() > 0 {
@@ -100,13 +100,13 @@ fn decode_records(body: &[u8]) -> Result<Vec<(RecordHead, Vec<Op>)>, Malformed> 
 /// The two copies of a segment.
 struct Copies<'a> {
     device: &'a Device,
-    pair: Pair,
+    pair: SegmentPair,
     raw: [Result<Bytes, DiskError>; 2],
 }
 
 impl<'a> Copies<'a> {
     /// Reads both at once. An error if neither could be read.
-    async fn read(device: &'a Device, pair: Pair) -> Result<Self, StoreError> {
+    async fn read(device: &'a Device, pair: SegmentPair) -> Result<Self, StoreError> {
         let nothing = [Ok(Bytes::new()), Ok(Bytes::new())];
         let mut copies = Self { device, pair, raw: nothing };
         let end = device.geometry().stripes();
@@ -133,11 +133,11 @@ impl<'a> Copies<'a> {
     }
 
     /// How the copies have `bytes`, which are whole in the copy `good`.
-    fn compare(&self, good: usize, bytes: Range<usize>) -> [Seen; 2] {
+    fn compare(&self, good: usize, bytes: Range<usize>) -> [CopyState; 2] {
         let wanted = self.raw[good].as_ref().map(|raw| &raw[bytes.clone()]).unwrap_or_default();
         [0, 1].map(|copy| match &self.raw[copy] {
-            Ok(raw) => Seen::beside(wanted, &raw[bytes.clone()]),
-            Err(_) => Seen::Unreadable,
+            Ok(raw) => CopyState::beside(wanted, &raw[bytes.clone()]),
+            Err(_) => CopyState::Unreadable,
         })
     }
 

@@ -2,19 +2,19 @@
 
 use blockio::geometry::Near;
 
-use super::super::groups::Run;
-use super::{Group, Space};
+use super::{BlockAllocator, GroupBlocks};
+use crate::store::groups::Run;
 
 /// Partly used groups that a request for a few blocks looks through before it breaks a whole
 /// stripe: bounds the time of an allocation on a fragmented disk.
 pub(super) const GROUPS_SEARCHED_MAX: usize = 8;
 
-/// The search for whole stripes begins anew once as many of those behind it are free again, and these are half of
-/// what it has handed out since: what was written before is faster to write than what never was (the host has
-/// found its place), and what a volume uses of its disks stays within twice what lives on it.
+/// The search for whole stripes starts over once this many of those behind it are free again, and
+/// these are half of what it has allocated since. Blocks that were written before are faster to write
+/// than others (the host has allocated them), and a volume uses at most twice its live data.
 pub(super) const FREED_MIN: u64 = 16;
 
-impl Space {
+impl BlockAllocator {
     /// The blocks that are wished for, if they are free: all `left` of them, within one stripe.
     pub(super) fn near(&mut self, near: Near, left: u64, floor: u64) -> Option<Run> {
         let wanted = u32::try_from(left).ok()?;
@@ -22,7 +22,7 @@ impl Space {
             Near::Anywhere {} => None,
             Near::At { block, or_apart } => {
                 let run = Run { start: block, count: wanted };
-                if self.is_free(run, floor) {
+                if is_free(self, run, floor) {
                     return Some(run);
                 }
                 let skip = (block % self.layout.blocks_per_stripe()) as u32;
@@ -30,16 +30,9 @@ impl Space {
             }
             Near::Apart { skip } => {
                 let fits = u64::from(skip) + left <= self.layout.blocks_per_stripe();
-                if fits { self.of_whole(wanted, skip, floor) } else { None }
+                if fits { of_whole(self, wanted, skip, floor) } else { None }
             }
         }
-    }
-
-    /// May `run` be handed out?
-    fn is_free(&self, run: Run, floor: u64) -> bool {
-        let is_unused = |run| self.count_in(run, |group| &group.busy) == Some(0);
-        let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start));
-        is_unused(run) && !(is_unused(stripe) && self.whole_stripes <= floor)
     }
 
     /// The next piece of an allocation of which `left` blocks are missing.
@@ -51,7 +44,7 @@ impl Space {
         let wanted = left.min(per_stripe) as u32;
         self.fitting(wanted, GROUPS_SEARCHED_MAX)
             .or_else(|| self.broken_stripe(wanted, floor))
-            .or_else(|| self.fragment(wanted))
+            .or_else(|| fragment(self, wanted))
     }
 
     /// The next wholly free stripe from the cursor on, round the groups.
@@ -81,19 +74,9 @@ impl Space {
 
     /// The beginning of a whole stripe, if one may be broken.
     pub(super) fn broken_stripe(&mut self, wanted: u32, floor: u64) -> Option<Run> {
-        let run = self.of_whole(wanted, 0, floor)?;
+        let run = of_whole(self, wanted, 0, floor)?;
         self.small_cursor = self.layout.stripe_of(run.start);
         Some(run)
-    }
-
-    /// Blocks of the next whole stripe from its block `skip` on, if one may be broken.
-    fn of_whole(&mut self, wanted: u32, skip: u32, floor: u64) -> Option<Run> {
-        if self.whole_stripes <= floor {
-            return None;
-        }
-        let stripe = self.next_whole(|_| true)?;
-        let start = self.layout.stripe_run(stripe).start + u64::from(skip);
-        Some(Run { start, count: wanted })
     }
 
     /// `wanted` blocks in a row in a partly used stripe, from the cursor on.
@@ -121,23 +104,40 @@ impl Space {
         }
         None
     }
+}
 
-    /// The first free blocks of any partly used stripe, at most `wanted`.
-    fn fragment(&self, wanted: u32) -> Option<Run> {
-        let number = *self.with_partial.first()?;
-        let group = self.groups.get(&number)?;
-        let run = self
-            .layout
-            .stripes_of(number)
-            .find_map(|stripe| fit_in_stripe(group, self.layout.stripe_run(stripe), 1))?;
-        let stripe = self.layout.stripe_run(self.layout.stripe_of(run.start)).blocks();
-        let free = group.busy.runs(group.local(run.start..stripe.end), false).next()?;
-        Some(Run { start: run.start, count: (free.end - free.start).min(wanted) })
+/// May `run` be handed out?
+fn is_free(space: &BlockAllocator, run: Run, floor: u64) -> bool {
+    let is_unused = |run| space.count_in(run, |group| &group.busy) == Some(0);
+    let stripe = space.layout.stripe_run(space.layout.stripe_of(run.start));
+    is_unused(run) && !(is_unused(stripe) && space.whole_stripes <= floor)
+}
+
+/// Blocks of the next whole stripe from its block `skip` on, if one may be broken.
+fn of_whole(space: &mut BlockAllocator, wanted: u32, skip: u32, floor: u64) -> Option<Run> {
+    if space.whole_stripes <= floor {
+        return None;
     }
+    let stripe = space.next_whole(|_| true)?;
+    let start = space.layout.stripe_run(stripe).start + u64::from(skip);
+    Some(Run { start, count: wanted })
+}
+
+/// The first free blocks of any partly used stripe, at most `wanted`.
+fn fragment(space: &BlockAllocator, wanted: u32) -> Option<Run> {
+    let number = *space.with_partial.first()?;
+    let group = space.groups.get(&number)?;
+    let run = space
+        .layout
+        .stripes_of(number)
+        .find_map(|stripe| fit_in_stripe(group, space.layout.stripe_run(stripe), 1))?;
+    let stripe = space.layout.stripe_run(space.layout.stripe_of(run.start)).blocks();
+    let free = group.busy.runs(group.local(run.start..stripe.end), false).next()?;
+    Some(Run { start: run.start, count: (free.end - free.start).min(wanted) })
 }
 
 /// `wanted` free blocks in a row of a stripe that is partly used.
-fn fit_in_stripe(group: &Group, stripe: Run, wanted: u32) -> Option<Run> {
+fn fit_in_stripe(group: &GroupBlocks, stripe: Run, wanted: u32) -> Option<Run> {
     let local = group.local(stripe.blocks());
     let used = group.busy.ones_in(local.clone());
     if used == 0 || local.end - local.start - used < wanted {

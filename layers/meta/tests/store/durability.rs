@@ -14,7 +14,7 @@ use runtime::seed::{Rng, with_seed};
 use crate::bench::{Bench, Map, NODE, check_audit, flush, geometry, run_key, runs};
 use crate::disk::MemoryDisk;
 
-/// A store at rest is audited so often, if checkpoints come between.
+/// Attempts to audit a store at rest, if checkpoints interfere.
 const AUDITS_MAX: u32 = 20;
 
 /// Longer than a page takes on a slow disk.
@@ -304,7 +304,7 @@ impl Workload {
     }
 }
 
-/// Nodes on the way to the disks restart now and then.
+/// Nodes on the path to the disks restart now and then.
 async fn restarts(ctx: runtime::Context, disk: MemoryDisk, mut rng: Rng) {
     for _ in 0..rng.below(40) {
         ctx.sleep(Duration::from_micros(rng.below(20_000))).await;
@@ -384,7 +384,7 @@ fn broken_mounts(rng: &mut Rng, bench: &mut Bench) {
     }
 }
 
-fn lives(rng: &mut Rng) {
+fn boots(rng: &mut Rng) {
     let stripe_size = 16384 << rng.below(4);
     let disk_nodes = 1 + rng.below(3) as u32;
     let share = meta::store::stripes_min(&geometry(stripe_size, 1, 100)) + rng.below(60);
@@ -405,6 +405,6 @@ fn what_durable_acknowledged_survives_any_crash_and_batches_are_atomic() {
     let count = if cfg!(debug_assertions) { 25 } else { 300 };
     let given = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok());
     for _ in 0..given.unwrap_or(count) {
-        with_seed(lives);
+        with_seed(boots);
     }
 }

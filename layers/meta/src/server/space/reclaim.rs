@@ -1,38 +1,46 @@
-//! Space that comes back: blocks of files that are gone or were cut, and blocks that were handed out and
-//! that no record names.
+//! Space that is freed: blocks of files that were removed or cut, and allocated blocks that no
+//! record names ([`Trim`](crate::protocol::Trim),
+//! [`ListUntrimmed`](crate::protocol::ListUntrimmed)).
 //!
-//! None of it may be lost for want of an answer: while caches or disks are away what was to be freed is
-//! remembered, and tried again. Only the end of the node's life forgets it, and the next mount finds all of
-//! it: intents in the store, and blocks that no record names.
+//! None of it may be lost for want of an answer. While caches or disks are down, what is to be freed
+//! is remembered and tried again. Only a restart of the node forgets it, and the next mount finds all
+//! of it: intents in the store, and blocks that no record names.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::rc::Rc;
 
+use blockio::Stripes;
 use futures::stream::{self, StreamExt as _};
 use runtime::sync::KeyedLock;
 
-use super::files::{RESERVE_CHUNKS_MAX, add_runs};
-use super::{MetaServer, decode};
 use crate::keys;
 use crate::protocol::{Chunk, Error, Run};
-use crate::store::{Batch, Position, StoreError};
+use crate::server::base::NodeBase;
+use crate::server::content::chunk_records::{RESERVE_CHUNKS_MAX, add_runs, chunks_per_record};
+use crate::server::record_log::{RecordLog, decode};
+use crate::server::xattrs::Xattrs;
+use crate::store::{Batch, Position, Store, StoreError};
 
 /// Forgets that are under way at a time.
 const FORGETS_MAX: usize = 64;
 
 /// Why chunks are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(crate) enum TrimCause {
     /// The file was cut, or goes back to what it was.
     Cut,
     /// The file is gone.
     Removed,
 }
 
-/// What is on its way back.
-#[derive(Default)]
-pub(super) struct Trims {
+/// Frees space of one node.
+pub(crate) struct Reclaim {
+    stripes: Rc<dyn Stripes>,
+    store: Rc<Store>,
+    records: Rc<RecordLog>,
+    xattrs: Rc<Xattrs>,
     /// Inodes that are gone and not trimmed yet, with their blocks that no record named.
     dead: RefCell<BTreeMap<u64, Vec<Run>>>,
     /// Files that were cut, and the first chunk that is gone: the store has it and those behind it still.
@@ -40,78 +48,91 @@ pub(super) struct Trims {
     /// One trim per inode.
     trimming: KeyedLock<u64>,
     /// Blocks that were handed out and not used, and that a cache could not be told to forget.
-    unforgotten: RefCell<Vec<Run>>,
+    undiscarded: RefCell<Vec<Run>>,
 }
 
-impl Trims {
+impl Reclaim {
+    pub(crate) fn new(base: &NodeBase, xattrs: Rc<Xattrs>) -> Self {
+        Self {
+            stripes: base.stripes.clone(),
+            store: base.store.clone(),
+            records: base.records.clone(),
+            xattrs,
+            dead: RefCell::default(),
+            cuts: RefCell::default(),
+            trimming: KeyedLock::default(),
+            undiscarded: RefCell::default(),
+        }
+    }
+
     /// An inode is gone, and with it its blocks that no record named.
-    pub(super) fn inode_is_gone(&self, ino: u64, unnamed: Vec<Run>) {
+    pub(crate) fn forget_removed(&self, ino: u64, unnamed: Vec<Run>) {
         self.cuts.borrow_mut().remove(&ino);
         self.dead.borrow_mut().insert(ino, unnamed);
     }
 
     /// A record has cut a file: its chunks from `first` on are gone.
-    pub(super) fn was_cut(&self, ino: u64, first: u64) {
+    pub(crate) fn add_cut(&self, ino: u64, first: u64) {
         self.cuts.borrow_mut().insert(ino, first);
     }
 
     /// Is the store's chunk not the file's any more?
-    pub(super) fn is_cut_off(&self, ino: u64, index: u64) -> bool {
+    pub(crate) fn is_cut_off(&self, ino: u64, index: u64) -> bool {
         self.cuts.borrow().get(&ino).is_some_and(|&first| index >= first)
     }
 
     /// Is space on its way back? What could not be cut off at once is not waited for.
-    pub(super) fn is_any(&self) -> bool {
-        !self.dead.borrow().is_empty() || !self.unforgotten.borrow().is_empty()
+    pub(crate) fn is_any(&self) -> bool {
+        !self.dead.borrow().is_empty() || !self.undiscarded.borrow().is_empty()
     }
-}
 
-impl MetaServer {
     /// Frees what is left of an inode that is gone. Whoever needs space waits for this; after a failure it is
     /// to be asked for again.
-    pub(super) async fn trim(&self, ino: u64) -> Result<(), Error> {
-        let _alone = self.trims.trimming.exclusive(ino).await;
-        let unnamed = self.trims.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
+    pub(crate) async fn trim(&self, ino: u64) -> Result<(), Error> {
+        let _alone = self.trimming.exclusive(ino).await;
+        let unnamed = self.dead.borrow_mut().get_mut(&ino).map(std::mem::take);
         let Some(unnamed) = unnamed else { return Ok(()) };
         let outcome = self.trim_all(ino, unnamed).await;
         // What is damaged will be damaged the next time: nobody is to wait for that.
         if matches!(outcome, Ok(()) | Err(Error::Damaged {})) {
-            self.trims.dead.borrow_mut().remove(&ino);
+            self.dead.borrow_mut().remove(&ino);
         }
         outcome
     }
 
     async fn trim_all(&self, ino: u64, unnamed: Vec<Run>) -> Result<(), Error> {
-        self.forget_and_release(unnamed).await?;
-        self.trim_xattrs(ino).await?;
+        self.discard_and_release(unnamed).await?;
+        self.xattrs.trim_xattrs(ino).await?;
         // With the intent, so last.
-        self.trim_chunks(ino, 0, Cause::Removed).await?;
+        self.trim_chunks(ino, 0, TrimCause::Removed).await?;
         Ok(())
     }
 
     /// Frees what was cut off a file, if that is not done yet; the record after which it is. Before a file
     /// grows again, or what was cut off would be seen in it.
-    pub(super) async fn finish_cut(&self, ino: u64) -> Result<Position, Error> {
-        if !self.trims.is_cut_off(ino, u64::MAX) {
+    pub(crate) async fn finish_cut(&self, ino: u64) -> Result<Position, Error> {
+        if !self.is_cut_off(ino, u64::MAX) {
             return Ok(Position::default());
         }
-        let _alone = self.trims.trimming.exclusive(ino).await;
-        let first = self.trims.cuts.borrow().get(&ino).copied();
+        let _alone = self.trimming.exclusive(ino).await;
+        let first = self.cuts.borrow().get(&ino).copied();
         let Some(first) = first else { return Ok(Position::default()) };
-        let position = self.trim_chunks(ino, first, Cause::Cut).await?;
-        self.trims.cuts.borrow_mut().remove(&ino);
+        let position = self.trim_chunks(ino, first, TrimCause::Cut).await?;
+        self.cuts.borrow_mut().remove(&ino);
         Ok(position)
     }
 
     /// Deletes the chunks of `ino` from `first` on, frees their blocks, and then the intent.
-    pub(super) async fn trim_chunks(
+    pub(crate) async fn trim_chunks(
         &self,
         ino: u64,
         first: u64,
-        cause: Cause,
+        cause: TrimCause,
     ) -> Result<Position, Error> {
         let end = keys::chunks_end(ino);
-        let chunks_per_record = self.chunks_per_record().min(RESERVE_CHUNKS_MAX);
+        let chunks_per_record =
+            chunks_per_record(&self.store, self.stripes.geometry().blocks_per_stripe())
+                .min(RESERVE_CHUNKS_MAX);
         loop {
             let from = keys::chunk(ino, first);
             let found = self.store.scan(Bound::Included(&from), &end, chunks_per_record).await?;
@@ -122,6 +143,7 @@ impl MetaServer {
             }
             let last = gone.len() < chunks_per_record;
             let (position, ()) = self
+                .records
                 .record(|| {
                     let mut batch = Batch::new();
                     batch.take_from_reserve();
@@ -130,8 +152,8 @@ impl MetaServer {
                         add_runs(&mut batch, &[], runs);
                     }
                     // That of a file that was removed meanwhile is for all of it.
-                    let is_gone = self.trims.dead.borrow().contains_key(&ino);
-                    if last && (cause == Cause::Removed || !is_gone) {
+                    let is_gone = self.dead.borrow().contains_key(&ino);
+                    if last && (cause == TrimCause::Removed || !is_gone) {
                         batch.delete(keys::trim_intent(ino));
                     }
                     Ok((batch, ()))
@@ -144,15 +166,15 @@ impl MetaServer {
     }
 
     /// Finishes trims that a crash has interrupted. Nobody uses the files yet.
-    pub(super) async fn finish_trims(&self) -> Result<(), StoreError> {
+    pub(crate) async fn finish_trims(&self) -> Result<(), StoreError> {
         let (from, end) = keys::intents(keys::TRIMS);
         for (key, value) in self.store.scan(Bound::Included(&from), &end, usize::MAX).await? {
             let ino = keys::intent_number(&key).ok_or_else(bad_intent)?;
             let first = decode(&value).map_err(|_| bad_intent())?;
             if self.store.get(&keys::inode(ino)).await?.is_none() {
-                self.trim_xattrs(ino).await.map_err(|_| bad_intent())?;
+                self.xattrs.trim_xattrs(ino).await.map_err(|_| bad_intent())?;
             }
-            self.trim_chunks(ino, first, Cause::Removed).await.map_err(|_| bad_intent())?;
+            self.trim_chunks(ino, first, TrimCause::Removed).await.map_err(|_| bad_intent())?;
         }
         Ok(())
     }
@@ -160,7 +182,7 @@ impl MetaServer {
     /// Gives back blocks that no record named. Their content is forgotten first: once a block is
     /// free the next owner may write it, and a late forget would hit that. What a cache cannot be told to
     /// forget stays handed out until it can: that is no failure of what the caller does.
-    pub(super) async fn forget_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
+    pub(crate) async fn discard_and_release(&self, runs: Vec<Run>) -> Result<(), Error> {
         let geometry = self.stripes.geometry();
         let forgets = runs.into_iter().map(|run| {
             let (stripe, offset) = geometry.block(run.start);
@@ -175,7 +197,7 @@ impl MetaServer {
                 Ok(()) => forgotten.push(run),
                 Err(error) => {
                     failure = Some(error);
-                    self.trims.unforgotten.borrow_mut().push(run);
+                    self.undiscarded.borrow_mut().push(run);
                 }
             }
         }
@@ -187,19 +209,19 @@ impl MetaServer {
 
     /// Gives back what could not be given back before, as far as that goes now; then tells which inodes are
     /// gone and not trimmed yet.
-    pub(super) async fn find_gone(&self) -> Vec<u64> {
-        if let Err(error) = self.try_again().await {
+    pub(crate) async fn list_untrimmed(&self) -> Vec<u64> {
+        if let Err(error) = self.retry().await {
             tracing::debug!(%error, "what was cut off a file stays for now");
         }
-        self.trims.dead.borrow().keys().copied().collect()
+        self.dead.borrow().keys().copied().collect()
     }
 
-    async fn try_again(&self) -> Result<(), Error> {
-        let runs = self.trims.unforgotten.take();
+    async fn retry(&self) -> Result<(), Error> {
+        let runs = self.undiscarded.take();
         if !runs.is_empty() {
-            self.forget_and_release(runs).await?;
+            self.discard_and_release(runs).await?;
         }
-        let cuts: Vec<u64> = self.trims.cuts.borrow().keys().copied().collect();
+        let cuts: Vec<u64> = self.cuts.borrow().keys().copied().collect();
         for ino in cuts {
             self.finish_cut(ino).await?;
         }

@@ -1,0 +1,66 @@
+//! What the components of one node are built on.
+
+use std::rc::Rc;
+
+use blockio::Stripes;
+use runtime::Context;
+
+use super::inode_cache::InodeCache;
+use super::open_file_table::OpenFileTable;
+use super::record_log::RecordLog;
+use super::replies::ReplyTable;
+use crate::memory::MemoryShare;
+use crate::shared_attrs::Publisher;
+use crate::store::{Store, StoreError};
+
+/// The state of one node that most components use. Each takes what it needs when it is built.
+pub(super) struct NodeBase {
+    pub(super) context: Context,
+    /// This node's index.
+    pub(super) node: u32,
+    pub(super) stripes: Rc<dyn Stripes>,
+    pub(super) store: Rc<Store>,
+    pub(super) share: Rc<MemoryShare>,
+    pub(super) publisher: Rc<Publisher>,
+    pub(super) records: Rc<RecordLog>,
+    pub(super) inodes: Rc<InodeCache>,
+    pub(super) replies: Rc<ReplyTable>,
+    pub(super) open_files: Rc<OpenFileTable>,
+}
+
+impl NodeBase {
+    pub(super) async fn open(
+        context: Context,
+        node: u32,
+        stripes: Rc<dyn Stripes>,
+        store: Rc<Store>,
+        share: Rc<MemoryShare>,
+    ) -> Result<Self, StoreError> {
+        let open_files = Rc::<OpenFileTable>::default();
+        let publisher = Rc::new(Publisher::new(&context, node, share.clone()));
+        let records =
+            Rc::new(RecordLog::new(context.clone(), node, store.clone(), publisher.clone()));
+        let inodes = InodeCache::open(
+            context.clone(),
+            node,
+            store.clone(),
+            share.clone(),
+            publisher.clone(),
+            open_files.clone(),
+        );
+        let inodes = Rc::new(inodes.await?);
+        let replies = Rc::<ReplyTable>::default();
+        Ok(Self {
+            context,
+            node,
+            stripes,
+            store,
+            share,
+            publisher,
+            records,
+            inodes,
+            replies,
+            open_files,
+        })
+    }
+}

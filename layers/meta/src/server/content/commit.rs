@@ -1,0 +1,256 @@
+//! How a change of content becomes durable (design D6): data first, then the record that names the
+//! new blocks with their checksums ([`Commit`](crate::protocol::Commit),
+//! [`RollBack`](crate::protocol::RollBack)).
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use blockio::Stripes;
+use blockio::protocol::Unsynced;
+use runtime::sync::KeyedLock;
+use runtime::wire::to_bytes;
+
+use super::chunk_records::{RESERVE_CHUNKS_MAX, batch_of, chunks_per_record, first_gone};
+use crate::active::Uncommitted;
+use crate::attributes::WriteResult;
+use crate::keys;
+use crate::protocol::{Error, Inode};
+use crate::server::base::NodeBase;
+use crate::server::inode_cache::InodeCache;
+use crate::server::record_log::RecordLog;
+use crate::server::space::reclaim::{Reclaim, TrimCause};
+use crate::server::verifiers::WriteVerifiers;
+use crate::store::{Position, Store, StoreError};
+
+/// One commit, truncation or removal per inode.
+pub(crate) type CommitLocks = Rc<KeyedLock<u64>>;
+
+/// Commits the content of the files of one node.
+pub(crate) struct Commits {
+    stripes: Rc<dyn Stripes>,
+    store: Rc<Store>,
+    records: Rc<RecordLog>,
+    inodes: Rc<InodeCache>,
+    reclaim: Rc<Reclaim>,
+    verifiers: Rc<WriteVerifiers>,
+    commits: CommitLocks,
+}
+
+impl Commits {
+    pub(crate) fn new(
+        base: &NodeBase,
+        reclaim: Rc<Reclaim>,
+        verifiers: Rc<WriteVerifiers>,
+        commits: CommitLocks,
+    ) -> Self {
+        Self {
+            stripes: base.stripes.clone(),
+            store: base.store.clone(),
+            records: base.records.clone(),
+            inodes: base.inodes.clone(),
+            reclaim,
+            verifiers,
+            commits,
+        }
+    }
+
+    pub(crate) async fn commit(&self, ino: u64) -> Result<WriteResult, Error> {
+        let (position, verified) = {
+            let _alone = self.commits.exclusive(ino).await;
+            let _kept = self.inodes.keep(ino);
+            self.inodes.load(ino, 0).await?;
+            let position =
+                if self.inodes.with(ino, |active| Ok(active.is_clean() && !active.lost))? {
+                    // The log has it: only its own records are waited for, not what came after them.
+                    self.last_record(ino)
+                } else {
+                    self.commit_locked(ino, false).await?
+                };
+            // A later loss is of what was written later.
+            let write_verifier = self.verifiers.get(ino);
+            let attributes = self.inodes.with(ino, |active| Ok(active.inode.attributes))?;
+            (position, WriteResult { attributes, write_verifier, before: None })
+        };
+        // Whoever commits the same next rides in the same flush.
+        self.store.durable(position).await?;
+        Ok(verified)
+    }
+
+    /// The place of the last record of an inode: what it has beside it (its chunks, its extended attributes)
+    /// was recorded before that or with it. The start if that is durable.
+    fn last_record(&self, ino: u64) -> Position {
+        let (from, to) = keys::only(&keys::inode(ino));
+        self.store.last_change(&from, &to)
+    }
+
+    pub(crate) async fn roll_back(&self, ino: u64) -> Result<(), Error> {
+        let _alone = self.commits.exclusive(ino).await;
+        let _kept = self.inodes.keep(ino);
+        self.inodes.load(ino, 0).await?;
+        let (is_past_end, end) = self.inodes.with(ino, |active| {
+            Ok((active.lost && active.is_past_end, active.stored.attributes.size))
+        })?;
+        if is_past_end {
+            // A commit that failed had recorded chunks past the end to which the file goes back.
+            self.reclaim
+                .trim_chunks(
+                    ino,
+                    first_gone(end, self.stripes.geometry().stripe_size),
+                    TrimCause::Cut,
+                )
+                .await?;
+        }
+        let Some(unnamed) = self.inodes.with(ino, |active| Ok(active.roll_back()))? else {
+            return Ok(());
+        };
+        tracing::warn!(ino, "writes to a file were lost before they were committed");
+        self.inodes.clear_dirty(ino);
+        self.verifiers.change(ino);
+        self.reclaim.discard_and_release(unnamed).await
+    }
+
+    /// Commits what is sealed; returns the position after which it is durable. With `from_reserve` it is
+    /// a part of something that frees space.
+    pub(crate) async fn commit_locked(
+        &self,
+        ino: u64,
+        from_reserve: bool,
+    ) -> Result<Position, Error> {
+        // The intent to free what was cut off ends with a commit.
+        self.reclaim.finish_cut(ino).await?;
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let dropped = self.inodes.with(ino, |active| {
+            if active.lost { Err(Error::LostWrites {}) } else { Ok(active.begin_commit(blocks)) }
+        })?;
+        self.reclaim.discard_and_release(dropped).await?;
+        let (snapshot, changes) = self.inodes.with(ino, |active| {
+            // What was written since the seal waits for the next commit.
+            if active.pending.is_empty() && active.sealed.is_empty() {
+                active.dirty_since = None;
+            }
+            active.is_being_committed = true;
+            let changes: Vec<(u64, Uncommitted)> =
+                active.committing.iter().map(|(&index, change)| (index, change.clone())).collect();
+            Ok((active.inode.clone(), changes))
+        })?;
+        let outcome = self.record_changes(ino, snapshot, changes, from_reserve).await;
+        if let Err(error) = &outcome {
+            // Still uncommitted: the next commit tries again, unless the file is gone.
+            let lost = *error == Error::LostWrites {};
+            let _ = self.inodes.with_dirty(ino, |active| {
+                active.is_being_committed = false;
+                active.lost |= lost;
+            });
+        }
+        outcome
+    }
+
+    async fn record_changes(
+        &self,
+        ino: u64,
+        snapshot: Inode,
+        changes: Vec<(u64, Uncommitted)>,
+        from_reserve: bool,
+    ) -> Result<Position, Error> {
+        let written = changes.iter().flat_map(|(_, change)| &change.written);
+        let written: BTreeSet<Unsynced> = written.copied().collect();
+        if !written.is_empty() {
+            let synced = self.stripes.sync(written.into_iter().collect()).await;
+            synced.map_err(StoreError::from)?;
+        }
+        // Holes too must find their way into the log of a full volume.
+        let from_reserve = from_reserve || count_freed(&changes) > count_taken(&changes);
+        let most = if from_reserve { RESERVE_CHUNKS_MAX } else { usize::MAX };
+        let most =
+            chunks_per_record(&self.store, self.stripes.geometry().blocks_per_stripe()).min(most);
+        let end = self.inodes.with(ino, |active| Ok(active.stored.attributes.size))?;
+        let changes = end_last(changes, end / u64::from(self.stripes.geometry().stripe_size));
+        // The inode goes with the last part: its size must not promise content that no record names.
+        let early = changes.len().saturating_sub(1) / most * most;
+        let (early, last) = changes.split_at(early);
+        for part in early.chunks(most) {
+            self.record_early(
+                ino,
+                part,
+                first_gone(end, self.stripes.geometry().stripe_size),
+                from_reserve,
+            )
+            .await?;
+        }
+        let (position, stored) = self
+            .records
+            .record(|| {
+                self.inodes.with(ino, |active| {
+                    // Links, owner and the like may have changed, in records of their own, while the
+                    // content became durable.
+                    let mut stored = active.inode.clone();
+                    stored.attributes.size = snapshot.attributes.size;
+                    stored.attributes.used_bytes = snapshot.attributes.used_bytes;
+                    let mut batch = batch_of(ino, last, from_reserve);
+                    batch.put(keys::inode(ino), to_bytes(&stored));
+                    if active.is_past_end {
+                        batch.delete(keys::trim_intent(ino));
+                    }
+                    Ok((batch, stored))
+                })
+            })
+            .await?;
+        self.inodes.note_remembered(last.len());
+        self.inodes.with(ino, |active| {
+            for (index, _) in last {
+                active.committed(*index);
+            }
+            active.is_past_end = false;
+            active.stored = stored;
+            active.is_being_committed = false;
+            if active.dirty_since.is_none() {
+                self.inodes.clear_dirty(ino);
+            }
+            Ok(position)
+        })
+    }
+
+    /// Records changed chunks before the inode that goes with them. What is past the end of the file as
+    /// the store knows it, from chunk `first_gone` on, must not be found there after a crash: the file would show
+    /// it when it grows. So an intent frees that, unless the inode is recorded.
+    async fn record_early(
+        &self,
+        ino: u64,
+        part: &[(u64, Uncommitted)],
+        first_gone: u64,
+        from_reserve: bool,
+    ) -> Result<(), Error> {
+        let is_past_end = part.iter().any(|(index, _)| *index >= first_gone);
+        self.records
+            .record(|| {
+                let mut batch = batch_of(ino, part, from_reserve);
+                if is_past_end {
+                    batch.put(keys::trim_intent(ino), to_bytes(&first_gone));
+                }
+                Ok((batch, ()))
+            })
+            .await?;
+        self.inodes.note_remembered(part.len());
+        self.inodes.with(ino, |active| {
+            for (index, _) in part {
+                active.committed(*index);
+            }
+            active.is_past_end |= is_past_end;
+            Ok(())
+        })
+    }
+}
+
+/// The changes in another order: that of chunk `end`, in which the file ends, last.
+fn end_last(mut changes: Vec<(u64, Uncommitted)>, end: u64) -> Vec<(u64, Uncommitted)> {
+    changes.sort_by_key(|(index, _)| *index == end);
+    changes
+}
+
+fn count_taken(changes: &[(u64, Uncommitted)]) -> u64 {
+    changes.iter().flat_map(|(_, change)| &change.taken).map(|run| u64::from(run.count)).sum()
+}
+
+fn count_freed(changes: &[(u64, Uncommitted)]) -> u64 {
+    changes.iter().flat_map(|(_, change)| &change.freed).map(|run| u64::from(run.count)).sum()
+}

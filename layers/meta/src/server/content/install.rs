@@ -1,0 +1,110 @@
+//! Changes of content that no record names yet ([`Install`], [`Seal`]).
+
+use std::rc::Rc;
+
+use blockio::Stripes;
+
+use super::chunk_map::ChunkMap;
+use crate::attributes::{Time, WccAttr, WriteResult};
+use crate::memory::MemoryShare;
+use crate::protocol::{Error, Install, Seal};
+use crate::server::base::NodeBase;
+use crate::server::inode_cache::InodeCache;
+use crate::server::space::reclaim::Reclaim;
+use crate::server::verifiers::WriteVerifiers;
+
+/// Installs new chunks of the files of one node.
+pub(crate) struct Installer {
+    stripes: Rc<dyn Stripes>,
+    inodes: Rc<InodeCache>,
+    chunks: Rc<ChunkMap>,
+    reclaim: Rc<Reclaim>,
+    verifiers: Rc<WriteVerifiers>,
+    share: Rc<MemoryShare>,
+}
+
+impl Installer {
+    pub(crate) fn new(
+        base: &NodeBase,
+        chunks: Rc<ChunkMap>,
+        reclaim: Rc<Reclaim>,
+        verifiers: Rc<WriteVerifiers>,
+    ) -> Self {
+        Self {
+            stripes: base.stripes.clone(),
+            inodes: base.inodes.clone(),
+            chunks,
+            reclaim,
+            verifiers,
+            share: base.share.clone(),
+        }
+    }
+
+    pub(crate) async fn install(&self, request: Install) -> Result<WriteResult, Error> {
+        let Install { ino, updates, size_min, time, drop_setid } = request;
+        let _kept = self.inodes.keep(ino);
+        self.inodes.load(ino, 0).await?;
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let mut released = Vec::new();
+        for update in updates {
+            let old = self.chunks.chunk(ino, update.index).await?;
+            self.inodes.with(ino, |active| {
+                released.extend(active.install(&old, update, blocks));
+                Ok(())
+            })?;
+        }
+        let verified = self.update_attributes(ino, size_min, time, drop_setid)?;
+        self.reclaim.discard_and_release(released).await?;
+        Ok(verified)
+    }
+
+    /// Answers [`Install`], if all of it is known here and nothing has to be given back: as it is for most
+    /// writes.
+    pub(crate) fn try_install_now(&self, request: &Install) -> Option<WriteResult> {
+        let &Install { ino, ref updates, size_min, time, drop_setid } = request;
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        let installed = self.inodes.with(ino, |active| {
+            active.used.set(true);
+            Ok(active.install_known(updates, blocks))
+        });
+        installed.ok()??;
+        self.share.note_use();
+        self.update_attributes(ino, size_min, time, drop_setid).ok()
+    }
+
+    /// The size and times of a file to which something was written.
+    fn update_attributes(
+        &self,
+        ino: u64,
+        size_min: u64,
+        time: Time,
+        drop_setid: bool,
+    ) -> Result<WriteResult, Error> {
+        let (before, attributes) = self.inodes.with_dirty(ino, |active| {
+            let attributes = &mut active.inode.attributes;
+            let before = WccAttr::of(attributes);
+            attributes.size = attributes.size.max(size_min);
+            attributes.mtime = time;
+            attributes.ctime = time;
+            if drop_setid {
+                attributes.mode &= !drop_setid_bits(attributes.mode);
+            }
+            (before, *attributes)
+        })?;
+        let write_verifier = self.verifiers.get(ino);
+        Ok(WriteResult { attributes, write_verifier, before: Some(before) })
+    }
+
+    pub(crate) async fn seal(&self, request: &Seal) -> Result<(), Error> {
+        let blocks = self.stripes.geometry().blocks_per_stripe() as usize;
+        // One that is clean may have left memory since.
+        self.inodes.load(request.ino, 0).await?;
+        let dropped = self.inodes.with(request.ino, |active| Ok(active.seal(blocks)))?;
+        self.reclaim.discard_and_release(dropped).await
+    }
+}
+
+/// An executable file loses setuid and setgid (the latter only if the group may execute it).
+fn drop_setid_bits(mode: u32) -> u32 {
+    if mode & 0o010 != 0 { 0o6000 } else { 0o4000 }
+}

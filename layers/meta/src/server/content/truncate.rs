@@ -1,0 +1,193 @@
+//! The size of a file: cutting off its end, and growing it ([`Truncate`]).
+
+use std::rc::Rc;
+
+use blockio::Stripes;
+use runtime::wire::to_bytes;
+
+use super::chunk_map::ChunkMap;
+use super::chunk_records::{add_runs, first_gone, put_chunk};
+use super::commit::{CommitLocks, Commits};
+use super::install::Installer;
+use crate::attributes::{Attributes, Time};
+use crate::chunks::BlockSlot;
+use crate::keys;
+use crate::protocol::{Chunk, Error, NewBlock, Run, Seal, Truncate};
+use crate::server::base::NodeBase;
+use crate::server::inode_cache::InodeCache;
+use crate::server::record_log::RecordLog;
+use crate::server::space::reclaim::Reclaim;
+use crate::store::{Batch, Position, StoreError};
+
+/// Changes the size of the files of one node.
+pub(crate) struct Truncation {
+    stripes: Rc<dyn Stripes>,
+    records: Rc<RecordLog>,
+    inodes: Rc<InodeCache>,
+    chunks: Rc<ChunkMap>,
+    installer: Rc<Installer>,
+    committer: Rc<Commits>,
+    reclaim: Rc<Reclaim>,
+    commits: CommitLocks,
+}
+
+impl Truncation {
+    pub(crate) fn new(
+        base: &NodeBase,
+        chunks: Rc<ChunkMap>,
+        installer: Rc<Installer>,
+        committer: Rc<Commits>,
+        reclaim: Rc<Reclaim>,
+        commits: CommitLocks,
+    ) -> Self {
+        Self {
+            stripes: base.stripes.clone(),
+            records: base.records.clone(),
+            inodes: base.inodes.clone(),
+            chunks,
+            installer,
+            committer,
+            reclaim,
+            commits,
+        }
+    }
+
+    pub(crate) async fn truncate(&self, request: Truncate) -> Result<Attributes, Error> {
+        let Truncate { ino, generation, size, time, durable, last } = request;
+        let _alone = self.commits.exclusive(ino).await;
+        let _kept = self.inodes.keep(ino);
+        self.inodes.load(ino, generation).await?;
+        // Of a cut before this one, which could not free all.
+        self.reclaim.finish_cut(ino).await?;
+        let chunk_size = u64::from(self.stripes.geometry().stripe_size);
+        let block_size = blockio::BLOCK_SIZE as u64;
+        let shrinks = self.inodes.with(ino, |active| Ok(size < active.inode.attributes.size))?;
+        if shrinks {
+            // What is cut off whole never needs to be written.
+            let unnamed = self.inodes.with(ino, |active| {
+                Ok(active.forget_chunks(first_gone(size, self.stripes.geometry().stripe_size)))
+            })?;
+            self.reclaim.discard_and_release(unnamed).await?;
+            self.installer.seal(&Seal { ino }).await?;
+            self.committer.commit_locked(ino, true).await?;
+        }
+        let boundary = shrinks.then(|| Boundary {
+            index: size / chunk_size,
+            kept_blocks: (size % chunk_size).div_ceil(block_size) as u32,
+            last,
+        });
+        if let Some(last) = last {
+            self.stripes.sync(vec![last.written]).await.map_err(StoreError::from)?;
+        }
+        let mut position = self.cut(ino, size, time, boundary).await?;
+        if shrinks {
+            position = self.reclaim.finish_cut(ino).await?;
+        }
+        self.records.ensure_durable(position, durable).await?;
+        self.inodes.with(ino, |active| Ok(active.inode.attributes))
+    }
+
+    /// Records the new size, together with the chunk at the cut and the count of what is left.
+    async fn cut(
+        &self,
+        ino: u64,
+        size: u64,
+        time: Time,
+        boundary: Option<Boundary>,
+    ) -> Result<Position, Error> {
+        let mut left_blocks = match &boundary {
+            Some(boundary) => Some(self.chunks.count_blocks(ino, boundary.index).await?),
+            None => None,
+        };
+        let mut cut_chunk = None;
+        if let Some(boundary) = boundary.as_ref().filter(|boundary| boundary.kept_blocks > 0) {
+            let chunk = self.chunks.stored_chunk(ino, boundary.index).await?;
+            let chunk = boundary.cut(chunk, self.stripes.geometry().blocks_per_stripe());
+            left_blocks = left_blocks.map(|blocks| blocks + chunk.chunk.count());
+            cut_chunk = Some((boundary.index, chunk)).filter(|(_, chunk)| !chunk.freed.is_empty());
+        }
+        let used_bytes = left_blocks.map(|blocks| blocks * blockio::BLOCK_SIZE as u64);
+        let (position, stored) = self
+            .records
+            .record(|| {
+                self.inodes.with(ino, |active| {
+                    let mut batch = Batch::new();
+                    if boundary.is_some() {
+                        batch.take_from_reserve();
+                    }
+                    let mut stored = active.stored.clone();
+                    stored.attributes.size = size;
+                    stored.attributes.mtime = time;
+                    stored.attributes.ctime = time;
+                    let used = &mut stored.attributes.used_bytes;
+                    *used = used_bytes.unwrap_or(*used);
+                    batch.put(keys::inode(ino), to_bytes(&stored));
+                    if let Some((index, cut)) = &cut_chunk {
+                        put_chunk(&mut batch, ino, *index, &cut.chunk);
+                        add_runs(&mut batch, &cut.taken, &cut.freed);
+                    }
+                    if boundary.is_some() {
+                        batch.put(
+                            keys::trim_intent(ino),
+                            to_bytes(&first_gone(size, self.stripes.geometry().stripe_size)),
+                        );
+                    }
+                    Ok((batch, stored))
+                })
+            })
+            .await?;
+        if boundary.is_some() {
+            self.reclaim.add_cut(ino, first_gone(size, self.stripes.geometry().stripe_size));
+        }
+        self.inodes.note_remembered(1);
+        self.inodes.with(ino, |active| {
+            active.stored = stored;
+            active.inode.attributes.size = size;
+            active.inode.attributes.mtime = time;
+            active.inode.attributes.ctime = time;
+            let used = &mut active.inode.attributes.used_bytes;
+            *used = used_bytes.unwrap_or(*used);
+            if let Some((index, cut)) = cut_chunk {
+                active.remember(index, cut.chunk);
+            }
+            Ok(position)
+        })
+    }
+}
+
+/// Where a file is cut.
+struct Boundary {
+    /// The chunk.
+    index: u64,
+    /// Its blocks that stay.
+    kept_blocks: u32,
+    /// What takes the place of the last of them.
+    last: Option<NewBlock>,
+}
+
+/// A chunk after a cut.
+struct CutChunk {
+    chunk: Chunk,
+    taken: Vec<Run>,
+    freed: Vec<Run>,
+}
+
+impl Boundary {
+    /// Cuts the chunk, all of which is committed.
+    fn cut(&self, mut chunk: Chunk, blocks_per_stripe: u32) -> CutChunk {
+        chunk.seal();
+        let (mut taken, mut freed) = (Vec::new(), chunk.cut(self.kept_blocks));
+        let mut slots = chunk.slots(blocks_per_stripe as usize);
+        let place = slots.get_mut(self.kept_blocks as usize - 1);
+        if let (Some(fresh), Some(Some(place))) = (self.last, place)
+            // Asked once more, after an answer that said that it was busy, it is there already.
+            && place.block != fresh.block
+        {
+            freed.push(Run { start: place.block, count: 1 });
+            taken.push(Run { start: fresh.block, count: 1 });
+            *place = BlockSlot { block: fresh.block, checksum: fresh.checksum, sealed: true };
+            chunk = Chunk::from_slots(&slots, blocks_per_stripe);
+        }
+        CutChunk { chunk, taken, freed }
+    }
+}

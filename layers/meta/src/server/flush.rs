@@ -1,0 +1,110 @@
+//! Making records durable, here and at other nodes (ADR 17)
+//! ([`Flush`](crate::protocol::Flush), [`FinalCheckpoint`](crate::protocol::FinalCheckpoint),
+//! [`FlushTo`], [`FlushNames`], [`SyncNames`]).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::try_join_all;
+use runtime::{Context, NodeId};
+
+use super::base::NodeBase;
+use super::inode_cache::InodeCache;
+use super::locks::directories::DirectoryLocks;
+use super::open_files::OpenFileRequests;
+use super::record_log::RecordLog;
+use crate::client::ask;
+use crate::keys;
+use crate::protocol::{CommitDependency, Error, FlushNames, FlushTo, SyncNames};
+use crate::store::{Batch, FlushDependency, Position, Store, StoreError};
+
+/// The pause before a node that does not answer is asked again to make its records durable.
+const FLUSH_PAUSE: Duration = Duration::from_millis(10);
+
+/// Asks other nodes to make durable what records here lean on, for as long as this node lives.
+pub(super) fn flush_dependency(context: &Context) -> FlushDependency {
+    let context = context.clone();
+    Rc::new(move |CommitDependency { node, position }| {
+        let context = context.clone();
+        async move {
+            loop {
+                match ask(&context, NodeId::fs(node), FlushTo { position }).await {
+                    Ok(durable) => return Ok(durable),
+                    // Busy, frozen, or gone for good: then this node ends too.
+                    Err(Error::Undelivered { why }) => {
+                        tracing::debug!(%why, node, "its records are waited for");
+                    }
+                    Err(_) => return Err(StoreError::DependencyStopped { node }),
+                }
+                context.sleep(FLUSH_PAUSE).await;
+            }
+        }
+        .boxed_local()
+    })
+}
+
+/// Makes the records of one node durable.
+pub(super) struct Flusher {
+    context: Context,
+    store: Rc<Store>,
+    records: Rc<RecordLog>,
+    inodes: Rc<InodeCache>,
+    directories: Rc<DirectoryLocks>,
+    opens: Rc<OpenFileRequests>,
+}
+
+impl Flusher {
+    pub(super) fn new(
+        base: &NodeBase,
+        directories: Rc<DirectoryLocks>,
+        opens: Rc<OpenFileRequests>,
+    ) -> Self {
+        Self {
+            context: base.context.clone(),
+            store: base.store.clone(),
+            records: base.records.clone(),
+            inodes: base.inodes.clone(),
+            directories,
+            opens,
+        }
+    }
+
+    pub(super) async fn flush(&self) -> Result<(), Error> {
+        self.opens.mark_idle().await?;
+        Ok(self.store.checkpoint().await?)
+    }
+
+    pub(super) async fn final_checkpoint(&self) -> Result<(), Error> {
+        self.records.record(|| Ok((Batch::new(), ()))).await?;
+        Ok(self.store.checkpoint().await?)
+    }
+
+    pub(super) async fn flush_to(&self, position: u64) -> Result<u64, Error> {
+        self.store.durable(Position::from_number(position)).await?;
+        Ok(self.store.durable_to().number())
+    }
+
+    pub(super) async fn flush_names(&self, directory: u64) -> Result<(), Error> {
+        let (from, end) = (keys::names_start(directory), keys::names_end(directory));
+        Ok(self.store.flushed(&from, &end).await?)
+    }
+
+    /// Only nodes where names have changed since they were made durable last are asked.
+    pub(super) async fn sync_names(&self, request: SyncNames) -> Result<(), Error> {
+        let SyncNames { directory, generation } = request;
+        self.inodes.load(directory, generation).await?;
+        let unflushed = self.directories.unflushed(directory);
+        let nodes: Vec<u32> = if unflushed.is_all {
+            unflushed.changes.keys().copied().collect()
+        } else {
+            (0..self.context.fs_nodes()).collect()
+        };
+        let flushed = nodes
+            .into_iter()
+            .map(|node| ask(&self.context, NodeId::fs(node), FlushNames { directory }));
+        try_join_all(flushed).await?;
+        self.directories.flushed(directory, &unflushed);
+        Ok(())
+    }
+}

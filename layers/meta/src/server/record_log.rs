@@ -1,0 +1,131 @@
+//! Records of this node: changes of its store in order, and their order with respect to records of
+//! other nodes (ADR 17).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockio::protocol::Error as DiskError;
+use runtime::protocol::Undelivered;
+use runtime::wire::Wire;
+use runtime::{Context, NodeId};
+
+use crate::protocol::{CommitDependency, Error};
+use crate::shared_attrs::Publisher;
+use crate::store::{Batch, Position, Store, StoreError};
+
+/// A commit that finds the log full is tried again so often.
+const LOG_FULL_TRIES_MAX: u32 = 1000;
+/// The pause before it.
+const LOG_FULL_PAUSE: Duration = Duration::from_millis(5);
+/// Keys that one record deletes, at most.
+pub(super) const DELETED_MAX: usize = 128;
+
+/// Commits the records of one node.
+pub(super) struct RecordLog {
+    context: Context,
+    /// This node's index.
+    node: u32,
+    store: Rc<Store>,
+    publisher: Rc<Publisher>,
+}
+
+impl RecordLog {
+    /// Commits to `store`, the store of node `node`.
+    pub(super) fn new(
+        context: Context,
+        node: u32,
+        store: Rc<Store>,
+        publisher: Rc<Publisher>,
+    ) -> Self {
+        Self { context, node, store, publisher }
+    }
+
+    /// Commits a batch; waits while the log is full. `make` is called right before each try, so
+    /// that the batch says what is true then.
+    pub(super) async fn record<T>(
+        &self,
+        mut make: impl FnMut() -> Result<(Batch, T), Error>,
+    ) -> Result<(Position, T), Error> {
+        for _ in 0..LOG_FULL_TRIES_MAX {
+            let (batch, told) = make()?;
+            // Before anybody can be told of the change.
+            batch.names().for_each(|key| self.publisher.invalidate_name(key));
+            match self.store.commit(batch) {
+                Ok(position) => return Ok((position, told)),
+                Err(StoreError::Busy) => self.context.sleep(LOG_FULL_PAUSE).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Undelivered::Busy.into())
+    }
+
+    /// Waits until the record is durable, if it shall be.
+    pub(super) async fn ensure_durable(
+        &self,
+        position: Position,
+        durable: bool,
+    ) -> Result<(), Error> {
+        if durable {
+            self.store.durable(position).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes keys, also on a full volume; returns the last record.
+    pub(super) async fn delete_all(&self, keys: &[Vec<u8>]) -> Result<Position, Error> {
+        let mut last = Position::default(); // durable as it is
+        for part in keys.chunks(DELETED_MAX) {
+            let (position, ()) = self
+                .record(|| {
+                    let mut batch = Batch::new();
+                    batch.take_from_reserve();
+                    for key in part {
+                        batch.delete(key.clone());
+                    }
+                    Ok((batch, ()))
+                })
+                .await?;
+            last = position;
+        }
+        Ok(last)
+    }
+
+    /// What a record of `caller` must not precede, if it leans on that of this node at `position`. An
+    /// asker that may live on without this node hears of it only when it is durable.
+    pub(super) async fn dependency_for(
+        &self,
+        caller: NodeId,
+        position: Position,
+    ) -> Result<CommitDependency, Error> {
+        let is_mine = caller == self.context.node();
+        if is_mine || self.store.is_durable(position) {
+            return Ok(CommitDependency::default());
+        }
+        if self.context.shares_failure_domain(caller) {
+            return Ok(CommitDependency { node: self.node, position: position.number() });
+        }
+        self.store.durable(position).await?;
+        Ok(CommitDependency::default())
+    }
+}
+
+/// Decodes a value of the store. One that cannot be read was not written by us: damage.
+pub(super) fn decode<T: Wire>(value: &[u8]) -> Result<T, Error> {
+    runtime::wire::from_bytes(value).map_err(|_| Error::Damaged {})
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoSpace => Self::NoSpace {},
+            StoreError::Busy => Undelivered::Busy.into(),
+            StoreError::TooLarge { .. } => Self::TooLarge {},
+            StoreError::Disk(DiskError::Undelivered { why }) => why.into(),
+            StoreError::Disk(DiskError::LostWrites { .. }) => Self::LostWrites {},
+            other => {
+                tracing::error!(error = %other, "the metadata store failed");
+                Self::Damaged {}
+            }
+        }
+    }
+}

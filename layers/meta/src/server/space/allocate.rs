@@ -1,0 +1,119 @@
+//! Blocks for this node's files ([`Allocate`], [`Release`](crate::protocol::Release),
+//! [`GetSpace`](crate::protocol::GetSpace)).
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use runtime::Context;
+use runtime::protocol::Undelivered;
+
+use super::groups::{
+    BUSY_PAUSE, BUSY_TRIES_MAX, GroupExchange, RECLAIM_BLOCKS_MIN, RECLAIM_TRIES_MAX,
+};
+use super::reclaim::Reclaim;
+use crate::protocol::{Allocate, Error, Near, NodeSpace, Run};
+use crate::server::base::NodeBase;
+use crate::server::inode_cache::InodeCache;
+use crate::store::{Store, StoreError};
+
+/// After none was found ahead of time, none is looked for so long.
+const AHEAD_PAUSE: Duration = Duration::from_secs(5);
+
+/// Allocates the blocks of one node.
+pub(crate) struct Allocator {
+    context: Context,
+    store: Rc<Store>,
+    inodes: Rc<InodeCache>,
+    reclaim: Rc<Reclaim>,
+    groups: Rc<GroupExchange>,
+    /// Space is being looked for before it is needed.
+    looking_ahead: Cell<bool>,
+}
+
+impl Allocator {
+    pub(crate) fn new(base: &NodeBase, reclaim: Rc<Reclaim>, groups: Rc<GroupExchange>) -> Self {
+        Self {
+            context: base.context.clone(),
+            store: base.store.clone(),
+            inodes: base.inodes.clone(),
+            reclaim,
+            groups,
+            looking_ahead: Cell::default(),
+        }
+    }
+
+    /// Answers [`Allocate`], if this node has the space at hand.
+    pub(crate) fn try_allocate_now(self: &Rc<Self>, request: &Allocate) -> Option<Vec<Run>> {
+        let &Allocate { blocks, from_reserve, near } = request;
+        if from_reserve {
+            return None;
+        }
+        // Once for each chunk that is begun.
+        if matches!(near, Near::Apart { .. }) && self.store.is_short() {
+            self.look_ahead();
+        }
+        self.store.allocate_near(blocks, near).ok()
+    }
+
+    /// Looks for space in the background: whoever allocates when there is none waits for a checkpoint, or for
+    /// others, and gets what is left between the blocks of others before.
+    fn look_ahead(self: &Rc<Self>) {
+        if self.looking_ahead.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.context.task(async move {
+            if let Err(error) = me.find_space_ahead().await {
+                tracing::debug!(%error, "no space was found ahead of time");
+                me.context.sleep(AHEAD_PAUSE).await;
+            }
+            me.looking_ahead.set(false);
+        });
+    }
+
+    /// What was freed here first, then what others can spare.
+    async fn find_space_ahead(&self) -> Result<(), Error> {
+        if self.store.space().waiting_blocks >= RECLAIM_BLOCKS_MIN {
+            self.store.checkpoint().await?;
+        }
+        if self.store.is_short() { self.groups.refill(0).await } else { Ok(()) }
+    }
+
+    /// Answers [`Allocate`]. `NoSpace` only if somebody has found out that there is none: space that is on its
+    /// way back, or that a node has which does not answer, is worth asking again for.
+    pub(crate) async fn allocate(&self, request: &Allocate) -> Result<Vec<Run>, Error> {
+        let &Allocate { blocks, from_reserve, near } = request;
+        for attempt in 0..BUSY_TRIES_MAX {
+            let allocated = if from_reserve {
+                self.store.allocate_from_reserve(blocks)
+            } else {
+                self.store.allocate_near(blocks, near)
+            };
+            match allocated {
+                Ok(runs) => return Ok(runs),
+                // Space that was freed comes back with a checkpoint.
+                Err(StoreError::Busy) => self.context.sleep(BUSY_PAUSE).await,
+                Err(StoreError::NoSpace)
+                    if attempt < RECLAIM_TRIES_MAX && self.groups.reclaim_space().await? => {}
+                Err(StoreError::NoSpace) => self.groups.refill(blocks).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Undelivered::Busy.into())
+    }
+
+    pub(crate) async fn release(&self, runs: Vec<Run>) -> Result<(), Error> {
+        self.reclaim.discard_and_release(runs).await
+    }
+
+    pub(crate) fn get_space(&self) -> NodeSpace {
+        let space = self.store.space();
+        NodeSpace {
+            // What is kept back for deletions can never be used by files.
+            total_blocks: space.owned_blocks - space.reserved_blocks,
+            free_blocks: space.free_blocks,
+            inodes: self.inodes.count(),
+        }
+    }
+}
