@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use fabric::FabricError;
 use fabric::link::{
-    Arena, Buffer, Completed, Completion, Exposure, Fabric, Options, Owner, PeerAddress, Piece,
-    Provider, RemotePiece,
+    Arena, BufferSegment, Completion, EndpointOptions, Exposure, Fabric, FabricBuffer,
+    OperationKind, PeerAddress, Provider, RegionOwner, RemoteSegment,
 };
 
 use crate::{SIZE_MAX, Way};
@@ -28,13 +28,13 @@ pub(crate) struct Bare {
     arena: Arena,
     by_rma: bool,
     /// Where the peer writes, and where we write there.
-    inbox: Buffer,
+    inbox: FabricBuffer,
     exposure: Option<Exposure>,
-    outbox: RemotePiece,
-    staged: Vec<Buffer>,
+    outbox: RemoteSegment,
+    staged: Vec<FabricBuffer>,
     done: Vec<Completion>,
     numbers: VecDeque<u64>,
-    received: VecDeque<Buffer>,
+    received: VecDeque<FabricBuffer>,
     open: usize,
     serves: bool,
 }
@@ -54,10 +54,10 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
 
 impl Bare {
     fn open(provider: Provider, by_rma: bool) -> (Self, Vec<u8>) {
-        let mut link = Fabric::open(&Options::new(provider)).unwrap();
+        let mut link = Fabric::open(&EndpointOptions::new(provider)).unwrap();
         let arena = Arena::new(1 << 30);
         let mut inbox = arena.take(SIZE_MAX).unwrap();
-        let exposure = link.expose_to_write(Owner(1), &mut inbox).unwrap();
+        let exposure = link.expose_to_write(RegionOwner(1), &mut inbox).unwrap();
         let address = link.address().unwrap();
         // Some address to begin with: the peer's comes with its first message.
         let peer = link.insert(&address).unwrap();
@@ -69,7 +69,7 @@ impl Bare {
             by_rma,
             inbox,
             exposure: Some(exposure),
-            outbox: RemotePiece::default(),
+            outbox: RemoteSegment::default(),
             staged,
             done: Vec::new(),
             numbers: VecDeque::new(),
@@ -92,7 +92,7 @@ impl Bare {
 
     fn meet(&mut self, introduction: &[u8]) {
         let word = |at: usize| u64::from_le_bytes(introduction[at..at + 8].try_into().unwrap());
-        self.outbox = RemotePiece { address: word(0), key: word(8), length: word(16) };
+        self.outbox = RemoteSegment { address: word(0), key: word(8), length: word(16) };
         self.peer = self.link.insert(&introduction[24..]).unwrap();
     }
 
@@ -105,14 +105,14 @@ impl Bare {
                 std::process::exit(0);
             }
             match completion.what {
-                Completed::Immediate(number) => self.numbers.push_back(number),
-                Completed::Receive => {
+                OperationKind::Immediate(number) => self.numbers.push_back(number),
+                OperationKind::Receive => {
                     let length = completion.result.unwrap();
                     let mut buffer = completion.buffer.unwrap();
                     buffer.set_len(length);
                     self.received.push_back(buffer);
                 }
-                Completed::Send | Completed::Write | Completed::Read => {
+                OperationKind::Send | OperationKind::Write | OperationKind::Read => {
                     completion.result.unwrap();
                     self.open -= 1;
                     self.staged.extend(completion.buffer);
@@ -122,7 +122,7 @@ impl Bare {
         self.done = done;
     }
 
-    fn buffer(&mut self) -> Buffer {
+    fn buffer(&mut self) -> FabricBuffer {
         loop {
             if let Some(buffer) = self.staged.pop() {
                 return buffer;
@@ -152,7 +152,7 @@ impl Bare {
     fn write(&mut self, kind: u64, length: usize) {
         let mut staged = self.buffer();
         staged.set_len(length.max(1));
-        let piece = Piece { buffer: &staged, at: 0, length: length.max(1) };
+        let piece = BufferSegment { buffer: &staged, at: 0, length: length.max(1) };
         let number = Some(kind | length as u64);
         while let Err(error) = self.link.write(self.peer, &[piece], self.outbox, number, 2) {
             assert!(matches!(error, FabricError::Busy { .. }), "{error}");
@@ -169,14 +169,14 @@ impl Bare {
         self.numbers.pop_front().unwrap()
     }
 
-    fn message(&mut self) -> Buffer {
+    fn message(&mut self) -> FabricBuffer {
         while self.received.is_empty() {
             self.progress();
         }
         self.received.pop_front().unwrap()
     }
 
-    fn again(&mut self, mut buffer: Buffer) {
+    fn again(&mut self, mut buffer: FabricBuffer) {
         buffer.set_len(SIZE_MAX + 8);
         self.link.receive(buffer, 0).map_err(|(error, _)| error).unwrap();
     }

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use benches::{in_earnest, median, sized};
 use bytes::Bytes;
-use fabric::link::{Fabric, Options, Provider};
-use fabric::policy::{Calibration, Forced, Layout, Mechanism, calibrate};
+use fabric::link::{EndpointOptions, Fabric, Provider};
+use fabric::policy::{Calibration, Mechanism, PolicyOverride, SegmentLayout, calibrate};
 use ours::{Ours, Rest};
 
 /// Bytes of a message.
@@ -264,7 +264,7 @@ impl Tables {
         let folder = tempfile::tempdir().unwrap();
         let mut tables = Vec::new();
         for provider in [Provider::Tcp, Provider::Shm, Provider::Net] {
-            if let Err(error) = Fabric::open(&Options::new(provider)) {
+            if let Err(error) = Fabric::open(&EndpointOptions::new(provider)) {
                 println!("left out: {error}");
                 continue;
             }
@@ -303,7 +303,7 @@ fn in_turn(
     ours: &mut Ours,
     rounds: usize,
     bulk: &[Bytes],
-    choices: &[Forced],
+    choices: &[PolicyOverride],
 ) -> Vec<(f64, String)> {
     let mut times = vec![Vec::new(); choices.len()];
     let mut counted = vec![String::new(); choices.len()];
@@ -341,10 +341,10 @@ fn policy(tables: &Tables) {
         print_row("bytes", &[&["auto".to_owned()][..], &names, &["auto/best".into()]].concat());
         for size in sized(&SIZES[..], &[64, 64 << 10]) {
             let bulk = [Bytes::from(vec![7; *size])];
-            let choices: Vec<Forced> = [None]
+            let choices: Vec<PolicyOverride> = [None]
                 .into_iter()
                 .chain(Mechanism::ALL.map(Some))
-                .map(|mechanism| Forced { mechanism, layout: None })
+                .map(|mechanism| PolicyOverride { mechanism, layout: None })
                 .collect();
             let rounds = sized(if *size > 100_000 { 61 } else { 301 }, 2);
             let results = in_turn(&mut ours, rounds, &bulk, &choices);
@@ -368,8 +368,10 @@ fn lists(tables: &Tables) {
         print_row("segment", &names);
         for size in sized(&SEGMENT_SIZES[..], &[128]) {
             let bulk: Vec<Bytes> = (0..SEGMENTS).map(|_| Bytes::from(vec![7; *size])).collect();
-            let choices = [Some(Layout::Pack), Some(Layout::Gather), None]
-                .map(|layout| Forced { mechanism: layout.map(|_| Mechanism::Write), layout });
+            let choices =
+                [Some(SegmentLayout::Pack), Some(SegmentLayout::Gather), None].map(|layout| {
+                    PolicyOverride { mechanism: layout.map(|_| Mechanism::Write), layout }
+                });
             let results = in_turn(&mut ours, sized(101, 2), &bulk, &choices);
             let rate = |(time, _): &(f64, String)| (SEGMENTS * size) as f64 / time;
             let best = rate(&results[0]).max(rate(&results[1]));

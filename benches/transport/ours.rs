@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fabric::FabricError;
-use fabric::link::{Options, Provider};
-use fabric::policy::{CALIBRATES, Costs, Forced, Policy, answer_one};
-use fabric::transport::{ConnectionId, Counters, Event, Part, Setup, TICKET_SIZE, Transport};
+use fabric::link::{EndpointOptions, Provider};
+use fabric::policy::{CALIBRATES, Costs, Policy, PolicyOverride, answer_one};
+use fabric::transport::{
+    BulkPart, ConnectionId, FabricCounters, FabricEvent, TICKET_SIZE, Transport, TransportOptions,
+};
 
 use crate::bare::{hex, unhex};
 use crate::{Way, now};
@@ -35,12 +37,12 @@ fn open(provider: Provider, costs: Option<&Path>) -> Transport {
     let text = costs.and_then(|path| std::fs::read_to_string(path).ok());
     let policy =
         text.map_or_else(Policy::default, |text| Policy::new(Costs::from_text(&text).unwrap()));
-    let setup = Setup::new(Options::new(provider), policy);
-    Transport::open(Setup { silence: LIMIT, ..setup }).unwrap()
+    let setup = TransportOptions::new(EndpointOptions::new(provider), policy);
+    Transport::open(TransportOptions { silence: LIMIT, ..setup }).unwrap()
 }
 
 /// The next event.
-fn next(transport: &mut Transport, rest: Rest, is_over: &dyn Fn() -> bool) -> Option<Event> {
+fn next(transport: &mut Transport, rest: Rest, is_over: &dyn Fn() -> bool) -> Option<FabricEvent> {
     let mut idle = 0u32;
     loop {
         if let Some(event) = transport.next_event() {
@@ -70,19 +72,19 @@ pub(crate) fn serve(
     tell(&hex(transport.address()));
     while let Some(event) = next(&mut transport, rest, is_over) {
         match event {
-            Event::Received { connection, head, .. } if head.starts_with(CALIBRATES) => {
+            FabricEvent::Received { connection, head, .. } if head.starts_with(CALIBRATES) => {
                 answer_one(&mut transport, connection, &head).unwrap();
             }
-            Event::Received { connection, head, bulk } => {
+            FabricEvent::Received { connection, head, bulk } => {
                 let answer = match head[0] {
-                    b'e' => vec![Part::Bytes(bulk)],
+                    b'e' => vec![BulkPart::Bytes(bulk)],
                     b's' => continue,
                     _ => Vec::new(),
                 };
                 transport.send(connection, head.slice(..1), answer).unwrap();
             }
-            Event::Closed { .. } => return,
-            Event::Opened { .. } => {}
+            FabricEvent::Closed { .. } => return,
+            FabricEvent::Opened { .. } => {}
         }
     }
 }
@@ -97,13 +99,13 @@ impl Ours {
         let mut transport = open(provider, costs);
         let connection = transport.connect(&unhex(told), TICKET, None).unwrap();
         let opened = next(&mut transport, rest, &|| false);
-        assert!(matches!(opened, Some(Event::Opened { .. })), "{opened:?}");
+        assert!(matches!(opened, Some(FabricEvent::Opened { .. })), "{opened:?}");
         Self { transport, connection, rest, content: Bytes::new() }
     }
 
     pub(crate) fn send(&mut self, head: &'static [u8], bulk: &[Bytes]) {
         loop {
-            let parts = bulk.iter().cloned().map(Part::Bytes).collect();
+            let parts = bulk.iter().cloned().map(BulkPart::Bytes).collect();
             match self.transport.send(self.connection, Bytes::from_static(head), parts) {
                 Ok(()) => return,
                 Err(FabricError::Busy { .. }) => self.transport.poll().unwrap(),
@@ -114,13 +116,13 @@ impl Ours {
 
     pub(crate) fn receive(&mut self) -> Bytes {
         match next(&mut self.transport, self.rest, &|| false) {
-            Some(Event::Received { bulk, .. }) => bulk,
+            Some(FabricEvent::Received { bulk, .. }) => bulk,
             other => panic!("{other:?}"),
         }
     }
 
     /// A message there and a short answer back: how long it took.
-    pub(crate) fn there(&mut self, bulk: &[Bytes], forced: Forced) -> Duration {
+    pub(crate) fn there(&mut self, bulk: &[Bytes], forced: PolicyOverride) -> Duration {
         self.transport.policy.forced = forced;
         let start: Instant = now();
         self.send(b"acknowledge", bulk);
@@ -128,7 +130,7 @@ impl Ours {
         start.elapsed()
     }
 
-    pub(crate) fn counters(&self) -> (Counters, u64) {
+    pub(crate) fn counters(&self) -> (FabricCounters, u64) {
         (self.transport.counters(), self.transport.link().registrations().0)
     }
 

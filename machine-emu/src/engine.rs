@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cluster::coordination::{
     Answer, Change, Coordination, CoordinationError, Expect, LeaseId, Listing, Record, Records,
-    Version, Watch, Written, check_lengths,
+    Version, Watch, WriteOutcome, check_lengths,
 };
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, select};
@@ -37,9 +37,9 @@ runtime::protocol! {
     /// See `Coordination::write`.
     3 Control Write {
         key: String, value: Vec<u8>, expect: Expect, lease: Option<LeaseId>
-    } -> Written, by caller, retry never, from any, after recovery;
+    } -> WriteOutcome, by caller, retry never, from any, after recovery;
     /// See `Coordination::remove`.
-    4 Control Remove { key: String, expect: Expect } -> Written,
+    4 Control Remove { key: String, expect: Expect } -> WriteOutcome,
         by caller, retry never, from any, after recovery;
     /// See `Coordination::grant`.
     5 Control Grant { length_ns: u64 } -> LeaseId, by caller, retry never, from any, after recovery;
@@ -253,14 +253,14 @@ impl Coordination for SimulatedEngine {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, Written> {
+    ) -> Answer<'a, WriteOutcome> {
         if let Err(error) = check_lengths(key, value) {
             return futures::future::ready(Err(error)).boxed_local();
         }
         self.ask(Write { key: key.to_owned(), value: value.to_vec(), expect, lease })
     }
 
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, Written> {
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome> {
         self.ask(Remove { key: key.to_owned(), expect })
     }
 

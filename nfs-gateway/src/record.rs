@@ -297,7 +297,7 @@ impl RecordAssembler {
 
 #[cfg(test)]
 mod tests {
-    use runtime::buffer::{Pool, Shared};
+    use runtime::buffer::{Pool, SharedBuffer};
     use runtime::seed::{Rng, with_seed};
 
     use super::*;
@@ -421,8 +421,10 @@ mod tests {
                 let records = assemble_in(assembler, &stream, rng, most).unwrap();
                 for (record, (sent, whole)) in records.iter().zip(&writes) {
                     assert!(content(record) == *sent, "a record was changed");
-                    let has_placed =
-                        record.rest.iter().filter(|piece| Shared::adopt(piece, &pool).is_some());
+                    let has_placed = record
+                        .rest
+                        .iter()
+                        .filter(|piece| SharedBuffer::adopt(piece, &pool).is_some());
                     let has_placed = has_placed.count();
                     // What comes at once is not looked at.
                     assert!(has_placed == *whole || has_placed == 0 && most > STRIPE / 8);

@@ -15,7 +15,7 @@ use crate::context::{Context, Spawn};
 use crate::extensions::Extensions;
 use crate::host::{Host, undelivered_bytes};
 use crate::ids::{Epoch, NodeId};
-use crate::mail::{Ask, Envelope, Message};
+use crate::mail::{Envelope, Message, TypedRequest};
 use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
 use crate::wire::{Decoder, Encoder};
 
@@ -38,11 +38,11 @@ pub trait Ingress: Send + Sync {
         None
     }
     /// Runs `work` on a thread of the machine, beside everything else, until the machine stops.
-    fn run(&self, work: Work);
+    fn run(&self, work: LocalTask);
 }
 
 /// What a thread of the machine shall run.
-pub type Work = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
+pub type LocalTask = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
 /// A seat at the machine for an ordinary thread: an application node that only asks.
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl ClientHandle {
         let caller = Caller { node: self.node, epoch: self.ingress.epoch() };
         let class = request.class();
         let (reply, answer) = oneshot::channel();
-        let ask = Ask::<C::Protocol> { caller, request, reply };
+        let ask = TypedRequest::<C::Protocol> { caller, request, reply };
         self.ingress.send(Envelope::new(to, caller, class, Box::new(ask)));
         answer.map(|reply| C::answer(reply.unwrap_or_else(|_| Undelivered::Lost.into())))
     }
@@ -131,11 +131,11 @@ pub async fn answer_bytes(
     bulk: Bytes,
 ) -> Encoder {
     let (reply, answer) = oneshot::channel();
-    let reply = Reply::by(|bytes| {
+    let reply = ReplySender::by(|bytes| {
         // Whoever asked may be gone.
         let _ = reply.send(bytes);
     });
-    let ask = Box::new(AskBytes { caller, table, head, bulk, reply });
+    let ask = Box::new(EncodedRequest { caller, table, head, bulk, reply });
     match context.machine().host(to) {
         Some(host) => ask.deliver(host).await,
         None => context.machine().send(Envelope::new(to, caller, class, ask)),
@@ -144,7 +144,7 @@ pub async fn answer_bytes(
 }
 
 /// A request of any table, still in bytes, on its way to its node.
-pub struct AskBytes {
+pub struct EncodedRequest {
     /// Who sent it.
     pub caller: Caller,
     /// Number and version of its table.
@@ -154,13 +154,13 @@ pub struct AskBytes {
     /// Its payload.
     pub bulk: Bytes,
     /// Takes the reply.
-    pub reply: Reply,
+    pub reply: ReplySender,
 }
 
 /// Takes the reply to a request in bytes; `Lost` if there is none.
-pub struct Reply(Option<Box<dyn FnOnce(Encoder) + Send>>);
+pub struct ReplySender(Option<Box<dyn FnOnce(Encoder) + Send>>);
 
-impl Reply {
+impl ReplySender {
     /// Calls `take` with the bytes of the reply.
     pub fn by(take: impl FnOnce(Encoder) + Send + 'static) -> Self {
         Self(Some(Box::new(take)))
@@ -173,7 +173,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for ReplySender {
     fn drop(&mut self) {
         if let Some(take) = self.0.take() {
             take(undelivered_bytes(Undelivered::Lost));
@@ -181,8 +181,8 @@ impl Drop for Reply {
     }
 }
 
-impl Message for AskBytes {
-    fn answer_at_once(self: Box<Self>, _: &Rc<Host>) -> Option<Box<dyn Message>> {
+impl Message for EncodedRequest {
+    fn answer_now(self: Box<Self>, _: &Rc<Host>) -> Option<Box<dyn Message>> {
         Some(self)
     }
 

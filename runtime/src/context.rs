@@ -17,10 +17,10 @@ use crate::buffer::Pool;
 use crate::client_handle::Ingress;
 use crate::disk::Disk;
 use crate::extensions::ValidityToken;
-use crate::host::{Begun, Host};
+use crate::host::{CallStart, Host};
 use crate::ids::{Epoch, NodeId};
 use crate::machine::Machine;
-use crate::mail::{Ask, Envelope};
+use crate::mail::{Envelope, TypedRequest};
 use crate::net::{Address, Listener};
 use crate::protocol::{Call, Caller, Class, ErrorOf, Protocol, RequestInfo as _, Undelivered};
 
@@ -109,16 +109,16 @@ impl Context {
         let caller = Caller { node: self.node, epoch: self.epoch() };
         if let Some(host) = self.machine.host(to) {
             let way = match Host::begin::<C::Protocol>(host, caller, request) {
-                Begun::Answered(reply) => Way::Answered(Some(reply)),
-                Begun::Running(running) => Way::Direct(Some(running)),
+                CallStart::Answered(reply) => ReplySource::Answered(Some(reply)),
+                CallStart::Running(running) => ReplySource::Direct(Some(running)),
             };
             return Pending { way, context: self.clone() };
         }
         let (reply, answer) = oneshot::channel();
         let class = request.class();
-        let ask = Ask::<C::Protocol> { caller, request, reply };
+        let ask = TypedRequest::<C::Protocol> { caller, request, reply };
         self.machine.send(Envelope::new(to, caller, class, Box::new(ask)));
-        Pending { way: Way::Mail(answer), context: self.clone() }
+        Pending { way: ReplySource::Mail(answer), context: self.clone() }
     }
 
     /// The answer to `call`, if `to` is on this thread and can give it at once; else nothing was done.
@@ -299,11 +299,11 @@ impl Spawn for Context {
 
 /// The answer to come. A request that has begun runs to its end even if this is dropped.
 pub struct Pending<C: Call> {
-    way: Way<C::Protocol>,
+    way: ReplySource<C::Protocol>,
     context: Context,
 }
 
-enum Way<P: Protocol> {
+enum ReplySource<P: Protocol> {
     Answered(Option<P::Reply>),
     Direct(Option<LocalBoxFuture<'static, P::Reply>>),
     Mail(oneshot::Receiver<P::Reply>),
@@ -314,14 +314,14 @@ impl<C: Call> Future for Pending<C> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
         let reply = match &mut self.way {
-            Way::Answered(reply) => reply.take().expect("an answer is awaited once"),
-            Way::Direct(handler) => {
+            ReplySource::Answered(reply) => reply.take().expect("an answer is awaited once"),
+            ReplySource::Direct(handler) => {
                 let running = handler.as_mut().expect("an answer is awaited once");
                 let reply = ready!(running.poll_unpin(cx));
                 *handler = None;
                 reply
             }
-            Way::Mail(answer) => match ready!(answer.poll_unpin(cx)) {
+            ReplySource::Mail(answer) => match ready!(answer.poll_unpin(cx)) {
                 Ok(reply) => reply,
                 Err(_) => Undelivered::Lost.into(),
             },
@@ -332,7 +332,7 @@ impl<C: Call> Future for Pending<C> {
 
 impl<C: Call> Drop for Pending<C> {
     fn drop(&mut self) {
-        if let Way::Direct(handler) = &mut self.way
+        if let ReplySource::Direct(handler) = &mut self.way
             && let Some(running) = handler.take()
         {
             self.context.task(async move {

@@ -57,7 +57,7 @@ pub struct Host {
     lent: RefCell<Vec<Rc<dyn Any>>>,
     running: Cell<usize>,
     requests: Cell<u64>,
-    life: Life,
+    life: NodeLifetime,
     validity: ValidityToken,
     deadline: Arc<Deadline>,
 }
@@ -85,7 +85,7 @@ impl Host {
             lent: RefCell::default(),
             running: Cell::new(0),
             requests: Cell::new(0),
-            life: Life::default(),
+            life: NodeLifetime::default(),
         })
     }
 
@@ -144,8 +144,8 @@ impl Host {
     }
 
     /// Runs `work` as long as this life of the node lasts; `None` if it ends before.
-    pub(crate) fn within_life<F: Future + Unpin>(self: Rc<Self>, work: F) -> WithinLife<F> {
-        WithinLife { host: self, work: Some(work), slot: None }
+    pub(crate) fn within_life<F: Future + Unpin>(self: Rc<Self>, work: F) -> WithinLifetime<F> {
+        WithinLifetime { host: self, work: Some(work), slot: None }
     }
 
     /// Requests that run or wait at this node.
@@ -173,8 +173,8 @@ impl Host {
     /// Lets the server of `P` answer `request`, within the node's limits.
     pub async fn run<P: Protocol>(host: Rc<Self>, caller: Caller, request: P::Request) -> P::Reply {
         match Self::begin::<P>(host, caller, request) {
-            Begun::Answered(reply) => reply,
-            Begun::Running(running) => running.await,
+            CallStart::Answered(reply) => reply,
+            CallStart::Running(running) => running.await,
         }
     }
 
@@ -183,10 +183,10 @@ impl Host {
         host: Rc<Self>,
         caller: Caller,
         request: P::Request,
-    ) -> Begun<P> {
+    ) -> CallStart<P> {
         match Self::try_now::<P>(&host, caller, &request) {
-            Some(reply) => Begun::Answered(reply),
-            None => Begun::Running(Self::wait::<P>(host, caller, request).boxed_local()),
+            Some(reply) => CallStart::Answered(reply),
+            None => CallStart::Running(Self::wait::<P>(host, caller, request).boxed_local()),
         }
     }
 
@@ -228,7 +228,7 @@ impl Host {
         if !port.lets_in(host.node, caller, &request) {
             return Undelivered::Unreachable.into();
         }
-        let _counted = Counted::new(&host, &port.running);
+        let _counted = CountGuard::new(&host, &port.running);
         let Some(_permit) = port.limit(&request).acquire().await else {
             return Undelivered::Busy.into();
         };
@@ -275,7 +275,7 @@ impl Host {
 }
 
 /// A request that was let in.
-pub(crate) enum Begun<P: Protocol> {
+pub(crate) enum CallStart<P: Protocol> {
     /// And answered.
     Answered(P::Reply),
     /// It has to wait for something.
@@ -296,14 +296,14 @@ pub fn undelivered_bytes(why: Undelivered) -> Encoder {
 
 /// Is a life over, and who waits within it?
 #[derive(Default)]
-struct Life {
+struct NodeLifetime {
     over: Cell<bool>,
     /// By slot.
     waiting: RefCell<Vec<Option<Waker>>>,
     free_slots: RefCell<Vec<usize>>,
 }
 
-impl Life {
+impl NodeLifetime {
     fn end(&self) {
         self.over.set(true);
         self.waiting.take().into_iter().flatten().for_each(Waker::wake);
@@ -332,13 +332,13 @@ impl Life {
 }
 
 /// See [`Host::within_life`].
-pub(crate) struct WithinLife<F> {
+pub(crate) struct WithinLifetime<F> {
     host: Rc<Host>,
     work: Option<F>,
     slot: Option<usize>,
 }
 
-impl<F: Future + Unpin> Future for WithinLife<F> {
+impl<F: Future + Unpin> Future for WithinLifetime<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -360,7 +360,7 @@ impl<F: Future + Unpin> Future for WithinLife<F> {
     }
 }
 
-impl<F> Drop for WithinLife<F> {
+impl<F> Drop for WithinLifetime<F> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             self.host.life.leave(slot);
@@ -369,9 +369,9 @@ impl<F> Drop for WithinLife<F> {
 }
 
 /// A request that runs or waits: counted for its node, and for the port by which it came.
-struct Counted<'a>([&'a Cell<usize>; 2]);
+struct CountGuard<'a>([&'a Cell<usize>; 2]);
 
-impl<'a> Counted<'a> {
+impl<'a> CountGuard<'a> {
     fn new(host: &'a Host, of_port: &'a Cell<usize>) -> Self {
         host.requests.set(host.requests.get() + 1);
         let counts = [&host.running, of_port];
@@ -382,7 +382,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         for count in self.0 {
             count.set(count.get() - 1);

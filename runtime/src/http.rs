@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is found at a path.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct HttpPage {
     /// Its media type, as `text/plain`.
     pub kind: &'static str,
     /// Its content.
@@ -32,10 +32,10 @@ pub struct Page {
 }
 
 /// Finds what is at a path, as `/metrics`; `None` if nothing is.
-pub type Pages = dyn Fn(&str) -> LocalBoxFuture<'static, Option<Page>>;
+pub type HttpPages = dyn Fn(&str) -> LocalBoxFuture<'static, Option<HttpPage>>;
 
 /// Answers who connects to `listener`, as long as the machine lives. Whoever can connect is answered.
-pub async fn answer(context: Context, mut listener: Box<dyn Listener>, pages: Rc<Pages>) {
+pub async fn answer(context: Context, mut listener: Box<dyn Listener>, pages: Rc<HttpPages>) {
     let running = Rc::new(Cell::new(0));
     loop {
         let stream = match listener.accept().await {
@@ -58,7 +58,7 @@ pub async fn answer(context: Context, mut listener: Box<dyn Listener>, pages: Rc
     }
 }
 
-async fn answer_one(mut stream: Stream, pages: &Pages) {
+async fn answer_one(mut stream: Stream, pages: &HttpPages) {
     let mut request = BytesMut::with_capacity(1 << 10);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let is_long = request.len() > REQUEST_BYTES_MAX;
@@ -66,7 +66,7 @@ async fn answer_one(mut stream: Stream, pages: &Pages) {
             return;
         }
     }
-    let plain = |text: &'static str| Page { kind: "text/plain", body: text.into() };
+    let plain = |text: &'static str| HttpPage { kind: "text/plain", body: text.into() };
     let (status, page) = match path(&request) {
         None => ("405 Method Not Allowed", plain("only GET\n")),
         Some(path) => match pages(path).await {

@@ -41,7 +41,7 @@ impl std::fmt::Debug for Envelope {
 /// A request whose type the machine does not know.
 pub trait Message: Send {
     /// Lets the node's server answer it, if it can do so at once; else gives it back.
-    fn answer_at_once(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>>;
+    fn answer_now(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>>;
     /// Lets the node's server answer it.
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()>;
     /// Answers in the server's place.
@@ -57,14 +57,14 @@ pub trait Message: Send {
 }
 
 /// A request of `P` and the way back.
-pub(crate) struct Ask<P: Protocol> {
+pub(crate) struct TypedRequest<P: Protocol> {
     pub(crate) caller: Caller,
     pub(crate) request: P::Request,
     pub(crate) reply: oneshot::Sender<P::Reply>,
 }
 
-impl<P: Protocol> Message for Ask<P> {
-    fn answer_at_once(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>> {
+impl<P: Protocol> Message for TypedRequest<P> {
+    fn answer_now(self: Box<Self>, host: &Rc<Host>) -> Option<Box<dyn Message>> {
         let Some(reply) = Host::try_now::<P>(host, self.caller, &self.request) else {
             return Some(self);
         };

@@ -4,7 +4,7 @@ use std::fmt::{Arguments, Display, Write as _};
 
 /// What a metric counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Goes up and down.
     Gauge,
     /// Only goes up.
@@ -15,7 +15,7 @@ pub enum Kind {
 
 /// A page of metrics, all of whose names begin alike.
 #[derive(Debug)]
-pub struct Page {
+pub struct MetricsPage {
     prefix: &'static str,
     text: String,
 }
@@ -23,18 +23,18 @@ pub struct Page {
 /// One metric of a page: its samples follow its head.
 #[derive(Debug)]
 pub struct Metric<'a> {
-    page: &'a mut Page,
+    page: &'a mut MetricsPage,
     name: &'a str,
 }
 
-impl Page {
+impl MetricsPage {
     /// An empty page for names that begin with `prefix`, as `mdfs_`.
     pub fn new(prefix: &'static str) -> Self {
         Self { prefix, text: String::new() }
     }
 
     /// Begins a metric.
-    pub fn metric<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Metric<'a> {
+    pub fn metric<'a>(&'a mut self, name: &'a str, kind: MetricKind, help: &str) -> Metric<'a> {
         let (prefix, kind) = (self.prefix, format!("{kind:?}").to_lowercase());
         self.line(format_args!("# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}"));
         Metric { page: self, name }
@@ -76,11 +76,15 @@ mod tests {
 
     #[test]
     fn each_metric_has_its_head_and_its_samples() {
-        let mut page = Page::new("mdfs_");
-        page.metric("lines", Kind::Gauge, "Lines.").is(3);
-        let mut reads = page.metric("reads_total", Kind::Counter, "Reads.");
+        let mut page = MetricsPage::new("mdfs_");
+        page.metric("lines", MetricKind::Gauge, "Lines.").is(3);
+        let mut reads = page.metric("reads_total", MetricKind::Counter, "Reads.");
         reads.of(format_args!("disk=\"{}\"", 1), 5);
-        page.metric("seconds", Kind::Histogram, "Time.").part("_sum", format_args!("a=\"b\""), 0.5);
+        page.metric("seconds", MetricKind::Histogram, "Time.").part(
+            "_sum",
+            format_args!("a=\"b\""),
+            0.5,
+        );
         let told = "# HELP mdfs_lines Lines.\n# TYPE mdfs_lines gauge\nmdfs_lines 3\n\
             # HELP mdfs_reads_total Reads.\n# TYPE mdfs_reads_total counter\n\
             mdfs_reads_total{disk=\"1\"} 5\n\

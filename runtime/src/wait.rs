@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const LOOK_TIME: Duration = Duration::from_micros(50);
 
 /// Of so many cores one may be kept by a thread that looks.
-const CORES_PER_LOOKER: usize = 2;
+const CORES_PER_SPINNER: usize = 2;
 
 /// After so many answers in a row that came too late a thread looks for one in as many only.
 const MISSES_MAX: u32 = 8;
@@ -29,10 +29,10 @@ const WOKEN: u8 = 1;
 const PARKED: u8 = 2;
 
 /// Threads that look now.
-static LOOKERS: AtomicUsize = AtomicUsize::new(0);
+static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static SEAT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
+    static PARKER: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
     static MISSES: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -56,7 +56,7 @@ impl Wake for Parker {
 
 /// Runs `future` to its end on this thread, which is none of a machine.
 pub fn wait<F: Future>(future: F) -> F::Output {
-    let taken = SEAT.with(RefCell::take);
+    let taken = PARKER.with(RefCell::take);
     let fresh = || Parker { thread: std::thread::current(), state: AtomicU8::new(RUNNING) };
     let parker = taken.unwrap_or_else(|| Arc::new(fresh()));
     let waker = Waker::from(parker.clone());
@@ -65,7 +65,7 @@ pub fn wait<F: Future>(future: F) -> F::Output {
     loop {
         parker.state.store(RUNNING, Relaxed);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            SEAT.set(Some(parker));
+            PARKER.set(Some(parker));
             return output;
         }
         if !parker.look() {
@@ -87,7 +87,7 @@ impl Parker {
             MISSES.set(misses + 1);
             return self.is_woken();
         }
-        let Some(_looker) = Looker::new() else { return self.is_woken() };
+        let Some(_looker) = SpinPermit::new() else { return self.is_woken() };
         let until = Instant::now() + LOOK_TIME;
         while Instant::now() < until {
             if self.is_woken() {
@@ -111,23 +111,23 @@ impl Parker {
 }
 
 /// The right to look.
-struct Looker;
+struct SpinPermit;
 
-impl Looker {
+impl SpinPermit {
     fn new() -> Option<Self> {
-        static LOOKERS_MAX: OnceLock<usize> = OnceLock::new();
-        let most = LOOKERS_MAX.get_or_init(|| {
+        static SPINNERS_MAX: OnceLock<usize> = OnceLock::new();
+        let most = SPINNERS_MAX.get_or_init(|| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            cores / CORES_PER_LOOKER
+            cores / CORES_PER_SPINNER
         });
         let another = |lookers: usize| (lookers < *most).then_some(lookers + 1);
-        LOOKERS.fetch_update(Relaxed, Relaxed, another).ok().map(|_| Self)
+        SPINNERS.fetch_update(Relaxed, Relaxed, another).ok().map(|_| Self)
     }
 }
 
-impl Drop for Looker {
+impl Drop for SpinPermit {
     fn drop(&mut self) {
-        LOOKERS.fetch_sub(1, Relaxed);
+        SPINNERS.fetch_sub(1, Relaxed);
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
                 teller.join().unwrap().unwrap();
             }
         }
-        assert_eq!(LOOKERS.load(Relaxed), 0);
+        assert_eq!(SPINNERS.load(Relaxed), 0);
     }
 
     #[test]

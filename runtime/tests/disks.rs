@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::join_all;
-use runtime::buffer::{ALIGNMENT, Shared};
+use runtime::buffer::{ALIGNMENT, SharedBuffer};
 use runtime::disk::Disk;
 use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::seed::Rng;
@@ -159,7 +159,7 @@ fn pieces_are_read_as_one_and_whole_blocks_come_in_buffers_of_their_own() {
                 for piece in &read {
                     assert!(*piece == model[at..at + piece.len()], "{offset} {lengths:?}");
                     at += piece.len();
-                    let is_own = Shared::adopt(piece, context.pool()).is_some();
+                    let is_own = SharedBuffer::adopt(piece, context.pool()).is_some();
                     assert!(is_own || unit == 1, "{offset} {lengths:?}");
                 }
                 assert!(read.iter().map(Bytes::len).eq(lengths));

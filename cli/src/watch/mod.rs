@@ -16,7 +16,7 @@ use futures::FutureExt as _;
 use futures::executor::block_on;
 use futures::future::LocalBoxFuture;
 use runtime::Context;
-use runtime::http::{Page, answer};
+use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
 use serde::Serialize;
 use volume::{Figures, Running, figures};
@@ -51,11 +51,11 @@ impl Watch {
         let (address, asking) = (listener.address(), context.clone());
         let page = Bytes::from(PAGE.replace("{{title}}", &escaped(&self.title)));
         let counts = Rc::new(move || more() + &(self.counts)());
-        let pages = move |path: &str| -> LocalBoxFuture<'static, Option<Page>> {
+        let pages = move |path: &str| -> LocalBoxFuture<'static, Option<HttpPage>> {
             let (context, counts) = (asking.clone(), counts.clone());
             match path {
                 "/" => {
-                    let page = Page { kind: "text/html; charset=utf-8", body: page.clone() };
+                    let page = HttpPage { kind: "text/html; charset=utf-8", body: page.clone() };
                     async move { Some(page) }.boxed_local()
                 }
                 "/figures.json" => {
@@ -64,7 +64,7 @@ impl Watch {
                 "/metrics" => async move {
                     let volume = text::of(&figures(&context).await);
                     let text = volume + &text::of_buffers(context.pool()) + &counts();
-                    Some(Page { kind: "text/plain; version=0.0.4", body: text.into() })
+                    Some(HttpPage { kind: "text/plain; version=0.0.4", body: text.into() })
                 }
                 .boxed_local(),
                 _ => async { None }.boxed_local(),
@@ -122,7 +122,7 @@ struct Report {
     disk_processes: Vec<Option<u32>>,
 }
 
-fn json(figures: &Figures) -> Page {
+fn json(figures: &Figures) -> HttpPage {
     let nodes = figures.caches.iter().map(|cache| {
         cache.map(|cache| Node {
             lines: cache.lines,
@@ -153,5 +153,5 @@ fn json(figures: &Figures) -> Page {
     };
     // Numbers and lists are always JSON.
     let body = serde_json::to_vec(&report).unwrap_or_default();
-    Page { kind: "application/json", body: body.into() }
+    HttpPage { kind: "application/json", body: body.into() }
 }

@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 
 use runtime::buffer::Pool;
-use runtime::metrics::{Kind, Page};
+use runtime::metrics::{MetricKind, MetricsPage};
 use volume::{CacheStatus, DiskStatus, Figures};
 
 /// The sums over all caches, and each disk.
 pub(super) fn of(figures: &Figures) -> String {
-    let mut page = Page::new("mdfs_");
+    let mut page = MetricsPage::new("mdfs_");
     let away = |gone: usize, all: usize| [("answer", all - gone), ("away", gone)];
     let gone = figures.caches.iter().filter(|cache| cache.is_none()).count();
     let help = "File-system nodes of the volume, as this process reaches them.";
-    let mut nodes = page.metric("nodes", Kind::Gauge, help);
+    let mut nodes = page.metric("nodes", MetricKind::Gauge, help);
     for (state, count) in away(gone, figures.caches.len()) {
         nodes.of(format_args!("state=\"{state}\""), count);
     }
     let gone = figures.disks.iter().filter(|disks| disks.is_none()).count();
     let help = "Disk nodes of the volume, as this process reaches them.";
-    let mut nodes = page.metric("disk_nodes", Kind::Gauge, help);
+    let mut nodes = page.metric("disk_nodes", MetricKind::Gauge, help);
     for (state, count) in away(gone, figures.disks.len()) {
         nodes.of(format_args!("state=\"{state}\""), count);
     }
@@ -30,20 +30,21 @@ pub(super) fn of(figures: &Figures) -> String {
 
 /// The memory of this process.
 pub(super) fn of_buffers(pool: &Pool) -> String {
-    let mut page = Page::new("mdfs_buffer_");
-    let used = page.metric("used_bytes", Kind::Gauge, "Memory of cached stripes and transfers.");
+    let mut page = MetricsPage::new("mdfs_buffer_");
+    let used =
+        page.metric("used_bytes", MetricKind::Gauge, "Memory of cached stripes and transfers.");
     used.is(pool.used_bytes());
     let help = "Memory that the process keeps for them, and nothing is in.";
-    page.metric("kept_bytes", Kind::Gauge, help).is(pool.kept_bytes());
+    page.metric("kept_bytes", MetricKind::Gauge, help).is(pool.kept_bytes());
     let help = "Bytes of files copied from one buffer to another.";
-    page.metric("copied_bytes_total", Kind::Counter, help).is(pool.copied_bytes());
+    page.metric("copied_bytes_total", MetricKind::Counter, help).is(pool.copied_bytes());
     let help = "Bytes copied only because a disk could not take them where they were.";
-    page.metric("bounced_bytes_total", Kind::Counter, help).is(pool.bounced_bytes());
+    page.metric("bounced_bytes_total", MetricKind::Counter, help).is(pool.bounced_bytes());
     page.finish()
 }
 
 /// Of a volume of several processes only.
-fn processes(figures: &Figures, page: &mut Page) {
+fn processes(figures: &Figures, page: &mut MetricsPage) {
     let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
     for process in figures.cache_processes.iter().flatten() {
         *nodes.entry(*process).or_default() += 1;
@@ -52,53 +53,57 @@ fn processes(figures: &Figures, page: &mut Page) {
         return;
     }
     let help = "File-system nodes that a process has, by the node map.";
-    let mut metric = page.metric("process_nodes", Kind::Gauge, help);
+    let mut metric = page.metric("process_nodes", MetricKind::Gauge, help);
     for (process, count) in nodes {
         metric.of(format_args!("process=\"{process}\""), count);
     }
 }
 
-fn caches(figures: &Figures, page: &mut Page) {
+fn caches(figures: &Figures, page: &mut MetricsPage) {
     let all =
         figures.caches.iter().flatten().fold(CacheStatus::default(), |sum, cache| sum + *cache);
     let CacheStatus { lines, dirty_lines, hits, misses, evictions, write_backs } = all;
     for (name, kind, help, value) in [
-        ("cache_lines", Kind::Gauge, "Stripes held by all caches.", lines),
+        ("cache_lines", MetricKind::Gauge, "Stripes held by all caches.", lines),
         (
             "cache_dirty_lines",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Of these, with bytes that no disk has yet.",
             dirty_lines,
         ),
-        ("cache_hits_total", Kind::Counter, "Reads answered from memory.", hits),
-        ("cache_misses_total", Kind::Counter, "Reads sent to disks.", misses),
-        ("cache_evictions_total", Kind::Counter, "Stripes dropped to make room.", evictions),
-        ("cache_write_backs_total", Kind::Counter, "Writes sent to disks.", write_backs),
+        ("cache_hits_total", MetricKind::Counter, "Reads answered from memory.", hits),
+        ("cache_misses_total", MetricKind::Counter, "Reads sent to disks.", misses),
+        ("cache_evictions_total", MetricKind::Counter, "Stripes dropped to make room.", evictions),
+        ("cache_write_backs_total", MetricKind::Counter, "Writes sent to disks.", write_backs),
     ] {
         page.metric(name, kind, help).is(value);
     }
 }
 
 /// A column that is one number per disk.
-type Column = (&'static str, Kind, &'static str, fn(&DiskStatus) -> u64);
+type Column = (&'static str, MetricKind, &'static str, fn(&DiskStatus) -> u64);
 
 const COLUMNS: [Column; 9] = [
-    ("disk_healthy", Kind::Gauge, "0 once the disk has failed for good.", |disk| {
+    ("disk_healthy", MetricKind::Gauge, "0 once the disk has failed for good.", |disk| {
         disk.healthy.into()
     }),
-    ("disk_queued", Kind::Gauge, "Requests that wait.", |disk| disk.queued.into()),
-    ("disk_reads_total", Kind::Counter, "Reads done.", |disk| disk.reads),
-    ("disk_writes_total", Kind::Counter, "Writes done.", |disk| disk.writes),
-    ("disk_syncs_total", Kind::Counter, "Flushes of the disk's own cache done.", |disk| disk.syncs),
-    ("disk_read_bytes_total", Kind::Counter, "Bytes read.", |disk| disk.read_bytes),
-    ("disk_written_bytes_total", Kind::Counter, "Bytes written.", |disk| disk.written_bytes),
-    ("disk_merged_total", Kind::Counter, "Requests that went with a neighbour.", |disk| {
+    ("disk_queued", MetricKind::Gauge, "Requests that wait.", |disk| disk.queued.into()),
+    ("disk_reads_total", MetricKind::Counter, "Reads done.", |disk| disk.reads),
+    ("disk_writes_total", MetricKind::Counter, "Writes done.", |disk| disk.writes),
+    ("disk_syncs_total", MetricKind::Counter, "Flushes of the disk's own cache done.", |disk| {
+        disk.syncs
+    }),
+    ("disk_read_bytes_total", MetricKind::Counter, "Bytes read.", |disk| disk.read_bytes),
+    ("disk_written_bytes_total", MetricKind::Counter, "Bytes written.", |disk| disk.written_bytes),
+    ("disk_merged_total", MetricKind::Counter, "Requests that went with a neighbour.", |disk| {
         disk.merged
     }),
-    ("disk_busy_total", Kind::Counter, "Requests refused since too many waited.", |disk| disk.busy),
+    ("disk_busy_total", MetricKind::Counter, "Requests refused since too many waited.", |disk| {
+        disk.busy
+    }),
 ];
 
-fn disks(figures: &Figures, page: &mut Page) {
+fn disks(figures: &Figures, page: &mut MetricsPage) {
     for (name, kind, help, column) in COLUMNS {
         let mut metric = page.metric(name, kind, help);
         for (node, disks) in figures.disks.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use blockio::BLOCK_SIZE;
 use bytes::Bytes;
-use runtime::buffer::{Pool, Shared};
+use runtime::buffer::{Pool, SharedBuffer};
 use runtime::hash::crc32c;
 
 use crate::extents::Extents;
@@ -30,7 +30,7 @@ pub(crate) struct OutOfMemory;
 #[derive(Debug)]
 pub(crate) struct Line {
     /// From the first write or fill on.
-    content: Option<Shared>,
+    content: Option<SharedBuffer>,
     length: u32,
     valid: Extents,
     dirty: Extents,
@@ -130,13 +130,13 @@ impl Line {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.content.as_ref().map_or(&[], Shared::bytes)
+        self.content.as_ref().map_or(&[], SharedBuffer::bytes)
     }
 
     /// The content, of which about `length` bytes are to be changed.
     fn make_mut(&mut self, length: usize, pool: &Pool) -> Result<&mut [u8], OutOfMemory> {
         if self.content.is_none() {
-            self.content = pool.take(self.length as usize).map(Shared::new);
+            self.content = pool.take(self.length as usize).map(SharedBuffer::new);
         }
         let content = self.content.as_mut().ok_or(OutOfMemory)?;
         if length >= self.length as usize / 2 {
@@ -151,7 +151,7 @@ impl Line {
         if bytes.len() != self.length as usize {
             return false;
         }
-        let adopted = Shared::adopt(bytes, pool);
+        let adopted = SharedBuffer::adopt(bytes, pool);
         let is_adopted = adopted.is_some();
         self.content = adopted.or(self.content.take());
         is_adopted

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use cluster::coordination::{
-    Change, Coordination, CoordinationError, Expect, Version, Watch, Written, last_epoch,
+    Change, Coordination, CoordinationError, Expect, Version, Watch, WriteOutcome, last_epoch,
     next_epoch,
 };
 use futures::future::{join, join_all, select};
@@ -27,10 +27,10 @@ pub(crate) async fn all(arm: &dyn Arm) {
     what_was_answered_survives(arm).await;
 }
 
-fn done(written: Written) -> Version {
+fn done(written: WriteOutcome) -> Version {
     match written {
-        Written::Done { version } => version,
-        Written::Differs { found } => panic!("it was refused: there is {found:?}"),
+        WriteOutcome::Done { version } => version,
+        WriteOutcome::Differs { found } => panic!("it was refused: there is {found:?}"),
     }
 }
 
@@ -57,18 +57,18 @@ async fn records_have_versions(engine: &dyn Coordination) {
     assert!(third > listing.version);
     for expect in [unchanged, Expect::Absent {}] {
         let differs = engine.write("a/1", b"lost", expect, None).await.unwrap();
-        let Written::Differs { found: Some(found) } = differs else { panic!("{differs:?}") };
+        let WriteOutcome::Differs { found: Some(found) } = differs else { panic!("{differs:?}") };
         assert_eq!((found.value.as_slice(), found.version), (&b"two"[..], third));
     }
     let differs = engine.write("none", b"lost", unchanged, None).await.unwrap();
-    assert_eq!(differs, Written::Differs { found: None });
+    assert_eq!(differs, WriteOutcome::Differs { found: None });
     let differs = engine.remove("a/1", unchanged).await.unwrap();
-    assert!(matches!(differs, Written::Differs { found: Some(_) }));
+    assert!(matches!(differs, WriteOutcome::Differs { found: Some(_) }));
     done(engine.remove("a/1", Expect::Unchanged { since: third }).await.unwrap());
     done(engine.remove("a/1", Expect::Any {}).await.unwrap());
     assert_eq!(engine.get("a/1").await.unwrap(), None);
     let differs = engine.remove("a/1", unchanged).await.unwrap();
-    assert_eq!(differs, Written::Differs { found: None });
+    assert_eq!(differs, WriteOutcome::Differs { found: None });
     done(engine.write("a/1", b"again", Expect::Absent {}, None).await.unwrap());
 
     let long = vec![0; cluster::coordination::VALUE_LENGTH_MAX];
@@ -88,8 +88,8 @@ async fn one_of_many_wins(arm: &dyn Arm) {
                 let count = seen.as_ref().map_or(0, |record| record.value[0]);
                 let expect = Expect::still(seen.as_ref());
                 match engine.write("count", &[count + 1], expect, None).await.unwrap() {
-                    Written::Done { .. } => break,
-                    Written::Differs { .. } => lost.set(lost.get() + 1),
+                    WriteOutcome::Done { .. } => break,
+                    WriteOutcome::Differs { .. } => lost.set(lost.get() + 1),
                 }
             }
         }

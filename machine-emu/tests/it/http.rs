@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use futures::FutureExt as _;
 use machine_emu::{Shape, World};
 use runtime::NodeId;
-use runtime::http::{Page, answer};
+use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
 
 fn address() -> Address {
@@ -22,7 +22,7 @@ fn world() -> World {
     context.task(async move {
         let listener = serving.listen(&address()).await.unwrap();
         let here = |path: &str| {
-            let page = Page { kind: "text/plain", body: "found\n".into() };
+            let page = HttpPage { kind: "text/plain", body: "found\n".into() };
             let found = (path == "/here").then_some(page);
             async move { found }.boxed_local()
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nfs3_types::mount::MOUNT_PROGRAM;
 use nfs3_types::nfs3::NFS_PROGRAM;
-use runtime::metrics::{Kind, Metric, Page};
+use runtime::metrics::{Metric, MetricKind, MetricsPage};
 
 use super::{LATENCY_CLASSES, Metrics, OperationCounters, OperationKey};
 
@@ -34,22 +34,22 @@ const COLUMNS: [CounterColumn; 4] = [
 impl Metrics {
     /// All operations that were ever asked for, and `gauges`.
     pub(crate) fn text(&self, gauges: &[Gauge]) -> String {
-        let mut page = Page::new("mdfs_nfs_");
+        let mut page = MetricsPage::new("mdfs_nfs_");
         for Gauge { name, help, value } in gauges {
-            page.metric(name, Kind::Gauge, help).is(value);
+            page.metric(name, MetricKind::Gauge, help).is(value);
         }
         let asked: Vec<(String, &OperationCounters)> = OperationKey::all()
             .map(|what| (what.name(), &self.rows[what.index()]))
             .filter(|(_, counters)| counters.count.get() > 0)
             .collect();
         for (name, help, column) in COLUMNS {
-            let mut metric = page.metric(name, Kind::Counter, help);
+            let mut metric = page.metric(name, MetricKind::Counter, help);
             for (operation, counters) in &asked {
                 metric.of(format_args!("operation=\"{operation}\""), column(counters));
             }
         }
         let help = "From the arrival of a request to its answer.";
-        let mut metric = page.metric("request_seconds", Kind::Histogram, help);
+        let mut metric = page.metric("request_seconds", MetricKind::Histogram, help);
         for (operation, counters) in &asked {
             counters.histogram(operation, &mut metric);
         }

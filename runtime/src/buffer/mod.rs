@@ -1,7 +1,7 @@
 //! Buffers that the network, the cache and the disks share (design D5; Wu's Unifier).
 //!
 //! A [`Buffer`] is aligned for direct disk transfers, has one owner who may write, and becomes
-//! shared and read-only as [`Bytes`]. A [`Shared`] buffer hands out slices without a copy and is
+//! shared and read-only as [`Bytes`]. A [`SharedBuffer`] buffer hands out slices without a copy and is
 //! copied only when somebody wants to write while slices are still out.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 
-use self::slabs::{Ground, SLAB_BYTES, Slabs, Slot};
+use self::slabs::{Ground, SLAB_BYTES, SlabSlot, Slabs};
 
 mod slabs;
 
@@ -27,12 +27,12 @@ pub const LEFT_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
-struct Page([u8; ALIGNMENT]);
+struct MemoryPage([u8; ALIGNMENT]);
 
 /// A pool of aligned buffers with a limit in bytes. Cheap to clone; may be used by all threads.
 #[derive(Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -44,36 +44,36 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-struct Inner {
+struct PoolInner {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
     copied_bytes: AtomicU64,
     bounced_bytes: AtomicU64,
-    kept: Mutex<Kept>,
+    kept: Mutex<FreeMemory>,
     /// Buffers that were lent, by where they begin.
     lent: Mutex<BTreeMap<usize, Weak<Buffer>>>,
 }
 
 /// Where the bytes of a buffer are.
-enum Memory {
+enum BufferMemory {
     /// Of the allocator.
-    Own(Box<[Page]>),
+    Own(Box<[MemoryPage]>),
     /// Of a slab of the pool.
-    Slot(Slot),
+    SlabSlot(SlabSlot),
 }
 
-impl Memory {
-    fn pages(&self) -> &[Page] {
+impl BufferMemory {
+    fn pages(&self) -> &[MemoryPage] {
         match self {
             Self::Own(pages) => pages,
-            Self::Slot(slot) => slot.pages(),
+            Self::SlabSlot(slot) => slot.pages(),
         }
     }
 
-    fn pages_mut(&mut self) -> &mut [Page] {
+    fn pages_mut(&mut self) -> &mut [MemoryPage] {
         match self {
             Self::Own(pages) => pages,
-            Self::Slot(slot) => slot.pages_mut(),
+            Self::SlabSlot(slot) => slot.pages_mut(),
         }
     }
 }
@@ -81,31 +81,31 @@ impl Memory {
 /// Memory that nobody uses now: to take it again saves the host the work of finding new memory, which
 /// costs more than to fill it.
 #[derive(Default)]
-struct Kept {
+struct FreeMemory {
     /// Memory of the allocator, by its length in pages.
-    by_pages: BTreeMap<usize, Vec<Box<[Page]>>>,
+    by_pages: BTreeMap<usize, Vec<Box<[MemoryPage]>>>,
     bytes: usize,
     slabs: Slabs,
 }
 
-impl Kept {
+impl FreeMemory {
     fn bytes(&self) -> usize {
         self.bytes + self.slabs.kept_bytes()
     }
 
-    fn take(&mut self, pages: usize) -> Option<Memory> {
+    fn take(&mut self, pages: usize) -> Option<BufferMemory> {
         if let Some(slot) = self.slabs.take_warm(pages) {
-            return Some(Memory::Slot(slot));
+            return Some(BufferMemory::SlabSlot(slot));
         }
         let taken = self.by_pages.get_mut(&pages)?.pop()?;
         self.bytes -= pages * ALIGNMENT;
-        Some(Memory::Own(taken))
+        Some(BufferMemory::Own(taken))
     }
 
-    fn keep(&mut self, memory: Memory) {
+    fn keep(&mut self, memory: BufferMemory) {
         match memory {
-            Memory::Slot(slot) => self.slabs.put_back(slot),
-            Memory::Own(pages) => {
+            BufferMemory::SlabSlot(slot) => self.slabs.put_back(slot),
+            BufferMemory::Own(pages) => {
                 self.bytes += pages.len() * ALIGNMENT;
                 self.by_pages.entry(pages.len()).or_default().push(pages);
             }
@@ -129,7 +129,7 @@ impl Pool {
     /// A pool that hands out at most `limit_bytes` at a time.
     pub fn new(limit_bytes: usize) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PoolInner {
                 limit_bytes,
                 used_bytes: AtomicUsize::new(0),
                 copied_bytes: AtomicU64::new(0),
@@ -173,14 +173,14 @@ impl Pool {
     fn counted(&self, length: usize) -> Buffer {
         let pages = length.div_ceil(ALIGNMENT);
         let kept = self.kept().take(pages);
-        let found = kept.or_else(|| self.take_new(pages).map(Memory::Slot));
+        let found = kept.or_else(|| self.take_new(pages).map(BufferMemory::SlabSlot));
         let is_new = found.is_none();
-        let memory = Some(found.unwrap_or_else(|| Memory::Own(new_pages(pages))));
+        let memory = Some(found.unwrap_or_else(|| BufferMemory::Own(new_pages(pages))));
         Buffer { memory, length, is_new, pool: self.clone() }
     }
 
     /// New memory of a slab, if buffers of so many pages are cut from one.
-    fn take_new(&self, pages: usize) -> Option<Slot> {
+    fn take_new(&self, pages: usize) -> Option<SlabSlot> {
         let mut kept = self.kept();
         let left = self.left_for(&mut kept);
         if !Slabs::have(pages) {
@@ -219,7 +219,7 @@ impl Pool {
 
     /// Bytes of new memory that the limit leaves beside what is used and kept; what is kept makes room for
     /// what is used.
-    fn left_for(&self, kept: &mut Kept) -> usize {
+    fn left_for(&self, kept: &mut FreeMemory) -> usize {
         let left = self.inner.limit_bytes.saturating_sub(self.used_bytes());
         kept.shrink(left);
         left.saturating_sub(kept.bytes())
@@ -261,7 +261,7 @@ impl Pool {
         self.inner.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, FreeMemory> {
         self.inner.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -270,10 +270,10 @@ impl Pool {
         self.kept().bytes()
     }
 
-    fn put_back(&self, memory: Memory) {
-        let size = size_of_val::<[Page]>(memory.pages());
+    fn put_back(&self, memory: BufferMemory) {
+        let size = size_of_val::<[MemoryPage]>(memory.pages());
         let used = self.inner.used_bytes.fetch_sub(size, Relaxed) - size;
-        if size > KEPT_LENGTH_MAX && matches!(memory, Memory::Own(_)) {
+        if size > KEPT_LENGTH_MAX && matches!(memory, BufferMemory::Own(_)) {
             return;
         }
         let mut kept = self.kept();
@@ -283,7 +283,7 @@ impl Pool {
 }
 
 /// Pages of zeros, which the host finds when they are first touched.
-fn new_pages(count: usize) -> Box<[Page]> {
+fn new_pages(count: usize) -> Box<[MemoryPage]> {
     // SAFETY: a page is plain bytes, for which zeros are a value.
     #[allow(unsafe_code, reason = "the buffer module makes pages of zeros without writing them")]
     unsafe {
@@ -294,7 +294,7 @@ fn new_pages(count: usize) -> Box<[Page]> {
 /// An aligned buffer with one owner. Goes back to its pool when dropped.
 pub struct Buffer {
     /// Present until dropped.
-    memory: Option<Memory>,
+    memory: Option<BufferMemory>,
     length: usize,
     /// The host may not have found its memory yet.
     is_new: bool,
@@ -310,7 +310,7 @@ impl Buffer {
         }
         if let Some(memory) = &mut self.memory {
             let pages = memory.pages_mut();
-            let bytes = size_of_val::<[Page]>(pages);
+            let bytes = size_of_val::<[MemoryPage]>(pages);
             // Whoever cannot do that finds it page after page.
             // SAFETY: the pages are ours, and their content stays as it is.
             #[allow(unsafe_code, reason = "the buffer module has the host find its memory")]
@@ -326,7 +326,7 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
-    /// As [`freeze`](Self::freeze); whoever gets all of it can [adopt](Shared::adopt) it.
+    /// As [`freeze`](Self::freeze); whoever gets all of it can [adopt](SharedBuffer::adopt) it.
     pub fn lend(self) -> Bytes {
         let (pool, place) = (self.pool.clone(), self.as_ptr().addr());
         let buffer = Arc::new(self);
@@ -334,8 +334,8 @@ impl Buffer {
         Bytes::from_owner(Lent(buffer))
     }
 
-    fn pages(&self) -> &[Page] {
-        self.memory.as_ref().map(Memory::pages).unwrap_or_default()
+    fn pages(&self) -> &[MemoryPage] {
+        self.memory.as_ref().map(BufferMemory::pages).unwrap_or_default()
     }
 }
 
@@ -348,7 +348,7 @@ impl std::fmt::Debug for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `Page` is plain initialised bytes without padding (asserted below), so a slice of
+        // SAFETY: `MemoryPage` is plain initialised bytes without padding (asserted below), so a slice of
         // pages is a slice of that many bytes; `length` is at most their sum (`Pool::take`).
         #[allow(unsafe_code, reason = "the buffer module views its aligned pages as bytes")]
         unsafe {
@@ -360,7 +360,7 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let length = self.length;
-        let pages = self.memory.as_mut().map(Memory::pages_mut).unwrap_or_default();
+        let pages = self.memory.as_mut().map(BufferMemory::pages_mut).unwrap_or_default();
         // SAFETY: as above, and the exclusive borrow of `self` covers the pages.
         #[allow(unsafe_code, reason = "the buffer module views its aligned pages as bytes")]
         unsafe {
@@ -369,7 +369,8 @@ impl DerefMut for Buffer {
     }
 }
 
-const _: () = assert!(size_of::<Page>() == ALIGNMENT && align_of::<Page>() == ALIGNMENT);
+const _: () =
+    assert!(size_of::<MemoryPage>() == ALIGNMENT && align_of::<MemoryPage>() == ALIGNMENT);
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
@@ -403,7 +404,7 @@ impl Drop for Lent {
 /// A buffer that many may read while one may still write: slices are handed out without a copy,
 /// and a write copies the buffer first if slices are out.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedBuffer {
     buffer: Arc<Buffer>,
     /// All of it, from the first slice to the next write: a slice is a clone of this, no allocation.
     view: Option<Bytes>,
@@ -417,7 +418,7 @@ impl AsRef<[u8]> for SharedOwner {
     }
 }
 
-impl Shared {
+impl SharedBuffer {
     /// Shares `buffer`.
     pub fn new(buffer: Buffer) -> Self {
         Self { buffer: Arc::new(buffer), view: None }
@@ -526,10 +527,13 @@ mod tests {
         let mut buffer = pool.take(ALIGNMENT).unwrap();
         buffer.fill(1);
         let bytes = buffer.lend();
-        assert!(Shared::adopt(&bytes.slice(..ALIGNMENT - 1), &pool).is_none(), "a part of it");
-        assert!(Shared::adopt(&bytes, &Pool::new(1)).is_none(), "of another pool");
-        let mut first = Shared::adopt(&bytes, &pool).unwrap();
-        let mut second = Shared::adopt(&bytes, &pool).unwrap();
+        assert!(
+            SharedBuffer::adopt(&bytes.slice(..ALIGNMENT - 1), &pool).is_none(),
+            "a part of it"
+        );
+        assert!(SharedBuffer::adopt(&bytes, &Pool::new(1)).is_none(), "of another pool");
+        let mut first = SharedBuffer::adopt(&bytes, &pool).unwrap();
+        let mut second = SharedBuffer::adopt(&bytes, &pool).unwrap();
         let slice = first.slice(0..4);
         drop(bytes);
         first.make_mut().unwrap().fill(2);
@@ -552,7 +556,7 @@ mod tests {
     #[test]
     fn a_slice_does_not_change_when_the_buffer_is_written() {
         let pool = Pool::new(1 << 20);
-        let mut shared = Shared::new(pool.take(8).unwrap());
+        let mut shared = SharedBuffer::new(pool.take(8).unwrap());
         shared.make_mut().unwrap().fill(1);
         let slice = shared.slice(2..4);
         shared.make_mut().unwrap().fill(2);

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::{ALIGNMENT, Page};
+use super::{ALIGNMENT, MemoryPage};
 
 /// A huge page of x86-64, and of arm64 where its small pages have 4 KiB. Slabs begin at a multiple of it.
 pub(super) const SLAB_BYTES: usize = 2 << 20;
@@ -19,8 +19,8 @@ pub(super) const SLAB_BYTES: usize = 2 << 20;
 const SLOT_PAGES: RangeInclusive<usize> = 8..=256;
 
 /// Pages that belong to one owner; they go back to their slab by [`Slabs::put_back`].
-pub(super) struct Slot {
-    pages: NonNull<Page>,
+pub(super) struct SlabSlot {
+    pages: NonNull<MemoryPage>,
     count: usize,
     /// The number of its slab, and its own there.
     slab: u32,
@@ -29,13 +29,13 @@ pub(super) struct Slot {
 
 // SAFETY: a slot is the only owner of its pages, which are plain bytes: as a box of them would be.
 #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
-unsafe impl Send for Slot {}
+unsafe impl Send for SlabSlot {}
 // SAFETY: as above; who shares a slot can only read.
 #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
-unsafe impl Sync for Slot {}
+unsafe impl Sync for SlabSlot {}
 
-impl Slot {
-    pub(super) fn pages(&self) -> &[Page] {
+impl SlabSlot {
+    pub(super) fn pages(&self) -> &[MemoryPage] {
         // SAFETY: the pages are mapped until the slot is put back (`Slab::drop` is not reached before), and zeros
         // or what was written before are values of plain bytes.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
@@ -44,7 +44,7 @@ impl Slot {
         }
     }
 
-    pub(super) fn pages_mut(&mut self) -> &mut [Page] {
+    pub(super) fn pages_mut(&mut self) -> &mut [MemoryPage] {
         // SAFETY: as above, and the slot is borrowed exclusively.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
         unsafe {
@@ -54,7 +54,7 @@ impl Slot {
 }
 
 /// [`SLAB_BYTES`] of memory at a multiple of them, which the host has found. Unmapped when dropped.
-pub(super) struct Ground(NonNull<Page>);
+pub(super) struct Ground(NonNull<MemoryPage>);
 
 // SAFETY: it is the only owner of its pages.
 #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
@@ -104,7 +104,7 @@ impl Slab {
         (self.warm.len() + self.bare.len()) * self.slot_bytes() == SLAB_BYTES
     }
 
-    fn start_of(&self, slot: u16) -> NonNull<Page> {
+    fn start_of(&self, slot: u16) -> NonNull<MemoryPage> {
         // SAFETY: slots are numbered so that the last ends within the slab.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
         unsafe {
@@ -126,7 +126,7 @@ impl Slab {
 }
 
 /// [`SLAB_BYTES`] of new memory at a multiple of them.
-fn map_aligned() -> Option<NonNull<Page>> {
+fn map_aligned() -> Option<NonNull<MemoryPage>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: new memory at a place that the host chooses; of it, what is outside of the aligned part is unmapped
     // again, and nobody knows of it.
@@ -148,7 +148,7 @@ fn map_aligned() -> Option<NonNull<Page>> {
 }
 
 /// Hosts that do not know an advice do without.
-fn advise(memory: NonNull<Page>, bytes: usize, advice: Advice) {
+fn advise(memory: NonNull<MemoryPage>, bytes: usize, advice: Advice) {
     // SAFETY: the memory is of a slab of ours, and of its content an advice changes only that of slots that nobody
     // uses.
     #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
@@ -176,14 +176,14 @@ impl Slabs {
     }
 
     /// A slot with memory, if there is one.
-    pub(super) fn take_warm(&mut self, pages: usize) -> Option<Slot> {
+    pub(super) fn take_warm(&mut self, pages: usize) -> Option<SlabSlot> {
         let number = self.find_open(pages, |slab| !slab.warm.is_empty())?;
         self.kept_bytes -= pages * ALIGNMENT;
         self.take_of(number, |slab| slab.warm.pop())
     }
 
     /// A slot without memory, if there is one.
-    pub(super) fn take_bare(&mut self, pages: usize) -> Option<Slot> {
+    pub(super) fn take_bare(&mut self, pages: usize) -> Option<SlabSlot> {
         let number = self.find_open(pages, |slab| !slab.bare.is_empty())?;
         let slot = self.take_of(number, |slab| slab.bare.pop())?;
         advise(slot.pages, pages * ALIGNMENT, Advice::LinuxPopulateWrite);
@@ -191,7 +191,7 @@ impl Slabs {
     }
 
     /// A slot of a new slab, whose others are kept.
-    pub(super) fn take_new(&mut self, ground: Ground, pages: usize) -> Option<Slot> {
+    pub(super) fn take_new(&mut self, ground: Ground, pages: usize) -> Option<SlabSlot> {
         self.keep_new(ground, pages);
         self.take_warm(pages)
     }
@@ -219,14 +219,18 @@ impl Slabs {
         self.all[number as usize].as_ref()
     }
 
-    fn take_of(&mut self, number: u32, from: impl Fn(&mut Slab) -> Option<u16>) -> Option<Slot> {
+    fn take_of(
+        &mut self,
+        number: u32,
+        from: impl Fn(&mut Slab) -> Option<u16>,
+    ) -> Option<SlabSlot> {
         let slab = self.all[number as usize].as_mut()?;
         let slot = from(slab)?;
         let (pages, count) = (slab.start_of(slot), slab.slot_pages);
         if slab.warm.is_empty() && slab.bare.is_empty() {
             self.close(count, number);
         }
-        Some(Slot { pages, count, slab: number, number: slot })
+        Some(SlabSlot { pages, count, slab: number, number: slot })
     }
 
     fn close(&mut self, pages: usize, number: u32) {
@@ -237,8 +241,8 @@ impl Slabs {
 
     /// Nobody uses the slot any more; its memory is kept.
     #[expect(clippy::needless_pass_by_value, reason = "who gives it back has it no longer")]
-    pub(super) fn put_back(&mut self, slot: Slot) {
-        let Slot { count, slab: at, number, .. } = slot;
+    pub(super) fn put_back(&mut self, slot: SlabSlot) {
+        let SlabSlot { count, slab: at, number, .. } = slot;
         let Some(slab) = self.all[at as usize].as_mut() else { return };
         if slab.warm.is_empty() && slab.bare.is_empty() {
             self.open.entry(count).or_default().push(at);

@@ -32,7 +32,7 @@ use self::inbox::Inbox;
 pub use self::net::stream;
 use crate::Table;
 use crate::buffer::Pool;
-use crate::client_handle::{ClientHandle, Ingress, Work};
+use crate::client_handle::{ClientHandle, Ingress, LocalTask};
 use crate::context::Context;
 use crate::deadline::Deadline;
 use crate::extensions::Extensions;
@@ -65,7 +65,7 @@ pub struct Config {
 /// so settle them first.
 #[derive(Debug)]
 pub struct Embedded {
-    shared: Arc<Shared>,
+    shared: Arc<MachineShared>,
     /// Ends the system thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -74,7 +74,7 @@ pub struct Embedded {
 
 /// What the threads of one machine share.
 #[derive(Debug)]
-struct Shared {
+struct MachineShared {
     config: Config,
     pool: Pool,
     /// The threads.
@@ -137,7 +137,7 @@ impl Embedded {
         let (timers, arbiters) =
             wait.recv().map_err(|_| io::Error::other("the machine's threads did not start"))?;
 
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MachineShared {
             pool: Pool::new(config.pool_bytes),
             epoch: AtomicU64::new(config.epoch.0),
             config,
@@ -284,7 +284,7 @@ impl Drop for Embedded {
     }
 }
 
-impl Shared {
+impl MachineShared {
     /// The thread of a node of this process.
     fn place(&self, node: NodeId) -> Option<usize> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
@@ -300,7 +300,7 @@ impl Shared {
     }
 }
 
-impl Ingress for Shared {
+impl Ingress for MachineShared {
     fn send(&self, envelope: Envelope) {
         let Err(envelope) = self.send_here(envelope) else { return };
         if !self.remote.as_ref().is_some_and(|remote| remote.reaches(envelope.to)) {
@@ -330,7 +330,7 @@ impl Ingress for Shared {
         Some(&self.extensions)
     }
 
-    fn run(&self, work: Work) {
+    fn run(&self, work: LocalTask) {
         // All threads are alike, and a machine has one.
         self.arbiters[0].spawn_fn(move || thread::spawn(work()));
     }

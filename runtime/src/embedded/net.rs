@@ -51,7 +51,7 @@ pub fn stream(
     writer: impl AsyncWrite + Unpin + 'static,
     peer: String,
 ) -> Stream {
-    Stream { reader: Box::new(Receiving(reader)), writer: Box::new(Sending(writer)), peer }
+    Stream { reader: Box::new(SocketReader(reader)), writer: Box::new(SocketWriter(writer)), peer }
 }
 
 impl Listener for TcpListener {
@@ -60,7 +60,7 @@ impl Listener for TcpListener {
             let (socket, peer) = (*self).accept().await?;
             socket.set_nodelay(true)?;
             let (reader, writer) = socket.into_split();
-            let (reader, writer) = (Box::new(ReceivingTcp(reader)), Box::new(Sending(writer)));
+            let (reader, writer) = (Box::new(TcpReader(reader)), Box::new(SocketWriter(writer)));
             Ok(Stream { reader, writer, peer: peer.to_string() })
         }
         .boxed_local()
@@ -98,9 +98,9 @@ async fn read_some(
     reader.read_buf(buffer).await
 }
 
-struct Receiving<R>(R);
+struct SocketReader<R>(R);
 
-impl<R: AsyncRead + Unpin> Reader for Receiving<R> {
+impl<R: AsyncRead + Unpin> Reader for SocketReader<R> {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         async move {
             if buffer.capacity() == buffer.len() {
@@ -113,9 +113,9 @@ impl<R: AsyncRead + Unpin> Reader for Receiving<R> {
 }
 
 /// The same of a TCP connection.
-struct ReceivingTcp(OwnedReadHalf);
+struct TcpReader(OwnedReadHalf);
 
-impl Reader for ReceivingTcp {
+impl Reader for TcpReader {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         read_some(&mut self.0, buffer).boxed_local()
     }
@@ -125,7 +125,7 @@ impl Reader for ReceivingTcp {
     }
 }
 
-impl Direct for ReceivingTcp {
+impl Direct for TcpReader {
     fn read_into<'a>(
         &'a mut self,
         rooms: &'a mut [IoSliceMut<'a>],
@@ -143,9 +143,9 @@ impl Direct for ReceivingTcp {
     }
 }
 
-struct Sending<W>(W);
+struct SocketWriter<W>(W);
 
-impl<W: AsyncWrite + Unpin> Writer for Sending<W> {
+impl<W: AsyncWrite + Unpin> Writer for SocketWriter<W> {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         async move {
             let mut left: VecDeque<Bytes> = parts.into();

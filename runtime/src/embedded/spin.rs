@@ -2,7 +2,7 @@
 //! request itself (design D3).
 //!
 //! Work is a request that came from another thread, or one that went to another thread and will be
-//! answered. As long as there was some within [`ALERT_TIME`], a task of the thread looks for more
+//! answered. As long as there was some within [`SPIN_TIME`], a task of the thread looks for more
 //! instead of letting the thread park; between looks it offers the core to other threads, so that
 //! whoever has something to do is not held up. Then the task ends: a thread without work sleeps.
 
@@ -14,18 +14,18 @@ use super::thread;
 
 /// A thread stays awake so long after its last work: longer than another thread takes for a small
 /// request, or to copy a large transfer; short against the time slices of the host.
-pub(super) const ALERT_TIME: Duration = Duration::from_micros(100);
+pub(super) const SPIN_TIME: Duration = Duration::from_micros(100);
 
 /// The alertness of one thread.
 #[derive(Debug, Default)]
-pub(super) struct Alert {
+pub(super) struct SpinState {
     /// There was work since the task looked last.
     worked: Cell<bool>,
     /// The task runs.
     looking: Cell<bool>,
 }
 
-impl Alert {
+impl SpinState {
     /// To be called at each piece of work.
     #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
     pub(super) fn note_work(self: &Rc<Self>) {
@@ -37,14 +37,14 @@ impl Alert {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-async fn look(spin: Rc<Alert>) {
+async fn look(spin: Rc<SpinState>) {
     thread::wake_inbox();
     let mut until = Instant::now();
     loop {
         let came = thread::empty_inbox();
         let now = Instant::now();
         if spin.worked.replace(false) || came {
-            until = now + ALERT_TIME;
+            until = now + SPIN_TIME;
         } else if now >= until && thread::leave_inbox() {
             return spin.looking.set(false);
         }

@@ -15,8 +15,8 @@ use tracing::Instrument as _;
 
 use super::disk::{self, Ring};
 use super::inbox::Inbox;
-use super::spin::Alert;
-use super::{Shared, net};
+use super::spin::SpinState;
+use super::{MachineShared, net};
 use crate::Table;
 use crate::buffer::Pool;
 use crate::client_handle::Ingress;
@@ -37,15 +37,15 @@ use crate::seed::{Rng, fresh_seed};
 const IDLE_PAUSE: Duration = Duration::from_micros(500);
 
 thread_local! {
-    static MACHINE: RefCell<Option<Rc<Thread>>> = const { RefCell::new(None) };
+    static MACHINE: RefCell<Option<Rc<MachineThread>>> = const { RefCell::new(None) };
 }
 
-struct Thread {
-    shared: Arc<Shared>,
+struct MachineThread {
+    shared: Arc<MachineShared>,
     start: Instant,
     hosts: RefCell<Table<NodeId, Rc<Host>>>,
     rng: RefCell<Rng>,
-    spin: Rc<Alert>,
+    spin: Rc<SpinState>,
     /// Which of the machine's threads it is.
     number: usize,
     /// Requests that came before their node was brought up here.
@@ -56,7 +56,7 @@ struct Thread {
     ring: RefCell<Option<Rc<Ring>>>,
 }
 
-impl Thread {
+impl MachineThread {
     fn inbox(&self) -> &Inbox {
         &self.shared.inboxes[self.number]
     }
@@ -72,7 +72,7 @@ impl Thread {
         };
         let Envelope { message, span, .. } = envelope;
         if span.is_disabled() {
-            if let Some(message) = message.answer_at_once(&host) {
+            if let Some(message) = message.answer_now(&host) {
                 spawn(message.deliver(host));
             }
         } else {
@@ -91,9 +91,9 @@ impl Thread {
 
 /// Makes the current thread part of the machine.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
-pub(super) fn enter(shared: Arc<Shared>, number: usize) {
+pub(super) fn enter(shared: Arc<MachineShared>, number: usize) {
     let links = shared.remote.clone().map(RemoteNodes::links);
-    let machine = Thread {
+    let machine = MachineThread {
         shared,
         start: Instant::now(),
         hosts: RefCell::default(),
@@ -125,7 +125,7 @@ pub(super) fn leave() {
     }
 }
 
-fn machine() -> Rc<Thread> {
+fn machine() -> Rc<MachineThread> {
     MACHINE.with_borrow(Clone::clone).expect("the thread has entered the machine")
 }
 
@@ -215,7 +215,7 @@ pub(super) fn spawn(task: impl Future<Output = ()> + 'static) {
     }
 }
 
-impl Machine for Thread {
+impl Machine for MachineThread {
     fn fs_nodes(&self) -> u32 {
         self.shared.config.fs_nodes
     }

@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::fast_path::FastPath;
-use super::frame::{Frames, Greeting, Header, Hello, garbled, kind, pack};
+use super::frame::{FrameHeader, FrameReader, PeerHello, ServerHello, garbled, kind, pack};
 use super::guard::{Guard, Refusal};
-use runtime::client_handle::{ClientHandle, Ingress, Work};
+use runtime::client_handle::{ClientHandle, Ingress, LocalTask};
 use runtime::embedded::{sleep_on, stream};
 use runtime::ids::{Epoch, NodeId};
 use runtime::mail::{Envelope, Message};
@@ -72,23 +72,23 @@ pub fn connect(path: &Path) -> io::Result<ClientHandle> {
     let node = NodeId::application(0);
     Ok(ClientHandle::new(
         node,
-        Arc::new(Remote { requests: sender, work: worker, greeting, timers }),
+        Arc::new(RemoteIngress { requests: sender, work: worker, greeting, timers }),
     ))
 }
 
 type Writer = Box<dyn runtime::net::Writer>;
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
-async fn open(path: &Path) -> io::Result<(Greeting, Frames, Writer)> {
+async fn open(path: &Path) -> io::Result<(ServerHello, FrameReader, Writer)> {
     let (reader, writer) = UnixStream::connect(path).await?.into_split();
     let Stream { reader, writer, .. } = stream(reader, writer, String::new());
-    let mut frames = Frames::new(reader);
+    let mut frames = FrameReader::new(reader);
     Ok((greeting(&mut frames).await?, frames, writer))
 }
 
 /// Calls without an answer yet. Dropping one tells its asker that the answer is lost.
 #[derive(Default)]
-struct Calls {
+struct OpenCalls {
     open: RefCell<BTreeMap<u64, Box<dyn Message>>>,
     next_id: Cell<u64>,
 }
@@ -97,9 +97,9 @@ struct Calls {
 #[allow(clippy::disallowed_methods, reason = "the machine itself opens the sockets")]
 pub(crate) async fn dial(
     address: &str,
-    hello: &Hello,
+    hello: &PeerHello,
     guard: &Guard,
-) -> io::Result<(Frames, Writer)> {
+) -> io::Result<(FrameReader, Writer)> {
     let socket = connect_to(address).await?;
     let (reader, writer) = socket.into_split();
     let plain = stream(reader, writer, address.to_owned());
@@ -114,8 +114,8 @@ pub(crate) async fn dial(
     let Stream { reader, mut writer, .. } = greeted;
     let mut head = Encoder::new();
     hello.put(&mut head);
-    writer.write(pack(Header { kind: kind::HELLO, ..Header::default() }, head)).await?;
-    let mut frames = Frames::new(reader);
+    writer.write(pack(FrameHeader { kind: kind::HELLO, ..FrameHeader::default() }, head)).await?;
+    let mut frames = FrameReader::new(reader);
     // A process that does not want us closes without a word, or says by TLS why.
     greeting(&mut frames).await.inspect_err(stranger)?;
     Ok((frames, writer))
@@ -131,7 +131,7 @@ async fn connect_to(address: &str) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-async fn greeting(frames: &mut Frames) -> io::Result<Greeting> {
+async fn greeting(frames: &mut FrameReader) -> io::Result<ServerHello> {
     let first = frames.next().await?.ok_or(io::ErrorKind::ConnectionReset)?;
     if first.header.kind != kind::GREETING {
         return Err(io::ErrorKind::InvalidData.into());
@@ -141,7 +141,7 @@ async fn greeting(frames: &mut Frames) -> io::Result<Greeting> {
 
 /// How the other side is watched.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct LinkTimeout {
     /// The connection is given up when nothing came for so long; signs of life are asked for.
     pub(crate) silence_max: Duration,
 }
@@ -152,12 +152,12 @@ pub(crate) struct Watch {
 pub(crate) async fn talk(
     mut next: Option<Envelope>,
     requests: &mut mpsc::Receiver<Envelope>,
-    mut frames: Frames,
+    mut frames: FrameReader,
     mut writer: Writer,
-    watch: Option<Watch>,
+    watch: Option<LinkTimeout>,
     fast_path: &FastPath,
 ) -> io::Result<()> {
-    let calls = Calls::default();
+    let calls = OpenCalls::default();
     let is_heard = Cell::new(true);
     let receive = async {
         while let Some(frame) = frames.next().await? {
@@ -178,7 +178,7 @@ pub(crate) async fn talk(
         Ok(())
     };
     let listen = async {
-        let Some(Watch { silence_max }) = watch else { return pending().await };
+        let Some(LinkTimeout { silence_max }) = watch else { return pending().await };
         loop {
             is_heard.set(false);
             pause(silence_max).await;
@@ -196,14 +196,17 @@ pub(crate) async fn talk(
             }
             parts.extend(fast_path.offer());
             if parts.is_empty() && watch.is_some() {
-                parts = pack(Header { kind: kind::PING, ..Header::default() }, Encoder::new());
+                parts = pack(
+                    FrameHeader { kind: kind::PING, ..FrameHeader::default() },
+                    Encoder::new(),
+                );
             }
             // The other half tells what is wrong with a connection that is broken.
             if writer.write(parts).await.is_err() {
                 return Ok(());
             }
             let waited = match watch {
-                Some(Watch { silence_max }) => within(silence_max / 4, requests.recv()).await,
+                Some(LinkTimeout { silence_max }) => within(silence_max / 4, requests.recv()).await,
                 None => Some(requests.recv().await),
             };
             match waited {
@@ -228,7 +231,7 @@ async fn within<T>(duration: Duration, work: impl Future<Output = T>) -> Option<
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
-async fn do_all(mut work_to_do: mpsc::Receiver<Work>) {
+async fn do_all(mut work_to_do: mpsc::Receiver<LocalTask>) {
     while let Some(work) = work_to_do.recv().await {
         tokio::task::spawn_local(work());
     }
@@ -239,7 +242,7 @@ async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-impl Calls {
+impl OpenCalls {
     fn begin(&self, envelope: Envelope) -> Vec<bytes::Bytes> {
         let call_id = self.next_id.get();
         self.next_id.set(call_id + 1);
@@ -250,11 +253,11 @@ impl Calls {
 }
 
 /// A request as it travels.
-pub(super) fn request(envelope: &Envelope, call_id: u64) -> (Header, Encoder) {
+pub(super) fn request(envelope: &Envelope, call_id: u64) -> (FrameHeader, Encoder) {
     let message = &envelope.message;
     let mut body = Encoder::new();
     message.encode(&mut body);
-    let header = Header {
+    let header = FrameHeader {
         kind: kind::REQUEST,
         protocol: message.protocol(),
         protocol_version: message.version(),
@@ -266,20 +269,20 @@ pub(super) fn request(envelope: &Envelope, call_id: u64) -> (Header, Encoder) {
         from: envelope.caller.node.0,
         call_id,
         epoch: envelope.caller.epoch.0,
-        ..Header::default()
+        ..FrameHeader::default()
     };
     (header, body)
 }
 
 /// The other process, as a door sees it.
-struct Remote {
+struct RemoteIngress {
     requests: mpsc::Sender<Envelope>,
-    work: mpsc::Sender<Work>,
-    greeting: Greeting,
+    work: mpsc::Sender<LocalTask>,
+    greeting: ServerHello,
     timers: Handle,
 }
 
-impl Ingress for Remote {
+impl Ingress for RemoteIngress {
     fn send(&self, envelope: Envelope) {
         use mpsc::error::TrySendError;
         match self.requests.try_send(envelope) {
@@ -303,7 +306,7 @@ impl Ingress for Remote {
         Epoch(self.greeting.epoch)
     }
 
-    fn run(&self, work: Work) {
+    fn run(&self, work: LocalTask) {
         if self.work.try_send(work).is_err() {
             tracing::debug!("work was dropped: the connection is over, or has too much of it");
         }

@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 
 #[cfg(feature = "fabric")]
 use super::fabric::{Asking, Granted};
-use super::frame::{Frame, Grant, Hello};
+use super::frame::{FabricAnswer, LinkFrame, PeerHello};
 use super::guard::Guard;
 use runtime::context::Context;
 use runtime::mail::Envelope;
@@ -90,14 +90,14 @@ impl FastPath {
 /// The faster way of the answering side of a link.
 pub(super) struct Serving {
     guard: Arc<Guard>,
-    hello: Hello,
+    hello: PeerHello,
     #[cfg(feature = "fabric")]
     granted: Option<Granted>,
 }
 
 impl Serving {
     /// For the process that has introduced itself by `hello`.
-    pub(super) fn new(guard: Arc<Guard>, hello: Hello) -> Self {
+    pub(super) fn new(guard: Arc<Guard>, hello: PeerHello) -> Self {
         Self {
             guard,
             hello,
@@ -110,8 +110,8 @@ impl Serving {
     pub(super) fn take_offer(
         &mut self,
         context: &Context,
-        frame: &Frame,
-        tell: impl Fn(Grant) + 'static,
+        frame: &LinkFrame,
+        tell: impl Fn(FabricAnswer) + 'static,
     ) {
         #[cfg(feature = "fabric")]
         {
@@ -130,6 +130,6 @@ impl Serving {
             }
         }
         let _ = (context, frame, &self.guard, &self.hello);
-        tell(Grant::default());
+        tell(FabricAnswer::default());
     }
 }

@@ -14,20 +14,20 @@ pub const FRAME_VERSION: u16 = 1;
 /// Bytes of a header.
 pub const FRAME_HEADER_SIZE: usize = 56;
 
-/// Bytes of the head of a first frame, at most; a [`Hello`] has 44.
+/// Bytes of the head of a first frame, at most; a [`PeerHello`] has 44.
 const FIRST_LENGTH_MAX: usize = 256;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"MDFS");
 
 /// What a frame is.
 pub(super) mod kind {
-    /// Greets a client: the head is a [`Greeting`](super::Greeting).
+    /// Greets a client: the head is a [`ServerHello`](super::ServerHello).
     pub(in super::super) const GREETING: u8 = 1;
     /// A request of the protocol's table.
     pub(in super::super) const REQUEST: u8 = 2;
     /// The reply to the call of the same id.
     pub(in super::super) const REPLY: u8 = 3;
-    /// A process of the cluster introduces itself: the head is a [`Hello`](super::Hello).
+    /// A process of the cluster introduces itself: the head is a [`PeerHello`](super::PeerHello).
     pub(in super::super) const HELLO: u8 = 4;
     /// Asks for a sign of life.
     pub(in super::super) const PING: u8 = 5;
@@ -35,16 +35,16 @@ pub(super) mod kind {
     pub(in super::super) const PONG: u8 = 6;
     /// Of offers and grants: no call has this number.
     pub(in super::super) const NO_CALL: u64 = u64::MAX;
-    /// Offers a faster way: the head is an [`Offer`](super::Offer).
+    /// Offers a faster way: the head is an [`FabricOffer`](super::FabricOffer).
     pub(in super::super) const OFFER: u8 = 7;
-    /// The answer: the head is a [`Grant`](super::Grant).
+    /// The answer: the head is a [`FabricAnswer`](super::FabricAnswer).
     pub(in super::super) const GRANT: u8 = 8;
 }
 
 runtime::record! {
     /// The header of a frame.
     #[derive(Copy, Default)]
-    pub struct Header {
+    pub struct FrameHeader {
         /// `MDFS`.
         magic: u32,
         /// [`FRAME_VERSION`].
@@ -80,7 +80,7 @@ runtime::record! {
     }
 }
 
-impl Header {
+impl FrameHeader {
     /// That of the reply to the request of this one.
     pub(super) fn of_reply(&self) -> Self {
         Self {
@@ -108,7 +108,7 @@ const CHECKED_SIZE: usize = FRAME_HEADER_SIZE - 8;
 runtime::record! {
     /// What a server tells a client first.
     #[derive(Copy)]
-    pub struct Greeting {
+    pub struct ServerHello {
         /// File-system nodes of the volume.
         fs_nodes: u32,
         /// Disk nodes of the volume.
@@ -121,7 +121,7 @@ runtime::record! {
 runtime::record! {
     /// What a process tells another one first, before it asks.
     #[derive(Copy)]
-    pub struct Hello {
+    pub struct PeerHello {
         /// The volume of which both are.
         volume: VolumeId,
         /// Who connects.
@@ -137,7 +137,7 @@ runtime::record! {
 
 runtime::record! {
     /// How a process that has connected could be reached faster.
-    pub struct Offer {
+    pub struct FabricOffer {
         /// Names a host: some ways do not leave it.
         host: String,
         /// Drawn when the program started: one that starts anew may still call itself by its last life.
@@ -150,7 +150,7 @@ runtime::record! {
 runtime::record! {
     /// What the other process says to an offer.
     #[derive(Default)]
-    pub struct Grant {
+    pub struct FabricAnswer {
         /// The provider; empty if there is none in common, or if what was granted with the ticket is over.
         provider: String,
         /// As in an offer.
@@ -166,14 +166,14 @@ runtime::record! {
 
 /// A received frame.
 #[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) header: Header,
+pub(super) struct LinkFrame {
+    pub(super) header: FrameHeader,
     pub(super) head: Bytes,
     pub(super) bulk: Bytes,
 }
 
 /// Completes `header` for `message` and returns the pieces to send.
-pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
+pub(super) fn pack(mut header: FrameHeader, message: Encoder) -> Vec<Bytes> {
     let (head, mut parts) = message.finish();
     let head = Bytes::from(head);
     header.magic = MAGIC;
@@ -194,7 +194,7 @@ pub(super) fn pack(mut header: Header, message: Encoder) -> Vec<Bytes> {
 /// The same for a way that carries head and bulk apart, and sums by itself: header and head in one piece, and
 /// the bulk.
 #[cfg(feature = "fabric")]
-pub(super) fn pack_apart(mut header: Header, message: Encoder) -> (Bytes, Vec<Bytes>) {
+pub(super) fn pack_apart(mut header: FrameHeader, message: Encoder) -> (Bytes, Vec<Bytes>) {
     let (head, parts) = message.finish();
     header.magic = MAGIC;
     header.version = FRAME_VERSION;
@@ -207,31 +207,31 @@ pub(super) fn pack_apart(mut header: Header, message: Encoder) -> (Bytes, Vec<By
 
 /// The frame whose header and head, and whose bulk, came as [`pack_apart`] makes them.
 #[cfg(feature = "fabric")]
-pub(super) fn unpack(mut first: Bytes, bulk: Bytes) -> Option<Frame> {
-    let header: Header = from_bytes(first.get(..FRAME_HEADER_SIZE)?).ok()?;
+pub(super) fn unpack(mut first: Bytes, bulk: Bytes) -> Option<LinkFrame> {
+    let header: FrameHeader = from_bytes(first.get(..FRAME_HEADER_SIZE)?).ok()?;
     let head = first.split_off(FRAME_HEADER_SIZE);
     let fits = header.magic == MAGIC
         && header.version == FRAME_VERSION
         && header.head_length as usize == head.len()
         && header.bulk_length as usize == bulk.len();
-    fits.then_some(Frame { header, head, bulk })
+    fits.then_some(LinkFrame { header, head, bulk })
 }
 
 /// Takes frames out of a stream.
-pub(crate) struct Frames {
+pub(crate) struct FrameReader {
     reader: Box<dyn Reader>,
     buffer: BytesMut,
     /// Bytes of head and bulk, at most.
     longest: [usize; 2],
 }
 
-impl Frames {
+impl FrameReader {
     pub(super) fn new(reader: Box<dyn Reader>) -> Self {
         Self { reader, buffer: BytesMut::new(), longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
     }
 
     /// The first frame, from somebody who is not known yet: a short one or none.
-    pub(super) async fn first(&mut self) -> io::Result<Option<Frame>> {
+    pub(super) async fn first(&mut self) -> io::Result<Option<LinkFrame>> {
         let usual = std::mem::replace(&mut self.longest, [FIRST_LENGTH_MAX, 0]);
         let first = self.next().await;
         self.longest = usual;
@@ -240,11 +240,11 @@ impl Frames {
 
     /// The next frame; `None` at the end of the stream. A frame that is not what it claims is an
     /// error, after which the stream cannot be used any more.
-    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+    pub(super) async fn next(&mut self) -> io::Result<Option<LinkFrame>> {
         if !self.fill(FRAME_HEADER_SIZE).await? {
             return Ok(None);
         }
-        let header: Header = from_bytes(&self.buffer[..FRAME_HEADER_SIZE]).map_err(garbled)?;
+        let header: FrameHeader = from_bytes(&self.buffer[..FRAME_HEADER_SIZE]).map_err(garbled)?;
         let (head, bulk) = (header.head_length as usize, header.bulk_length as usize);
         if header.magic != MAGIC || header.version != FRAME_VERSION {
             return Err(garbled(Malformed("not a frame of this version")));
@@ -266,7 +266,7 @@ impl Frames {
         self.buffer.advance(FRAME_HEADER_SIZE);
         let head = self.buffer.split_to(head).freeze();
         let bulk = self.buffer.split_to(bulk).freeze();
-        Ok(Some(Frame { header, head, bulk }))
+        Ok(Some(LinkFrame { header, head, bulk }))
     }
 
     /// Reads until `length` bytes are there; false if the stream ends before the first of them.
@@ -312,15 +312,16 @@ mod tests {
         }
     }
 
-    fn frames(bytes: Vec<u8>, piece: usize) -> Frames {
-        Frames::new(Box::new(Trickle(bytes.into(), piece)))
+    fn frames(bytes: Vec<u8>, piece: usize) -> FrameReader {
+        FrameReader::new(Box::new(Trickle(bytes.into(), piece)))
     }
 
     fn sample_bytes() -> Vec<u8> {
         let mut message = Encoder::new();
         message.bytes(b"head");
         message.payload(Bytes::from_static(b"payload"));
-        let header = Header { kind: kind::REQUEST, protocol: 4, call_id: 9, ..Header::default() };
+        let header =
+            FrameHeader { kind: kind::REQUEST, protocol: 4, call_id: 9, ..FrameHeader::default() };
         pack(header, message).concat()
     }
 

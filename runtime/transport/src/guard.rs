@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use runtime::metrics::{Kind, Page};
+use runtime::metrics::{MetricKind, MetricsPage};
 use runtime::net::Stream;
 
 /// Reasons and places of which one line was logged, at most; what comes after is only counted.
@@ -154,12 +154,12 @@ impl Guard {
     /// All counts as lines that Prometheus reads (its text format 0.0.4).
     pub fn counts(&self) -> String {
         let security = self.security.name();
-        let mut page = Page::new("mdfs_links_");
+        let mut page = MetricsPage::new("mdfs_links_");
         let help = "Connections of other processes that were let in.";
-        let mut let_in = page.metric("accepted_total", Kind::Counter, help);
+        let mut let_in = page.metric("accepted_total", MetricKind::Counter, help);
         let_in.of(format_args!("security=\"{security}\""), self.let_in());
         let help = "Connections from or to other processes that were refused or broke.";
-        let mut refused = page.metric("refused_total", Kind::Counter, help);
+        let mut refused = page.metric("refused_total", MetricKind::Counter, help);
         for why in Refusal::ALL {
             refused.of(format_args!("reason=\"{}\"", why.name()), self.refused(why));
         }
@@ -204,20 +204,20 @@ impl Guard {
 
     /// Protects a connection that somebody made to this process, and says who that is.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_async, reason = "with tls it waits"))]
-    pub(super) async fn receive(&self, stream: Stream) -> io::Result<(Stream, Proven)> {
+    pub(super) async fn receive(&self, stream: Stream) -> io::Result<(Stream, PeerIdentity)> {
         match &self.security {
-            Security::None => Ok((stream, Proven::Nothing)),
+            Security::None => Ok((stream, PeerIdentity::Nothing)),
             #[cfg(feature = "tls")]
             Security::Tls(keys) => {
                 let (stream, certificate) = keys.receive(stream).await?;
-                Ok((stream, Proven::Certificate(certificate)))
+                Ok((stream, PeerIdentity::Certificate(certificate)))
             }
         }
     }
 }
 
 /// What the other side of a connection has proved about itself.
-pub(super) enum Proven {
+pub(super) enum PeerIdentity {
     /// It was not asked to.
     Nothing,
     /// It has the key of this certificate.
@@ -225,7 +225,7 @@ pub(super) enum Proven {
     Certificate(super::tls::Certificate),
 }
 
-impl Proven {
+impl PeerIdentity {
     /// May it say that it is process `number`?
     pub(super) fn may_be(&self, number: u32) -> bool {
         match self {

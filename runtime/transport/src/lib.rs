@@ -31,8 +31,11 @@ mod server;
 pub mod tls;
 
 pub use client::connect;
-pub use frame::{FRAME_HEADER_SIZE, FRAME_VERSION, Grant, Greeting, Header, Hello, Offer};
+pub use frame::{
+    FRAME_HEADER_SIZE, FRAME_VERSION, FabricAnswer, FabricOffer, FrameHeader, PeerHello,
+    ServerHello,
+};
 pub use guard::{Guard, Refusal, Security};
 pub use links::Router;
-pub use routes::{Process, Routes};
-pub use server::{Me, serve, serve_processes};
+pub use routes::{ProcessAddress, Routes};
+pub use server::{LocalProcess, serve, serve_processes};

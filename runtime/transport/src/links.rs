@@ -14,11 +14,11 @@ use runtime::remote_nodes::{Outbound, RemoteNodes};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::client::{Watch, dial, talk};
+use crate::client::{LinkTimeout, dial, talk};
 use crate::fast_path::FastPath;
-use crate::frame::Hello;
+use crate::frame::PeerHello;
 use crate::guard::{Guard, Refusal};
-use crate::routes::{Process, Routes};
+use crate::routes::{ProcessAddress, Routes};
 
 /// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
@@ -83,7 +83,7 @@ impl Links {
             return Some(link.clone());
         }
         let me = routes.me()?;
-        let hello = Hello {
+        let hello = PeerHello {
             volume: routes.volume(),
             process: me.number,
             incarnation: me.incarnation,
@@ -118,7 +118,7 @@ impl Outbound for Links {
 /// Requests to one life of one process, by a connection that is made anew when it breaks.
 #[derive(Debug)]
 pub(crate) struct Link {
-    process: Arc<Process>,
+    process: Arc<ProcessAddress>,
     requests: mpsc::Sender<Envelope>,
     /// Over the connection, or beside it.
     fast_path: Rc<FastPath>,
@@ -127,7 +127,7 @@ pub(crate) struct Link {
 
 impl Link {
     #[allow(clippy::disallowed_methods, reason = "the machine itself runs the tasks")]
-    fn open(process: Arc<Process>, hello: Hello, guard: Arc<Guard>) -> Self {
+    fn open(process: Arc<ProcessAddress>, hello: PeerHello, guard: Arc<Guard>) -> Self {
         let (requests, to_send) = mpsc::channel(QUEUE_MAX);
         let fast_path = Rc::new(FastPath::new(&guard, process.number, process.incarnation));
         let keeping = keep(process.clone(), hello, guard, to_send, fast_path.clone());
@@ -159,8 +159,8 @@ impl Drop for Link {
 /// Keeps one link: connects when there is something to send.
 #[allow(clippy::disallowed_methods, reason = "the machine itself gives the time")]
 async fn keep(
-    process: Arc<Process>,
-    hello: Hello,
+    process: Arc<ProcessAddress>,
+    hello: PeerHello,
     guard: Arc<Guard>,
     mut requests: mpsc::Receiver<Envelope>,
     fast_path: Rc<FastPath>,
@@ -169,7 +169,7 @@ async fn keep(
         let dialling = dial(&process.address, &hello, &guard);
         match tokio::time::timeout(DIAL_TIME_MAX, dialling).await {
             Ok(Ok((frames, writer))) => {
-                let watch = Some(Watch { silence_max: SILENCE_MAX });
+                let watch = Some(LinkTimeout { silence_max: SILENCE_MAX });
                 let ended =
                     talk(Some(first), &mut requests, frames, writer, watch, &fast_path).await;
                 fast_path.end();

@@ -9,7 +9,7 @@ use crate::guard::Guard;
 
 /// One life of one process of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessAddress {
     /// Its number in the volume.
     pub number: u32,
     /// Drawn when it started: a process that comes back is another.
@@ -23,11 +23,11 @@ pub struct Process {
 pub struct Routes {
     volume: VolumeId,
     epoch: Epoch,
-    me: Option<Process>,
+    me: Option<ProcessAddress>,
     guard: Arc<Guard>,
     /// Those that live.
-    processes: Arc<[Arc<Process>]>,
-    hosts: Table<NodeId, Arc<Process>>,
+    processes: Arc<[Arc<ProcessAddress>]>,
+    hosts: Table<NodeId, Arc<ProcessAddress>>,
 }
 
 impl Routes {
@@ -36,10 +36,10 @@ impl Routes {
     pub fn new(
         volume: VolumeId,
         epoch: Epoch,
-        me: Process,
+        me: ProcessAddress,
         guard: Arc<Guard>,
-        processes: Arc<[Arc<Process>]>,
-        hosts: impl IntoIterator<Item = (NodeId, Arc<Process>)>,
+        processes: Arc<[Arc<ProcessAddress>]>,
+        hosts: impl IntoIterator<Item = (NodeId, Arc<ProcessAddress>)>,
     ) -> Self {
         let hosts = hosts.into_iter().collect();
         Self { volume, epoch, me: Some(me), guard, processes, hosts }
@@ -61,12 +61,12 @@ impl Routes {
     }
 
     /// The process whose routes these are; `None` if there is no other.
-    pub(crate) fn me(&self) -> Option<&Process> {
+    pub(crate) fn me(&self) -> Option<&ProcessAddress> {
         self.me.as_ref()
     }
 
     /// The process, other than this one, that hosts `node`.
-    pub(crate) fn host(&self, node: NodeId) -> Option<&Arc<Process>> {
+    pub(crate) fn host(&self, node: NodeId) -> Option<&Arc<ProcessAddress>> {
         self.hosts.get(&node).filter(|host| Some(&***host) != self.me.as_ref())
     }
 
@@ -77,7 +77,7 @@ impl Routes {
 
     /// Does this life of a process go on? One that has given its last node away still answers those who
     /// asked it just before.
-    pub(crate) fn has(&self, process: &Process) -> bool {
+    pub(crate) fn has(&self, process: &ProcessAddress) -> bool {
         self.processes.iter().any(|living| **living == *process)
     }
 }

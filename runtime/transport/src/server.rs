@@ -15,7 +15,7 @@ use futures::FutureExt as _;
 use futures::future::{AbortHandle, Abortable, Either, select};
 
 use super::fast_path::Serving;
-use super::frame::{Frame, Frames, Greeting, Header, Hello, kind, pack};
+use super::frame::{FrameHeader, FrameReader, LinkFrame, PeerHello, ServerHello, kind, pack};
 use super::guard::{Guard, Refusal};
 use runtime::context::Context;
 use runtime::host::undelivered_bytes;
@@ -47,7 +47,7 @@ pub async fn serve(context: Context, mut listener: Box<dyn Listener>) -> io::Res
         let stream = listener.accept().await?;
         let served = context.clone();
         context.task(async move {
-            let frames = Frames::new(stream.reader);
+            let frames = FrameReader::new(stream.reader);
             if let Err(error) = connection(served, frames, stream.writer, None).await {
                 tracing::debug!(%error, "a connection ended with an error");
             }
@@ -57,7 +57,7 @@ pub async fn serve(context: Context, mut listener: Box<dyn Listener>) -> io::Res
 
 /// What other processes have to know of this one to be answered.
 #[derive(Debug)]
-pub struct Me {
+pub struct LocalProcess {
     /// The volume.
     pub volume: VolumeId,
     /// The number of this process.
@@ -69,9 +69,13 @@ pub struct Me {
 }
 
 /// Lets the other processes of the volume ask, for as long as the machine lives. Whoever does not prove
-/// what [`Me::guard`] asks for, or does not look for `me` in the present life, is refused.
-pub async fn serve_processes(context: Context, mut listener: Box<dyn Listener>, me: Arc<Me>) {
-    let gate = Rc::new(Gate::default());
+/// what [`LocalProcess::guard`] asks for, or does not look for `me` in the present life, is refused.
+pub async fn serve_processes(
+    context: Context,
+    mut listener: Box<dyn Listener>,
+    me: Arc<LocalProcess>,
+) {
+    let gate = Rc::new(AcceptGate::default());
     loop {
         match listener.accept().await {
             Ok(stream) => gate.clone().come(&context, stream, &me),
@@ -85,15 +89,15 @@ pub async fn serve_processes(context: Context, mut listener: Box<dyn Listener>, 
 
 /// Those who have come and not introduced themselves, and the number of those who have.
 #[derive(Default)]
-struct Gate {
+struct AcceptGate {
     next: Cell<u64>,
     strangers: RefCell<VecDeque<(u64, AbortHandle)>>,
     links: Cell<usize>,
 }
 
-impl Gate {
+impl AcceptGate {
     /// Deals with one connection, in a task of its own.
-    fn come(self: Rc<Self>, context: &Context, stream: Stream, me: &Arc<Me>) {
+    fn come(self: Rc<Self>, context: &Context, stream: Stream, me: &Arc<LocalProcess>) {
         let number = self.next.replace(self.next.get() + 1);
         let (abort, aborted) = AbortHandle::new_pair();
         let mut strangers = self.strangers.borrow_mut();
@@ -133,27 +137,27 @@ impl Gate {
     }
 }
 
-type Introduced = (Frames, Box<dyn Writer>, Hello);
+type IntroducedPeer = (FrameReader, Box<dyn Writer>, PeerHello);
 
 /// Gives a process so much time to prove who it is and to say whom it wants.
 async fn introduce(
     context: &Context,
     stream: Stream,
-    me: &Me,
-) -> Result<Introduced, (Refusal, io::Error)> {
+    me: &LocalProcess,
+) -> Result<IntroducedPeer, (Refusal, io::Error)> {
     let coming = within(context, HELLO_TIME_MAX, hello(stream, me).boxed_local());
     coming.await.unwrap_or_else(|error| Err((Refusal::Silent, error)))
 }
 
 /// Waits for a process to introduce itself.
-async fn hello(stream: Stream, me: &Me) -> Result<Introduced, (Refusal, io::Error)> {
+async fn hello(stream: Stream, me: &LocalProcess) -> Result<IntroducedPeer, (Refusal, io::Error)> {
     let refused = |why| (why, io::Error::from(io::ErrorKind::ConnectionRefused));
     let (stream, proven) =
         me.guard.receive(stream).await.map_err(|error| (Refusal::Unauthenticated, error))?;
-    let mut frames = Frames::new(stream.reader);
+    let mut frames = FrameReader::new(stream.reader);
     let first = frames.first().await.map_err(|error| (Refusal::Broken, error))?;
     let first = first.filter(|first| first.header.kind == kind::HELLO);
-    let hello = first.and_then(|first| from_bytes::<Hello>(&first.head).ok());
+    let hello = first.and_then(|first| from_bytes::<PeerHello>(&first.head).ok());
     let hello = hello.ok_or_else(|| refused(Refusal::Broken))?;
     if !proven.may_be(hello.process) {
         return Err(refused(Refusal::Name));
@@ -178,20 +182,20 @@ async fn within<T>(
 
 async fn connection(
     context: Context,
-    mut frames: Frames,
+    mut frames: FrameReader,
     writer: Box<dyn Writer>,
     mut process: Option<Serving>,
 ) -> io::Result<()> {
     let is_process = process.is_some();
-    let replies = Rc::new(Replies::default());
+    let replies = Rc::new(ReplyQueue::default());
     let mut greeting = Encoder::new();
-    Greeting {
+    ServerHello {
         fs_nodes: context.fs_nodes(),
         disk_nodes: context.disk_nodes(),
         epoch: context.epoch().0,
     }
     .put(&mut greeting);
-    replies.push(pack(Header { kind: kind::GREETING, ..Header::default() }, greeting));
+    replies.push(pack(FrameHeader { kind: kind::GREETING, ..FrameHeader::default() }, greeting));
     context.task(replies.clone().send(writer));
 
     let running = Rc::new(Limit::new(OUTSTANDING_MAX, 1));
@@ -207,7 +211,10 @@ async fn connection(
             Err(error) => break Err(error),
         };
         if frame.header.kind == kind::PING {
-            replies.push(pack(Header { kind: kind::PONG, ..Header::default() }, Encoder::new()));
+            replies.push(pack(
+                FrameHeader { kind: kind::PONG, ..FrameHeader::default() },
+                Encoder::new(),
+            ));
             continue;
         }
         if frame.header.kind == kind::OFFER
@@ -217,8 +224,11 @@ async fn connection(
             fast_path.take_offer(&context, &frame, move |grant| {
                 let mut head = Encoder::new();
                 grant.put(&mut head);
-                let header =
-                    Header { kind: kind::GRANT, call_id: kind::NO_CALL, ..Header::default() };
+                let header = FrameHeader {
+                    kind: kind::GRANT,
+                    call_id: kind::NO_CALL,
+                    ..FrameHeader::default()
+                };
                 replies.push(pack(header, head));
             });
             continue;
@@ -238,7 +248,7 @@ async fn connection(
 
 async fn answer(
     context: &Context,
-    Frame { header, head, bulk }: Frame,
+    LinkFrame { header, head, bulk }: LinkFrame,
     is_process: bool,
 ) -> Vec<Bytes> {
     let caller = if is_process {
@@ -262,13 +272,13 @@ async fn answer(
 
 /// Replies on their way out. Bounded by the outstanding requests of the connection.
 #[derive(Default)]
-struct Replies {
+struct ReplyQueue {
     waiting: RefCell<VecDeque<Vec<Bytes>>>,
     closed: Cell<bool>,
     changed: Event,
 }
 
-impl Replies {
+impl ReplyQueue {
     fn push(&self, parts: Vec<Bytes>) {
         self.waiting.borrow_mut().push_back(parts);
         self.changed.tell();

@@ -20,7 +20,7 @@ use member::{Member, NODES, VOLUME, three};
 use runtime::net::Address;
 use runtime::{NodeId, Undelivered, VolumeId};
 use support::echo;
-use transport::Process;
+use transport::ProcessAddress;
 
 #[test]
 fn a_request_travels_over_processes_and_back() {
@@ -83,7 +83,8 @@ fn a_process_of_another_volume_or_life_is_not_asked() {
         [(1, VOLUME, true), (2, VOLUME, false), (1, VolumeId(78), false)]
     {
         let there = Member::start(1, incarnation, volume, Arc::default());
-        let wanted = Arc::new(Process { incarnation: 1, ..Process::clone(&there.process) });
+        let wanted =
+            Arc::new(ProcessAddress { incarnation: 1, ..ProcessAddress::clone(&there.process) });
         here.meet(1, &[&here.process, &wanted]);
         let answer = here.say_until(1, |answer| (answer.is_ok() == reached).then_some(answer));
         assert_eq!(answer, if reached { Ok(1) } else { Err(Undelivered::Unreachable) });
@@ -130,7 +131,8 @@ fn calls_to_a_life_that_is_over_are_lost_as_soon_as_the_routes_say_so() {
     // The call is on its way, or even there.
     std::thread::sleep(Duration::from_millis(50));
     let told = Instant::now();
-    let next = Arc::new(Process { incarnation: 2, ..Process::clone(&second.process) });
+    let next =
+        Arc::new(ProcessAddress { incarnation: 2, ..ProcessAddress::clone(&second.process) });
     first.meet(2, &[&first.process, &next]);
     let (answer, lost_at) = later.join().unwrap();
     assert_eq!(answer, Err(Undelivered::Lost));
@@ -171,7 +173,7 @@ fn a_process_that_falls_silent_is_given_up_and_asked_again_later() {
     let [first, second, _third] = three();
     let holds = Arc::new(AtomicBool::new(false));
     let address = holding_proxy(second.process.address.clone(), &holds);
-    let behind = Arc::new(Process { address, ..Process::clone(&second.process) });
+    let behind = Arc::new(ProcessAddress { address, ..ProcessAddress::clone(&second.process) });
     first.meet(1, &[&first.process, &behind]);
     assert_eq!(first.say_until(1, Result::ok), 1);
 

@@ -21,7 +21,7 @@ use member::{Member, VOLUME, three_with};
 use runtime::seed::{Rng, with_seed};
 use runtime::{NodeId, Undelivered};
 use support::echo;
-use transport::Process;
+use transport::ProcessAddress;
 use transport::tls::{Authority, Identity, KeyError, Keys};
 use transport::{Guard, Refusal, Security};
 
@@ -278,7 +278,10 @@ fn what_is_changed_on_its_way_is_never_taken_for_true() {
     let [first, second, third] = ours.three();
     with_seed(|rng| {
         let proxy = Proxy::new(second.process.address.clone(), rng.bits());
-        let behind = Process { address: proxy.address.clone(), ..Process::clone(&second.process) };
+        let behind = ProcessAddress {
+            address: proxy.address.clone(),
+            ..ProcessAddress::clone(&second.process)
+        };
         first.meet(1, &[&first.process, &Arc::new(behind), &third.process]);
         let mut answered = 0;
         for fault in FAULTS {
@@ -338,7 +341,7 @@ fn recorded() -> ([Member; 3], Vec<u8>) {
     let members = Vouching::new().three();
     let [first, second, third] = &members;
     let (address, record) = recording_proxy(second.process.address.clone());
-    let behind = Process { address, ..Process::clone(&second.process) };
+    let behind = ProcessAddress { address, ..ProcessAddress::clone(&second.process) };
     first.meet(1, &[&first.process, &Arc::new(behind), &third.process]);
     assert_eq!(first.say(1, 0), Ok(1));
     let record = record.lock().unwrap().clone();

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use blockio::Geometry;
-use cluster::coordination::{Coordination, Etcd, Expect, Written};
+use cluster::coordination::{Coordination, Etcd, Expect, WriteOutcome};
 use cluster::membership::{self, Founder, NodeMap, ProcessId};
 use futures::executor::block_on;
 use runtime::embedded::{Config, DiskAccess, Embedded};
@@ -48,8 +48,8 @@ pub fn bootstrap(engine: &Engine, shape: &ClusterShape) -> Result<Geometry, Volu
     ask(engine, move |_, engine| async move {
         let shape = to_bytes(&geometry);
         match engine.write(VOLUME_KEY, &shape, Expect::Absent {}, None).await? {
-            Written::Done { .. } => {}
-            Written::Differs { .. } => return Err(ClusterError::Exists),
+            WriteOutcome::Done { .. } => {}
+            WriteOutcome::Differs { .. } => return Err(ClusterError::Exists),
         }
         membership::found(&*engine, &first).await?;
         Ok(())

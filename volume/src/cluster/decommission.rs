@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cluster::coordination::{Coordination, CoordinationError, Expect, Written};
+use cluster::coordination::{Coordination, CoordinationError, Expect, WriteOutcome};
 use cluster::membership::{CommandError, NodeMap, PlanError, ProcessId, leave, node_map};
 use runtime::{Context, NodeKind};
 
@@ -60,7 +60,7 @@ pub fn add(engine: &Engine, process: ProcessId) -> Result<(), VolumeError> {
         loop {
             let Some(found) = engine.get(&key(process)).await? else { break };
             let expect = Expect::still(Some(&found));
-            if let Written::Done { .. } = engine.remove(&key(process), expect).await? {
+            if let WriteOutcome::Done { .. } = engine.remove(&key(process), expect).await? {
                 break;
             }
         }

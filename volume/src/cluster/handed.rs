@@ -4,7 +4,9 @@
 //! takes what he finds; who hands over replaces only himself. So what a process says that was frozen, and
 //! whose node others have served meanwhile, is never taken for the truth.
 
-use cluster::coordination::{Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, Written};
+use cluster::coordination::{
+    Coordination, CoordinationError, Expect, VALUE_LENGTH_MAX, WriteOutcome,
+};
 use runtime::NodeId;
 use runtime::wire::{from_bytes, to_bytes};
 
@@ -44,8 +46,8 @@ pub(super) async fn take(
     }
     let served = to_bytes(&Place::Served { by });
     match engine.write(&key, &served, Expect::still(seen.as_ref()), None).await? {
-        Written::Done { .. } => Ok(()),
-        Written::Differs { .. } => Err(CoordinationError::Busy),
+        WriteOutcome::Done { .. } => Ok(()),
+        WriteOutcome::Differs { .. } => Err(CoordinationError::Busy),
     }
 }
 
@@ -67,8 +69,8 @@ pub(super) async fn give(
         free = to_bytes(&Place::Free { handed: handed.without_holders() });
     }
     match engine.write(&key, &free, Expect::still(seen.as_ref()), None).await? {
-        Written::Done { .. } => Ok(()),
-        Written::Differs { .. } => Err(CoordinationError::Busy),
+        WriteOutcome::Done { .. } => Ok(()),
+        WriteOutcome::Differs { .. } => Err(CoordinationError::Busy),
     }
 }
 

@@ -18,7 +18,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::wire::{from_bytes, to_bytes};
 use runtime::{Context, Epoch, NodeId, NodeKind};
-use transport::{Guard, Me, Process, Router, Routes};
+use transport::{Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use super::bootstrap::{Known, status};
 use super::supervisor::{FLUSH_TIME_MAX, SupervisorCommand, SupervisorEvent, supervise};
@@ -70,7 +70,7 @@ pub enum Ended {
 pub struct Member {
     running: Running,
     id: ProcessId,
-    me: Arc<Me>,
+    me: Arc<LocalProcess>,
     router: Arc<Router>,
     event: std_mpsc::Receiver<SupervisorEvent>,
     /// For all who have something to tell.
@@ -145,7 +145,7 @@ impl Member {
         let machine = Embedded::start_part(config, number, Some(router.clone()))?;
         run.find_memory(&machine, &geometry);
         let (volume, incarnation) = (geometry.volume, AtomicU64::new(0));
-        let me = Arc::new(Me { volume, number, incarnation, guard: guard.clone() });
+        let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guard.clone() });
         listen(&machine, address, &me)?;
         let (events, event) = std_mpsc::channel();
         let (command, commands) = mpsc::unbounded();
@@ -274,13 +274,14 @@ impl Member {
     fn follow(&mut self, map: NodeMap) {
         let Some(mine) = map.process(self.id) else { return };
         self.me.incarnation.store(mine.incarnation, Relaxed);
-        let life = |process: &cluster::membership::Process| Process {
+        let life = |process: &cluster::membership::Process| ProcessAddress {
             number: process.id.0,
             incarnation: process.incarnation,
             address: process.addresses.first().cloned().unwrap_or_default(),
         };
         let living = map.processes.iter().filter(|process| process.is_living());
-        let living: Arc<[Arc<Process>]> = living.map(|process| Arc::new(life(process))).collect();
+        let living: Arc<[Arc<ProcessAddress>]> =
+            living.map(|process| Arc::new(life(process))).collect();
         // A node that settles answers until it has: two that settle may need each other for it.
         let hosts = map.assignments().filter_map(|(node, assignment)| {
             let host = living.iter().find(|process| process.number == assignment.owner().0)?;
@@ -558,7 +559,7 @@ fn directory_of(
     Ok(directory)
 }
 
-fn listen(machine: &Embedded, address: &str, me: &Arc<Me>) -> Result<(), VolumeError> {
+fn listen(machine: &Embedded, address: &str, me: &Arc<LocalProcess>) -> Result<(), VolumeError> {
     let (address, me) = (Address::Tcp(address.to_owned()), me.clone());
     let listening = machine.on_node(machine.application(), |context| async move {
         let listener = context.listen(&address).await?;

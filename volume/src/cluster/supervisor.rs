@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
-use cluster::coordination::{Coordination, CoordinationError, Etcd, Expect, Listing, Written};
+use cluster::coordination::{Coordination, CoordinationError, Etcd, Expect, Listing, WriteOutcome};
 use cluster::membership::{
-    CommandError, Duties, Event, Keeper, NodeMap, ProcessId, leave, node_map,
+    CommandError, Duties, Keeper, KeeperEvent, NodeMap, ProcessId, leave, node_map,
 };
 use futures::StreamExt as _;
 use futures::channel::{mpsc, oneshot};
@@ -106,12 +106,12 @@ pub(super) enum SupervisorCommand {
 struct EventSink(std_mpsc::Sender<SupervisorEvent>);
 
 impl Duties for EventSink {
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: KeeperEvent) {
         let event = match event {
-            Event::Serve { node, .. } => SupervisorEvent::Serve(node),
-            Event::Stop { node } => SupervisorEvent::Stop(node),
-            Event::Map(map) => SupervisorEvent::Map(NodeMap::clone(&map)),
-            Event::Fenced => SupervisorEvent::Fenced,
+            KeeperEvent::Serve { node, .. } => SupervisorEvent::Serve(node),
+            KeeperEvent::Stop { node } => SupervisorEvent::Stop(node),
+            KeeperEvent::Map(map) => SupervisorEvent::Map(NodeMap::clone(&map)),
+            KeeperEvent::Fenced => SupervisorEvent::Fenced,
         };
         // A process that ends hears nothing any more.
         let _ = self.0.send(event);
@@ -227,7 +227,7 @@ async fn say_known(context: &Context, engine: &dyn Coordination, id: ProcessId, 
         if last.is_none_or(|last| last < epoch) {
             let still = Expect::still(seen.as_ref());
             let written = engine.write(&key, &to_bytes(&epoch), still, None).await?;
-            if let Written::Differs { .. } = written {
+            if let WriteOutcome::Differs { .. } = written {
                 return Err(CoordinationError::Busy);
             }
         }

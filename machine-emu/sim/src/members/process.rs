@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cluster::membership::{Duties, Event, Keeper, ProcessId};
+use cluster::membership::{Duties, Keeper, KeeperEvent, ProcessId};
 use machine_emu::{SimulatedEngine, World};
 use runtime::{Context, Epoch, NodeId};
 
@@ -100,7 +100,7 @@ impl Process {
 struct Weakly(std::rc::Weak<Work>);
 
 impl Duties for Weakly {
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: KeeperEvent) {
         if let Some(work) = self.0.upgrade() {
             work.tell(event);
         }
@@ -108,21 +108,21 @@ impl Duties for Weakly {
 }
 
 impl Work {
-    fn tell(self: &Rc<Self>, event: Event) {
+    fn tell(self: &Rc<Self>, event: KeeperEvent) {
         match event {
-            Event::Map(map) => {
+            KeeperEvent::Map(map) => {
                 self.oracle.saw(&map, self.map_epoch.replace(map.epoch));
             }
-            Event::Serve { node, epoch } => {
+            KeeperEvent::Serve { node, epoch } => {
                 self.oracle.begins(self.life.get(), node, epoch);
                 let work = self.clone();
                 self.context.task(async move { work.begin(node, epoch).await });
             }
-            Event::Stop { node } => {
+            KeeperEvent::Stop { node } => {
                 self.nodes.borrow_mut().remove(&node);
                 self.flush(node);
             }
-            Event::Fenced => {
+            KeeperEvent::Fenced => {
                 self.nodes.borrow_mut().clear();
                 self.life.set(self.oracle.life(self.id));
                 let Some(map) = self.keeper.borrow().as_ref().and_then(Keeper::map) else { return };

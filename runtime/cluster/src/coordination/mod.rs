@@ -116,7 +116,7 @@ impl Expect {
 
 runtime::choice! {
     /// What came of a write.
-    pub enum Written {
+    pub enum WriteOutcome {
         /// It is done, and durable.
         1 Done { /// The version of the record now.
             version: Version },
@@ -203,11 +203,11 @@ pub trait Coordination {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, Written>;
+    ) -> Answer<'a, WriteOutcome>;
 
     /// Removes the record of `key`, if what is `expect`ed is there. `Done` also if there was none and
     /// that is no contradiction; its version is then any.
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, Written>;
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome>;
 
     /// A lease of this length. Engines may make it longer, and count in whole seconds.
     fn grant(&self, length: Duration) -> Answer<'_, LeaseId>;
@@ -225,8 +225,8 @@ pub trait Coordination {
     fn put<'a>(&'a self, key: &'a str, value: &'a [u8]) -> Answer<'a, Version> {
         async move {
             match self.write(key, value, Expect::Any {}, None).await? {
-                Written::Done { version } => Ok(version),
-                Written::Differs { .. } => Err(CoordinationError::Refused(
+                WriteOutcome::Done { version } => Ok(version),
+                WriteOutcome::Differs { .. } => Err(CoordinationError::Refused(
                     "it answered that a record differs, and none was expected".to_owned(),
                 )),
             }
@@ -254,9 +254,9 @@ pub async fn next_epoch(
         let next = Epoch(epoch_in(seen.as_ref()).max(after).0 + 1);
         let expect = Expect::still(seen.as_ref());
         match engine.write(EPOCH_KEY, &to_bytes(&next), expect, None).await {
-            Ok(Written::Done { .. }) => return Ok(next),
+            Ok(WriteOutcome::Done { .. }) => return Ok(next),
             // Somebody else was given it. Or we were, and did not hear of it: it is skipped.
-            Ok(Written::Differs { .. }) | Err(CoordinationError::Unknown(_)) => {}
+            Ok(WriteOutcome::Differs { .. }) | Err(CoordinationError::Unknown(_)) => {}
             Err(error) => return Err(error),
         }
     }

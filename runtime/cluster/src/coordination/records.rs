@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::{Change, CoordinationError, Expect, LeaseId, Listing, Record, Version, Written};
+use super::{Change, CoordinationError, Expect, LeaseId, Listing, Record, Version, WriteOutcome};
 
 /// So many changes are kept for those who watch; who asks for older ones has missed some.
 pub const CHANGES_KEPT_MAX: usize = 4096;
@@ -19,7 +19,7 @@ struct Lease {
 }
 
 #[derive(Debug)]
-struct Held {
+struct StoredRecord {
     record: Record,
     lease: Option<LeaseId>,
 }
@@ -28,7 +28,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Records {
     version: Version,
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<String, StoredRecord>,
     leases: BTreeMap<LeaseId, Lease>,
     last_lease: LeaseId,
     changes: VecDeque<(Version, Change)>,
@@ -43,7 +43,7 @@ impl Records {
         for (key, value) in stored {
             records.version.0 += 1;
             let record = Record { value, version: records.version };
-            records.held.insert(key, Held { record, lease: None });
+            records.held.insert(key, StoredRecord { record, lease: None });
         }
         records.forgotten = records.version;
         records
@@ -83,14 +83,14 @@ impl Records {
     }
 
     /// What is there, if it is not what is expected.
-    fn contradiction(&self, key: &str, expect: Expect) -> Option<Written> {
+    fn contradiction(&self, key: &str, expect: Expect) -> Option<WriteOutcome> {
         let found = self.held.get(key).map(|held| &held.record);
         let holds = match expect {
             Expect::Any {} => true,
             Expect::Absent {} => found.is_none(),
             Expect::Unchanged { since } => found.is_some_and(|record| record.version == since),
         };
-        (!holds).then(|| Written::Differs { found: found.cloned() })
+        (!holds).then(|| WriteOutcome::Differs { found: found.cloned() })
     }
 
     /// See [`Coordination::write`](super::Coordination::write).
@@ -100,7 +100,7 @@ impl Records {
         value: &[u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Result<Written, CoordinationError> {
+    ) -> Result<WriteOutcome, CoordinationError> {
         if let Some(differs) = self.contradiction(key, expect) {
             return Ok(differs);
         }
@@ -114,19 +114,19 @@ impl Records {
         self.version.0 += 1;
         let version = self.version;
         let record = Record { value: value.to_vec(), version };
-        self.held.insert(key.to_owned(), Held { record: record.clone(), lease });
+        self.held.insert(key.to_owned(), StoredRecord { record: record.clone(), lease });
         self.note(Change::Put { key: key.to_owned(), record });
-        Ok(Written::Done { version })
+        Ok(WriteOutcome::Done { version })
     }
 
     /// See [`Coordination::remove`](super::Coordination::remove).
-    pub fn remove(&mut self, key: &str, expect: Expect) -> Written {
+    pub fn remove(&mut self, key: &str, expect: Expect) -> WriteOutcome {
         if let Some(differs) = self.contradiction(key, expect) {
             return differs;
         }
         self.unbind(key);
         self.take(key);
-        Written::Done { version: self.version }
+        WriteOutcome::Done { version: self.version }
     }
 
     fn take(&mut self, key: &str) {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{
     Answer, Change, Coordination, CoordinationError, Expect, LeaseId, Listing, Record, Records,
-    Version, Watch, Written, check_lengths,
+    Version, Watch, WriteOutcome, check_lengths,
 };
 
 /// Bytes of the page cache that sled may use: the records are few and small.
@@ -26,11 +26,11 @@ const LOCKED_PAUSES_MAX: u32 = 100;
 /// The embedded engine. Clones are clients of the same store.
 #[derive(Clone, Debug)]
 pub struct Sled {
-    shared: Arc<Shared>,
+    shared: Arc<SledState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SledState {
     database: sled::Db,
     records: Mutex<Records>,
     /// Told of each change.
@@ -79,11 +79,11 @@ impl Sled {
         let records = Records::restore(stored);
         let changed = watch::Sender::new(records.version());
         let records = Mutex::new(records);
-        Ok(Self { shared: Arc::new(Shared { database, records, changed, begun: now() }) })
+        Ok(Self { shared: Arc::new(SledState { database, records, changed, begun: now() }) })
     }
 }
 
-impl Shared {
+impl SledState {
     fn now(&self) -> Duration {
         now().saturating_duration_since(self.begun)
     }
@@ -116,12 +116,12 @@ impl Shared {
         value: &[u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Result<Written, CoordinationError> {
+    ) -> Result<WriteOutcome, CoordinationError> {
         check_lengths(key, value)?;
         let mut records = self.records();
         let was_stored = records.get(key).is_some() && !records.is_leased(key);
         let written = records.write(key, value, expect, lease)?;
-        if matches!(written, Written::Done { .. }) {
+        if matches!(written, WriteOutcome::Done { .. }) {
             // Nobody sees it before the lock is given back.
             match lease {
                 None => self.store(key, Some(value))?,
@@ -133,11 +133,11 @@ impl Shared {
         Ok(written)
     }
 
-    fn remove(&self, key: &str, expect: Expect) -> Result<Written, CoordinationError> {
+    fn remove(&self, key: &str, expect: Expect) -> Result<WriteOutcome, CoordinationError> {
         let mut records = self.records();
         let is_stored = records.get(key).is_some() && !records.is_leased(key);
         let removed = records.remove(key, expect);
-        if matches!(removed, Written::Done { .. }) {
+        if matches!(removed, WriteOutcome::Done { .. }) {
             if is_stored {
                 self.store(key, None)?;
             }
@@ -173,11 +173,11 @@ impl Coordination for Sled {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, Written> {
+    ) -> Answer<'a, WriteOutcome> {
         try_now(self.shared.write(key, value, expect, lease))
     }
 
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, Written> {
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome> {
         try_now(self.shared.remove(key, expect))
     }
 
@@ -208,7 +208,7 @@ impl Coordination for Sled {
 
 /// One who watches; needs the machine's timers.
 struct SledWatch {
-    shared: Arc<Shared>,
+    shared: Arc<SledState>,
     changed: watch::Receiver<Version>,
     prefix: String,
     after: Version,

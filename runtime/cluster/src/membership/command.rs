@@ -3,7 +3,7 @@
 use super::keeper::MAP_KEY;
 use super::map::{NodeMap, ProcessId};
 use super::plan::PlanError;
-use crate::coordination::{Coordination, CoordinationError, Expect, Record, Written};
+use crate::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
 use runtime::wire::Malformed;
 
 /// So often a change is tried while others change the map, too.
@@ -33,9 +33,9 @@ pub enum CommandError {
 pub async fn found(engine: &dyn Coordination, first: &NodeMap) -> Result<(), CommandError> {
     let record = first.to_record();
     match engine.write(MAP_KEY, &record, Expect::Absent {}, None).await? {
-        Written::Done { .. } => Ok(()),
-        Written::Differs { found: Some(found) } if found.value == record => Ok(()),
-        Written::Differs { .. } => Err(CommandError::Exists),
+        WriteOutcome::Done { .. } => Ok(()),
+        WriteOutcome::Differs { found: Some(found) } if found.value == record => Ok(()),
+        WriteOutcome::Differs { .. } => Err(CommandError::Exists),
     }
 }
 
@@ -62,8 +62,8 @@ pub async fn leave(
         let Some(next) = map.leave(process, leaving)? else { return Ok(()) };
         let expect = Expect::still(Some(&record));
         match engine.write(MAP_KEY, &next.to_record(), expect, None).await {
-            Ok(Written::Done { .. }) => return Ok(()),
-            Ok(Written::Differs { .. }) | Err(CoordinationError::Unknown(_)) => {}
+            Ok(WriteOutcome::Done { .. }) => return Ok(()),
+            Ok(WriteOutcome::Differs { .. }) | Err(CoordinationError::Unknown(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }

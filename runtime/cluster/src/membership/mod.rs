@@ -23,7 +23,7 @@ mod plan;
 
 pub use command::{CommandError, found, leave, node_map};
 pub use keeper::{
-    CALL_TIME_MAX, Duties, Event, GATHER, Keeper, LEASE, LOOK_EVERY, MARGIN, PROPOSE_STEP,
+    CALL_TIME_MAX, Duties, GATHER, Keeper, KeeperEvent, LEASE, LOOK_EVERY, MARGIN, PROPOSE_STEP,
     RENEW_EVERY,
 };
 pub use map::{ADDRESSES_MAX, Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};

@@ -197,14 +197,14 @@ impl<'a> Planner<'a> {
     }
 
     /// How many nodes each process shall have that may have any, and has or will have.
-    fn loads(&self) -> BTreeMap<ProcessId, Load> {
+    fn loads(&self) -> BTreeMap<ProcessId, NodeCount> {
         let living = || self.next.processes.iter().filter(|process| process.is_living());
         let staying = living().filter(|process| !process.leaving);
-        let mut loads: BTreeMap<ProcessId, Load> =
-            staying.map(|process| (process.id, Load::default())).collect();
+        let mut loads: BTreeMap<ProcessId, NodeCount> =
+            staying.map(|process| (process.id, NodeCount::default())).collect();
         if loads.is_empty() {
             // Better those that leave than nobody.
-            loads = living().map(|process| (process.id, Load::default())).collect();
+            loads = living().map(|process| (process.id, NodeCount::default())).collect();
         }
         for assignment in &self.next.fs {
             if let Some(load) = loads.get_mut(&assignment.destination()) {
@@ -246,7 +246,7 @@ impl<'a> Planner<'a> {
         let since = self.next.epoch;
         for node in 0..self.next.fs.len() {
             let Assignment::Serving { by: from, .. } = self.next.fs[node] else { continue };
-            let has_enough = |load: &Load| load.has <= load.shall_have;
+            let has_enough = |load: &NodeCount| load.has <= load.shall_have;
             if moving >= MOVES_CONCURRENCY_MAX || loads.get(&from).is_some_and(has_enough) {
                 continue;
             }
@@ -270,13 +270,13 @@ impl<'a> Planner<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct NodeCount {
     has: usize,
     shall_have: usize,
 }
 
 /// Who lacks most; it gets one more. `None` if nobody lacks any.
-fn neediest(loads: &mut BTreeMap<ProcessId, Load>) -> Option<ProcessId> {
+fn neediest(loads: &mut BTreeMap<ProcessId, NodeCount>) -> Option<ProcessId> {
     let lacking = loads.iter_mut().filter(|(_, load)| load.has < load.shall_have);
     let (&id, load) = lacking.min_by_key(|(_, load)| load.has)?;
     load.has += 1;

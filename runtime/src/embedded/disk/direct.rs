@@ -12,8 +12,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::check;
 use super::growth::Growth;
-use super::ring::{Answer, PIECES_MAX, Ring, RingFile};
-use super::writes::{Entered, Writes};
+use super::ring::{IoReceiver, PIECES_MAX, Ring, RingFile};
+use super::writes::{WritePermit, Writes};
 use crate::buffer::{ALIGNMENT, Buffer, Pool};
 use crate::disk::{Disk, cut};
 use crate::embedded::thread;
@@ -21,10 +21,10 @@ use crate::embedded::thread;
 const BLOCK: u64 = ALIGNMENT as u64;
 
 pub(super) struct DirectDisk {
-    inner: Rc<Inner>,
+    inner: Rc<DirectFile>,
 }
 
-struct Inner {
+struct DirectFile {
     file: Rc<RingFile>,
     length: u64,
     pool: Pool,
@@ -46,7 +46,7 @@ impl DirectDisk {
         fcntl_setfl(&file, flags | OFlags::DIRECT)?;
         let growth = file.metadata()?.is_file().then(|| Growth::new(length));
         let file = ring.adopt(file);
-        let inner = Rc::new(Inner { file, length, pool, writes: Rc::default(), growth });
+        let inner = Rc::new(DirectFile { file, length, pool, writes: Rc::default(), growth });
         if let Err(why) = inner.block(0).await {
             fcntl_setfl(inner.file.file(), flags)?;
             return Err(why);
@@ -62,7 +62,7 @@ impl Disk for DirectDisk {
     }
 
     fn read(&self, offset: u64, length: usize) -> LocalBoxFuture<'static, io::Result<Bytes>> {
-        Inner::read(self.inner.clone(), offset, length)
+        DirectFile::read(self.inner.clone(), offset, length)
     }
 
     fn read_pieces(
@@ -125,7 +125,7 @@ impl Disk for DirectDisk {
     }
 }
 
-impl Inner {
+impl DirectFile {
     /// Reads the blocks around, and hands out the part that was asked for.
     fn read(
         self: Rc<Self>,
@@ -181,7 +181,7 @@ impl Inner {
         &self,
         offset: u64,
         data: Vec<Bytes>,
-        entered: Entered,
+        entered: WritePermit,
     ) -> LocalBoxFuture<'static, io::Result<()>> {
         let data = aligned(data, &self.pool);
         answered(self.file.write(offset, data, entered)).boxed_local()
@@ -193,7 +193,7 @@ impl Inner {
         blocks: std::ops::Range<u64>,
         offset: u64,
         data: Vec<Bytes>,
-        entered: Entered,
+        entered: WritePermit,
     ) -> io::Result<()> {
         let length = data.iter().map(Bytes::len).sum::<usize>();
         let mut patched = self.pool.take_beyond((blocks.end - blocks.start) as usize);
@@ -273,7 +273,7 @@ fn copy_into(mut target: &mut [u8], data: &[Bytes]) {
 }
 
 /// What the ring or a task says; the machine is going down if it says nothing.
-async fn answered<T>(answer: Answer<T>) -> io::Result<T> {
+async fn answered<T>(answer: IoReceiver<T>) -> io::Result<T> {
     let lost = || io::Error::other("the machine is going down");
     answer.await.unwrap_or_else(|_| Err(lost()))
 }

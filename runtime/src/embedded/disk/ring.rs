@@ -4,7 +4,7 @@
 //! # Memory
 //!
 //! The kernel reads and writes buffers until it says that it is done, whoever has lost interest
-//! meanwhile. So the ring owns what a request needs, in [`Operation`], from the call to the
+//! meanwhile. So the ring owns what a request needs, in [`RingOperation`], from the call to the
 //! completion; a future that waits for it only holds the other end of a channel. An operation that
 //! never completes is never freed: each holds its file, the file holds the ring, and the ring holds
 //! the operations.
@@ -24,7 +24,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use super::writes::Entered;
+use super::writes::WritePermit;
 use crate::buffer::{ALIGNMENT, Buffer};
 use crate::embedded::thread;
 
@@ -44,7 +44,7 @@ pub(in crate::embedded) struct Ring {
     io: RefCell<IoUring>,
     /// Signalled by the kernel when there are completions.
     event: AsyncFd<OwnedFd>,
-    operations: RefCell<Operations>,
+    operations: RefCell<RingOperations>,
     /// Wakes the task that hands requests to the kernel.
     driver: RefCell<Option<Waker>>,
     free_slots: RefCell<Vec<u32>>,
@@ -53,9 +53,9 @@ pub(in crate::embedded) struct Ring {
 }
 
 #[derive(Default)]
-struct Operations {
+struct RingOperations {
     /// By the number that the kernel gives back.
-    table: Vec<Option<Box<Operation>>>,
+    table: Vec<Option<Box<RingOperation>>>,
     free: Vec<usize>,
     /// Not yet given to the kernel, in order.
     ready: VecDeque<usize>,
@@ -72,31 +72,31 @@ pub(super) struct RingFile {
 }
 
 /// One request, with all that the kernel touches while it works on it.
-struct Operation {
+struct RingOperation {
     file: Rc<RingFile>,
     offset: u64,
     /// Bytes transferred so far.
     done: usize,
-    work: Work,
+    work: RingWork,
 }
 
-type Reply<T> = oneshot::Sender<io::Result<T>>;
-pub(super) type Answer<T> = oneshot::Receiver<io::Result<T>>;
+type IoSender<T> = oneshot::Sender<io::Result<T>>;
+pub(super) type IoReceiver<T> = oneshot::Receiver<io::Result<T>>;
 
-enum Work {
+enum RingWork {
     Read {
         buffers: Vec<Buffer>,
         vectors: Vec<libc::iovec>,
-        reply: Reply<(Vec<Buffer>, usize)>,
+        reply: IoSender<(Vec<Buffer>, usize)>,
     },
     Write {
         data: Vec<Bytes>,
         vectors: Vec<libc::iovec>,
-        reply: Reply<()>,
-        _entered: Entered,
+        reply: IoSender<()>,
+        _entered: WritePermit,
     },
     Sync {
-        reply: Reply<()>,
+        reply: IoSender<()>,
     },
     /// Nobody waits for it.
     Allocate {
@@ -105,9 +105,9 @@ enum Work {
 }
 
 /// What becomes of an operation when the kernel has answered.
-enum Next {
+enum OperationStep {
     /// It did a part: ask for the rest.
-    Again(Box<Operation>),
+    Again(Box<RingOperation>),
     Done,
 }
 
@@ -167,7 +167,7 @@ impl Ring {
         tracing::error!("a disk does not answer: the memory that it may still use is not freed");
     }
 
-    fn begin(&self, operation: Operation) {
+    fn begin(&self, operation: RingOperation) {
         if self.closed.get() {
             // Whoever waits hears that the machine is going down.
             return;
@@ -250,7 +250,7 @@ impl Ring {
             operations.in_flight -= 1;
             let Some(operation) = operations.remove(index) else { continue };
             drop(operations);
-            if let Next::Again(operation) = operation.complete(completion.result()) {
+            if let OperationStep::Again(operation) = operation.complete(completion.result()) {
                 self.begin(*operation);
             }
         }
@@ -297,8 +297,8 @@ fn new_io_uring() -> io::Result<IoUring> {
     }
 }
 
-impl Operations {
-    fn insert(&mut self, operation: Box<Operation>) -> usize {
+impl RingOperations {
+    fn insert(&mut self, operation: Box<RingOperation>) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() - 1
@@ -307,7 +307,7 @@ impl Operations {
         index
     }
 
-    fn remove(&mut self, index: usize) -> Option<Box<Operation>> {
+    fn remove(&mut self, index: usize) -> Option<Box<RingOperation>> {
         let operation = self.table.get_mut(index)?.take()?;
         self.free.push(index);
         Some(operation)
@@ -321,10 +321,10 @@ impl RingFile {
         self: &Rc<Self>,
         offset: u64,
         buffers: Vec<Buffer>,
-    ) -> Answer<(Vec<Buffer>, usize)> {
+    ) -> IoReceiver<(Vec<Buffer>, usize)> {
         let (reply, answer) = oneshot::channel();
         let vectors = Vec::with_capacity(buffers.len());
-        self.begin(offset, Work::Read { buffers, vectors, reply });
+        self.begin(offset, RingWork::Read { buffers, vectors, reply });
         answer
     }
 
@@ -333,25 +333,25 @@ impl RingFile {
         self: &Rc<Self>,
         offset: u64,
         data: Vec<Bytes>,
-        entered: Entered,
-    ) -> Answer<()> {
+        entered: WritePermit,
+    ) -> IoReceiver<()> {
         let (reply, answer) = oneshot::channel();
         let vectors = Vec::with_capacity(data.len());
-        self.begin(offset, Work::Write { data, vectors, reply, _entered: entered });
+        self.begin(offset, RingWork::Write { data, vectors, reply, _entered: entered });
         answer
     }
 
     /// Makes what was written durable.
-    pub(super) fn sync(self: &Rc<Self>) -> Answer<()> {
+    pub(super) fn sync(self: &Rc<Self>) -> IoReceiver<()> {
         let (reply, answer) = oneshot::channel();
-        self.begin(0, Work::Sync { reply });
+        self.begin(0, RingWork::Sync { reply });
         answer
     }
 
     /// Has the host find room for `length` bytes from `offset` on. They stay as they are; nobody is told
     /// whether it could, since writes find room by themselves.
     pub(super) fn allocate(self: &Rc<Self>, offset: u64, length: u64) {
-        self.begin(offset, Work::Allocate { length });
+        self.begin(offset, RingWork::Allocate { length });
     }
 
     /// The file itself, to set its flags.
@@ -364,8 +364,8 @@ impl RingFile {
         self.owns_lock.set(true);
     }
 
-    fn begin(self: &Rc<Self>, offset: u64, work: Work) {
-        self.ring.begin(Operation { file: self.clone(), offset, done: 0, work });
+    fn begin(self: &Rc<Self>, offset: u64, work: RingWork) {
+        self.ring.begin(RingOperation { file: self.clone(), offset, done: 0, work });
     }
 }
 
@@ -387,7 +387,7 @@ impl Drop for RingFile {
     }
 }
 
-impl Operation {
+impl RingOperation {
     /// What the kernel is to do, or to go on with.
     fn entry(&mut self) -> squeue::Entry {
         let offset = self.offset + self.done as u64;
@@ -396,7 +396,7 @@ impl Operation {
             None => (types::Fd(self.file.file.as_raw_fd()), squeue::Flags::empty()),
         };
         let entry = match &mut self.work {
-            Work::Read { buffers, vectors, .. } => {
+            RingWork::Read { buffers, vectors, .. } => {
                 let pieces = buffers.iter_mut().map(|buffer| (buffer.as_mut_ptr(), buffer.len()));
                 set_vectors(vectors, pieces, self.done);
                 match vectors.as_slice() {
@@ -408,7 +408,7 @@ impl Operation {
                         .build(),
                 }
             }
-            Work::Write { data, vectors, .. } => {
+            RingWork::Write { data, vectors, .. } => {
                 // The kernel only reads there.
                 let pieces = data.iter().map(|piece| (piece.as_ptr().cast_mut(), piece.len()));
                 set_vectors(vectors, pieces, self.done);
@@ -421,8 +421,10 @@ impl Operation {
                         .build(),
                 }
             }
-            Work::Sync { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-            Work::Allocate { length } => {
+            RingWork::Sync { .. } => {
+                opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
+            }
+            RingWork::Allocate { length } => {
                 opcode::Fallocate::new(fd, *length).offset(offset).mode(0).build()
             }
         };
@@ -430,47 +432,47 @@ impl Operation {
     }
 
     /// The kernel is done with the memory; `result` is a count of bytes or a negative error number.
-    fn complete(mut self: Box<Self>, result: i32) -> Next {
-        let interrupted = result == -libc::EINTR && !matches!(self.work, Work::Sync { .. });
+    fn complete(mut self: Box<Self>, result: i32) -> OperationStep {
+        let interrupted = result == -libc::EINTR && !matches!(self.work, RingWork::Sync { .. });
         if interrupted {
-            return Next::Again(self);
+            return OperationStep::Again(self);
         }
         let Ok(moved) = usize::try_from(result) else {
             self.fail(io::Error::from_raw_os_error(-result));
-            return Next::Done;
+            return OperationStep::Done;
         };
         self.done += moved;
         let wanted = match &self.work {
-            Work::Read { buffers, .. } => buffers.iter().map(|buffer| buffer.len()).sum(),
-            Work::Write { data, .. } => data.iter().map(Bytes::len).sum(),
-            Work::Sync { .. } | Work::Allocate { .. } => 0,
+            RingWork::Read { buffers, .. } => buffers.iter().map(|buffer| buffer.len()).sum(),
+            RingWork::Write { data, .. } => data.iter().map(Bytes::len).sum(),
+            RingWork::Sync { .. } | RingWork::Allocate { .. } => 0,
         };
         // A part of a block is all there is: the end of the file.
         let at_end = moved == 0 || !self.done.is_multiple_of(ALIGNMENT);
         if self.done < wanted && !at_end {
-            return Next::Again(self);
+            return OperationStep::Again(self);
         }
         self.finish(wanted);
-        Next::Done
+        OperationStep::Done
     }
 
     /// Nobody may wait any more.
     fn finish(self, wanted: usize) {
         match self.work {
-            Work::Read { buffers, reply, .. } => drop(reply.send(Ok((buffers, self.done)))),
-            Work::Write { reply, .. } if self.done < wanted => {
+            RingWork::Read { buffers, reply, .. } => drop(reply.send(Ok((buffers, self.done)))),
+            RingWork::Write { reply, .. } if self.done < wanted => {
                 drop(reply.send(Err(io::ErrorKind::WriteZero.into())));
             }
-            Work::Write { reply, .. } | Work::Sync { reply } => drop(reply.send(Ok(()))),
-            Work::Allocate { .. } => {}
+            RingWork::Write { reply, .. } | RingWork::Sync { reply } => drop(reply.send(Ok(()))),
+            RingWork::Allocate { .. } => {}
         }
     }
 
     fn fail(self, why: io::Error) {
         match self.work {
-            Work::Read { reply, .. } => drop(reply.send(Err(why))),
-            Work::Write { reply, .. } | Work::Sync { reply } => drop(reply.send(Err(why))),
-            Work::Allocate { .. } => {}
+            RingWork::Read { reply, .. } => drop(reply.send(Err(why))),
+            RingWork::Write { reply, .. } | RingWork::Sync { reply } => drop(reply.send(Err(why))),
+            RingWork::Allocate { .. } => {}
         }
     }
 }

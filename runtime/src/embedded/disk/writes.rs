@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 /// The writes of one disk that are under way.
 #[derive(Default)]
 pub(super) struct Writes {
-    running: RefCell<Vec<Running>>,
+    running: RefCell<Vec<RunningWrites>>,
     /// Told whenever a write has ended, and then look again.
     waiting: RefCell<Vec<oneshot::Sender<()>>>,
 }
 
-struct Running {
+struct RunningWrites {
     blocks: Range<u64>,
     patches: bool,
 }
@@ -26,7 +26,7 @@ struct Running {
 impl Writes {
     /// Lets a write of the blocks from byte `blocks.start` to byte `blocks.end` begin, unless
     /// another one is in its way.
-    pub(super) fn enter(self: &Rc<Self>, blocks: Range<u64>, patches: bool) -> Option<Entered> {
+    pub(super) fn enter(self: &Rc<Self>, blocks: Range<u64>, patches: bool) -> Option<WritePermit> {
         let mut running = self.running.borrow_mut();
         let in_the_way = running.iter().any(|other| {
             (patches || other.patches)
@@ -36,12 +36,12 @@ impl Writes {
         if in_the_way {
             return None;
         }
-        running.push(Running { blocks: blocks.clone(), patches });
-        Some(Entered { writes: self.clone(), blocks, patches })
+        running.push(RunningWrites { blocks: blocks.clone(), patches });
+        Some(WritePermit { writes: self.clone(), blocks, patches })
     }
 
     /// As [`enter`](Self::enter), in turn.
-    pub(super) async fn entered(self: &Rc<Self>, blocks: Range<u64>, patches: bool) -> Entered {
+    pub(super) async fn entered(self: &Rc<Self>, blocks: Range<u64>, patches: bool) -> WritePermit {
         loop {
             if let Some(entered) = self.enter(blocks.clone(), patches) {
                 return entered;
@@ -55,13 +55,13 @@ impl Writes {
 }
 
 /// A write under way. It has ended when this is dropped.
-pub(super) struct Entered {
+pub(super) struct WritePermit {
     writes: Rc<Writes>,
     blocks: Range<u64>,
     patches: bool,
 }
 
-impl Drop for Entered {
+impl Drop for WritePermit {
     fn drop(&mut self) {
         let mut running = self.writes.running.borrow_mut();
         let own = running

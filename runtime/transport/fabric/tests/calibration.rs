@@ -1,6 +1,6 @@
 //! The calibrator over real libfabric: a table comes out, is stored, and is read again.
 
-use fabric::link::{Options, Provider};
+use fabric::link::{EndpointOptions, Provider};
 use fabric::policy::{Calibration, Costs, Mechanism, calibrate_alone};
 
 #[test]
@@ -8,7 +8,7 @@ fn a_provider_is_measured_once_and_its_table_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     for provider in [Provider::Tcp, Provider::Shm] {
         let path = folder.path().join(provider.name());
-        let options = Options::new(provider);
+        let options = EndpointOptions::new(provider);
         let how = Calibration { rounds: 1, largest: 256 << 10 };
         let costs = calibrate_alone(&options, Some(&path), how).unwrap();
         println!("{}", costs.to_text());

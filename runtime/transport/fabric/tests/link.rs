@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use fabric::FabricError;
 use fabric::link::{
-    Arena, Buffer, Completed, Completion, Exposure, Fabric, Options, Owner, PeerAddress, Piece,
-    Provider,
+    Arena, BufferSegment, Completion, EndpointOptions, Exposure, Fabric, FabricBuffer,
+    OperationKind, PeerAddress, Provider, RegionOwner,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
-const OWNER: Owner = Owner(1);
+const OWNER: RegionOwner = RegionOwner(1);
 
 /// Two endpoints that know each other.
 struct Two {
@@ -27,8 +27,8 @@ struct Two {
 
 impl Two {
     fn new(provider: Provider) -> Self {
-        let mut ours = Fabric::open(&Options::new(provider)).unwrap();
-        let mut theirs = Fabric::open(&Options::new(provider)).unwrap();
+        let mut ours = Fabric::open(&EndpointOptions::new(provider)).unwrap();
+        let mut theirs = Fabric::open(&EndpointOptions::new(provider)).unwrap();
         let to_them = ours.insert(&theirs.address().unwrap()).unwrap();
         let to_us = theirs.insert(&ours.address().unwrap()).unwrap();
         let (done_by_us, done_by_them) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ impl Two {
         }
     }
 
-    fn buffer(&self, content: &[u8]) -> Buffer {
+    fn buffer(&self, content: &[u8]) -> FabricBuffer {
         let mut buffer = self.arena.take(content.len()).unwrap();
         buffer.bytes_mut().copy_from_slice(content);
         buffer
@@ -118,7 +118,7 @@ fn messages_of_all_sizes_arrive_whole_and_in_order() {
         }
         for (cookie, length) in (0..).zip(lengths) {
             let got = two.theirs();
-            assert_eq!((got.what, got.cookie), (Completed::Receive, cookie));
+            assert_eq!((got.what, got.cookie), (OperationKind::Receive, cookie));
             assert_eq!(got.result, Ok(length));
             assert_eq!(got.buffer.unwrap().bytes()[..length], pattern(length));
         }
@@ -130,7 +130,7 @@ fn messages_of_all_sizes_arrive_whole_and_in_order() {
 }
 
 /// A buffer that the other side may read or write.
-fn exposed(two: &mut Two, length: usize, writable: bool) -> (Buffer, Exposure) {
+fn exposed(two: &mut Two, length: usize, writable: bool) -> (FabricBuffer, Exposure) {
     let mut buffer = two.buffer(&pattern(length));
     let exposure = if writable {
         two.theirs.expose_to_write(OWNER, &mut buffer)
@@ -150,15 +150,15 @@ fn remote_memory_is_read_and_written() {
         let mut into = two.arena.take(length).unwrap();
         two.ours.read(two.to_them, &[readable.remote], &mut into, 0, 5).unwrap();
         let got = two.ours();
-        assert_eq!((got.what, got.cookie, got.result.is_ok()), (Completed::Read, 5, true));
+        assert_eq!((got.what, got.cookie, got.result.is_ok()), (OperationKind::Read, 5, true));
         assert_eq!(into.bytes(), pattern(length));
 
         let (target, writable) = exposed(&mut two, length, true);
         let source = two.buffer(&vec![9; length]);
-        let piece = Piece { buffer: &source, at: 0, length };
+        let piece = BufferSegment { buffer: &source, at: 0, length };
         two.ours.write(two.to_them, &[piece], writable.remote, Some(77), 6).unwrap();
         let told = two.theirs();
-        assert_eq!(told.what, Completed::Immediate(77));
+        assert_eq!(told.what, OperationKind::Immediate(77));
         assert!(two.ours().result.is_ok());
         two.theirs.conceal(writable);
         assert!(target.bytes().iter().all(|byte| *byte == 9), "the number comes after the data");
@@ -181,10 +181,11 @@ fn many_pieces_complete_as_one() {
 
         let (target, writable) = exposed(&mut two, count * length, true);
         let sources: Vec<_> = (0..count).map(|i| two.buffer(&[i as u8; 700])).collect();
-        let local: Vec<_> = sources.iter().map(|buffer| Piece { buffer, at: 0, length }).collect();
+        let local: Vec<_> =
+            sources.iter().map(|buffer| BufferSegment { buffer, at: 0, length }).collect();
         two.ours.write(two.to_them, &local, writable.remote, Some(2), 3).unwrap();
         assert!(two.ours().result.is_ok());
-        assert_eq!(two.theirs().what, Completed::Immediate(2));
+        assert_eq!(two.theirs().what, OperationKind::Immediate(2));
         two.theirs.conceal(writable);
         let wanted: Vec<u8> = (0..count).flat_map(|i| [i as u8; 700]).collect();
         assert_eq!(target.bytes(), wanted);
@@ -205,7 +206,7 @@ fn a_write_into_a_closed_region_changes_nothing() {
         drop(target);
         let used = two.arena.used();
         let source = two.buffer(&[1; 8192]);
-        let piece = Piece { buffer: &source, at: 0, length: 8192 };
+        let piece = BufferSegment { buffer: &source, at: 0, length: 8192 };
         two.ours.write(two.to_them, &[piece], remote, None, 6).unwrap();
         let got = two.ours();
         // On TCP the error may come with the connection; shared memory tells it at once.
@@ -226,7 +227,7 @@ fn peers_come_and_go() {
             two.greet();
             two.ours.remove(two.to_them).unwrap();
             two.theirs.remove(two.to_us).unwrap();
-            two.theirs = Fabric::open(&Options::new(provider)).unwrap();
+            two.theirs = Fabric::open(&EndpointOptions::new(provider)).unwrap();
             two.to_them = two.ours.insert(&two.theirs.address().unwrap()).unwrap();
             two.to_us = two.theirs.insert(&two.ours.address().unwrap()).unwrap();
         }
@@ -261,7 +262,7 @@ fn the_limits_are_those_of_the_provider() {
         let error = two_long(two);
         assert!(matches!(error, FabricError::TooLong { .. }), "{error}");
     });
-    let missing = Fabric::open(&Options::new(Provider::Cxi)).unwrap_err();
+    let missing = Fabric::open(&EndpointOptions::new(Provider::Cxi)).unwrap_err();
     assert!(missing.to_string().contains("cxi"), "{missing}");
 }
 

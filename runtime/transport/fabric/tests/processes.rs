@@ -10,9 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fabric::link::{Options, Provider};
-use fabric::policy::{Forced, Mechanism, Policy};
-use fabric::transport::{ConnectionId, Event, Loss, Part, Setup, TICKET_SIZE, Transport};
+use fabric::link::{EndpointOptions, Provider};
+use fabric::policy::{Mechanism, Policy, PolicyOverride};
+use fabric::transport::{
+    BulkPart, ConnectionId, FabricEvent, Loss, TICKET_SIZE, Transport, TransportOptions,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const TICKET: [u8; TICKET_SIZE] = *b"ticket of a test";
@@ -24,9 +26,9 @@ const PROVIDERS: [Provider; 3] = Provider::TESTED;
 /// Those that survive a killed peer: `net` of 1.17 may crash.
 const SURVIVORS: [Provider; 2] = [Provider::Tcp, Provider::Shm];
 
-fn setup(provider: Provider) -> Setup {
-    let setup = Setup::new(Options::new(provider), Policy::default());
-    Setup { silence: Duration::from_secs(4), ..setup }
+fn setup(provider: Provider) -> TransportOptions {
+    let setup = TransportOptions::new(EndpointOptions::new(provider), Policy::default());
+    TransportOptions { silence: Duration::from_secs(4), ..setup }
 }
 
 /// What the other process does: it sends every message back, until its standard input ends. As a
@@ -54,12 +56,13 @@ fn the_other_process() {
         while let Some(event) = transport.next_event() {
             idle = 0;
             match event {
-                Event::Received { connection, head, bulk } => {
-                    let bulk = if bulk.is_empty() { Vec::new() } else { vec![Part::Bytes(bulk)] };
+                FabricEvent::Received { connection, head, bulk } => {
+                    let bulk =
+                        if bulk.is_empty() { Vec::new() } else { vec![BulkPart::Bytes(bulk)] };
                     transport.send(connection, head, bulk).unwrap();
                 }
-                Event::Closed { loss, .. } => println!("closed {loss:?}"),
-                Event::Opened { .. } => {}
+                FabricEvent::Closed { loss, .. } => println!("closed {loss:?}"),
+                FabricEvent::Opened { .. } => {}
             }
         }
     }
@@ -134,7 +137,7 @@ impl Ours {
         }
     }
 
-    fn event(&mut self, what: &str) -> Event {
+    fn event(&mut self, what: &str) -> FabricEvent {
         self.until(what, Transport::next_event)
     }
 
@@ -142,14 +145,14 @@ impl Ours {
         let connection = self.0.connect(&other.address, TICKET, None).unwrap();
         let event = self.event("a connection");
         assert!(
-            matches!(event, Event::Opened { connection: c, .. } if c == connection),
+            matches!(event, FabricEvent::Opened { connection: c, .. } if c == connection),
             "{event:?}"
         );
         connection
     }
 
     fn send(&mut self, to: ConnectionId, bulk: &Bytes) {
-        let parts = if bulk.is_empty() { Vec::new() } else { vec![Part::Bytes(bulk.clone())] };
+        let parts = if bulk.is_empty() { Vec::new() } else { vec![BulkPart::Bytes(bulk.clone())] };
         self.0.send(to, Bytes::from_static(b"echo"), parts).unwrap();
     }
 
@@ -157,7 +160,7 @@ impl Ours {
     fn echo(&mut self, to: ConnectionId, bulk: &Bytes) {
         self.send(to, bulk);
         match self.event("an echo") {
-            Event::Received { head, bulk: back, .. } => {
+            FabricEvent::Received { head, bulk: back, .. } => {
                 assert_eq!(&head[..], b"echo");
                 assert!(back == bulk, "{} bytes came back changed", bulk.len());
             }
@@ -169,9 +172,9 @@ impl Ours {
     fn end(&mut self) -> Loss {
         let loss = loop {
             match self.event("the end") {
-                Event::Closed { loss, .. } => break loss,
-                Event::Received { .. } => {}
-                other @ Event::Opened { .. } => panic!("{other:?}"),
+                FabricEvent::Closed { loss, .. } => break loss,
+                FabricEvent::Received { .. } => {}
+                other @ FabricEvent::Opened { .. } => panic!("{other:?}"),
             }
         };
         assert_eq!(self.0.in_use().0, 0, "transfers are given up with their connection");
@@ -196,7 +199,7 @@ fn messages_of_all_sizes_go_there_and_back_by_every_mechanism() {
         let mut ours = Ours(Transport::open(setup(provider)).unwrap());
         let connection = ours.connect(&other);
         for mechanism in [None].into_iter().chain(Mechanism::ALL.map(Some)) {
-            ours.0.policy.forced = Forced { mechanism, layout: None };
+            ours.0.policy.forced = PolicyOverride { mechanism, layout: None };
             for length in [0, 1, 1000, 10_000, 60_000, 3 << 20] {
                 ours.echo(connection, &content(length));
             }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use ::fabric::transport::{ConnectionId, KEY_SIZE, Key, TICKET_SIZE};
+use ::fabric::transport::{ConnectionId, KEY_SIZE, SealKey, TICKET_SIZE};
 use bytes::Bytes;
 
-use super::pair::{Command, Pair};
+use super::pair::{FabricPair, PairCommand};
 use super::{CALLS_MAX, Fabrics, Incarnation, Peer, Provider, lock};
 use crate::client::request;
-use crate::frame::{Frame, Grant, Header, Offer, kind, pack, pack_apart};
+use crate::frame::{FabricAnswer, FabricOffer, FrameHeader, LinkFrame, kind, pack, pack_apart};
 use crate::guard::{Guard, Security};
 use runtime::mail::{Envelope, Message};
 use runtime::protocol::Undelivered;
@@ -24,11 +24,11 @@ const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How far a link has come.
 #[derive(Debug)]
-enum State {
+enum OfferState {
     /// It makes an offer then, or never.
     Rests(Option<Instant>),
     Offered(Instant),
-    Has(Arc<Way>, Instant),
+    Has(Arc<RequestPath>, Instant),
 }
 
 /// Gets a way for one link, and a new one when it is lost.
@@ -38,7 +38,7 @@ pub(in super::super) struct Asking {
     incarnation: Incarnation,
     /// Whether what is not sealed is refused.
     seals: bool,
-    state: State,
+    state: OfferState,
 }
 
 #[allow(clippy::disallowed_methods, reason = "the machine itself looks at the clock")]
@@ -51,15 +51,15 @@ impl Asking {
     pub(in super::super) fn new(guard: &Guard, incarnation: Incarnation) -> Option<Self> {
         let fabrics = guard.fabrics().filter(|fabrics| !fabrics.providers().is_empty())?.clone();
         let seals = !matches!(guard.security(), Security::None);
-        Some(Self { fabrics, incarnation, seals, state: State::Rests(Some(now())) })
+        Some(Self { fabrics, incarnation, seals, state: OfferState::Rests(Some(now())) })
     }
 
     /// What is to be told the other side now.
     pub(in super::super) fn offer(&mut self) -> Vec<Bytes> {
         let now = now();
         match &self.state {
-            State::Rests(Some(until)) if *until <= now => {}
-            State::Has(way, since) => {
+            OfferState::Rests(Some(until)) if *until <= now => {}
+            OfferState::Has(way, since) => {
                 let is_late = !way.is_open() && now.duration_since(*since) > OPEN_TIME_MAX;
                 let is_over = way.is_over();
                 if is_over || is_late {
@@ -69,29 +69,32 @@ impl Asking {
                 }
                 return Vec::new();
             }
-            State::Offered(since) if now.duration_since(*since) > OPEN_TIME_MAX => {
+            OfferState::Offered(since) if now.duration_since(*since) > OPEN_TIME_MAX => {
                 self.rest();
                 return Vec::new();
             }
             _ => return Vec::new(),
         }
-        self.state = State::Offered(now);
+        self.state = OfferState::Offered(now);
         let providers = self.fabrics.providers().iter().map(|one| one.name().to_owned()).collect();
         let mut head = Encoder::new();
-        Offer { host: self.fabrics.host.clone(), instance: self.fabrics.instance, providers }
+        FabricOffer { host: self.fabrics.host.clone(), instance: self.fabrics.instance, providers }
             .put(&mut head);
-        pack(Header { kind: kind::OFFER, call_id: kind::NO_CALL, ..Header::default() }, head)
+        pack(
+            FrameHeader { kind: kind::OFFER, call_id: kind::NO_CALL, ..FrameHeader::default() },
+            head,
+        )
     }
 
     fn rest(&mut self) {
-        self.state = State::Rests(Some(now() + REST));
+        self.state = OfferState::Rests(Some(now() + REST));
     }
 
     /// The other side has answered, or what it has granted is over: gives what has to be dropped.
     pub(in super::super) fn take_grant(&mut self, head: &[u8]) -> Option<Over> {
-        let grant = from_bytes::<Grant>(head).ok()?;
+        let grant = from_bytes::<FabricAnswer>(head).ok()?;
         match &self.state {
-            State::Has(way, _) if grant.provider.is_empty() && grant.ticket == way.ticket => {
+            OfferState::Has(way, _) if grant.provider.is_empty() && grant.ticket == way.ticket => {
                 self.fabrics.fall_back(
                     self.incarnation.0,
                     way.pair.provider(),
@@ -102,9 +105,11 @@ impl Asking {
                 return Some(over);
             }
             // It has nothing that we have, in this life.
-            State::Offered(_) if grant.provider.is_empty() => self.state = State::Rests(None),
-            State::Offered(_) => match self.open(grant) {
-                Some(way) => self.state = State::Has(way, now()),
+            OfferState::Offered(_) if grant.provider.is_empty() => {
+                self.state = OfferState::Rests(None)
+            }
+            OfferState::Offered(_) => match self.open(grant) {
+                Some(way) => self.state = OfferState::Has(way, now()),
                 None => self.rest(),
             },
             _ => {}
@@ -112,10 +117,10 @@ impl Asking {
         None
     }
 
-    fn open(&self, grant: Grant) -> Option<Arc<Way>> {
+    fn open(&self, grant: FabricAnswer) -> Option<Arc<RequestPath>> {
         let provider = Provider::of_name(&grant.provider)?;
         let ticket = <[u8; TICKET_SIZE]>::try_from(&grant.ticket[..]).ok()?;
-        let key: Key = match grant.key.len() {
+        let key: SealKey = match grant.key.len() {
             0 if !self.seals => None,
             KEY_SIZE => Some(grant.key[..].try_into().ok()?),
             _ => return None,
@@ -125,29 +130,29 @@ impl Asking {
         }
         let peer = Peer { incarnation: self.incarnation, instance: grant.instance, provider };
         let pair = self.fabrics.pair(peer)?;
-        let way = Arc::new(Way {
+        let way = Arc::new(RequestPath {
             pair: pair.clone(),
             ticket,
             connection: OnceLock::new(),
             next_id: AtomicU64::new(0),
             calls: Mutex::new(Some(BTreeMap::new())),
         });
-        pair.tell(Command::Connect { address: grant.address, key, way: way.clone() });
+        pair.tell(PairCommand::Connect { address: grant.address, key, way: way.clone() });
         Some(way)
     }
 
     /// The way, if requests can go there.
-    pub(in super::super) fn way(&self) -> Option<Arc<Way>> {
+    pub(in super::super) fn way(&self) -> Option<Arc<RequestPath>> {
         match &self.state {
-            State::Has(way, _) if way.is_open() => Some(way.clone()),
+            OfferState::Has(way, _) if way.is_open() => Some(way.clone()),
             _ => None,
         }
     }
 
     /// The link is over: gives what has to be dropped.
     pub(in super::super) fn end(&mut self) -> Option<Over> {
-        let before = std::mem::replace(&mut self.state, State::Rests(Some(now())));
-        if let State::Has(way, _) = before { Some(way.end()) } else { None }
+        let before = std::mem::replace(&mut self.state, OfferState::Rests(Some(now())));
+        if let OfferState::Has(way, _) = before { Some(way.end()) } else { None }
     }
 }
 
@@ -161,8 +166,8 @@ impl Drop for Asking {
 pub(in super::super) type Over = BTreeMap<u64, Box<dyn Message>>;
 
 /// Requests of one link over libfabric.
-pub(in super::super) struct Way {
-    pair: Arc<Pair>,
+pub(in super::super) struct RequestPath {
+    pair: Arc<FabricPair>,
     pub(super) ticket: [u8; TICKET_SIZE],
     /// Once it is open.
     connection: OnceLock<ConnectionId>,
@@ -171,13 +176,13 @@ pub(in super::super) struct Way {
     calls: Mutex<Option<Over>>,
 }
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for RequestPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Way").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
 
-impl Way {
+impl RequestPath {
     fn is_open(&self) -> bool {
         self.connection.get().is_some() && !self.is_over()
     }
@@ -204,7 +209,7 @@ impl Way {
         open.insert(call_id, envelope.message);
         drop(calls);
         let (head, bulk) = pack_apart(header, body);
-        self.pair.tell(Command::Send { connection, head, bulk });
+        self.pair.tell(PairCommand::Send { connection, head, bulk });
         None
     }
 
@@ -215,7 +220,7 @@ impl Way {
     }
 
     /// A reply has come.
-    pub(super) fn take(&self, frame: Frame) {
+    pub(super) fn take(&self, frame: LinkFrame) {
         let id = frame.header.call_id;
         let call = lock(&self.calls).as_mut().and_then(|open| open.remove(&id));
         if let Some(call) = call {
@@ -230,7 +235,7 @@ impl Way {
 
     /// The link is over.
     fn end(&self) -> Over {
-        self.pair.tell(Command::Leave { ticket: self.ticket });
+        self.pair.tell(PairCommand::Leave { ticket: self.ticket });
         self.lose()
     }
 }

@@ -3,36 +3,36 @@
 use std::collections::BTreeMap;
 
 use ::fabric::policy::Mechanism;
-use ::fabric::transport::Counters;
+use ::fabric::transport::FabricCounters;
 
-use super::pair::Pair;
+use super::pair::FabricPair;
 use super::{Fabrics, Provider, lock};
-use runtime::metrics::{Kind, Page};
+use runtime::metrics::{MetricKind, MetricsPage};
 
 /// What pairs that have ended have left.
 #[derive(Debug, Default)]
-pub(super) struct Totals(BTreeMap<Provider, Total>);
+pub(super) struct ProviderTotals(BTreeMap<Provider, ProviderTotal>);
 
 /// Of one provider.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Total {
-    counters: Counters,
+pub(super) struct ProviderTotal {
+    counters: FabricCounters,
     pub(super) fallbacks: u64,
 }
 
-impl Totals {
-    pub(super) fn of(&mut self, provider: Provider) -> &mut Total {
+impl ProviderTotals {
+    pub(super) fn of(&mut self, provider: Provider) -> &mut ProviderTotal {
         self.0.entry(provider).or_default()
     }
 }
 
 impl Fabrics {
     /// A pair has ended: what it has counted stays.
-    pub(super) fn settle(&self, pair: &Pair) {
+    pub(super) fn settle(&self, pair: &FabricPair) {
         lock(&self.totals).of(pair.provider()).counters += pair.account().counters;
     }
 
-    fn total(&self, provider: Provider) -> Total {
+    fn total(&self, provider: Provider) -> ProviderTotal {
         let pairs = lock(&self.pairs);
         let mut total = lock(&self.totals).0.get(&provider).copied().unwrap_or_default();
         let open = pairs.values().filter(|pair| pair.provider() == provider && !pair.is_over());
@@ -51,10 +51,10 @@ impl Fabrics {
 
     /// All counts as lines that Prometheus reads (its text format 0.0.4).
     pub fn counts(&self) -> String {
-        let totals: Vec<(&str, Total)> =
+        let totals: Vec<(&str, ProviderTotal)> =
             self.providers().iter().map(|one| (one.name(), self.total(*one))).collect();
-        let mut page = Page::new("mdfs_fabric_");
-        let mut metric = |name: &str, kind: Kind, help: &str, samples: &[(String, u64)]| {
+        let mut page = MetricsPage::new("mdfs_fabric_");
+        let mut metric = |name: &str, kind: MetricKind, help: &str, samples: &[(String, u64)]| {
             let mut metric = page.metric(name, kind, help);
             for (labels, value) in samples {
                 metric.of(format_args!("{labels}"), value);
@@ -66,9 +66,9 @@ impl Fabrics {
         });
         let links: Vec<_> = links.collect();
         let help = "Links with a process that go over libfabric.";
-        metric("links", Kind::Gauge, help, &links);
-        let each = |what: &dyn Fn(&Total) -> Vec<(&'static str, u64)>, label: &str| {
-            let of = |(provider, total): &(&str, Total)| {
+        metric("links", MetricKind::Gauge, help, &links);
+        let each = |what: &dyn Fn(&ProviderTotal) -> Vec<(&'static str, u64)>, label: &str| {
+            let of = |(provider, total): &(&str, ProviderTotal)| {
                 let told = what(total).into_iter().map(|(value, count)| {
                     (format!("provider=\"{provider}\",{label}=\"{value}\""), count)
                 });
@@ -84,13 +84,13 @@ impl Fabrics {
             "mechanism",
         );
         let help = "Messages, where their data was moved.";
-        metric("messages_total", Kind::Counter, help, &messages);
-        let bytes = |total: &Total| {
+        metric("messages_total", MetricKind::Counter, help, &messages);
+        let bytes = |total: &ProviderTotal| {
             vec![("out", total.counters.bytes_out), ("in", total.counters.bytes_in)]
         };
         let help = "Bytes of messages.";
-        metric("bytes_total", Kind::Counter, help, &each(&bytes, "direction"));
-        let refused = |total: &Total| {
+        metric("bytes_total", MetricKind::Counter, help, &each(&bytes, "direction"));
+        let refused = |total: &ProviderTotal| {
             let counters = total.counters;
             vec![
                 ("seal", counters.wrong_seals),
@@ -104,7 +104,7 @@ impl Fabrics {
             ]
         };
         let help = "Frames that were not taken, and links that went on without.";
-        metric("refused_total", Kind::Counter, help, &each(&refused, "reason"));
+        metric("refused_total", MetricKind::Counter, help, &each(&refused, "reason"));
         page.finish()
     }
 }

@@ -27,15 +27,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::fabric::link::{Fabric, Options};
+use ::fabric::link::{EndpointOptions, Fabric};
 use ::fabric::policy::{Calibration, Policy, calibrate_alone};
-use ::fabric::transport::Setup;
+use ::fabric::transport::TransportOptions;
 
 pub use ::fabric::link::Provider;
 
 pub(super) use self::asking::Asking;
-use self::counts::Totals;
-use self::pair::Pair;
+use self::counts::ProviderTotals;
+use self::pair::FabricPair;
 pub(super) use self::serving::Granted;
 
 /// Pairs of a process, at most: each has a thread. Other processes are asked over links alone.
@@ -79,9 +79,9 @@ pub struct Fabrics {
     host: String,
     /// Names this program, from its start to its end.
     instance: u64,
-    pairs: Mutex<BTreeMap<Peer, Arc<Pair>>>,
+    pairs: Mutex<BTreeMap<Peer, Arc<FabricPair>>>,
     policies: Mutex<BTreeMap<Provider, Policy>>,
-    totals: Mutex<Totals>,
+    totals: Mutex<ProviderTotals>,
     /// What was said already.
     told: Mutex<BTreeSet<u32>>,
 }
@@ -146,13 +146,16 @@ impl Fabrics {
     }
 
     /// How an endpoint is opened.
-    fn setup(&self, provider: Provider) -> Setup {
+    fn setup(&self, provider: Provider) -> TransportOptions {
         let link = link_options(provider, self.options.source);
-        Setup { silence: SILENCE_MAX, ..Setup::new(link, self.policy(provider)) }
+        TransportOptions {
+            silence: SILENCE_MAX,
+            ..TransportOptions::new(link, self.policy(provider))
+        }
     }
 
     /// The pair with a process, made if there is none; `None` if there are too many.
-    fn pair(self: &Arc<Self>, peer: Peer) -> Option<Arc<Pair>> {
+    fn pair(self: &Arc<Self>, peer: Peer) -> Option<Arc<FabricPair>> {
         let mut pairs = lock(&self.pairs);
         pairs.retain(|_, pair| !pair.is_over());
         if let Some(pair) = pairs.get(&peer) {
@@ -161,7 +164,7 @@ impl Fabrics {
         if pairs.len() >= PAIRS_MAX {
             return None;
         }
-        let pair = Pair::start(self.clone(), peer)
+        let pair = FabricPair::start(self.clone(), peer)
             .inspect_err(|error| tracing::warn!(%error, "no thread for libfabric"))
             .ok()?;
         pairs.insert(peer, pair.clone());
@@ -171,7 +174,7 @@ impl Fabrics {
     /// These lives are over. Their regions are closed when this returns, so that whoever lived them, and only
     /// stood still, writes into no memory of this process.
     pub fn retire(&self, is_over: impl Fn(u32, u64) -> bool) {
-        let retired: Vec<Arc<Pair>> = {
+        let retired: Vec<Arc<FabricPair>> = {
             let mut pairs = lock(&self.pairs);
             let all = std::mem::take(&mut *pairs);
             let (over, rest) = all
@@ -204,10 +207,10 @@ impl Fabrics {
     }
 }
 
-fn link_options(provider: Provider, source: Option<IpAddr>) -> Options {
-    let options = Options::new(provider);
+fn link_options(provider: Provider, source: Option<IpAddr>) -> EndpointOptions {
+    let options = EndpointOptions::new(provider);
     let source = source.map(|source| source.to_string()).or_else(|| options.source.clone());
-    Options { source: options.source.and(source), ..options }
+    EndpointOptions { source: options.source.and(source), ..options }
 }
 
 /// Equal for processes that share memory: one kernel, one `/dev/shm`, one view of processes.

@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::time::{Duration, Instant};
 
 use ::fabric::FabricError;
-use ::fabric::transport::{ConnectionId, Counters, Event, Key, Loss, Part, TICKET_SIZE, Transport};
+use ::fabric::transport::{
+    BulkPart, ConnectionId, FabricCounters, FabricEvent, Loss, SealKey, TICKET_SIZE, Transport,
+};
 use bytes::Bytes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::oneshot;
 
-use super::asking::Way;
-use super::serving::Served;
+use super::asking::RequestPath;
+use super::serving::ServedLink;
 use super::{Fabrics, Peer, Provider, lock};
-use crate::frame::{Grant, kind, unpack};
+use crate::frame::{FabricAnswer, kind, unpack};
 
 /// After its last work the thread looks for more for so long before it sleeps (ADR 42).
 const AWAKE: Duration = Duration::from_micros(50);
@@ -33,15 +35,15 @@ const POLLS_PER_ACCOUNT: u32 = 4096;
 type Ticket = [u8; TICKET_SIZE];
 
 /// What the thread is told. Bounded: each link has so many calls, and so many requests without reply.
-pub(super) enum Command {
+pub(super) enum PairCommand {
     /// A link was granted this.
-    Connect { address: Vec<u8>, key: Key, way: Arc<Way> },
+    Connect { address: Vec<u8>, key: SealKey, way: Arc<RequestPath> },
     /// A link has granted this; the rest of it is told. `lasts` is dropped when it is over.
     Admit {
         ticket: Ticket,
-        key: Key,
-        served: Arc<Served>,
-        tell: oneshot::Sender<Grant>,
+        key: SealKey,
+        served: Arc<ServedLink>,
+        tell: oneshot::Sender<FabricAnswer>,
         lasts: oneshot::Sender<()>,
     },
     /// A request, or a reply.
@@ -53,24 +55,24 @@ pub(super) enum Command {
 }
 
 /// The handle of the thread.
-pub(super) struct Pair {
+pub(super) struct FabricPair {
     peer: Peer,
     /// `None` when it has ended.
-    commands: Mutex<Option<VecDeque<Command>>>,
+    commands: Mutex<Option<VecDeque<PairCommand>>>,
     asleep: AtomicBool,
     bell: OwnedFd,
-    account: Mutex<Account>,
+    account: Mutex<PairCounters>,
 }
 
 /// What a pair has done, and what it has.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Account {
-    pub(super) counters: Counters,
+pub(super) struct PairCounters {
+    pub(super) counters: FabricCounters,
     /// Links that use it, in either direction.
     pub(super) links: usize,
 }
 
-impl std::fmt::Debug for Pair {
+impl std::fmt::Debug for FabricPair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair").field("peer", &self.peer).finish_non_exhaustive()
     }
@@ -88,7 +90,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-impl Pair {
+impl FabricPair {
     /// Starts the thread, which opens the endpoint.
     pub(super) fn start(fabrics: Arc<Fabrics>, peer: Peer) -> io::Result<Arc<Self>> {
         let pair = Arc::new(Self {
@@ -99,7 +101,7 @@ impl Pair {
             account: Mutex::default(),
         });
         let own = pair.clone();
-        thread("mdfs-fabric", move || Driver::run(&own, &fabrics))?;
+        thread("mdfs-fabric", move || PairDriver::run(&own, &fabrics))?;
         Ok(pair)
     }
 
@@ -111,7 +113,7 @@ impl Pair {
         self.peer.provider
     }
 
-    pub(super) fn account(&self) -> Account {
+    pub(super) fn account(&self) -> PairCounters {
         *lock(&self.account)
     }
 
@@ -120,7 +122,7 @@ impl Pair {
     }
 
     /// Tells the thread something. If it has ended, what it was told is void.
-    pub(super) fn tell(&self, command: Command) {
+    pub(super) fn tell(&self, command: PairCommand) {
         let mut commands = lock(&self.commands);
         let Some(queue) = &mut *commands else {
             drop(commands);
@@ -137,11 +139,11 @@ impl Pair {
     /// The life of the peer is over: what is given back ends when its regions are closed.
     pub(super) fn retire(&self) -> std_mpsc::Receiver<()> {
         let (done, ended) = std_mpsc::channel();
-        self.tell(Command::Retire { _done: done });
+        self.tell(PairCommand::Retire { _done: done });
         ended
     }
 
-    fn take(&self) -> VecDeque<Command> {
+    fn take(&self) -> VecDeque<PairCommand> {
         lock(&self.commands).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -150,7 +152,7 @@ impl Pair {
     }
 }
 
-impl Command {
+impl PairCommand {
     fn be_void(self) {
         if let Self::Connect { way, .. } = self {
             drop(way.lose());
@@ -159,38 +161,38 @@ impl Command {
 }
 
 /// Who uses a connection.
-enum Party {
-    Asks(Arc<Way>),
+enum LinkRole {
+    Asks(Arc<RequestPath>),
     Serves(
-        Arc<Served>,
+        Arc<ServedLink>,
         #[expect(dead_code, reason = "its end is what it tells")] oneshot::Sender<()>,
     ),
 }
 
 /// Why a pair ends.
-enum End {
+enum PairEnd {
     Unused,
     Retired,
     Failed(String),
 }
 
 /// The thread's own.
-struct Driver<'a> {
-    pair: Arc<Pair>,
+struct PairDriver<'a> {
+    pair: Arc<FabricPair>,
     fabrics: &'a Arc<Fabrics>,
     transport: Transport,
     waitable: Option<OwnedFd>,
-    parties: BTreeMap<Ticket, (Party, Option<ConnectionId>)>,
+    parties: BTreeMap<Ticket, (LinkRole, Option<ConnectionId>)>,
     tickets: BTreeMap<ConnectionId, Ticket>,
     worked: Instant,
 }
 
-impl Driver<'_> {
-    fn run(pair: &Arc<Pair>, fabrics: &Arc<Fabrics>) {
+impl PairDriver<'_> {
+    fn run(pair: &Arc<FabricPair>, fabrics: &Arc<Fabrics>) {
         let provider = pair.provider();
         let end = match Transport::open(fabrics.setup(provider)) {
             Ok(transport) => {
-                let mut driver = Driver {
+                let mut driver = PairDriver {
                     pair: pair.clone(),
                     fabrics,
                     waitable: transport.link().waitable(),
@@ -203,21 +205,21 @@ impl Driver<'_> {
                 driver.end();
                 end
             }
-            Err(error) => End::Failed(error.to_string()),
+            Err(error) => PairEnd::Failed(error.to_string()),
         };
         let process = pair.process();
         let provider = provider.name();
         match end {
-            End::Failed(why) => tracing::info!(process, provider, why, "libfabric has failed"),
-            End::Retired => tracing::debug!(process, provider, "a life is over"),
-            End::Unused => tracing::debug!(process, provider, "is not used any more"),
+            PairEnd::Failed(why) => tracing::info!(process, provider, why, "libfabric has failed"),
+            PairEnd::Retired => tracing::debug!(process, provider, "a life is over"),
+            PairEnd::Unused => tracing::debug!(process, provider, "is not used any more"),
         }
         let left = lock(&pair.commands).take();
-        left.into_iter().flatten().for_each(Command::be_void);
+        left.into_iter().flatten().for_each(PairCommand::be_void);
         fabrics.settle(pair);
     }
 
-    fn work(&mut self) -> End {
+    fn work(&mut self) -> PairEnd {
         let mut polls = 0;
         loop {
             let commands = self.pair.take();
@@ -228,7 +230,7 @@ impl Driver<'_> {
                 }
             }
             if let Err(error) = self.transport.poll() {
-                return End::Failed(error.to_string());
+                return PairEnd::Failed(error.to_string());
             }
             while let Some(event) = self.transport.next_event() {
                 has_worked = true;
@@ -249,7 +251,7 @@ impl Driver<'_> {
     }
 
     /// Nothing was to be done: looks again, or sleeps.
-    fn rest(&mut self) -> Option<End> {
+    fn rest(&mut self) -> Option<PairEnd> {
         let idle = now().duration_since(self.worked);
         if idle < AWAKE {
             // Whoever has something to do comes first.
@@ -257,7 +259,7 @@ impl Driver<'_> {
             return None;
         }
         if self.parties.is_empty() && idle > UNUSED_MAX {
-            return Some(End::Unused);
+            return Some(PairEnd::Unused);
         }
         if !self.transport.may_rest() {
             return None;
@@ -285,21 +287,21 @@ impl Driver<'_> {
         None
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), End> {
-        let failed = |error: FabricError| End::Failed(error.to_string());
+    fn obey(&mut self, command: PairCommand) -> Result<(), PairEnd> {
+        let failed = |error: FabricError| PairEnd::Failed(error.to_string());
         match command {
-            Command::Connect { address, key, way } => {
+            PairCommand::Connect { address, key, way } => {
                 self.transport.policy = self.fabrics.policy(self.pair.provider());
                 let connection =
                     self.transport.connect(&address, way.ticket, key).map_err(failed)?;
                 self.tickets.insert(connection, way.ticket);
-                self.parties.insert(way.ticket, (Party::Asks(way), Some(connection)));
+                self.parties.insert(way.ticket, (LinkRole::Asks(way), Some(connection)));
             }
-            Command::Admit { ticket, key, served, tell, lasts } => {
+            PairCommand::Admit { ticket, key, served, tell, lasts } => {
                 self.transport.policy = self.fabrics.policy(self.pair.provider());
                 self.transport.admit(ticket, key).map_err(failed)?;
-                self.parties.insert(ticket, (Party::Serves(served, lasts), None));
-                let grant = Grant {
+                self.parties.insert(ticket, (LinkRole::Serves(served, lasts), None));
+                let grant = FabricAnswer {
                     provider: self.pair.provider().name().to_owned(),
                     instance: self.fabrics.instance,
                     address: self.transport.address().to_vec(),
@@ -309,57 +311,57 @@ impl Driver<'_> {
                 // If the link is over, it says so next.
                 let _ = tell.send(grant);
             }
-            Command::Send { connection, head, bulk } => {
-                let bulk = bulk.into_iter().map(Part::Bytes).collect();
+            PairCommand::Send { connection, head, bulk } => {
+                let bulk = bulk.into_iter().map(BulkPart::Bytes).collect();
                 match self.transport.send(connection, head, bulk) {
                     // A connection that is over has lost its calls.
                     Ok(()) | Err(FabricError::NotConnected { .. }) => {}
                     Err(error) => return Err(failed(error)),
                 }
             }
-            Command::Leave { ticket } => {
+            PairCommand::Leave { ticket } => {
                 self.transport.revoke(&ticket);
                 if let Some((_, Some(connection))) = self.parties.remove(&ticket) {
                     self.tickets.remove(&connection);
                     self.transport.forsake(connection).map_err(failed)?;
                 }
             }
-            Command::Retire { .. } => {
+            PairCommand::Retire { .. } => {
                 self.transport.advance_epoch(1).map_err(failed)?;
-                return Err(End::Retired);
+                return Err(PairEnd::Retired);
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, event: Event) -> Result<(), End> {
+    fn take(&mut self, event: FabricEvent) -> Result<(), PairEnd> {
         match event {
-            Event::Opened { connection, ticket } => {
+            FabricEvent::Opened { connection, ticket } => {
                 tracing::debug!(process = self.pair.process(), ?connection, "opened");
                 let Some((party, its)) = self.parties.get_mut(&ticket) else { return Ok(()) };
                 *its = Some(connection);
                 self.tickets.insert(connection, ticket);
                 match party {
-                    Party::Asks(way) => way.opened(connection),
-                    Party::Serves(served, _) => served.opened(connection),
+                    LinkRole::Asks(way) => way.opened(connection),
+                    LinkRole::Serves(served, _) => served.opened(connection),
                 }
             }
-            Event::Received { connection, head, bulk } => {
+            FabricEvent::Received { connection, head, bulk } => {
                 if !self.deliver(connection, head, bulk) {
-                    return Err(End::Failed("the other side breaks the rules".to_owned()));
+                    return Err(PairEnd::Failed("the other side breaks the rules".to_owned()));
                 }
             }
-            Event::Closed { connection, loss } => {
+            FabricEvent::Closed { connection, loss } => {
                 let (process, counters) = (self.pair.process(), self.transport.counters());
                 tracing::debug!(process, ?connection, ?loss, ?counters, "closed");
                 let ticket = self.tickets.remove(&connection);
                 let party = ticket.and_then(|ticket| self.parties.remove(&ticket));
-                if let Some((Party::Asks(way), _)) = party {
+                if let Some((LinkRole::Asks(way), _)) = party {
                     drop(way.lose());
                 }
                 // Of what else goes wrong nobody knows what it leaves in the endpoint (ADR 34).
                 if !matches!(loss, Loss::Left | Loss::Worn | Loss::Forsaken) {
-                    return Err(End::Failed(format!("{loss:?}")));
+                    return Err(PairEnd::Failed(format!("{loss:?}")));
                 }
             }
         }
@@ -372,27 +374,27 @@ impl Driver<'_> {
         let Some((party, _)) = party else { return true };
         let Some(frame) = unpack(head, bulk) else { return false };
         match party {
-            Party::Serves(served, _) => served.take(frame),
-            Party::Asks(way) if frame.header.kind == kind::REPLY => {
+            LinkRole::Serves(served, _) => served.take(frame),
+            LinkRole::Asks(way) if frame.header.kind == kind::REPLY => {
                 way.take(frame);
                 true
             }
-            Party::Asks(_) => false,
+            LinkRole::Asks(_) => false,
         }
     }
 
     fn give_account(&self) {
         let links = self.tickets.len();
-        *lock(&self.pair.account) = Account { counters: self.transport.counters(), links };
+        *lock(&self.pair.account) = PairCounters { counters: self.transport.counters(), links };
     }
 
     /// All that was to come is lost.
     fn end(&mut self) {
         // First nobody can put in more; then what was put in is lost.
         let left = lock(&self.pair.commands).take();
-        left.into_iter().flatten().for_each(Command::be_void);
+        left.into_iter().flatten().for_each(PairCommand::be_void);
         for (party, _) in std::mem::take(&mut self.parties).into_values() {
-            if let Party::Asks(way) = party {
+            if let LinkRole::Asks(way) = party {
                 drop(way.lose());
             }
         }

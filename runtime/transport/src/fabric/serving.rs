@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use ::fabric::random_bytes;
-use ::fabric::transport::{ConnectionId, KEY_SIZE, Key, TICKET_SIZE};
+use ::fabric::transport::{ConnectionId, KEY_SIZE, SealKey, TICKET_SIZE};
 use futures::stream::{self, Stream, StreamExt as _};
 use tokio::sync::oneshot;
 
-use super::pair::{Command, Pair};
+use super::pair::{FabricPair, PairCommand};
 use super::{CALLS_MAX, Incarnation, Peer, Provider};
-use crate::frame::{Frame, Grant, Header, Offer, kind, pack_apart};
+use crate::frame::{FabricAnswer, FabricOffer, FrameHeader, LinkFrame, kind, pack_apart};
 use crate::guard::{Guard, Security};
-use runtime::client_handle::{AskBytes, Ingress, Reply};
+use runtime::client_handle::{EncodedRequest, Ingress, ReplySender};
 use runtime::context::Context;
 use runtime::ids::NodeId;
 use runtime::mail::Envelope;
@@ -21,13 +21,13 @@ use runtime::wire::Encoder;
 
 /// Something was granted over a link; dropped with it.
 pub(in super::super) struct Granted {
-    pair: Arc<Pair>,
+    pair: Arc<FabricPair>,
     ticket: [u8; TICKET_SIZE],
 }
 
 impl Drop for Granted {
     fn drop(&mut self) {
-        self.pair.tell(Command::Leave { ticket: self.ticket });
+        self.pair.tell(PairCommand::Leave { ticket: self.ticket });
     }
 }
 
@@ -38,8 +38,8 @@ impl Granted {
         guard: &Guard,
         context: &Context,
         incarnation: Incarnation,
-        offer: &Offer,
-    ) -> Option<(Self, impl Stream<Item = Grant> + use<>)> {
+        offer: &FabricOffer,
+    ) -> Option<(Self, impl Stream<Item = FabricAnswer> + use<>)> {
         let fabrics = guard.fabrics()?;
         let ingress = context.ingress()?;
         let theirs = offer.providers.iter().filter_map(|name| Provider::of_name(name));
@@ -47,13 +47,13 @@ impl Granted {
             .filter(|provider| fabrics.providers().contains(provider))
             .find(|provider| *provider != Provider::Shm || offer.host == fabrics.host)?;
         let ticket = random_bytes::<TICKET_SIZE>().ok()?;
-        let key: Key = match guard.security() {
+        let key: SealKey = match guard.security() {
             Security::None => None,
             #[cfg(feature = "tls")]
             Security::Tls(_) => Some(random_bytes::<KEY_SIZE>().ok()?),
         };
         let pair = fabrics.pair(Peer { incarnation, instance: offer.instance, provider })?;
-        let served = Arc::new(Served {
+        let served = Arc::new(ServedLink {
             pair: pair.clone(),
             ingress,
             connection: OnceLock::new(),
@@ -61,20 +61,20 @@ impl Granted {
         });
         let (tell, told) = oneshot::channel();
         let (lasts, over) = oneshot::channel::<()>();
-        pair.tell(Command::Admit { ticket, key, served, tell, lasts });
+        pair.tell(PairCommand::Admit { ticket, key, served, tell, lasts });
         let first = stream::once(async { told.await.unwrap_or_default() });
         let last = stream::once(async move {
             // Nobody ever sends: it is dropped.
             let _ = over.await;
-            Grant { ticket: ticket.to_vec(), ..Grant::default() }
+            FabricAnswer { ticket: ticket.to_vec(), ..FabricAnswer::default() }
         });
         Some((Self { pair, ticket }, first.chain(last)))
     }
 }
 
 /// Requests of one link of another process.
-pub(super) struct Served {
-    pair: Arc<Pair>,
+pub(super) struct ServedLink {
+    pair: Arc<FabricPair>,
     ingress: Arc<dyn Ingress>,
     /// Once it is open.
     connection: OnceLock<ConnectionId>,
@@ -82,7 +82,7 @@ pub(super) struct Served {
     running: AtomicUsize,
 }
 
-impl Served {
+impl ServedLink {
     /// The process has come by its ticket.
     pub(super) fn opened(&self, connection: ConnectionId) {
         // It is opened once.
@@ -91,15 +91,15 @@ impl Served {
 
     /// A request has come; false if that breaks the rules.
     #[must_use]
-    pub(super) fn take(self: &Arc<Self>, frame: Frame) -> bool {
-        let Frame { header, head, bulk } = frame;
+    pub(super) fn take(self: &Arc<Self>, frame: LinkFrame) -> bool {
+        let LinkFrame { header, head, bulk } = frame;
         if header.kind != kind::REQUEST || self.running.fetch_add(1, Relaxed) >= CALLS_MAX {
             return false;
         }
         let served = self.clone();
-        let reply = Reply::by(move |bytes| served.reply(header, bytes));
+        let reply = ReplySender::by(move |bytes| served.reply(header, bytes));
         let to = NodeId(header.to);
-        let ask = Box::new(AskBytes {
+        let ask = Box::new(EncodedRequest {
             caller: header.caller(),
             table: (header.protocol, header.protocol_version),
             head,
@@ -116,10 +116,10 @@ impl Served {
         true
     }
 
-    fn reply(&self, asked: Header, bytes: Encoder) {
+    fn reply(&self, asked: FrameHeader, bytes: Encoder) {
         self.running.fetch_sub(1, Relaxed);
         let Some(connection) = self.connection.get().copied() else { return };
         let (head, bulk) = pack_apart(asked.of_reply(), bytes);
-        self.pair.tell(Command::Send { connection, head, bulk });
+        self.pair.tell(PairCommand::Send { connection, head, bulk });
     }
 }

@@ -26,7 +26,7 @@ pub(super) async fn open(
     stream: Stream,
 ) -> io::Result<(Stream, Option<Certificate>)> {
     let Stream { mut reader, mut writer, peer } = stream;
-    let session = Rc::new(Session(RefCell::new(connection)));
+    let session = Rc::new(TlsSession(RefCell::new(connection)));
     // Sealed pieces are bounded by us, and what is received is taken out at once.
     session.0.borrow_mut().set_buffer_limit(None);
     let mut sealed = BytesMut::new();
@@ -51,15 +51,15 @@ pub(super) async fn open(
         .peer_certificates()
         .and_then(|chain| chain.first())
         .map(|certificate| certificate.clone().into_owned());
-    let reader = Box::new(Unsealing { session: session.clone(), reader, sealed });
-    let writer = Box::new(Sealing { session, writer });
+    let reader = Box::new(TlsReader { session: session.clone(), reader, sealed });
+    let writer = Box::new(TlsWriter { session, writer });
     Ok((Stream { reader, writer, peer }, certificate))
 }
 
 /// What both halves of a stream share.
-struct Session(RefCell<Connection>);
+struct TlsSession(RefCell<Connection>);
 
-impl Session {
+impl TlsSession {
     /// Takes in what has come, up to the end of the handshake.
     fn take_handshake(&self, sealed: &mut BytesMut) -> io::Result<()> {
         let mut connection = self.0.borrow_mut();
@@ -125,13 +125,13 @@ fn take_some(connection: &mut Connection, sealed: &mut BytesMut) -> io::Result<(
     Ok(())
 }
 
-struct Unsealing {
-    session: Rc<Session>,
+struct TlsReader {
+    session: Rc<TlsSession>,
     reader: Box<dyn Reader>,
     sealed: BytesMut,
 }
 
-impl Reader for Unsealing {
+impl Reader for TlsReader {
     fn read<'a>(&'a mut self, buffer: &'a mut BytesMut) -> LocalBoxFuture<'a, io::Result<usize>> {
         async move {
             let before = buffer.len();
@@ -151,12 +151,12 @@ impl Reader for Unsealing {
     }
 }
 
-struct Sealing {
-    session: Rc<Session>,
+struct TlsWriter {
+    session: Rc<TlsSession>,
     writer: Box<dyn Writer>,
 }
 
-impl Writer for Sealing {
+impl Writer for TlsWriter {
     fn write(&mut self, parts: Vec<Bytes>) -> LocalBoxFuture<'_, io::Result<()>> {
         async move {
             let mut left: VecDeque<Bytes> = parts.into();

@@ -12,7 +12,7 @@ use runtime::embedded::{Config, DiskAccess, Embedded};
 use runtime::net::Address;
 use runtime::{Epoch, NodeId, Undelivered, VolumeId};
 
-use transport::{Guard, Me, Process, Router, Routes};
+use transport::{Guard, LocalProcess, ProcessAddress, Router, Routes};
 
 use crate::support::{self, echo};
 
@@ -25,7 +25,7 @@ pub const OF: u32 = 3;
 pub struct Member {
     pub machine: Embedded,
     router: Arc<Router>,
-    pub process: Arc<Process>,
+    pub process: Arc<ProcessAddress>,
     pub guard: Arc<Guard>,
 }
 
@@ -51,7 +51,7 @@ impl Member {
             let listener = context.listen(&Address::Tcp("127.0.0.1:0".into())).await.unwrap();
             let address = listener.address().to_string();
             let incarnation = AtomicU64::new(incarnation);
-            let me = Arc::new(Me { volume, number, incarnation, guard: guarded });
+            let me = Arc::new(LocalProcess { volume, number, incarnation, guard: guarded });
             let serving = context.clone();
             context.task(async move {
                 transport::serve_processes(serving, listener, me).await;
@@ -59,17 +59,17 @@ impl Member {
             address
         });
         let address = block_on(listening).unwrap();
-        let process = Arc::new(Process { number, incarnation, address });
+        let process = Arc::new(ProcessAddress { number, incarnation, address });
         Self { machine, router, process, guard }
     }
 
     /// Tells it where all nodes are.
-    pub fn meet(&self, epoch: u64, others: &[&Arc<Process>]) {
+    pub fn meet(&self, epoch: u64, others: &[&Arc<ProcessAddress>]) {
         let hosts = (0..NODES).filter_map(|node| {
             let host = others.iter().find(|other| node % OF == other.number)?;
             Some((NodeId::fs(node), Arc::clone(host)))
         });
-        let (me, guard) = (Process::clone(&self.process), self.guard.clone());
+        let (me, guard) = (ProcessAddress::clone(&self.process), self.guard.clone());
         let living = others.iter().copied().cloned().collect();
         self.router.set(Routes::new(VOLUME, Epoch(epoch), me, guard, living, hosts));
         self.machine.begin_epoch(Epoch(epoch));

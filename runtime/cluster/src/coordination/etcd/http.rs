@@ -33,8 +33,8 @@ const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
 
 /// A byte stream of either kind.
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> ByteStream for S {}
 
 /// Where etcd is, and connections to it.
 pub(super) struct Http {
@@ -42,7 +42,7 @@ pub(super) struct Http {
     tls: Option<TlsConnector>,
     /// The endpoint that answered last.
     current: Cell<usize>,
-    idle: RefCell<Vec<Connection>>,
+    idle: RefCell<Vec<HttpConnection>>,
 }
 
 #[derive(Clone, Debug)]
@@ -125,12 +125,12 @@ impl Http {
     }
 
     #[allow(clippy::disallowed_methods, reason = "an engine of the machine has its sockets")]
-    async fn connect_to(&self, endpoint: &Endpoint) -> Result<Connection, String> {
+    async fn connect_to(&self, endpoint: &Endpoint) -> Result<HttpConnection, String> {
         let tcp =
             TcpStream::connect(&endpoint.authority).await.map_err(|error| error.to_string())?;
         // Small requests, each waited for.
         tcp.set_nodelay(true).map_err(|error| error.to_string())?;
-        let stream: Box<dyn Stream> = match &self.tls {
+        let stream: Box<dyn ByteStream> = match &self.tls {
             Some(connector) if endpoint.secure => {
                 let name = ServerName::try_from(endpoint.name.clone());
                 let name = name.map_err(|error| error.to_string())?;
@@ -142,11 +142,11 @@ impl Http {
         let made = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = made.map_err(|error| error.to_string())?;
         let work = connection.map(|_| ()).boxed_local();
-        Ok(Connection { sender, work: Some(work), authority: endpoint.authority.clone() })
+        Ok(HttpConnection { sender, work: Some(work), authority: endpoint.authority.clone() })
     }
 
     /// A connection to the endpoint that answered last, or to the next one that can be reached.
-    pub(super) async fn connect(&self) -> Result<Connection, Error> {
+    pub(super) async fn connect(&self) -> Result<HttpConnection, Error> {
         let mut troubles = Vec::new();
         for offset in 0..self.endpoints.len() {
             let index = (self.current.get() + offset) % self.endpoints.len();
@@ -164,7 +164,7 @@ impl Http {
     }
 
     /// A connection that was kept and still stands.
-    fn kept(&self) -> Option<Connection> {
+    fn kept(&self) -> Option<HttpConnection> {
         loop {
             let mut connection = self.idle.borrow_mut().pop()?;
             if connection.stands() {
@@ -200,7 +200,7 @@ impl Http {
 }
 
 /// One connection, and the work that it needs to go on: it is done by whoever waits for an answer.
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     work: Option<LocalBoxFuture<'static, ()>>,
     authority: String,
@@ -221,7 +221,7 @@ async fn drive<F: Future + Unpin>(
     }
 }
 
-impl Connection {
+impl HttpConnection {
     /// The other side has not closed it.
     fn stands(&mut self) -> bool {
         let closed = self.work.as_mut().is_none_or(|work| work.now_or_never().is_some());

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::{
     Answer, Coordination, CoordinationError as Error, Expect, LeaseId, Listing, Record, Version,
-    Watch, Written, check_lengths,
+    Watch, WriteOutcome, check_lengths,
 };
 use http::Http;
 use watch::EtcdWatch;
@@ -104,7 +104,12 @@ impl Etcd {
         })]
     }
 
-    async fn change(&self, key: &str, expect: Expect, change: Value) -> Result<Written, Error> {
+    async fn change(
+        &self,
+        key: &str,
+        expect: Expect,
+        change: Value,
+    ) -> Result<WriteOutcome, Error> {
         let transaction = json!({
             "compare": self.compare(key, expect),
             "success": [change],
@@ -112,11 +117,11 @@ impl Etcd {
         });
         let answer = self.call("/v3/kv/txn", &transaction).await?;
         if answer["succeeded"] == true {
-            return Ok(Written::Done { version: revision_of(&answer)? });
+            return Ok(WriteOutcome::Done { version: revision_of(&answer)? });
         }
         let kvs = &answer["responses"][0]["response_range"]["kvs"];
         let found = kvs.get(0).map(record_in).transpose()?;
-        Ok(Written::Differs { found })
+        Ok(WriteOutcome::Differs { found })
     }
 
     /// All of a prefix: from it to the first key that does not begin so.
@@ -243,7 +248,7 @@ impl Coordination for Etcd {
         value: &'a [u8],
         expect: Expect,
         lease: Option<LeaseId>,
-    ) -> Answer<'a, Written> {
+    ) -> Answer<'a, WriteOutcome> {
         async move {
             check_lengths(key, value)?;
             let lease = lease.map_or(0, |lease| lease.0).to_string();
@@ -254,7 +259,7 @@ impl Coordination for Etcd {
         .boxed_local()
     }
 
-    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, Written> {
+    fn remove<'a>(&'a self, key: &'a str, expect: Expect) -> Answer<'a, WriteOutcome> {
         let delete = json!({ "request_delete_range": { "key": self.encode_key(key) } });
         self.change(key, expect, delete).boxed_local()
     }

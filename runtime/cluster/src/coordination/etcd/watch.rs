@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
 
-use super::http::{Connection, Http};
+use super::http::{Http, HttpConnection};
 use super::{Etcd, error_of, nonsense, number, record_in};
 use crate::coordination::{Answer, Change, CoordinationError as Error, Version, Watch};
 
@@ -25,7 +25,7 @@ pub(super) struct EtcdWatch {
     http: Rc<Http>,
     prefix: Rc<str>,
     request: Bytes,
-    open: Option<(Connection, Incoming)>,
+    open: Option<(HttpConnection, Incoming)>,
     /// Received, and not yet a line.
     rest: Vec<u8>,
     told: VecDeque<Change>,

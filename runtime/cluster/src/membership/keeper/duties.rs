@@ -1,13 +1,13 @@
 //! From the map to what this process serves.
 
-use super::{Event, Keeper, ServeState};
+use super::{Keeper, KeeperEvent, ServeState};
 use crate::membership::map::{Assignment, NodeMap};
 use runtime::ids::{Epoch, NodeId};
 
 impl Keeper {
     /// The epoch since when this process shall serve a node with this seat, if it shall.
     fn shall_serve(&self, map: &NodeMap, assignment: Assignment) -> Option<Epoch> {
-        let life = self.valid_life().filter(|_| !self.state.ending.get())?;
+        let life = self.valid_lease().filter(|_| !self.state.ending.get())?;
         match assignment {
             Assignment::Serving { by, since } if by == self.id => {
                 // The map knows this life: what it gave to an earlier one is no longer ours.
@@ -29,11 +29,11 @@ impl Keeper {
                 match (standing.get(&node), shall) {
                     (None, Some(epoch)) => {
                         standing.insert(node, ServeState::Serving(epoch));
-                        told.push(Event::Serve { node, epoch });
+                        told.push(KeeperEvent::Serve { node, epoch });
                     }
                     (Some(ServeState::Serving(epoch)), shall) if shall != Some(*epoch) => {
                         standing.insert(node, ServeState::Stopping);
-                        told.push(Event::Stop { node });
+                        told.push(KeeperEvent::Stop { node });
                     }
                     // It is as it shall be; or it has to stop first, and then we look again.
                     _ => {}

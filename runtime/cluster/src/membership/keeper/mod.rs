@@ -4,8 +4,8 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `life.rs` | the lease: taking it, keeping it, stopping in time when it cannot be kept |
-//! | `look.rs` | seeing members and map, proposing the next map |
+//! | `lease.rs` | the lease: taking it, keeping it, stopping in time when it cannot be kept |
+//! | `observe.rs` | seeing members and map, proposing the next map |
 //! | `duties.rs` | from the map to what the process serves |
 //!
 //! # Take-over within five seconds
@@ -24,8 +24,8 @@
 //! was frozen must not trust its timers. If clocks are worse, the epochs at the disk nodes stop writes (D8).
 
 mod duties;
-mod life;
-mod look;
+mod lease;
+mod observe;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ const MEMBERS_PREFIX: &str = "cluster/members/";
 
 /// What a keeper tells its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum KeeperEvent {
     /// Begin to serve this node. Its epoch is later than that of all who served it before.
     Serve {
         /// Which.
@@ -94,12 +94,12 @@ pub enum Event {
 /// The process, as its keeper sees it.
 pub trait Duties {
     /// Takes note of `event`; what takes longer is done in a task.
-    fn tell(&self, event: Event);
+    fn tell(&self, event: KeeperEvent);
 }
 
 /// One life of a process in the cluster: as long as one lease.
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct MembershipLease {
     incarnation: u64,
     lease: LeaseId,
     /// By our own clock: from then on nothing is answered.
@@ -125,7 +125,7 @@ pub struct Keeper {
     duties: Rc<dyn Duties>,
     id: ProcessId,
     addresses: Rc<[String]>,
-    state: Rc<State>,
+    state: Rc<KeeperState>,
 }
 
 impl std::fmt::Debug for Keeper {
@@ -138,8 +138,8 @@ impl std::fmt::Debug for Keeper {
 }
 
 #[derive(Default)]
-struct State {
-    life: Cell<Option<Life>>,
+struct KeeperState {
+    life: Cell<Option<MembershipLease>>,
     map: RefCell<Option<Rc<NodeMap>>>,
     standing: RefCell<BTreeMap<NodeId, ServeState>>,
     /// For which map a change was first seen to be needed, and when.
@@ -173,7 +173,7 @@ impl Keeper {
     /// machine itself look at the same instant ([`Machine::answer_until`](runtime::Machine::answer_until)).
     pub fn may_answer(&self, node: NodeId) -> Option<Epoch> {
         match self.state.standing.borrow().get(&node) {
-            Some(ServeState::Serving(epoch)) if self.valid_life().is_some() => Some(*epoch),
+            Some(ServeState::Serving(epoch)) if self.valid_lease().is_some() => Some(*epoch),
             _ => None,
         }
     }
@@ -205,26 +205,26 @@ impl Keeper {
             }
             stopped.await;
         }
-        if let Some(life) = self.end_life() {
+        if let Some(life) = self.drop_lease() {
             // If this fails the lease ends by itself.
             let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
         }
     }
 
     /// A life goes on: until then the process may answer.
-    fn set_life(&self, life: Life) {
+    fn set_lease(&self, life: MembershipLease) {
         self.state.life.set(Some(life));
         self.context.answer_until(life.valid_until);
     }
 
     /// Nothing is answered any more.
-    fn end_life(&self) -> Option<Life> {
+    fn drop_lease(&self) -> Option<MembershipLease> {
         self.context.answer_until(Duration::ZERO);
         self.state.life.take()
     }
 
     /// The present life, if its lease holds for sure.
-    fn valid_life(&self) -> Option<Life> {
+    fn valid_lease(&self) -> Option<MembershipLease> {
         let life = self.state.life.get()?;
         (self.context.now() < life.valid_until).then_some(life)
     }

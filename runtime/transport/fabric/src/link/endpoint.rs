@@ -6,13 +6,14 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use super::memory::Buffer;
+use super::memory::FabricBuffer;
 use super::objects::{Info, Objects, check, failed, no_operation};
 use super::operations::{
-    Group, Operations, PIECES_MAX, Piece, Post, RemotePiece, inject, post_receive, post_send,
+    BufferSegment, OpenOperations, OperationGroup, PIECES_MAX, RemoteSegment, RmaOperation, inject,
+    post_receive, post_send,
 };
-use super::options::{Limits, Options, Provider};
-use super::regions::{Exposure, Owner, Regions};
+use super::options::{EndpointOptions, Limits, Provider};
+use super::regions::{Exposure, RegionCache, RegionOwner};
 use crate::FabricError;
 use crate::sys::{self, fi_cq_data_entry};
 
@@ -28,7 +29,7 @@ pub struct PeerAddress(u64);
 
 /// What an operation was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completed {
+pub enum OperationKind {
     /// A send: its buffer comes back.
     Send,
     /// A receive: its buffer comes back, as long as what arrived.
@@ -47,19 +48,19 @@ pub struct Completion {
     /// As given with the operation.
     pub cookie: u64,
     /// What it was.
-    pub what: Completed,
+    pub what: OperationKind,
     /// Bytes of a receive, or why it failed.
     pub result: Result<usize, FabricError>,
     /// The buffer that was given with it.
-    pub buffer: Option<Buffer>,
+    pub buffer: Option<FabricBuffer>,
 }
 
 /// An endpoint of one provider, with its addresses, completions and registered memory.
 pub struct Fabric {
     // Closed in the order of `drop`.
     objects: Objects,
-    operations: Operations,
-    regions: Regions,
+    operations: OpenOperations,
+    regions: RegionCache,
     limits: Limits,
     provider: Provider,
     /// In shared memory: the name of the file that stands for the endpoint.
@@ -80,13 +81,13 @@ impl std::fmt::Debug for Fabric {
 
 impl Fabric {
     /// Opens an endpoint.
-    pub fn open(options: &Options) -> Result<Self, FabricError> {
+    pub fn open(options: &EndpointOptions) -> Result<Self, FabricError> {
         // Loaded on its own: its guard of signals is the same.
         sys::Library::get()?;
         sys::signals::kept(|| Self::open_unkept(options))
     }
 
-    fn open_unkept(options: &Options) -> Result<Self, FabricError> {
+    fn open_unkept(options: &EndpointOptions) -> Result<Self, FabricError> {
         let name = crate::shared_names::new_name();
         if options.provider == Provider::Shm {
             crate::shared_names::sweep();
@@ -104,8 +105,8 @@ impl Fabric {
         Ok(Self {
             objects,
             // Shared memory does remote reads and writes while they are posted.
-            operations: Operations::new(options.operations, options.provider == Provider::Shm),
-            regions: Regions::default(),
+            operations: OpenOperations::new(options.operations, options.provider == Provider::Shm),
+            regions: RegionCache::default(),
             limits,
             provider: options.provider,
             name,
@@ -173,8 +174,12 @@ impl Fabric {
     }
 
     /// Lets one message of at most the buffer's length arrive in `buffer`.
-    pub fn receive(&mut self, buffer: Buffer, cookie: u64) -> Result<(), (FabricError, Buffer)> {
-        self.post(Completed::Receive, buffer, cookie, |objects, buffer, descriptor, context| {
+    pub fn receive(
+        &mut self,
+        buffer: FabricBuffer,
+        cookie: u64,
+    ) -> Result<(), (FabricError, FabricBuffer)> {
+        self.post(OperationKind::Receive, buffer, cookie, |objects, buffer, descriptor, context| {
             post_receive(objects, buffer, descriptor, context)
         })
     }
@@ -183,26 +188,26 @@ impl Fabric {
     pub fn send(
         &mut self,
         to: PeerAddress,
-        buffer: Buffer,
+        buffer: FabricBuffer,
         cookie: u64,
-    ) -> Result<(), (FabricError, Buffer)> {
-        self.post(Completed::Send, buffer, cookie, |objects, buffer, descriptor, context| {
+    ) -> Result<(), (FabricError, FabricBuffer)> {
+        self.post(OperationKind::Send, buffer, cookie, |objects, buffer, descriptor, context| {
             post_send(objects, to.0, buffer, descriptor, context)
         })
     }
 
     fn post(
         &mut self,
-        what: Completed,
-        buffer: Buffer,
+        what: OperationKind,
+        buffer: FabricBuffer,
         cookie: u64,
         call: impl Fn(
             &Objects,
-            &Buffer,
+            &FabricBuffer,
             *mut std::ffi::c_void,
             *mut std::ffi::c_void,
         ) -> Result<(), FabricError>,
-    ) -> Result<(), (FabricError, Buffer)> {
+    ) -> Result<(), (FabricError, FabricBuffer)> {
         if buffer.len() > self.limits.message {
             return Err((too_long(buffer.len(), self.limits.message), buffer));
         }
@@ -219,7 +224,7 @@ impl Fabric {
             return Err((error, buffer));
         }
         // The buffer now belongs to the operation: nobody sees it until it has completed.
-        self.operations.attach(index, Group::of_one(cookie, what, buffer));
+        self.operations.attach(index, OperationGroup::of_one(cookie, what, buffer));
         Ok(())
     }
 
@@ -237,8 +242,8 @@ impl Fabric {
     pub fn read(
         &mut self,
         from: PeerAddress,
-        remote: &[RemotePiece],
-        into: &mut Buffer,
+        remote: &[RemoteSegment],
+        into: &mut FabricBuffer,
         at: usize,
         cookie: u64,
     ) -> Result<(), FabricError> {
@@ -248,7 +253,7 @@ impl Fabric {
         let mut posts = Vec::new();
         let mut next = into.chunk().pointer().wrapping_add(at);
         for pieces in remote.chunks(self.limits.remote_pieces) {
-            let mut post = Post::new(from.0);
+            let mut post = RmaOperation::new(from.0);
             let length: u64 = pieces.iter().map(|piece| piece.length).sum();
             self.fits(length as usize)?;
             post.add_local(next, length as usize, descriptor);
@@ -258,7 +263,7 @@ impl Fabric {
             next = next.wrapping_add(length as usize);
             posts.push(post);
         }
-        self.begin(Completed::Read, posts, cookie, |holds| holds.push(into.hold_to_write()))
+        self.begin(OperationKind::Read, posts, cookie, |holds| holds.push(into.hold_to_write()))
     }
 
     /// Writes the local pieces one after the other to `remote`, and sends `immediate` along with
@@ -269,8 +274,8 @@ impl Fabric {
     pub fn write(
         &mut self,
         to: PeerAddress,
-        local: &[Piece<'_>],
-        remote: RemotePiece,
+        local: &[BufferSegment<'_>],
+        remote: RemoteSegment,
         immediate: Option<u64>,
         cookie: u64,
     ) -> Result<(), FabricError> {
@@ -279,7 +284,7 @@ impl Fabric {
         let mut posts = Vec::new();
         let mut next = remote.address;
         for pieces in local.chunks(self.limits.pieces) {
-            let mut post = Post::new(to.0);
+            let mut post = RmaOperation::new(to.0);
             for piece in pieces {
                 let end = piece.at + piece.length;
                 assert!(end <= piece.buffer.len(), "a piece lies within its buffer");
@@ -297,7 +302,7 @@ impl Fabric {
         if let Some(last) = posts.last_mut() {
             last.immediate = immediate;
         }
-        self.begin(Completed::Write, posts, cookie, |holds| {
+        self.begin(OperationKind::Write, posts, cookie, |holds| {
             holds.extend(local.iter().map(|piece| piece.buffer.hold_to_read()));
         })
     }
@@ -309,8 +314,8 @@ impl Fabric {
 
     fn begin(
         &mut self,
-        what: Completed,
-        mut posts: Vec<Post>,
+        what: OperationKind,
+        mut posts: Vec<RmaOperation>,
         cookie: u64,
         hold: impl FnOnce(&mut Vec<super::memory::Hold>),
     ) -> Result<(), FabricError> {
@@ -321,7 +326,7 @@ impl Fabric {
         if let Some(last) = posts.last_mut() {
             last.more = false;
         }
-        let mut group = Group::empty(cookie, what, posts.len() as u32);
+        let mut group = OperationGroup::empty(cookie, what, posts.len() as u32);
         hold(&mut group.holds);
         let id = self.operations.begin(group);
         self.unposted |= self.operations.post_all(&self.objects, id, posts);
@@ -331,8 +336,8 @@ impl Fabric {
     /// Lets the peer that `owner` stands for read `buffer` until [`Fabric::conceal`].
     pub fn expose_to_read(
         &mut self,
-        owner: Owner,
-        buffer: &Buffer,
+        owner: RegionOwner,
+        buffer: &FabricBuffer,
     ) -> Result<Exposure, FabricError> {
         self.regions.expose_to_read(&self.objects, &self.limits, owner, buffer)
     }
@@ -340,8 +345,8 @@ impl Fabric {
     /// Lets the peer that `owner` stands for write `buffer` until [`Fabric::conceal`].
     pub fn expose_to_write(
         &mut self,
-        owner: Owner,
-        buffer: &mut Buffer,
+        owner: RegionOwner,
+        buffer: &mut FabricBuffer,
     ) -> Result<Exposure, FabricError> {
         self.regions.expose_to_write(&self.objects, &self.limits, owner, buffer)
     }
@@ -352,7 +357,7 @@ impl Fabric {
     }
 
     /// Closes all regions of `owner`: when it is dead, or its epoch over. Says how many there were.
-    pub fn close_regions(&mut self, owner: Owner) -> usize {
+    pub fn close_regions(&mut self, owner: RegionOwner) -> usize {
         self.regions.close_owner(owner)
     }
 
@@ -395,7 +400,7 @@ impl Fabric {
         let by_peer = entry.flags & (sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA);
         let ours = entry.flags & (sys::FI_WRITE | sys::FI_READ | sys::FI_SEND | sys::FI_RECV);
         if by_peer != 0 && ours == 0 {
-            let what = Completed::Immediate(entry.data);
+            let what = OperationKind::Immediate(entry.data);
             out.push(Completion { cookie: 0, what, result: Ok(0), buffer: None });
             return;
         }

@@ -1,6 +1,6 @@
 //! Memory that a provider may read and write while Rust code holds other parts of it.
 //!
-//! A [`Buffer`] is a run of whole pages with one owner. Operations hold it by count: while one
+//! A [`FabricBuffer`] is a run of whole pages with one owner. Operations hold it by count: while one
 //! writes it, nobody sees its bytes; while one reads it, nobody changes them. It goes back to its
 //! [`Arena`] when the owner and the last operation have let go, never before.
 
@@ -21,7 +21,7 @@ const SLAB: usize = 4 << 20;
 
 /// One mapping, or bytes of others that stay as they are.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Mapping {
     /// Never used twice in a process.
     id: u64,
     base: NonNull<u8>,
@@ -32,12 +32,12 @@ pub(crate) struct Memory {
     sealed: AtomicBool,
 }
 
-// SAFETY: the pages belong to nobody's thread; who may touch them is counted by `Chunk`.
-unsafe impl Send for Memory {}
+// SAFETY: the pages belong to nobody's thread; who may touch them is counted by `BufferChunk`.
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for Mapping {}
 
-impl Memory {
+impl Mapping {
     fn map(length: usize) -> Result<Arc<Self>, FabricError> {
         let length = length.next_multiple_of(PAGE);
         let base = map_pages(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, 0)?;
@@ -71,7 +71,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Mapping {
     fn drop(&mut self) {
         if self.held.is_some() {
             return;
@@ -115,8 +115,8 @@ fn map_pages(
 
 /// A part of a memory, and who works on it.
 #[derive(Debug)]
-pub(crate) struct Chunk {
-    memory: Arc<Memory>,
+pub(crate) struct BufferChunk {
+    memory: Arc<Mapping>,
     offset: usize,
     capacity: usize,
     /// Operations, exposures and views that read it.
@@ -124,11 +124,11 @@ pub(crate) struct Chunk {
     /// Operations and exposures that write it.
     writers: AtomicU32,
     sealed: AtomicBool,
-    home: Option<Arc<Mutex<Free>>>,
+    home: Option<Arc<Mutex<FreeLists>>>,
 }
 
-impl Chunk {
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
+impl BufferChunk {
+    pub(crate) fn memory(&self) -> &Arc<Mapping> {
         &self.memory
     }
 
@@ -155,7 +155,7 @@ impl Chunk {
     }
 }
 
-impl Drop for Chunk {
+impl Drop for BufferChunk {
     fn drop(&mut self) {
         let Some(home) = &self.home else { return };
         let mut free = home.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,14 +169,14 @@ impl Drop for Chunk {
 
 /// What an arena has at hand, by sizes that are powers of two of pages.
 #[derive(Debug, Default)]
-struct Free {
-    classes: Vec<Vec<(Arc<Memory>, usize)>>,
+struct FreeLists {
+    classes: Vec<Vec<(Arc<Mapping>, usize)>>,
     /// Bytes of buffers that are out.
     used: usize,
 }
 
-impl Free {
-    fn take_back(&mut self, memory: Arc<Memory>, offset: usize, capacity: usize) {
+impl FreeLists {
+    fn take_back(&mut self, memory: Arc<Mapping>, offset: usize, capacity: usize) {
         self.used -= capacity;
         if capacity > SLAB {
             // Had a mapping of its own: that goes back to the system.
@@ -193,7 +193,7 @@ fn class_of(capacity: usize) -> usize {
 /// Where buffers come from: mappings of [`SLAB`] bytes, cut into powers of two.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    free: Arc<Mutex<Free>>,
+    free: Arc<Mutex<FreeLists>>,
     limit: usize,
 }
 
@@ -201,11 +201,11 @@ impl Arena {
     /// An arena that never has more than `limit` bytes out.
     pub fn new(limit: usize) -> Self {
         let classes = vec![Vec::new(); class_of(SLAB) + 1];
-        Self { free: Arc::new(Mutex::new(Free { classes, ..Free::default() })), limit }
+        Self { free: Arc::new(Mutex::new(FreeLists { classes, ..FreeLists::default() })), limit }
     }
 
     /// A buffer of `length` bytes, at a page's start. Its bytes are whatever was there.
-    pub fn take(&self, length: usize) -> Result<Buffer, FabricError> {
+    pub fn take(&self, length: usize) -> Result<FabricBuffer, FabricError> {
         let capacity = capacity_for(length);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.used + capacity > self.limit {
@@ -214,7 +214,10 @@ impl Arena {
         let (memory, offset) = find(&mut free, capacity)?;
         free.used += capacity;
         let home = Some(self.free.clone());
-        Ok(Buffer { chunk: Arc::new(Chunk::new(memory, offset, capacity, home)), length })
+        Ok(FabricBuffer {
+            chunk: Arc::new(BufferChunk::new(memory, offset, capacity, home)),
+            length,
+        })
     }
 
     /// Bytes of buffers that are out now.
@@ -228,9 +231,9 @@ fn capacity_for(length: usize) -> usize {
     if pages * PAGE > SLAB { pages * PAGE } else { pages.next_power_of_two() * PAGE }
 }
 
-fn find(free: &mut Free, capacity: usize) -> Result<(Arc<Memory>, usize), FabricError> {
+fn find(free: &mut FreeLists, capacity: usize) -> Result<(Arc<Mapping>, usize), FabricError> {
     if capacity > SLAB {
-        return Ok((Memory::map(capacity)?, 0));
+        return Ok((Mapping::map(capacity)?, 0));
     }
     let class = class_of(capacity);
     let found = (class..free.classes.len()).find(|class| !free.classes[*class].is_empty());
@@ -238,7 +241,7 @@ fn find(free: &mut Free, capacity: usize) -> Result<(Arc<Memory>, usize), Fabric
         found
     } else {
         let last = free.classes.len() - 1;
-        free.classes[last].push((Memory::map(SLAB)?, 0));
+        free.classes[last].push((Mapping::map(SLAB)?, 0));
         last
     };
     let (memory, offset) =
@@ -249,12 +252,12 @@ fn find(free: &mut Free, capacity: usize) -> Result<(Arc<Memory>, usize), Fabric
     Ok((memory, offset))
 }
 
-impl Chunk {
+impl BufferChunk {
     fn new(
-        memory: Arc<Memory>,
+        memory: Arc<Mapping>,
         offset: usize,
         capacity: usize,
-        home: Option<Arc<Mutex<Free>>>,
+        home: Option<Arc<Mutex<FreeLists>>>,
     ) -> Self {
         Self {
             memory,
@@ -270,16 +273,16 @@ impl Chunk {
 
 /// Bytes with one owner, which operations of the provider may work on.
 #[derive(Debug)]
-pub struct Buffer {
-    chunk: Arc<Chunk>,
+pub struct FabricBuffer {
+    chunk: Arc<BufferChunk>,
     length: usize,
 }
 
-impl Buffer {
+impl FabricBuffer {
     /// Bytes of others as they are, to be sent from where they lie.
     pub fn holding(bytes: Bytes) -> Self {
         let length = bytes.len();
-        Self { chunk: Arc::new(Chunk::new(Memory::hold(bytes), 0, length, None)), length }
+        Self { chunk: Arc::new(BufferChunk::new(Mapping::hold(bytes), 0, length, None)), length }
     }
 
     /// Bytes in use.
@@ -297,7 +300,7 @@ impl Buffer {
         self.chunk.capacity
     }
 
-    /// Makes `length` bytes be in use, at most [`Buffer::capacity`].
+    /// Makes `length` bytes be in use, at most [`FabricBuffer::capacity`].
     pub fn set_len(&mut self, length: usize) {
         assert!(length <= self.chunk.capacity, "a buffer does not grow");
         self.length = length;
@@ -328,10 +331,10 @@ impl Buffer {
             let held = self.chunk.memory.held.clone().unwrap_or_default();
             return held.slice(..self.length);
         }
-        Bytes::from_owner(View(self))
+        Bytes::from_owner(BufferView(self))
     }
 
-    pub(crate) fn chunk(&self) -> &Arc<Chunk> {
+    pub(crate) fn chunk(&self) -> &Arc<BufferChunk> {
         &self.chunk
     }
 
@@ -350,9 +353,9 @@ impl Buffer {
 }
 
 /// A buffer as the owner of shared bytes.
-struct View(Buffer);
+struct BufferView(FabricBuffer);
 
-impl AsRef<[u8]> for View {
+impl AsRef<[u8]> for BufferView {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
     }
@@ -361,12 +364,12 @@ impl AsRef<[u8]> for View {
 /// An operation's hold on a buffer.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    chunk: Arc<Chunk>,
+    chunk: Arc<BufferChunk>,
     writes: bool,
 }
 
 impl Hold {
-    /// See [`Chunk::seal`].
+    /// See [`BufferChunk::seal`].
     pub(crate) fn seal(self) {
         self.chunk.seal();
     }
@@ -387,7 +390,7 @@ mod tests {
     fn buffers_are_aligned_apart_and_come_back() {
         let arena = Arena::new(64 << 20);
         let lengths = [1, 4096, 5000, 70_000, SLAB, SLAB + 1];
-        let mut buffers: Vec<Buffer> = lengths.map(|l| arena.take(l).unwrap()).into();
+        let mut buffers: Vec<FabricBuffer> = lengths.map(|l| arena.take(l).unwrap()).into();
         for (mark, buffer) in (1..).zip(&mut buffers) {
             assert_eq!(buffer.chunk.pointer() as usize % PAGE, 0);
             buffer.bytes_mut().fill(mark);
@@ -432,7 +435,7 @@ mod tests {
         buffer.hold_to_write().seal();
         drop(buffer);
         assert_eq!(arena.used(), 0);
-        let others: Vec<Buffer> = (0..2).map(|_| arena.take(1).unwrap()).collect();
+        let others: Vec<FabricBuffer> = (0..2).map(|_| arena.take(1).unwrap()).collect();
         assert!(others.iter().all(|other| other.chunk.pointer() != at));
     }
 

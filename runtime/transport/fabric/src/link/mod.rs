@@ -15,9 +15,9 @@ mod operations;
 mod options;
 mod regions;
 
-pub use endpoint::{Completed, Completion, Fabric, PeerAddress};
-pub use memory::{Arena, Buffer, PAGE};
-pub use operations::{Piece, RemotePiece};
-pub use options::{Limits, Options, Provider};
+pub use endpoint::{Completion, Fabric, OperationKind, PeerAddress};
+pub use memory::{Arena, FabricBuffer, PAGE};
+pub use operations::{BufferSegment, RemoteSegment};
+pub use options::{EndpointOptions, Limits, Provider};
 pub(crate) use regions::random;
-pub use regions::{Exposure, Owner};
+pub use regions::{Exposure, RegionOwner};

@@ -5,7 +5,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-use super::options::{Limits, Options, Provider};
+use super::options::{EndpointOptions, Limits, Provider};
 use crate::FabricError;
 use crate::sys::{self, Library, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric};
 
@@ -46,7 +46,7 @@ pub(super) struct Info(*mut fi_info);
 impl Info {
     /// The first match for `options`, whose source gets the name `name` where the provider takes
     /// names.
-    pub(super) fn find(options: &Options, name: &str) -> Result<Self, FabricError> {
+    pub(super) fn find(options: &EndpointOptions, name: &str) -> Result<Self, FabricError> {
         let library = Library::get()?;
         let provider = options.provider.name();
         let malformed = |_| FabricError::Malformed { what: "an address", cause: "a zero".into() };

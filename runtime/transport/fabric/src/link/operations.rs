@@ -1,6 +1,6 @@
 //! Operations in flight: what each holds, and how several complete as one.
 //!
-//! Many operations of the provider may belong to one [`Group`], which completes once, when the last
+//! Many operations of the provider may belong to one [`OperationGroup`], which completes once, when the last
 //! of them has (the Single Event Associated Multiple RDMA of the PVFS2-over-Quadrics paper, section
 //! 5.3, with a count in place of the card's event).
 
@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 
-use super::endpoint::{Completed, Completion};
-use super::memory::{Buffer, Hold};
+use super::endpoint::{Completion, OperationKind};
+use super::memory::{FabricBuffer, Hold};
 use super::objects::{Objects, check, failed, no_operation};
 use crate::FabricError;
 use crate::sys::{self, fi_rma_iov, iovec};
@@ -24,7 +24,7 @@ const BACKLOG_MAX: usize = 4096;
 
 /// Memory of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RemotePiece {
+pub struct RemoteSegment {
     /// Its address, as the peer told it.
     pub address: u64,
     /// The key of its region.
@@ -35,9 +35,9 @@ pub struct RemotePiece {
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct BufferSegment<'a> {
     /// The buffer.
-    pub buffer: &'a Buffer,
+    pub buffer: &'a FabricBuffer,
     /// The first byte.
     pub at: usize,
     /// How many bytes.
@@ -45,16 +45,16 @@ pub struct Piece<'a> {
 }
 
 /// The provider's own words for each operation (`FI_CONTEXT2`).
-type Context = UnsafeCell<[u64; 8]>;
+type OperationContext = UnsafeCell<[u64; 8]>;
 
 /// Several operations that complete as one.
-pub(super) struct Group {
+pub(super) struct OperationGroup {
     pub(super) cookie: u64,
-    pub(super) what: Completed,
+    pub(super) what: OperationKind,
     /// Operations that have not completed.
     pub(super) left: u32,
     /// The buffer that comes back with the completion.
-    pub(super) buffer: Option<Buffer>,
+    pub(super) buffer: Option<FabricBuffer>,
     /// Buffers of others that must stay.
     pub(super) holds: Vec<Hold>,
     /// Bytes of the last one.
@@ -62,18 +62,18 @@ pub(super) struct Group {
     pub(super) error: Option<FabricError>,
 }
 
-impl Group {
-    pub(super) fn empty(cookie: u64, what: Completed, left: u32) -> Self {
+impl OperationGroup {
+    pub(super) fn empty(cookie: u64, what: OperationKind, left: u32) -> Self {
         Self { cookie, what, left, buffer: None, holds: Vec::new(), length: 0, error: None }
     }
 
-    pub(super) fn of_one(cookie: u64, what: Completed, buffer: Buffer) -> Self {
+    pub(super) fn of_one(cookie: u64, what: OperationKind, buffer: FabricBuffer) -> Self {
         Self { buffer: Some(buffer), ..Self::empty(cookie, what, 1) }
     }
 }
 
 /// An operation on remote memory, ready to be posted.
-pub(super) struct Post {
+pub(super) struct RmaOperation {
     pub(super) to: u64,
     pub(super) local: [iovec; PIECES_MAX],
     pub(super) descriptors: [*mut c_void; PIECES_MAX],
@@ -85,7 +85,7 @@ pub(super) struct Post {
     group: u32,
 }
 
-impl Post {
+impl RmaOperation {
     pub(super) fn new(to: u64) -> Self {
         Self {
             to,
@@ -113,21 +113,22 @@ impl Post {
 }
 
 /// All operations that have not completed.
-pub(super) struct Operations {
-    contexts: NonNull<[Context]>,
+pub(super) struct OpenOperations {
+    contexts: NonNull<[OperationContext]>,
     group_of: Vec<u32>,
     free: Vec<u32>,
-    groups: Vec<Option<Group>>,
+    groups: Vec<Option<OperationGroup>>,
     free_groups: Vec<u32>,
-    backlog: VecDeque<Post>,
+    backlog: VecDeque<RmaOperation>,
     /// The provider does reads and writes of remote memory in order, while they are posted. Those
     /// that have not completed, if so: shm of 1.17 does not say which one has failed.
     in_order: Option<VecDeque<u32>>,
 }
 
-impl Operations {
+impl OpenOperations {
     pub(super) fn new(limit: usize, in_order: bool) -> Self {
-        let contexts: Box<[Context]> = (0..limit).map(|_| UnsafeCell::new([0; 8])).collect();
+        let contexts: Box<[OperationContext]> =
+            (0..limit).map(|_| UnsafeCell::new([0; 8])).collect();
         Self {
             contexts: NonNull::from(Box::leak(contexts)),
             group_of: vec![0; limit],
@@ -151,14 +152,14 @@ impl Operations {
 
     /// Adds a group. There is room: each has an open operation or one in the backlog, and the table
     /// has a place for all of both.
-    pub(super) fn begin(&mut self, group: Group) -> u32 {
+    pub(super) fn begin(&mut self, group: OperationGroup) -> u32 {
         let id = self.free_groups.pop().unwrap_or_else(|| unreachable!("a place per operation"));
         self.groups[id as usize] = Some(group);
         id
     }
 
     /// Gives a posted operation, whose context is `index`, the group of which it is the only one.
-    pub(super) fn attach(&mut self, index: u32, group: Group) {
+    pub(super) fn attach(&mut self, index: u32, group: OperationGroup) {
         self.group_of[index as usize] = self.begin(group);
     }
 
@@ -167,7 +168,7 @@ impl Operations {
         let index = self.free.pop()?;
         self.group_of[index as usize] = id;
         // SAFETY: the index is one of the table's.
-        let context = unsafe { self.contexts.cast::<Context>().add(index as usize) };
+        let context = unsafe { self.contexts.cast::<OperationContext>().add(index as usize) };
         Some((context.as_ptr().cast(), index))
     }
 
@@ -176,8 +177,13 @@ impl Operations {
     }
 
     /// Posts the operations of the group `id`, or as many as the provider takes now; the others
-    /// follow by [`Operations::post_backlog`].
-    pub(super) fn post_all(&mut self, objects: &Objects, id: u32, posts: Vec<Post>) -> bool {
+    /// follow by [`OpenOperations::post_backlog`].
+    pub(super) fn post_all(
+        &mut self,
+        objects: &Objects,
+        id: u32,
+        posts: Vec<RmaOperation>,
+    ) -> bool {
         for mut post in posts {
             post.group = id;
             self.backlog.push_back(post);
@@ -186,7 +192,7 @@ impl Operations {
     }
 
     /// Posts what waits, in order, until the provider takes no more. True if one was refused for
-    /// good: then [`Operations::take_unposted`] may have something.
+    /// good: then [`OpenOperations::take_unposted`] may have something.
     pub(super) fn post_backlog(&mut self, objects: &Objects) -> bool {
         let mut refused = false;
         while let Some(post) = self.backlog.pop_front() {
@@ -196,7 +202,7 @@ impl Operations {
             };
             let reads = self.groups[post.group as usize]
                 .as_ref()
-                .is_some_and(|g| g.what == Completed::Read);
+                .is_some_and(|g| g.what == OperationKind::Read);
             match post_one(objects, &post, reads, context) {
                 Ok(()) => self.in_order.iter_mut().for_each(|order| order.push_back(index)),
                 Err(code) => {
@@ -266,10 +272,10 @@ impl Operations {
     }
 
     fn index_of(&self, context: *mut c_void) -> Option<u32> {
-        let start = self.contexts.cast::<Context>().as_ptr() as usize;
+        let start = self.contexts.cast::<OperationContext>().as_ptr() as usize;
         let offset = (context as usize).checked_sub(start)?;
-        let index = offset / size_of::<Context>();
-        let is_one = offset % size_of::<Context>() == 0 && index < self.group_of.len();
+        let index = offset / size_of::<OperationContext>();
+        let is_one = offset % size_of::<OperationContext>() == 0 && index < self.group_of.len();
         is_one.then_some(index as u32)
     }
 
@@ -280,7 +286,7 @@ impl Operations {
     }
 }
 
-impl Drop for Operations {
+impl Drop for OpenOperations {
     fn drop(&mut self) {
         // SAFETY: leaked by `new`, and taken back once; the endpoint is closed by now.
         drop(unsafe { Box::from_raw(self.contexts.as_ptr()) });
@@ -290,7 +296,7 @@ impl Drop for Operations {
 /// The error is the provider's negative number.
 fn post_one(
     objects: &Objects,
-    post: &Post,
+    post: &RmaOperation,
     reads: bool,
     context: *mut c_void,
 ) -> Result<(), c_int> {
@@ -332,7 +338,7 @@ fn post_one(
 pub(super) fn post_send(
     objects: &Objects,
     to: u64,
-    buffer: &Buffer,
+    buffer: &FabricBuffer,
     descriptor: *mut c_void,
     context: *mut c_void,
 ) -> Result<(), FabricError> {
@@ -348,7 +354,7 @@ pub(super) fn post_send(
 /// Lets one message arrive in `buffer`.
 pub(super) fn post_receive(
     objects: &Objects,
-    buffer: &Buffer,
+    buffer: &FabricBuffer,
     descriptor: *mut c_void,
     context: *mut c_void,
 ) -> Result<(), FabricError> {

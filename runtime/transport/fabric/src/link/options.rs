@@ -44,7 +44,7 @@ impl Provider {
 
 /// How to open an endpoint.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EndpointOptions {
     /// The provider.
     pub provider: Provider,
     /// The address of this host to bind to, where the provider has such: an IP address.
@@ -53,7 +53,7 @@ pub struct Options {
     pub operations: usize,
 }
 
-impl Options {
+impl EndpointOptions {
     /// What fits one process with some hundred peers.
     pub fn new(provider: Provider) -> Self {
         let source = matches!(provider, Provider::Tcp | Provider::Net).then(|| "127.0.0.1".into());

@@ -1,7 +1,7 @@
 //! The registration cache: which memory is registered for whom.
 //!
 //! A region covers a whole mapping and lasts, so that a buffer that comes again finds it. It
-//! belongs to an [`Owner`], as a rule one connection in one epoch: when the peer is dead or the
+//! belongs to an [`RegionOwner`], as a rule one connection in one epoch: when the peer is dead or the
 //! epoch over, all of the owner's regions are closed in one go, and only then may the new epoch be
 //! acknowledged. Memory of others is registered for one transfer; such regions are closed in
 //! batches, not one by one (Wu 2004, section 4.2).
@@ -13,19 +13,19 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::memory::{Buffer, Hold, Memory};
+use super::memory::{FabricBuffer, Hold, Mapping};
 use super::objects::{Objects, check, close, failed, no_operation};
-use super::operations::RemotePiece;
+use super::operations::RemoteSegment;
 use super::options::Limits;
 use crate::FabricError;
 use crate::sys::{self, fid_mr};
 
 /// For whom memory is registered: a connection in an epoch, by a number that is used once.
-/// [`Owner::LOCAL`] is this process itself.
+/// [`RegionOwner::LOCAL`] is this process itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner(pub u64);
+pub struct RegionOwner(pub u64);
 
-impl Owner {
+impl RegionOwner {
     /// Registered for operations of our own.
     pub const LOCAL: Self = Self(0);
 }
@@ -41,9 +41,9 @@ const LOCAL_ACCESS: u64 = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_W
 #[derive(Debug)]
 pub struct Exposure {
     hold: Option<Hold>,
-    region: (Owner, u64, bool),
+    region: (RegionOwner, u64, bool),
     /// Where the peer finds it.
-    pub remote: RemotePiece,
+    pub remote: RemoteSegment,
 }
 
 impl Exposure {
@@ -65,38 +65,38 @@ impl Drop for Exposure {
     }
 }
 
-struct Region {
+struct MemoryRegion {
     handle: *mut fid_mr,
     /// Keeps the pages until the region is closed.
-    memory: Arc<Memory>,
+    memory: Arc<Mapping>,
     key: u64,
     address: u64,
 }
 
 /// Registered memory, and what it cost.
 #[derive(Default)]
-pub(super) struct Regions {
+pub(super) struct RegionCache {
     /// By owner, memory, and whether the owner may write it.
-    open: BTreeMap<(Owner, u64, bool), Region>,
-    closing: Vec<Region>,
+    open: BTreeMap<(RegionOwner, u64, bool), MemoryRegion>,
+    closing: Vec<MemoryRegion>,
     registered: usize,
     pub(super) registrations: u64,
     pub(super) hits: u64,
 }
 
-impl Regions {
+impl RegionCache {
     /// What the provider wants to know of `buffer` as a local end: nothing, or its descriptor.
     pub(super) fn descriptor(
         &mut self,
         objects: &Objects,
         limits: &Limits,
-        buffer: &Buffer,
+        buffer: &FabricBuffer,
     ) -> Result<*mut std::ffi::c_void, FabricError> {
         if !limits.registers_local {
             return Ok(null_mut());
         }
         let memory = buffer.chunk().memory();
-        let region = self.find(objects, limits, Owner::LOCAL, memory, LOCAL_ACCESS)?;
+        let region = self.find(objects, limits, RegionOwner::LOCAL, memory, LOCAL_ACCESS)?;
         // SAFETY: the region is open.
         Ok(unsafe { (*region).mem_desc })
     }
@@ -106,8 +106,8 @@ impl Regions {
         &mut self,
         objects: &Objects,
         limits: &Limits,
-        owner: Owner,
-        buffer: &Buffer,
+        owner: RegionOwner,
+        buffer: &FabricBuffer,
     ) -> Result<Exposure, FabricError> {
         self.expose(objects, limits, owner, buffer, sys::FI_REMOTE_READ, buffer.hold_to_read())
     }
@@ -117,8 +117,8 @@ impl Regions {
         &mut self,
         objects: &Objects,
         limits: &Limits,
-        owner: Owner,
-        buffer: &mut Buffer,
+        owner: RegionOwner,
+        buffer: &mut FabricBuffer,
     ) -> Result<Exposure, FabricError> {
         let hold = buffer.hold_to_write();
         let access = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
@@ -129,17 +129,17 @@ impl Regions {
         &mut self,
         objects: &Objects,
         limits: &Limits,
-        owner: Owner,
-        buffer: &Buffer,
+        owner: RegionOwner,
+        buffer: &FabricBuffer,
         access: u64,
         hold: Hold,
     ) -> Result<Exposure, FabricError> {
-        assert_ne!(owner, Owner::LOCAL, "memory is exposed to somebody");
+        assert_ne!(owner, RegionOwner::LOCAL, "memory is exposed to somebody");
         let (memory, offset) = (buffer.chunk().memory().clone(), buffer.chunk().offset() as u64);
         self.find(objects, limits, owner, &memory, access)?;
         let region_key = (owner, memory.id(), access & sys::FI_REMOTE_WRITE != 0);
         let region = &self.open[&region_key];
-        let remote = RemotePiece {
+        let remote = RemoteSegment {
             address: region.address + offset,
             key: region.key,
             length: buffer.len() as u64,
@@ -161,7 +161,7 @@ impl Regions {
     }
 
     /// Closes all regions of `owner`, and says how many.
-    pub(super) fn close_owner(&mut self, owner: Owner) -> usize {
+    pub(super) fn close_owner(&mut self, owner: RegionOwner) -> usize {
         let all = (owner, u64::MIN, false)..=(owner, u64::MAX, true);
         let keys: Vec<_> = self.open.range(all).map(|(key, _)| *key).collect();
         let count = keys.len();
@@ -191,8 +191,8 @@ impl Regions {
         &mut self,
         objects: &Objects,
         limits: &Limits,
-        owner: Owner,
-        memory: &Arc<Memory>,
+        owner: RegionOwner,
+        memory: &Arc<Mapping>,
         access: u64,
     ) -> Result<*mut fid_mr, FabricError> {
         let region_key = (owner, memory.id(), access & sys::FI_REMOTE_WRITE != 0);
@@ -216,9 +216,9 @@ impl Regions {
 fn register(
     objects: &Objects,
     limits: &Limits,
-    memory: &Arc<Memory>,
+    memory: &Arc<Mapping>,
     access: u64,
-) -> Result<Region, FabricError> {
+) -> Result<MemoryRegion, FabricError> {
     let mut handle = null_mut();
     let wanted = if limits.chooses_keys { 0 } else { random_key()? };
     // SAFETY: the domain is open; the memory stays mapped until the region is closed, which holds
@@ -246,7 +246,7 @@ fn register(
         (*handle).key
     };
     let address = if limits.names_addresses { memory.base() as u64 } else { 0 };
-    Ok(Region { handle, memory: memory.clone(), key, address })
+    Ok(MemoryRegion { handle, memory: memory.clone(), key, address })
 }
 
 /// A key that a stranger does not guess.

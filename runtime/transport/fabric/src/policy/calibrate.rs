@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::{Costs, Forced, Layout, Mechanism};
+use super::{Costs, Mechanism, PolicyOverride, SegmentLayout};
 use crate::FabricError;
-use crate::link::Options;
-use crate::transport::{ConnectionId, Event, Loss, Part, Setup, TICKET_SIZE, Transport};
+use crate::link::EndpointOptions;
+use crate::transport::{
+    BulkPart, ConnectionId, FabricEvent, Loss, TICKET_SIZE, Transport, TransportOptions,
+};
 
 /// Sizes of messages that are measured, in bytes.
 const SIZES: [usize; 11] =
@@ -54,11 +56,11 @@ pub fn answer(transport: &mut Transport) -> Result<(), FabricError> {
         while let Some(event) = transport.next_event() {
             (last, idle) = (now(), 0);
             match event {
-                Event::Received { connection, head, .. } => {
+                FabricEvent::Received { connection, head, .. } => {
                     answer_one(transport, connection, &head)?;
                 }
-                Event::Closed { .. } => return Ok(()),
-                Event::Opened { .. } => {}
+                FabricEvent::Closed { .. } => return Ok(()),
+                FabricEvent::Opened { .. } => {}
             }
         }
         if last.elapsed() > TIME_MAX {
@@ -77,7 +79,7 @@ pub fn answer_one(
     let asked = Mechanism::ALL.into_iter().find(|one| head.last() == Some(&(*one as u8)));
     let same = asked.filter(|mechanism| !mechanism.is_rendezvous()).unwrap_or(Mechanism::Eager);
     let before = transport.policy.forced;
-    transport.policy.forced = Forced { mechanism: Some(same), layout: None };
+    transport.policy.forced = PolicyOverride { mechanism: Some(same), layout: None };
     let sent = transport.send(connection, head.slice(..1), Vec::new());
     transport.policy.forced = before;
     sent
@@ -102,19 +104,19 @@ pub fn calibrate(
     how: Calibration,
 ) -> Result<Costs, FabricError> {
     let before = std::mem::take(&mut transport.policy);
-    let mut run = Run { transport, connection, how };
+    let mut run = CalibrationRun { transport, connection, how };
     let result = run.all();
     run.transport.policy = before;
     result
 }
 
-struct Run<'a> {
+struct CalibrationRun<'a> {
     transport: &'a mut Transport,
     connection: ConnectionId,
     how: Calibration,
 }
 
-impl Run<'_> {
+impl CalibrationRun<'_> {
     fn all(&mut self) -> Result<Costs, FabricError> {
         let mut costs = Costs::empty(self.transport.link().provider().name());
         let largest = self.how.largest;
@@ -127,7 +129,7 @@ impl Run<'_> {
                     if times.is_none() {
                         continue;
                     }
-                    self.force(mechanism, Layout::Gather);
+                    self.force(mechanism, SegmentLayout::Gather);
                     let Some(time) = self.one(mechanism, &parts)? else {
                         *times = None;
                         continue;
@@ -147,8 +149,9 @@ impl Run<'_> {
         Ok(costs)
     }
 
-    fn force(&mut self, mechanism: Mechanism, layout: Layout) {
-        self.transport.policy.forced = Forced { mechanism: Some(mechanism), layout: Some(layout) };
+    fn force(&mut self, mechanism: Mechanism, layout: SegmentLayout) {
+        self.transport.policy.forced =
+            PolicyOverride { mechanism: Some(mechanism), layout: Some(layout) };
     }
 
     /// What a round trip takes; `None` if `mechanism` could not carry it.
@@ -181,7 +184,7 @@ impl Run<'_> {
     }
 
     fn round_trip(&mut self, parts: &[Bytes]) -> Result<f64, FabricError> {
-        let bulk = parts.iter().cloned().map(Part::Bytes).collect();
+        let bulk = parts.iter().cloned().map(BulkPart::Bytes).collect();
         let start = now();
         let mut head = CALIBRATES.to_vec();
         let forced = self.transport.policy.forced.mechanism.unwrap_or(Mechanism::Eager);
@@ -193,9 +196,9 @@ impl Run<'_> {
             idle += 1;
             rest(idle);
             match self.transport.next_event() {
-                Some(Event::Received { .. }) => return Ok(start.elapsed().as_nanos() as f64),
-                Some(Event::Closed { loss, .. }) => return Err(lost(&loss)),
-                Some(Event::Opened { .. }) | None => {}
+                Some(FabricEvent::Received { .. }) => return Ok(start.elapsed().as_nanos() as f64),
+                Some(FabricEvent::Closed { loss, .. }) => return Err(lost(&loss)),
+                Some(FabricEvent::Opened { .. }) | None => {}
             }
             if start.elapsed() > TIME_MAX {
                 return Err(lost(&Loss::Silent));
@@ -211,10 +214,10 @@ impl Run<'_> {
         for size in SEGMENT_SIZES {
             let parts: Vec<Bytes> = (0..SEGMENTS).map(|_| Bytes::from(vec![7; size])).collect();
             let whole = Bytes::from(vec![7; size * SEGMENTS]);
-            self.force(mechanism, Layout::Gather);
+            self.force(mechanism, SegmentLayout::Gather);
             let one = self.time_of(mechanism, &[whole])?.unwrap_or_default();
             let many = self.time_of(mechanism, &parts)?.unwrap_or_default();
-            self.force(mechanism, Layout::Pack);
+            self.force(mechanism, SegmentLayout::Pack);
             let copied = self.time_of(mechanism, &parts)?.unwrap_or_default();
             gathered.push((many - one).max(0.0) / SEGMENTS as f64);
             packed.push((copied - one).max(0.0));
@@ -232,7 +235,7 @@ impl Run<'_> {
         let bytes = [Bytes::from(vec![7; PIECED.min(self.how.largest)])];
         let mut best = f64::MAX;
         // Pieces of reads are cut by the peer.
-        self.force(Mechanism::Write, Layout::Gather);
+        self.force(Mechanism::Write, SegmentLayout::Gather);
         for piece in PIECES {
             self.transport.policy.costs.piece = piece;
             let Some(cost) = self.time_of(Mechanism::Write, &bytes)? else { continue };
@@ -259,7 +262,7 @@ fn lost(loss: &Loss) -> FabricError {
 /// Measures a provider against a thread of this process, and stores the table at `path`; a table
 /// that is there already is read and not measured anew.
 pub fn calibrate_alone(
-    link: &Options,
+    link: &EndpointOptions,
     path: Option<&Path>,
     how: Calibration,
 ) -> Result<Costs, FabricError> {
@@ -268,7 +271,10 @@ pub fn calibrate_alone(
     }
     let ticket: [u8; TICKET_SIZE] = *b"mdfs calibration";
     let (tell, address) = mpsc::channel();
-    let setup = Setup { silence: TIME_MAX, ..Setup::new(link.clone(), super::Policy::default()) };
+    let setup = TransportOptions {
+        silence: TIME_MAX,
+        ..TransportOptions::new(link.clone(), super::Policy::default())
+    };
     let theirs = setup.clone();
     let other = spawn(move || {
         let mut transport = Transport::open(theirs)?;
@@ -303,7 +309,7 @@ fn spawn(
 }
 
 fn measure(
-    setup: Setup,
+    setup: TransportOptions,
     address: &mpsc::Receiver<Vec<u8>>,
     ticket: [u8; TICKET_SIZE],
     how: Calibration,
@@ -315,9 +321,9 @@ fn measure(
     loop {
         transport.poll()?;
         match transport.next_event() {
-            Some(Event::Opened { .. }) => break,
-            Some(Event::Closed { loss, .. }) => return Err(lost(&loss)),
-            Some(Event::Received { .. }) | None => {}
+            Some(FabricEvent::Opened { .. }) => break,
+            Some(FabricEvent::Closed { loss, .. }) => return Err(lost(&loss)),
+            Some(FabricEvent::Received { .. }) | None => {}
         }
         if start.elapsed() > TIME_MAX {
             return Err(lost(&Loss::Silent));

@@ -54,7 +54,7 @@ impl Mechanism {
 
 /// How the segments of a message are brought together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layout {
+pub enum SegmentLayout {
     /// Copied into one buffer first.
     Pack,
     /// From where each lies, by operations that complete as one.
@@ -63,7 +63,7 @@ pub enum Layout {
 
 /// A message, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct MessageShape {
     /// Bytes of header and head.
     pub head: usize,
     /// Bytes of the bulk.
@@ -74,7 +74,7 @@ pub struct Shape {
 
 /// What can be used now, in bytes of header, head and bulk together; 0 where it cannot.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct MechanismSizes {
     /// The provider's inject size.
     pub inline: usize,
     /// A receive buffer.
@@ -87,11 +87,11 @@ pub struct Room {
 
 /// A choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct TransferPlan {
     /// By which mechanism; of the two kinds of rendezvous the receiver chooses one later.
     pub mechanism: Mechanism,
     /// How the segments are brought together.
-    pub layout: Layout,
+    pub layout: SegmentLayout,
 }
 
 /// The load of both ends of a rendezvous, told by the frame that asks for it.
@@ -114,11 +114,11 @@ pub const HEAVY: u32 = THROTTLE / 2;
 
 /// What is forced on a policy, to measure it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forced {
+pub struct PolicyOverride {
     /// Always this mechanism, wherever it has room.
     pub mechanism: Option<Mechanism>,
     /// Always this layout.
-    pub layout: Option<Layout>,
+    pub layout: Option<SegmentLayout>,
 }
 
 /// Costs, and what is forced.
@@ -127,22 +127,22 @@ pub struct Policy {
     /// As measured.
     pub costs: Costs,
     /// For measurements only.
-    pub forced: Forced,
+    pub forced: PolicyOverride,
 }
 
 impl Policy {
     /// A policy that follows `costs`.
     pub fn new(costs: Costs) -> Self {
-        Self { costs, forced: Forced::default() }
+        Self { costs, forced: PolicyOverride::default() }
     }
 
     /// How `shape` is sent. A rendezvous always has room, so there is always an answer.
-    pub fn choose(&self, shape: Shape, room: Room) -> Plan {
+    pub fn choose(&self, shape: MessageShape, room: MechanismSizes) -> TransferPlan {
         let mechanism = self.mechanism(shape, room);
-        Plan { mechanism, layout: self.layout(shape, room, mechanism) }
+        TransferPlan { mechanism, layout: self.layout(shape, room, mechanism) }
     }
 
-    fn mechanism(&self, shape: Shape, room: Room) -> Mechanism {
+    fn mechanism(&self, shape: MessageShape, room: MechanismSizes) -> Mechanism {
         let total = shape.head + shape.bulk;
         let has_room = |mechanism: Mechanism| match mechanism {
             Mechanism::Inline => total <= room.inline,
@@ -167,20 +167,29 @@ impl Policy {
         allowed.min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(Mechanism::Eager)
     }
 
-    fn layout(&self, shape: Shape, room: Room, mechanism: Mechanism) -> Layout {
+    fn layout(
+        &self,
+        shape: MessageShape,
+        room: MechanismSizes,
+        mechanism: Mechanism,
+    ) -> SegmentLayout {
         if shape.segments > room.segments {
-            return Layout::Pack;
+            return SegmentLayout::Pack;
         }
         if let Some(forced) = self.forced.layout {
             return forced;
         }
         if shape.segments <= 1 {
-            return Layout::Gather;
+            return SegmentLayout::Gather;
         }
         let packed = self.costs.pack(shape.segments, shape.bulk);
         let gathered = self.costs.gather(shape.segments);
         // What travels in one frame lies in one buffer.
-        if !mechanism.is_rendezvous() || packed <= gathered { Layout::Pack } else { Layout::Gather }
+        if !mechanism.is_rendezvous() || packed <= gathered {
+            SegmentLayout::Pack
+        } else {
+            SegmentLayout::Gather
+        }
     }
 
     /// Who moves the bulk of a rendezvous: the receiver reads, or the sender writes.

@@ -20,23 +20,22 @@ fn costs() -> impl Strategy<Value = Costs> {
     )
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
-    (56usize..4096, 0usize..(16 << 20), 0usize..600).prop_map(|(head, bulk, segments)| Shape {
-        head,
-        bulk,
-        segments: segments.min(bulk),
+fn shape() -> impl Strategy<Value = MessageShape> {
+    (56usize..4096, 0usize..(16 << 20), 0usize..600).prop_map(|(head, bulk, segments)| {
+        MessageShape { head, bulk, segments: segments.min(bulk) }
     })
 }
 
-fn room() -> impl Strategy<Value = Room> {
-    (0usize..8192, 4096usize..32768, 0usize..131_072, 1usize..256)
-        .prop_map(|(inline, eager, fast, segments)| Room { inline, eager, fast, segments })
+fn room() -> impl Strategy<Value = MechanismSizes> {
+    (0usize..8192, 4096usize..32768, 0usize..131_072, 1usize..256).prop_map(
+        |(inline, eager, fast, segments)| MechanismSizes { inline, eager, fast, segments },
+    )
 }
 
-fn forced() -> impl Strategy<Value = Forced> {
+fn forced() -> impl Strategy<Value = PolicyOverride> {
     (proptest::option::of(0usize..5), proptest::option::of(any::<bool>())).prop_map(|(m, l)| {
-        let layout = l.map(|pack| if pack { Layout::Pack } else { Layout::Gather });
-        Forced { mechanism: m.map(|m| Mechanism::ALL[m]), layout }
+        let layout = l.map(|pack| if pack { SegmentLayout::Pack } else { SegmentLayout::Gather });
+        PolicyOverride { mechanism: m.map(|m| Mechanism::ALL[m]), layout }
     })
 }
 
@@ -51,7 +50,7 @@ proptest! {
             Mechanism::Fast => prop_assert!(total <= room.fast),
             Mechanism::Read | Mechanism::Write => prop_assert!(shape.bulk > 0),
         }
-        if plan.layout == Layout::Gather {
+        if plan.layout == SegmentLayout::Gather {
             prop_assert!(shape.segments <= room.segments);
         }
     }
@@ -62,7 +61,7 @@ proptest! {
         let policy = Policy::new(costs);
         let chosen = policy.choose(shape, room).mechanism;
         for other in Mechanism::ALL {
-            let forced = Forced { mechanism: Some(other), layout: None };
+            let forced = PolicyOverride { mechanism: Some(other), layout: None };
             let taken = Policy { forced, ..policy.clone() }.choose(shape, room).mechanism;
             let total = shape.head + shape.bulk;
             prop_assert!(policy.costs.of(chosen, total) <= policy.costs.of(taken, total));
@@ -130,12 +129,16 @@ fn a_cost_lies_between_its_points_and_goes_on_past_the_last() {
 #[test]
 fn short_segments_are_packed_and_long_ones_gathered() {
     let policy = Policy::default();
-    let room = Room { inline: 0, eager: 4096, fast: 0, segments: 128 };
+    let room = MechanismSizes { inline: 0, eager: 4096, fast: 0, segments: 128 };
     let layout = |segment: usize| {
-        let shape = Shape { head: 60, bulk: segment * 128, segments: 128 };
+        let shape = MessageShape { head: 60, bulk: segment * 128, segments: 128 };
         policy.choose(shape, room).layout
     };
-    assert_eq!([128, 8192].map(layout), [Layout::Pack, Layout::Gather]);
-    let shape = Shape { head: 60, bulk: 1 << 20, segments: 129 };
-    assert_eq!(policy.choose(shape, room).layout, Layout::Pack, "more than a frame describes");
+    assert_eq!([128, 8192].map(layout), [SegmentLayout::Pack, SegmentLayout::Gather]);
+    let shape = MessageShape { head: 60, bulk: 1 << 20, segments: 129 };
+    assert_eq!(
+        policy.choose(shape, room).layout,
+        SegmentLayout::Pack,
+        "more than a frame describes"
+    );
 }

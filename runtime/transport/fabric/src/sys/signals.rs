@@ -39,14 +39,14 @@ fn all() -> Vec<(c_int, libc::sigaction)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Fabric, Options, Provider};
+    use crate::link::{EndpointOptions, Fabric, Provider};
 
     #[test]
     fn signals_stay_as_they_were_whatever_providers_do() {
         let actions = || all().into_iter().map(|(_, action)| action.sa_sigaction);
         let before: Vec<_> = actions().collect();
         for provider in Provider::TESTED {
-            let endpoint = Fabric::open(&Options::new(provider)).unwrap();
+            let endpoint = Fabric::open(&EndpointOptions::new(provider)).unwrap();
             assert_eq!(actions().collect::<Vec<_>>(), before, "{provider:?}");
             drop(endpoint);
         }

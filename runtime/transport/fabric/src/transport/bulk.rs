@@ -8,38 +8,38 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use super::connection::Loss;
 use super::frame::{
-    HEAD_IN_BULK, HEAVY_SERVER, Header, Kind, SHALL_READ, SHALL_WRITE, SUM_IS_HERE, UNCHECKED,
-    encode_segments,
+    HEAD_IN_BULK, HEAVY_SERVER, PacketHeader, PacketKind, SHALL_READ, SHALL_WRITE, SUM_IS_HERE,
+    UNCHECKED, encode_segments,
 };
-use super::seal::{TAG_SIZE, Use};
-use super::sending::{Control, Waiting};
-use super::{ConnectionId, Event, MESSAGE_MAX, Part, Pending, Transport};
+use super::seal::{SealUse, TAG_SIZE};
+use super::sending::{ControlFrame, QueuedMessage};
+use super::{BulkPart, ConnectionId, FabricEvent, MESSAGE_MAX, PendingOperation, Transport};
 use crate::FabricError;
-use crate::link::{Buffer, Exposure, Piece, RemotePiece};
-use crate::policy::{Layout, Loads, Mechanism, THROTTLE};
+use crate::link::{BufferSegment, Exposure, FabricBuffer, RemoteSegment};
+use crate::policy::{Loads, Mechanism, SegmentLayout, THROTTLE};
 
 /// Bulks up to here are summed before the frame that asks: a frame more would cost more.
 const SUM_AT_ONCE: usize = 32 << 10;
 
 /// A transfer with a piece to be moved.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Move {
+pub(super) enum TransferRef {
     In(u64),
     Out(u64),
 }
 
 /// A bulk that a peer wants to send.
-pub(super) struct Ask {
-    pub(super) header: Header,
+pub(super) struct RendezvousRequest {
+    pub(super) header: PacketHeader,
     pub(super) head: Bytes,
-    pub(super) segments: Vec<RemotePiece>,
+    pub(super) segments: Vec<RemoteSegment>,
 }
 
 /// A bulk on its way in.
-pub(super) struct Incoming {
+pub(super) struct IncomingBulk {
     connection: u64,
-    ask: Ask,
-    buffer: Buffer,
+    ask: RendezvousRequest,
+    buffer: FabricBuffer,
     /// While the sender writes.
     exposure: Option<Exposure>,
     /// The first byte that is not yet asked for, and how many have come.
@@ -50,22 +50,22 @@ pub(super) struct Incoming {
 }
 
 /// A bulk on its way out.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingBulk {
     connection: u64,
-    parts: Vec<Buffer>,
+    parts: Vec<FabricBuffer>,
     exposures: Vec<Exposure>,
     total: usize,
     /// Where the receiver wants it, and by which number it knows the transfer.
-    granted: Option<(u64, RemotePiece)>,
+    granted: Option<(u64, RemoteSegment)>,
     next: usize,
     written: usize,
 }
 
 /// A bulk as it lies while it moves.
-struct Laid {
-    parts: Vec<Buffer>,
+struct BulkSource {
+    parts: Vec<FabricBuffer>,
     /// What `parts` were made of, if they are sealed.
-    plain: Vec<Part>,
+    plain: Vec<BulkPart>,
     /// The number of a sealed one.
     count: Option<u32>,
 }
@@ -92,38 +92,45 @@ impl Transport {
     pub(super) fn ask(
         &mut self,
         number: u64,
-        waiting: Waiting,
-        layout: Layout,
+        waiting: QueuedMessage,
+        layout: SegmentLayout,
         head_in_bulk: bool,
-    ) -> Result<Option<Waiting>, FabricError> {
+    ) -> Result<Option<QueuedMessage>, FabricError> {
         let Some(owner) = self.connections.get(number).map(|open| open.owner) else {
             return Ok(None);
         };
-        let Waiting { head, mut bulk } = waiting;
+        let QueuedMessage { head, mut bulk } = waiting;
         let head_length = head.len();
         let length: usize = bulk.iter().map(|part| part.bytes().len()).sum();
         if head_in_bulk {
-            bulk.insert(0, Part::Bytes(head.clone()));
+            bulk.insert(0, BulkPart::Bytes(head.clone()));
         }
         bulk.retain(|part| !part.bytes().is_empty());
-        let packs = bulk.len() > 1 && (layout == Layout::Pack || head_in_bulk);
+        let packs = bulk.len() > 1 && (layout == SegmentLayout::Pack || head_in_bulk);
         let laid = match self.lay_out(number, bulk, packs) {
             Ok(laid) => laid,
             Err(bulk) => return Ok(Some(unpacked(head, bulk, head_in_bulk))),
         };
-        let Laid { parts, plain, count } = laid;
-        let total = parts.iter().map(Buffer::len).sum();
-        let give_back = |parts: Vec<Buffer>, plain: Vec<Part>| {
-            let lying = parts.into_iter().map(Part::Buffer).collect();
+        let BulkSource { parts, plain, count } = laid;
+        let total = parts.iter().map(FabricBuffer::len).sum();
+        let give_back = |parts: Vec<FabricBuffer>, plain: Vec<BulkPart>| {
+            let lying = parts.into_iter().map(BulkPart::FabricBuffer).collect();
             unpacked(head.clone(), if count.is_some() { plain } else { lying }, head_in_bulk)
         };
         let exposed: Result<Vec<_>, _> =
             parts.iter().map(|part| self.link.expose_to_read(owner, part)).collect();
         let Ok(exposures) = exposed else { return Ok(Some(give_back(parts, plain))) };
-        let segments: Vec<RemotePiece> = exposures.iter().map(|one| one.remote).collect();
+        let segments: Vec<RemoteSegment> = exposures.iter().map(|one| one.remote).collect();
         let granted = None;
-        let transfer =
-            Outgoing { connection: number, parts, exposures, total, granted, next: 0, written: 0 };
+        let transfer = OutgoingBulk {
+            connection: number,
+            parts,
+            exposures,
+            total,
+            granted,
+            next: 0,
+            written: 0,
+        };
         let transfer = match self.outgoing.insert(transfer) {
             Ok(transfer) => transfer,
             Err(full) => {
@@ -131,12 +138,12 @@ impl Transport {
                 return Ok(Some(give_back(full.parts, plain)));
             }
         };
-        let mut header = Header {
+        let mut header = PacketHeader {
             head_length: head_length as u32,
             bulk_length: length as u32,
             transfer,
             segments: segments.len() as u16,
-            ..Header::new(Kind::Ask)
+            ..PacketHeader::new(PacketKind::RendezvousRequest)
         };
         if head_in_bulk {
             header.flags |= HEAD_IN_BULK;
@@ -162,7 +169,7 @@ impl Transport {
         self.send_ask(number, header, &[head, &body])?;
         if sums && !sums_now && self.outgoing.get(transfer).is_some() {
             // The receiver may already be reading while this is computed.
-            let mut told = Control::new(Kind::Sum, transfer);
+            let mut told = ControlFrame::new(PacketKind::Sum, transfer);
             told.header.bulk_checksum = self.sum_of(transfer);
             self.control(number, told);
         }
@@ -171,29 +178,34 @@ impl Transport {
 
     /// Brings a bulk into the form in which it lies while it moves: sealed, if the connection is. Gives it back
     /// if there is no room.
-    fn lay_out(&mut self, number: u64, bulk: Vec<Part>, packs: bool) -> Result<Laid, Vec<Part>> {
+    fn lay_out(
+        &mut self,
+        number: u64,
+        bulk: Vec<BulkPart>,
+        packs: bool,
+    ) -> Result<BulkSource, Vec<BulkPart>> {
         let is_sealed = self.connections.get(number).is_some_and(|open| open.seal.is_some());
         if !packs && !is_sealed {
-            let parts = bulk.into_iter().map(Part::into_buffer).collect();
-            return Ok(Laid { parts, plain: Vec::new(), count: None });
+            let parts = bulk.into_iter().map(BulkPart::into_buffer).collect();
+            return Ok(BulkSource { parts, plain: Vec::new(), count: None });
         }
         let room = if is_sealed { TAG_SIZE } else { 0 };
         let Ok(mut packed) = self.pack(&bulk, room) else { return Err(bulk) };
         let seal = self.connections.get_mut(number).and_then(|open| open.seal.as_mut());
         let Some(seal) = seal else {
-            return Ok(Laid { parts: vec![packed], plain: Vec::new(), count: None });
+            return Ok(BulkSource { parts: vec![packed], plain: Vec::new(), count: None });
         };
         let count = seal.next_bulk();
-        seal.seal(Use::Bulk, count, &[], packed.bytes_mut());
-        Ok(Laid { parts: vec![packed], plain: bulk, count: Some(count) })
+        seal.seal(SealUse::Bulk, count, &[], packed.bytes_mut());
+        Ok(BulkSource { parts: vec![packed], plain: bulk, count: Some(count) })
     }
 
     /// A copy of the whole bulk, with `room` behind it.
-    fn pack(&mut self, bulk: &[Part], room: usize) -> Result<Buffer, FabricError> {
+    fn pack(&mut self, bulk: &[BulkPart], room: usize) -> Result<FabricBuffer, FabricError> {
         let total: usize = bulk.iter().map(|part| part.bytes().len()).sum();
         let mut packed = self.arena.take(total + room)?;
         let mut at = 0;
-        for part in bulk.iter().map(Part::bytes) {
+        for part in bulk.iter().map(BulkPart::bytes) {
             packed.bytes_mut()[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
@@ -210,7 +222,11 @@ impl Transport {
     }
 
     /// A peer has a bulk for us.
-    pub(super) fn take_ask(&mut self, number: u64, ask: Ask) -> Result<(), FabricError> {
+    pub(super) fn take_ask(
+        &mut self,
+        number: u64,
+        ask: RendezvousRequest,
+    ) -> Result<(), FabricError> {
         let promised: Option<u64> =
             ask.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.length));
         let most = MESSAGE_MAX + TAG_SIZE;
@@ -243,7 +259,12 @@ impl Transport {
         Ok(())
     }
 
-    fn begin_in(&mut self, number: u64, ask: Ask, mut buffer: Buffer) -> Result<(), FabricError> {
+    fn begin_in(
+        &mut self,
+        number: u64,
+        ask: RendezvousRequest,
+        mut buffer: FabricBuffer,
+    ) -> Result<(), FabricError> {
         let Some(owner) = self.connections.get(number).map(|open| open.owner) else {
             return Ok(());
         };
@@ -267,17 +288,17 @@ impl Transport {
         let (theirs, remote) = (ask.header.transfer, exposure.as_ref().map(|one| one.remote));
         let sum = has_sum.then_some(ask.header.bulk_checksum);
         let incoming =
-            Incoming { connection: number, ask, buffer, exposure, next: 0, arrived: 0, sum };
+            IncomingBulk { connection: number, ask, buffer, exposure, next: 0, arrived: 0, sum };
         let Ok(transfer) = self.incoming.insert(incoming) else {
             return self.lose(number, Loss::Violation("more transfers than it has credits for"));
         };
         self.asked.insert((number, theirs), transfer);
         if let Some(remote) = remote {
-            self.control(number, Control::grant(theirs, transfer, remote));
+            self.control(number, ControlFrame::grant(theirs, transfer, remote));
             return self.pump(number);
         }
         self.counters.by_mechanism[Mechanism::Read as usize] += 1;
-        self.ready.push_back(Move::In(transfer));
+        self.ready.push_back(TransferRef::In(transfer));
         self.move_pieces()
     }
 
@@ -287,14 +308,14 @@ impl Transport {
         number: u64,
         transfer: u64,
         theirs: u64,
-        remote: RemotePiece,
+        remote: RemoteSegment,
     ) -> Result<(), FabricError> {
         let outgoing = self.outgoing.get_mut(transfer).filter(|out| out.connection == number);
         match outgoing {
             Some(out) if out.granted.is_none() && remote.length == out.total as u64 => {
                 out.granted = Some((theirs, remote));
                 self.counters.by_mechanism[Mechanism::Write as usize] += 1;
-                self.ready.push_back(Move::Out(transfer));
+                self.ready.push_back(TransferRef::Out(transfer));
                 self.move_pieces()
             }
             _ => {
@@ -309,8 +330,8 @@ impl Transport {
         while self.moving < THROTTLE {
             let Some(next) = self.ready.pop_front() else { return Ok(()) };
             let (moved, more) = match next {
-                Move::In(transfer) => self.read_piece(transfer)?,
-                Move::Out(transfer) => self.write_piece(transfer)?,
+                TransferRef::In(transfer) => self.read_piece(transfer)?,
+                TransferRef::Out(transfer) => self.write_piece(transfer)?,
             };
             if !moved {
                 self.ready.push_front(next);
@@ -333,15 +354,15 @@ impl Transport {
         let (total, at) = (incoming.ask.total(), incoming.next);
         let length = self.policy.piece(total).min(total - at);
         let segments = &incoming.ask.segments;
-        let remote: Vec<RemotePiece> =
+        let remote: Vec<RemoteSegment> =
             cut(segments.iter().map(|segment| segment.length as usize), at, length)
-                .map(|(index, start, length)| RemotePiece {
+                .map(|(index, start, length)| RemoteSegment {
                     address: segments[index].address.wrapping_add(start as u64),
                     length: length as u64,
                     ..segments[index]
                 })
                 .collect();
-        let Ok(cookie) = self.pending.insert(Pending::Read { transfer, length }) else {
+        let Ok(cookie) = self.pending.insert(PendingOperation::Read { transfer, length }) else {
             return Ok((false, true));
         };
         match self.link.read(peer, &remote, &mut incoming.buffer, at, cookie) {
@@ -364,15 +385,16 @@ impl Transport {
         let Some((_, granted)) = out.granted else { return Ok((true, false)) };
         let (total, at) = (out.total, out.next);
         let length = self.policy.piece(total).min(total - at);
-        let pieces: Vec<Piece<'_>> = cut(out.parts.iter().map(Buffer::len), at, length)
-            .map(|(index, at, length)| Piece { buffer: &out.parts[index], at, length })
-            .collect();
-        let remote = RemotePiece {
+        let pieces: Vec<BufferSegment<'_>> =
+            cut(out.parts.iter().map(FabricBuffer::len), at, length)
+                .map(|(index, at, length)| BufferSegment { buffer: &out.parts[index], at, length })
+                .collect();
+        let remote = RemoteSegment {
             address: granted.address.wrapping_add(at as u64),
             length: length as u64,
             ..granted
         };
-        let Ok(cookie) = self.pending.insert(Pending::Write { transfer, length }) else {
+        let Ok(cookie) = self.pending.insert(PendingOperation::Write { transfer, length }) else {
             return Ok((false, true));
         };
         match self.link.write(peer, &pieces, remote, None, cookie) {
@@ -414,7 +436,7 @@ impl Transport {
         incoming.arrived += length;
         if incoming.arrived == incoming.ask.total() {
             let theirs = incoming.ask.header.transfer;
-            self.control(number, Control::new(Kind::Done, theirs));
+            self.control(number, ControlFrame::new(PacketKind::Done, theirs));
         }
         self.finish_in(transfer)
     }
@@ -436,7 +458,7 @@ impl Transport {
         }
         let theirs = out.granted.map_or(0, |(theirs, _)| theirs);
         self.finish_out(transfer);
-        self.control(number, Control::new(Kind::Written, theirs));
+        self.control(number, ControlFrame::new(PacketKind::Written, theirs));
         self.pump(number)
     }
 
@@ -509,11 +531,11 @@ impl Transport {
             return Ok(());
         }
         let Some(incoming) = self.incoming.remove(transfer) else { return Ok(()) };
-        let Incoming { connection, ask, mut buffer, sum, .. } = incoming;
+        let IncomingBulk { connection, ask, mut buffer, sum, .. } = incoming;
         self.asked.remove(&(connection, ask.header.transfer));
         let Some(open) = self.connections.get(connection) else { return Ok(()) };
         if let Some(seal) = &open.seal {
-            if !seal.open(Use::Bulk, ask.header.bulk_checksum, &[], buffer.bytes_mut()) {
+            if !seal.open(SealUse::Bulk, ask.header.bulk_checksum, &[], buffer.bytes_mut()) {
                 self.counters.corrupt += 1;
                 return self.lose(connection, Loss::Corrupt);
             }
@@ -537,7 +559,7 @@ impl Transport {
         };
         let connection_id = ConnectionId(connection);
         self.counters.bytes_in += (head.len() + bulk.len()) as u64;
-        self.events.push_back(Event::Received { connection: connection_id, head, bulk });
+        self.events.push_back(FabricEvent::Received { connection: connection_id, head, bulk });
         self.pump(connection)?;
         self.begin_asks(connection)
     }
@@ -558,7 +580,7 @@ impl Transport {
     }
 }
 
-impl Ask {
+impl RendezvousRequest {
     /// Bytes that move.
     pub(super) fn total(&self) -> usize {
         let head = if self.header.flags & HEAD_IN_BULK != 0 { self.header.head_length } else { 0 };
@@ -568,16 +590,16 @@ impl Ask {
 }
 
 /// The message again, whose parts had been brought together.
-fn unpacked(head: Bytes, mut bulk: Vec<Part>, head_in_bulk: bool) -> Waiting {
+fn unpacked(head: Bytes, mut bulk: Vec<BulkPart>, head_in_bulk: bool) -> QueuedMessage {
     if !head_in_bulk {
-        return Waiting { head, bulk };
+        return QueuedMessage { head, bulk };
     }
     // The head is the first part, or the start of the only one.
     let first = bulk.remove(0).into_buffer().into_bytes();
     if first.len() > head.len() {
-        bulk.insert(0, Part::Bytes(first.slice(head.len()..)));
+        bulk.insert(0, BulkPart::Bytes(first.slice(head.len()..)));
     }
-    Waiting { head, bulk }
+    QueuedMessage { head, bulk }
 }
 
 #[cfg(test)]

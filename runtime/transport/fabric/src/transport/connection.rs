@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::bulk::Ask;
-use super::frame::{Greeting, HEADER_SIZE, Header, Key, Kind, TICKET_SIZE};
-use super::seal::{Seal, Use};
-use super::sending::{Control, Waiting};
+use super::bulk::RendezvousRequest;
+use super::frame::{HEADER_SIZE, PacketGreeting, PacketHeader, PacketKind, SealKey, TICKET_SIZE};
+use super::seal::{Seal, SealUse};
+use super::sending::{ControlFrame, QueuedMessage};
 use super::{
-    CONNECTIONS_MAX, ConnectionId, Event, POLLS_PER_LOOK, RECEIVES_BASE, TICKETS_MAX, Transport,
-    clock,
+    CONNECTIONS_MAX, ConnectionId, FabricEvent, POLLS_PER_LOOK, RECEIVES_BASE, TICKETS_MAX,
+    Transport, clock,
 };
 use crate::FabricError;
-use crate::link::{Arena, Buffer, Exposure, Owner, PeerAddress, RemotePiece};
+use crate::link::{Arena, Exposure, FabricBuffer, PeerAddress, RegionOwner, RemoteSegment};
 
 /// Why a connection is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +38,9 @@ pub enum Loss {
 }
 
 /// A peer, and all that belongs to it.
-pub(super) struct Connection {
+pub(super) struct PeerConnection {
     pub(super) peer: PeerAddress,
-    pub(super) owner: Owner,
+    pub(super) owner: RegionOwner,
     /// Where its bulk arrives: nothing else lies there.
     pub(super) arena: Arena,
     pub(super) ticket: [u8; TICKET_SIZE],
@@ -61,23 +61,23 @@ pub(super) struct Connection {
     pub(super) sequence_out: u32,
     pub(super) sequence_in: u32,
     /// Slots of theirs, which are used in turn.
-    pub(super) their_slots: Vec<RemotePiece>,
+    pub(super) their_slots: Vec<RemoteSegment>,
     pub(super) free_slots: u16,
     pub(super) slot_out: usize,
     pub(super) fast_out: u32,
     /// Slots of ours: exposed, but for the moment in which one is read.
-    pub(super) our_slots: Vec<(Buffer, Option<Exposure>)>,
+    pub(super) our_slots: Vec<(FabricBuffer, Option<Exposure>)>,
     pub(super) owed_slots: u16,
     pub(super) fast_in: u32,
-    pub(super) control: VecDeque<Control>,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) control: VecDeque<ControlFrame>,
+    pub(super) waiting: VecDeque<QueuedMessage>,
     /// Bulks that wait for memory.
-    pub(super) asks: VecDeque<Ask>,
+    pub(super) asks: VecDeque<RendezvousRequest>,
     heard: Instant,
     spoke: Instant,
 }
 
-impl Connection {
+impl PeerConnection {
     pub(super) fn hears(&mut self, now: Instant) {
         self.heard = now;
     }
@@ -89,7 +89,7 @@ impl Connection {
 
 impl Transport {
     /// Lets a peer in that shows `ticket`, once. With a `key` all of its connection is sealed.
-    pub fn admit(&mut self, ticket: [u8; TICKET_SIZE], key: Key) -> Result<(), FabricError> {
+    pub fn admit(&mut self, ticket: [u8; TICKET_SIZE], key: SealKey) -> Result<(), FabricError> {
         if self.tickets.len() >= TICKETS_MAX {
             return Err(FabricError::Busy { what: "the table of tickets" });
         }
@@ -103,24 +103,24 @@ impl Transport {
     }
 
     /// Begins a connection to the endpoint at `address`, which has admitted `ticket` with the same `key`. It is
-    /// open with [`Event::Opened`].
+    /// open with [`FabricEvent::Opened`].
     pub fn connect(
         &mut self,
         address: &[u8],
         ticket: [u8; TICKET_SIZE],
-        key: Key,
+        key: SealKey,
     ) -> Result<ConnectionId, FabricError> {
         let seal = key.map(|key| Seal::new(&key, true));
         let number = self.add_connection(address, ticket, seal)?;
         let greeting = self.greeting(number);
-        self.control(number, Control::greeting(Kind::Hello, greeting));
+        self.control(number, ControlFrame::greeting(PacketKind::Hello, greeting));
         self.pump(number)?;
         Ok(ConnectionId(number))
     }
 
     /// Ends a connection, and tells the peer.
     pub fn close(&mut self, connection: ConnectionId) -> Result<(), FabricError> {
-        self.control(connection.0, Control::new(Kind::Leave, 0));
+        self.control(connection.0, ControlFrame::new(PacketKind::Leave, 0));
         self.pump(connection.0)?;
         self.lose(connection.0, Loss::Left)
     }
@@ -154,12 +154,12 @@ impl Transport {
             return Err(FabricError::Busy { what: "the table of connections" });
         }
         self.owners += 1;
-        let owner = Owner(self.owners);
+        let owner = RegionOwner(self.owners);
         let arena = Arena::new(self.setup.inbound);
         let our_slots = self.make_slots(owner, &arena)?;
         let peer = self.link.insert(address)?;
         let now = clock();
-        let connection = Connection {
+        let connection = PeerConnection {
             peer,
             owner,
             arena,
@@ -198,9 +198,9 @@ impl Transport {
     /// The memory that a peer may write at any time: one slot per message, nothing else in it.
     fn make_slots(
         &mut self,
-        owner: Owner,
+        owner: RegionOwner,
         arena: &Arena,
-    ) -> Result<Vec<(Buffer, Option<Exposure>)>, FabricError> {
+    ) -> Result<Vec<(FabricBuffer, Option<Exposure>)>, FabricError> {
         // The number that a write brings along names connection, slot and sequence.
         let count = if self.link.limits().immediate >= 4 { self.setup.slots } else { 0 };
         let mut slots = Vec::new();
@@ -215,7 +215,7 @@ impl Transport {
     fn greeting(&self, number: u64) -> Vec<u8> {
         let Some(connection) = self.connections.get(number) else { return Vec::new() };
         let slots = connection.our_slots.iter().filter_map(|(_, exposure)| exposure.as_ref());
-        Greeting {
+        PacketGreeting {
             ticket: connection.ticket,
             connection: number as u32,
             token: connection.token,
@@ -231,7 +231,7 @@ impl Transport {
     /// A peer asks to be let in.
     pub(super) fn take_hello(
         &mut self,
-        header: &Header,
+        header: &PacketHeader,
         frame: &mut [u8],
         body: usize,
     ) -> Result<(), FabricError> {
@@ -247,7 +247,9 @@ impl Transport {
         };
         let seal = key.map(|key| Seal::new(&key, false));
         let is_its = match &seal {
-            Some(seal) => header.is_sealed() && Header::open(frame, body, seal, Use::Hello, 0),
+            Some(seal) => {
+                header.is_sealed() && PacketHeader::open(frame, body, seal, SealUse::Hello, 0)
+            }
             None => !header.is_sealed(),
         };
         if !is_its {
@@ -255,7 +257,7 @@ impl Transport {
             self.counters.wrong_seals += 1;
             return Ok(());
         }
-        let Some(greeting) = Greeting::decode(&frame[HEADER_SIZE..HEADER_SIZE + body]) else {
+        let Some(greeting) = PacketGreeting::decode(&frame[HEADER_SIZE..HEADER_SIZE + body]) else {
             self.counters.garbage += 1;
             return Ok(());
         };
@@ -272,7 +274,7 @@ impl Transport {
             }
         };
         let answer = self.greeting(number);
-        self.control(number, Control::greeting(Kind::Welcome, answer));
+        self.control(number, ControlFrame::greeting(PacketKind::Welcome, answer));
         self.is_greeted(number, greeting);
         self.pump(number)
     }
@@ -280,7 +282,7 @@ impl Transport {
     /// The peer has let us in.
     pub(super) fn take_welcome(&mut self, number: u64, body: &[u8]) -> Result<(), FabricError> {
         let known = self.connections.get(number).filter(|open| !open.is_open);
-        match (known.map(|open| open.ticket), Greeting::decode(body)) {
+        match (known.map(|open| open.ticket), PacketGreeting::decode(body)) {
             (Some(ticket), Some(greeting)) if greeting.ticket == ticket => {
                 self.is_greeted(number, greeting);
                 self.pump(number)
@@ -289,7 +291,7 @@ impl Transport {
         }
     }
 
-    fn is_greeted(&mut self, number: u64, greeting: Greeting) {
+    fn is_greeted(&mut self, number: u64, greeting: PacketGreeting) {
         let Some(open) = self.connections.get_mut(number) else { return };
         open.is_open = true;
         open.epoch = greeting.epoch.min(self.setup.epoch);
@@ -301,7 +303,7 @@ impl Transport {
         open.their_slots = greeting.slots;
         open.heard = self.now;
         let (connection, ticket) = (ConnectionId(number), greeting.ticket);
-        self.events.push_back(Event::Opened { connection, ticket });
+        self.events.push_back(FabricEvent::Opened { connection, ticket });
     }
 
     /// Ends a connection: its regions are closed, its transfers given up, its memory freed as soon
@@ -325,7 +327,7 @@ impl Transport {
         }
         drop(gone);
         let connection = ConnectionId(number);
-        self.events.push_back(Event::Closed { connection, loss });
+        self.events.push_back(FabricEvent::Closed { connection, loss });
         Ok(())
     }
 
@@ -358,7 +360,7 @@ impl Transport {
                 self.lose(number, Loss::Silent)?;
             } else if open.is_open && self.now.duration_since(open.spoke) > beat {
                 if open.control.is_empty() {
-                    self.control(number, Control::new(Kind::Alive, 0));
+                    self.control(number, ControlFrame::new(PacketKind::Alive, 0));
                 }
                 self.pump(number)?;
             }

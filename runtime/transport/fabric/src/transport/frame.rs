@@ -3,8 +3,8 @@
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::Digest;
 
-use super::seal::{KEY_SIZE, Seal, TAG_SIZE, Use};
-use crate::link::RemotePiece;
+use super::seal::{KEY_SIZE, Seal, SealUse, TAG_SIZE};
+use crate::link::RemoteSegment;
 
 /// Bytes of a header.
 pub const HEADER_SIZE: usize = 64;
@@ -17,15 +17,15 @@ pub(super) const SEGMENT_SIZE: usize = 24;
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
-    /// Asks for a connection: the body is a [`Greeting`].
+pub(super) enum PacketKind {
+    /// Asks for a connection: the body is a [`PacketGreeting`].
     Hello = 1,
-    /// Grants it: the body is a [`Greeting`].
+    /// Grants it: the body is a [`PacketGreeting`].
     Welcome = 2,
     /// A message as a whole: head and bulk.
     Message = 3,
     /// A message whose bulk is still at the sender: head and segments.
-    Ask = 4,
+    RendezvousRequest = 4,
     /// The receiver grants memory for the bulk: one segment.
     Grant = 5,
     /// The receiver has read the bulk.
@@ -40,12 +40,12 @@ pub(super) enum Kind {
     Leave = 10,
 }
 
-impl Kind {
+impl PacketKind {
     const ALL: [Self; 10] = [
         Self::Hello,
         Self::Welcome,
         Self::Message,
-        Self::Ask,
+        Self::RendezvousRequest,
         Self::Grant,
         Self::Done,
         Self::Written,
@@ -56,7 +56,7 @@ impl Kind {
 
     /// Whether the sender pays with a credit: what the receiver did not ask for.
     pub(super) fn costs_credit(self) -> bool {
-        matches!(self, Self::Message | Self::Ask)
+        matches!(self, Self::Message | Self::RendezvousRequest)
     }
 }
 
@@ -77,8 +77,8 @@ pub(super) const SEALED: u8 = 64;
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub(super) struct PacketHeader {
+    pub(super) kind: PacketKind,
     pub(super) flags: u8,
     /// The connection by the number that the receiver gave it.
     pub(super) connection: u32,
@@ -96,7 +96,7 @@ pub(super) struct Header {
     pub(super) head_length: u32,
     /// Bytes of the bulk, in the frame or not.
     pub(super) bulk_length: u32,
-    /// The transfer, by the number of whom the frame answers; of an `Ask`, the sender's.
+    /// The transfer, by the number of whom the frame answers; of an `RendezvousRequest`, the sender's.
     pub(super) transfer: u64,
     /// The checksum of a bulk outside of the frame; if that is sealed, its number.
     pub(super) bulk_checksum: u32,
@@ -104,8 +104,8 @@ pub(super) struct Header {
     pub(super) segments: u16,
 }
 
-impl Header {
-    pub(super) fn new(kind: Kind) -> Self {
+impl PacketHeader {
+    pub(super) fn new(kind: PacketKind) -> Self {
         Self {
             kind,
             flags: 0,
@@ -159,12 +159,12 @@ impl Header {
         HEADER_SIZE + body + if seal.is_some() { TAG_SIZE } else { 0 }
     }
 
-    /// Writes the frame into `out`, which is as long as [`Header::frame_length`] says. With `seal` the body is
+    /// Writes the frame into `out`, which is as long as [`PacketHeader::frame_length`] says. With `seal` the body is
     /// sealed as `what`, by `number`; the ticket of a greeting stays readable.
     pub(super) fn write(
         &self,
         body: &[&[u8]],
-        seal: Option<(&mut Seal, Use, u32)>,
+        seal: Option<(&mut Seal, SealUse, u32)>,
         out: &mut [u8],
     ) {
         let (first, mut rest) = out.split_at_mut(HEADER_SIZE);
@@ -183,9 +183,15 @@ impl Header {
         seal.seal(what, number, clear, sealed);
     }
 
-    /// Opens the body of `frame`, which [`Header::decode`] has taken for a sealed one; false if its sender
+    /// Opens the body of `frame`, which [`PacketHeader::decode`] has taken for a sealed one; false if its sender
     /// does not have the key, or somebody has changed it.
-    pub(super) fn open(frame: &mut [u8], body: usize, seal: &Seal, what: Use, number: u32) -> bool {
+    pub(super) fn open(
+        frame: &mut [u8],
+        body: usize,
+        seal: &Seal,
+        what: SealUse,
+        number: u32,
+    ) -> bool {
         let Some(frame) = frame.get_mut(..HEADER_SIZE + body + TAG_SIZE) else { return false };
         let Some((clear, sealed)) = frame.split_at_mut_checked(HEADER_SIZE + clear_length(what))
         else {
@@ -201,7 +207,7 @@ impl Header {
 
     /// The header of `frame`, and how long its body is. `None` if it is no frame of this version,
     /// is cut, or its checksum does not match. A sealed one has none: nothing of it may be believed before
-    /// [`Header::open`].
+    /// [`PacketHeader::open`].
     pub(super) fn decode(frame: &[u8]) -> Option<(Self, usize)> {
         let bytes = frame.get(..HEADER_SIZE)?;
         if bytes[..4] != MAGIC || bytes[4] != VERSION || bytes[7] != 0 || bytes[54..60] != [0; 6] {
@@ -211,7 +217,7 @@ impl Header {
         let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let header = Self {
-            kind: Kind::ALL.into_iter().find(|kind| *kind as u8 == bytes[5])?,
+            kind: PacketKind::ALL.into_iter().find(|kind| *kind as u8 == bytes[5])?,
             flags: bytes[6],
             connection: u32_at(8)?,
             sequence: u32_at(12)?,
@@ -240,18 +246,18 @@ impl Header {
     /// Bytes that follow the header in its frame.
     fn body_length(&self) -> usize {
         let head = if self.flags & HEAD_IN_BULK == 0 { self.head_length as usize } else { 0 };
-        let bulk = if self.kind == Kind::Message { self.bulk_length as usize } else { 0 };
+        let bulk = if self.kind == PacketKind::Message { self.bulk_length as usize } else { 0 };
         head + bulk + usize::from(self.segments) * SEGMENT_SIZE
     }
 }
 
 /// Bytes after the header that are authenticated and not hidden.
-fn clear_length(what: Use) -> usize {
-    if what == Use::Hello { TICKET_SIZE } else { 0 }
+fn clear_length(what: SealUse) -> usize {
+    if what == SealUse::Hello { TICKET_SIZE } else { 0 }
 }
 
 /// Segments as they travel.
-pub(super) fn encode_segments(segments: impl Iterator<Item = RemotePiece>) -> Vec<u8> {
+pub(super) fn encode_segments(segments: impl Iterator<Item = RemoteSegment>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for segment in segments {
         bytes.extend(segment.address.to_le_bytes());
@@ -262,13 +268,13 @@ pub(super) fn encode_segments(segments: impl Iterator<Item = RemotePiece>) -> Ve
 }
 
 /// The segments that `bytes` are; what is left over is none.
-pub(super) fn decode_segments(bytes: &[u8]) -> Vec<RemotePiece> {
+pub(super) fn decode_segments(bytes: &[u8]) -> Vec<RemoteSegment> {
     let u64_at = |bytes: &[u8], at: usize| {
         bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
     };
     bytes
         .chunks_exact(SEGMENT_SIZE)
-        .map(|segment| RemotePiece {
+        .map(|segment| RemoteSegment {
             address: u64_at(segment, 0),
             key: u64_at(segment, 8),
             length: u64_at(segment, 16),
@@ -280,13 +286,13 @@ pub(super) fn decode_segments(bytes: &[u8]) -> Vec<RemotePiece> {
 pub const TICKET_SIZE: usize = 16;
 /// What both sides got over the control connection, besides the ticket: the key that seals all, if it is
 /// to be sealed.
-pub type Key = Option<[u8; KEY_SIZE]>;
+pub type SealKey = Option<[u8; KEY_SIZE]>;
 /// Bytes of an endpoint's address, at most.
 const ADDRESS_MAX: usize = 256;
 
 /// What both sides tell each other first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Greeting {
+pub(super) struct PacketGreeting {
     pub(super) ticket: [u8; TICKET_SIZE],
     /// The number and the token by which the teller knows the connection.
     pub(super) connection: u32,
@@ -296,12 +302,12 @@ pub(super) struct Greeting {
     pub(super) credits: u16,
     pub(super) eager: u32,
     /// Fast slots that the other may write.
-    pub(super) slots: Vec<RemotePiece>,
+    pub(super) slots: Vec<RemoteSegment>,
     /// The teller's endpoint.
     pub(super) address: Vec<u8>,
 }
 
-impl Greeting {
+impl PacketGreeting {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.ticket.to_vec();
         bytes.extend(self.connection.to_le_bytes());
@@ -350,14 +356,14 @@ mod tests {
     use super::*;
 
     fn sample() -> Vec<u8> {
-        let header = Header {
+        let header = PacketHeader {
             connection: 3,
             sequence: 9,
             token: 0x0102_0304_0506_0708,
             credits: 2,
             head_length: 4,
             bulk_length: 7,
-            ..Header::new(Kind::Message)
+            ..PacketHeader::new(PacketKind::Message)
         };
         let body = b"headpayload";
         [&header.encode([&body[..]].into_iter())[..], body].concat()
@@ -375,52 +381,59 @@ mod tests {
     #[test]
     fn a_sealed_frame_has_the_agreed_bytes() {
         let mut seal = Seal::new(&[1; KEY_SIZE], true);
-        let header = Header { sequence: 9, head_length: 4, ..Header::new(Kind::Message) };
-        let mut frame = vec![0; Header::frame_length(4, Some(&seal))];
-        header.write(&[b"head"], Some((&mut seal, Use::Frame, 9)), &mut frame);
+        let header =
+            PacketHeader { sequence: 9, head_length: 4, ..PacketHeader::new(PacketKind::Message) };
+        let mut frame = vec![0; PacketHeader::frame_length(4, Some(&seal))];
+        header.write(&[b"head"], Some((&mut seal, SealUse::Frame, 9)), &mut frame);
         assert_eq!(frame[..8], *b"MDFF\x01\x03\x40\x00");
         assert_eq!(frame[60..64], [0; 4], "no checksum");
         // AES-128-GCM: the cipher of `head`, then the tag over the header and it.
         let sealed = 0xc71a_3075_f96f_893b_09e6_6803_6660_a1f7_u128.to_be_bytes();
         assert_eq!(frame[64..80], sealed);
         assert_eq!(frame[80..], 0xc3e6_19fc_u32.to_be_bytes());
-        let (decoded, body) = Header::decode(&frame).unwrap();
+        let (decoded, body) = PacketHeader::decode(&frame).unwrap();
         assert!(decoded.is_sealed());
-        assert!(Header::open(&mut frame, body, &Seal::new(&[1; KEY_SIZE], false), Use::Frame, 9));
+        assert!(PacketHeader::open(
+            &mut frame,
+            body,
+            &Seal::new(&[1; KEY_SIZE], false),
+            SealUse::Frame,
+            9
+        ));
         assert_eq!(frame[64..68], *b"head");
     }
 
     #[test]
     fn a_changed_bit_or_a_cut_is_no_frame() {
         let whole = sample();
-        assert!(Header::decode(&whole).is_some());
+        assert!(PacketHeader::decode(&whole).is_some());
         for bit in 0..whole.len() * 8 {
             let mut frame = whole.clone();
             frame[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Header::decode(&frame), None, "bit {bit}");
+            assert_eq!(PacketHeader::decode(&frame), None, "bit {bit}");
         }
         for length in 0..whole.len() {
-            assert_eq!(Header::decode(&whole[..length]), None);
+            assert_eq!(PacketHeader::decode(&whole[..length]), None);
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_frame_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert_eq!(Header::decode(&bytes), None);
-            if let Some(greeting) = Greeting::decode(&bytes) {
+            prop_assert_eq!(PacketHeader::decode(&bytes), None);
+            if let Some(greeting) = PacketGreeting::decode(&bytes) {
                 prop_assert_eq!(greeting.encode(), bytes);
             }
         }
 
         #[test]
         fn greetings_come_back(count in 0usize..8, address in proptest::collection::vec(any::<u8>(), 0..256)) {
-            let slots = (0..count as u64).map(|i| RemotePiece { address: i, key: !i, length: 1 << i });
-            let greeting = Greeting {
+            let slots = (0..count as u64).map(|i| RemoteSegment { address: i, key: !i, length: 1 << i });
+            let greeting = PacketGreeting {
                 ticket: [7; TICKET_SIZE], connection: 1, token: 2, epoch: 3, credits: 4, eager: 5,
                 slots: slots.collect(), address,
             };
-            prop_assert_eq!(Greeting::decode(&greeting.encode()), Some(greeting));
+            prop_assert_eq!(PacketGreeting::decode(&greeting.encode()), Some(greeting));
         }
     }
 }

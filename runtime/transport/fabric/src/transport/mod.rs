@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::FabricError;
-use crate::link::{Arena, Buffer, Completed, Completion, Fabric, Options};
+use crate::link::{Arena, Completion, EndpointOptions, Fabric, FabricBuffer, OperationKind};
 use crate::policy::Policy;
-use bulk::{Incoming, Move, Outgoing};
-use connection::Connection;
+use bulk::{IncomingBulk, OutgoingBulk, TransferRef};
 pub use connection::Loss;
+use connection::PeerConnection;
 use slots::Slots;
 
-pub use frame::{HEADER_SIZE, Key, TICKET_SIZE, VERSION};
+pub use frame::{HEADER_SIZE, SealKey, TICKET_SIZE, VERSION};
 pub use seal::KEY_SIZE;
 
 /// Bytes of head and bulk of one message, at most: those of the plain transport.
@@ -54,9 +54,9 @@ const RECEIVES_BASE: usize = 16;
 
 /// How a transport works.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct TransportOptions {
     /// The endpoint.
-    pub link: Options,
+    pub link: EndpointOptions,
     /// Costs of mechanisms.
     pub policy: Policy,
     /// Bytes of a receive buffer: a page and more, header included.
@@ -80,9 +80,9 @@ pub struct Setup {
     pub epoch: u64,
 }
 
-impl Setup {
+impl TransportOptions {
     /// What fits most; the policy should be a measured one.
-    pub fn new(link: Options, policy: Policy) -> Self {
+    pub fn new(link: EndpointOptions, policy: Policy) -> Self {
         Self {
             link,
             policy,
@@ -101,7 +101,7 @@ impl Setup {
 
 /// What was counted since the start. Counts do not depend on what else the machine does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct FabricCounters {
     /// Frames sent and received.
     pub frames_out: u64,
     /// See `frames_out`.
@@ -141,7 +141,7 @@ pub struct Counters {
     pub credit_waits: u64,
 }
 
-impl std::ops::AddAssign for Counters {
+impl std::ops::AddAssign for FabricCounters {
     fn add_assign(&mut self, other: Self) {
         self.frames_out += other.frames_out;
         self.frames_in += other.frames_in;
@@ -172,32 +172,32 @@ pub struct ConnectionId(u64);
 
 /// A part of a bulk.
 #[derive(Debug)]
-pub enum Part {
+pub enum BulkPart {
     /// Shared bytes.
     Bytes(Bytes),
     /// A buffer of an [`Arena`], registered once with its mapping.
-    Buffer(Buffer),
+    FabricBuffer(FabricBuffer),
 }
 
-impl Part {
+impl BulkPart {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Buffer(buffer) => buffer.bytes(),
+            Self::FabricBuffer(buffer) => buffer.bytes(),
         }
     }
 
-    fn into_buffer(self) -> Buffer {
+    fn into_buffer(self) -> FabricBuffer {
         match self {
-            Self::Bytes(bytes) => Buffer::holding(bytes),
-            Self::Buffer(buffer) => buffer,
+            Self::Bytes(bytes) => FabricBuffer::holding(bytes),
+            Self::FabricBuffer(buffer) => buffer,
         }
     }
 }
 
 /// What happened.
 #[derive(Debug)]
-pub enum Event {
+pub enum FabricEvent {
     /// Messages can be sent.
     Opened {
         /// The connection, new if the peer began it.
@@ -224,9 +224,9 @@ pub enum Event {
 }
 
 /// What an operation of the link was for.
-enum Pending {
+enum PendingOperation {
     Frame { connection: u64 },
-    Fast { connection: u64, buffer: Buffer },
+    Fast { connection: u64, buffer: FabricBuffer },
     Read { transfer: u64, length: usize },
     Write { transfer: u64, length: usize },
 }
@@ -239,29 +239,29 @@ pub struct Transport {
     link: Fabric,
     /// Decides how messages move; may be changed at any time.
     pub policy: Policy,
-    setup: Setup,
+    setup: TransportOptions,
     address: Vec<u8>,
     arena: Arena,
     /// Buffers for frames, at hand.
-    spare: Vec<Buffer>,
+    spare: Vec<FabricBuffer>,
     scratch: Vec<u8>,
-    connections: Slots<Connection>,
+    connections: Slots<PeerConnection>,
     /// Those that have something to send.
     busy: VecDeque<u64>,
     /// Peers that were told of the end: forgotten a little later, so that they hear of it.
     leaving: VecDeque<(Instant, crate::link::PeerAddress)>,
-    tickets: BTreeMap<[u8; TICKET_SIZE], Key>,
-    pending: Slots<Pending>,
-    incoming: Slots<Incoming>,
+    tickets: BTreeMap<[u8; TICKET_SIZE], SealKey>,
+    pending: Slots<PendingOperation>,
+    incoming: Slots<IncomingBulk>,
     /// Those of `incoming` by connection and the sender's number.
     asked: BTreeMap<(u64, u64), u64>,
-    outgoing: Slots<Outgoing>,
+    outgoing: Slots<OutgoingBulk>,
     /// Transfers that have pieces to be moved.
-    ready: VecDeque<Move>,
+    ready: VecDeque<TransferRef>,
     /// Pieces being moved.
     moving: u32,
-    events: VecDeque<Event>,
-    counters: Counters,
+    events: VecDeque<FabricEvent>,
+    counters: FabricCounters,
     receives: usize,
     /// Some bulk waits for memory.
     starved: bool,
@@ -286,7 +286,7 @@ fn clock() -> Instant {
 
 impl Transport {
     /// Opens an endpoint, and lets greetings come in.
-    pub fn open(setup: Setup) -> Result<Self, FabricError> {
+    pub fn open(setup: TransportOptions) -> Result<Self, FabricError> {
         let link = Fabric::open(&setup.link)?;
         let address = link.address()?;
         let now = clock();
@@ -313,7 +313,7 @@ impl Transport {
             ready: VecDeque::new(),
             moving: 0,
             events: VecDeque::new(),
-            counters: Counters::default(),
+            counters: FabricCounters::default(),
             receives: 0,
             starved: false,
             completions: Vec::new(),
@@ -339,12 +339,12 @@ impl Transport {
     }
 
     /// What was counted.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> FabricCounters {
         self.counters
     }
 
     /// A buffer of `length` bytes that needs no registration of its own when it is sent.
-    pub fn buffer(&self, length: usize) -> Result<Buffer, FabricError> {
+    pub fn buffer(&self, length: usize) -> Result<FabricBuffer, FabricError> {
         self.arena.take(length)
     }
 
@@ -360,7 +360,7 @@ impl Transport {
         &mut self,
         connection: ConnectionId,
         head: Bytes,
-        bulk: Vec<Part>,
+        bulk: Vec<BulkPart>,
     ) -> Result<(), FabricError> {
         let length = head.len() + bulk.iter().map(|part| part.bytes().len()).sum::<usize>();
         if length > MESSAGE_MAX {
@@ -372,13 +372,13 @@ impl Transport {
         if open.waiting.len() >= QUEUE_MAX {
             return Err(FabricError::Busy { what: "the queue of a connection" });
         }
-        open.waiting.push_back(sending::Waiting { head, bulk });
+        open.waiting.push_back(sending::QueuedMessage { head, bulk });
         self.counters.bytes_out += length as u64;
         self.pump(connection.0)
     }
 
     /// What happened, oldest first.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<FabricEvent> {
         self.events.pop_front()
     }
 
@@ -423,7 +423,7 @@ impl Transport {
     }
 
     /// Whether nothing is to be done now, so that one may sleep on [`Fabric::waitable`], at most for an eighth of
-    /// [`Setup::silence`]; if the provider has nothing to sleep on, one looks again by oneself.
+    /// [`TransportOptions::silence`]; if the provider has nothing to sleep on, one looks again by oneself.
     pub fn may_rest(&mut self) -> bool {
         let idle = self.events.is_empty()
             && self.busy.is_empty()
@@ -438,29 +438,31 @@ impl Transport {
 
     fn complete(&mut self, completion: Completion) -> Result<(), FabricError> {
         match completion.what {
-            Completed::Immediate(number) => return self.take_fast(number),
-            Completed::Receive => {
+            OperationKind::Immediate(number) => return self.take_fast(number),
+            OperationKind::Receive => {
                 self.receives -= 1;
                 let Some(buffer) = completion.buffer else { return Ok(()) };
                 return self.take_received(buffer, completion.result);
             }
-            Completed::Send | Completed::Read | Completed::Write => {}
+            OperationKind::Send | OperationKind::Read | OperationKind::Write => {}
         }
         if let Some(buffer) = completion.buffer {
             self.keep(buffer);
         }
         let Some(pending) = self.pending.remove(completion.cookie) else { return Ok(()) };
         match pending {
-            Pending::Frame { connection } => self.check_sent(connection, completion.result),
-            Pending::Fast { connection, buffer } => {
+            PendingOperation::Frame { connection } => {
+                self.check_sent(connection, completion.result)
+            }
+            PendingOperation::Fast { connection, buffer } => {
                 self.keep(buffer);
                 self.check_sent(connection, completion.result)
             }
-            Pending::Read { transfer, length } => {
+            PendingOperation::Read { transfer, length } => {
                 self.moving -= 1;
                 self.read_done(transfer, length, completion.result)
             }
-            Pending::Write { transfer, length } => {
+            PendingOperation::Write { transfer, length } => {
                 self.moving -= 1;
                 self.write_done(transfer, length, completion.result)
             }

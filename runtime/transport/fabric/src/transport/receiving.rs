@@ -3,13 +3,13 @@
 
 use bytes::Bytes;
 
-use super::bulk::Ask;
+use super::bulk::RendezvousRequest;
 use super::connection::Loss;
-use super::frame::{HEAD_IN_BULK, HEADER_SIZE, Header, Kind, decode_segments};
-use super::seal::Use;
-use super::{ConnectionId, Event, Transport};
+use super::frame::{HEAD_IN_BULK, HEADER_SIZE, PacketHeader, PacketKind, decode_segments};
+use super::seal::SealUse;
+use super::{ConnectionId, FabricEvent, Transport};
 use crate::FabricError;
-use crate::link::Buffer;
+use crate::link::FabricBuffer;
 
 /// Bytes of frames that were handed out in their own buffers, at most: what comes then is copied.
 const FRAMES_KEPT_MAX: usize = 256 << 20;
@@ -20,7 +20,7 @@ impl Transport {
     /// A frame, or what a stranger sent, has arrived in `buffer`.
     pub(super) fn take_received(
         &mut self,
-        mut buffer: Buffer,
+        mut buffer: FabricBuffer,
         result: Result<usize, FabricError>,
     ) -> Result<(), FabricError> {
         let length = match result {
@@ -33,11 +33,11 @@ impl Transport {
             }
         };
         self.counters.frames_in += 1;
-        let Some((header, body)) = Header::decode(&buffer.bytes()[..length]) else {
+        let Some((header, body)) = PacketHeader::decode(&buffer.bytes()[..length]) else {
             self.counters.garbage += u64::from(length > 0);
             return self.receive_again(buffer);
         };
-        if header.kind == Kind::Hello {
+        if header.kind == PacketKind::Hello {
             self.take_hello(&header, buffer.bytes_mut(), body)?;
             return self.receive_again(buffer);
         }
@@ -46,7 +46,7 @@ impl Transport {
             return self.receive_again(buffer);
         };
         let is_long = body >= KEEP_FROM
-            && header.kind == Kind::Message
+            && header.kind == PacketKind::Message
             && self.arena.used() < FRAMES_KEPT_MAX;
         let body = if is_long {
             buffer.set_len(HEADER_SIZE + body);
@@ -56,7 +56,7 @@ impl Transport {
         } else {
             let copy = Bytes::copy_from_slice(&buffer.bytes()[HEADER_SIZE..HEADER_SIZE + body]);
             self.receive_again(buffer)?;
-            if header.kind == Kind::Message {
+            if header.kind == PacketKind::Message {
                 self.counters.count_copy(body);
             }
             copy
@@ -64,7 +64,7 @@ impl Transport {
         self.take_frame(number, header, body)
     }
 
-    fn receive_again(&mut self, mut buffer: Buffer) -> Result<(), FabricError> {
+    fn receive_again(&mut self, mut buffer: FabricBuffer) -> Result<(), FabricError> {
         buffer.set_len(self.setup.eager);
         match self.link.receive(buffer, super::RECEIVE) {
             Ok(()) => {
@@ -80,7 +80,7 @@ impl Transport {
     /// The connection that a frame belongs to, if it is the next one of it, with its body opened.
     fn sequenced(
         &mut self,
-        header: &Header,
+        header: &PacketHeader,
         frame: &mut [u8],
         body: usize,
     ) -> Result<Option<u64>, FabricError> {
@@ -95,7 +95,8 @@ impl Transport {
         };
         let is_theirs = match &open.seal {
             Some(seal) => {
-                header.is_sealed() && Header::open(frame, body, seal, Use::Frame, header.sequence)
+                header.is_sealed()
+                    && PacketHeader::open(frame, body, seal, SealUse::Frame, header.sequence)
             }
             None => !header.is_sealed(),
         };
@@ -123,7 +124,7 @@ impl Transport {
     }
 
     /// What the peer gives back; false if it is more than it had, which is the end.
-    fn take_credits(&mut self, number: u64, header: &Header) -> Result<bool, FabricError> {
+    fn take_credits(&mut self, number: u64, header: &PacketHeader) -> Result<bool, FabricError> {
         let Some(open) = self.connections.get_mut(number) else { return Ok(false) };
         let slots = open.free_slots.saturating_add(header.slots);
         if usize::from(slots) > open.their_slots.len() {
@@ -139,22 +140,23 @@ impl Transport {
     fn take_frame(
         &mut self,
         number: u64,
-        header: Header,
+        header: PacketHeader,
         mut body: Bytes,
     ) -> Result<(), FabricError> {
         let head_length = header.head_length as usize;
         match header.kind {
-            Kind::Message => {
+            PacketKind::Message => {
                 let bulk = body.split_off(head_length.min(body.len()));
                 self.deliver(number, body, bulk, false);
             }
-            Kind::Ask => {
+            PacketKind::RendezvousRequest => {
                 let in_bulk = header.flags & HEAD_IN_BULK != 0;
                 let described = body.split_off(if in_bulk { 0 } else { head_length });
-                let ask = Ask { header, head: body, segments: decode_segments(&described) };
+                let ask =
+                    RendezvousRequest { header, head: body, segments: decode_segments(&described) };
                 self.take_ask(number, ask)?;
             }
-            Kind::Grant => {
+            PacketKind::Grant => {
                 let segments = decode_segments(body.get(8..).unwrap_or_default());
                 let own = body.first_chunk::<8>().map(|own| u64::from_le_bytes(*own));
                 if let (Some(own), [remote]) = (own, &segments[..]) {
@@ -164,13 +166,13 @@ impl Transport {
                     self.lose(number, Loss::Violation("a grant without memory"))?;
                 }
             }
-            Kind::Done => self.take_done(number, header.transfer)?,
-            Kind::Written => self.take_written(number, header.transfer)?,
-            Kind::Sum => self.take_sum(number, header.transfer, header.bulk_checksum)?,
-            Kind::Welcome => self.take_welcome(number, &body)?,
-            Kind::Leave => self.lose(number, Loss::Left)?,
+            PacketKind::Done => self.take_done(number, header.transfer)?,
+            PacketKind::Written => self.take_written(number, header.transfer)?,
+            PacketKind::Sum => self.take_sum(number, header.transfer, header.bulk_checksum)?,
+            PacketKind::Welcome => self.take_welcome(number, &body)?,
+            PacketKind::Leave => self.lose(number, Loss::Left)?,
             // A hello was taken before.
-            Kind::Alive | Kind::Hello => {}
+            PacketKind::Alive | PacketKind::Hello => {}
         }
         self.give_back(number);
         self.pump(number)
@@ -185,7 +187,7 @@ impl Transport {
         // What waits for credits itself brings none back.
         let nothing_follows = open.waiting.is_empty() || open.credits == 0;
         if is_due && nothing_follows && open.control.is_empty() {
-            self.control(number, super::sending::Control::new(Kind::Alive, 0));
+            self.control(number, super::sending::ControlFrame::new(PacketKind::Alive, 0));
         }
     }
 
@@ -198,7 +200,7 @@ impl Transport {
         }
         let connection = ConnectionId(number);
         self.counters.bytes_in += (head.len() + bulk.len()) as u64;
-        self.events.push_back(Event::Received { connection, head, bulk });
+        self.events.push_back(FabricEvent::Received { connection, head, bulk });
     }
 
     /// A peer says, by the number of a write, that a slot is full.
@@ -221,11 +223,12 @@ impl Transport {
         let (buffer, exposure) = &mut open.our_slots[index];
         // For the moment in which it is read, the slot is nobody's but ours.
         exposure.take().into_iter().for_each(|exposure| self.link.conceal(exposure));
-        let content = Header::decode(buffer.bytes()).and_then(|(header, length)| {
+        let content = PacketHeader::decode(buffer.bytes()).and_then(|(header, length)| {
             let is_theirs = match &open.seal {
                 Some(seal) => {
                     let frame = buffer.bytes_mut();
-                    header.is_sealed() && Header::open(frame, length, seal, Use::Slot, open.fast_in)
+                    header.is_sealed()
+                        && PacketHeader::open(frame, length, seal, SealUse::Slot, open.fast_in)
                 }
                 None => !header.is_sealed(),
             };
@@ -239,7 +242,7 @@ impl Transport {
         };
         if header.token != open.token
             || header.sequence != open.fast_in
-            || header.kind != Kind::Message
+            || header.kind != PacketKind::Message
         {
             self.counters.violations += 1;
             return self.lose(number, Loss::Violation("a slot with something else"));

@@ -17,7 +17,7 @@ const SEALED_MAX: u64 = 1 << 44;
 /// What is sealed: numbers of different uses never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Use {
+pub(super) enum SealUse {
     /// The greeting of who begins the connection.
     Hello = 1,
     /// A frame, by its sequence.
@@ -44,7 +44,7 @@ impl Seal {
     }
 
     /// Seals `bytes`, of which the last [`TAG_SIZE`] are room for the tag; `clear` is authenticated with them.
-    pub(super) fn seal(&mut self, what: Use, number: u32, clear: &[u8], bytes: &mut [u8]) {
+    pub(super) fn seal(&mut self, what: SealUse, number: u32, clear: &[u8], bytes: &mut [u8]) {
         let (content, room) = bytes.split_at_mut(bytes.len() - TAG_SIZE);
         self.sealed += content.len() as u64;
         let nonce = nonce(what, self.began, number);
@@ -55,7 +55,7 @@ impl Seal {
     /// Opens in place what the other side has sealed; false if it was not that, and nothing in `bytes` can
     /// be used then.
     #[must_use]
-    pub(super) fn open(&self, what: Use, number: u32, clear: &[u8], bytes: &mut [u8]) -> bool {
+    pub(super) fn open(&self, what: SealUse, number: u32, clear: &[u8], bytes: &mut [u8]) -> bool {
         self.key.open_in_place(nonce(what, !self.began, number), Aad::from(clear), bytes).is_ok()
     }
 
@@ -73,7 +73,7 @@ impl Seal {
     }
 }
 
-fn nonce(what: Use, by_beginner: bool, number: u32) -> Nonce {
+fn nonce(what: SealUse, by_beginner: bool, number: u32) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[0] = (what as u8) << 1 | u8::from(by_beginner);
     bytes[NONCE_LEN - 4..].copy_from_slice(&number.to_le_bytes());
@@ -90,24 +90,24 @@ mod tests {
     fn only_the_other_side_opens_and_only_what_was_sealed_as_it() {
         let (mut ours, theirs) = (Seal::new(&KEY, true), Seal::new(&KEY, false));
         let mut whole = [b"content".as_slice(), &[0; TAG_SIZE]].concat();
-        ours.seal(Use::Frame, 5, b"clear", &mut whole);
+        ours.seal(SealUse::Frame, 5, b"clear", &mut whole);
         assert_ne!(whole[..7], *b"content");
         let opens = |seal: &Seal, what, number, clear: &[u8], sealed: &[u8]| {
             let mut bytes = sealed.to_vec();
             seal.open(what, number, clear, &mut bytes) && bytes[..7] == *b"content"
         };
-        assert!(opens(&theirs, Use::Frame, 5, b"clear", &whole));
-        assert!(!opens(&ours, Use::Frame, 5, b"clear", &whole), "sent back to who sealed it");
-        assert!(!opens(&theirs, Use::Slot, 5, b"clear", &whole));
-        assert!(!opens(&theirs, Use::Frame, 6, b"clear", &whole));
-        assert!(!opens(&theirs, Use::Frame, 5, b"other", &whole));
-        assert!(!opens(&Seal::new(&[8; KEY_SIZE], false), Use::Frame, 5, b"clear", &whole));
+        assert!(opens(&theirs, SealUse::Frame, 5, b"clear", &whole));
+        assert!(!opens(&ours, SealUse::Frame, 5, b"clear", &whole), "sent back to who sealed it");
+        assert!(!opens(&theirs, SealUse::Slot, 5, b"clear", &whole));
+        assert!(!opens(&theirs, SealUse::Frame, 6, b"clear", &whole));
+        assert!(!opens(&theirs, SealUse::Frame, 5, b"other", &whole));
+        assert!(!opens(&Seal::new(&[8; KEY_SIZE], false), SealUse::Frame, 5, b"clear", &whole));
         for bit in 0..whole.len() * 8 {
             let mut changed = whole.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert!(!opens(&theirs, Use::Frame, 5, b"clear", &changed), "bit {bit}");
+            assert!(!opens(&theirs, SealUse::Frame, 5, b"clear", &changed), "bit {bit}");
         }
-        assert!(!opens(&theirs, Use::Frame, 5, b"clear", &whole[..3]));
+        assert!(!opens(&theirs, SealUse::Frame, 5, b"clear", &whole[..3]));
     }
 
     #[test]

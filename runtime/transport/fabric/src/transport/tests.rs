@@ -1,11 +1,11 @@
 //! Two transports of one process, over real libfabric: every mechanism, and every kind of bad frame.
 
-use super::frame::{Greeting, Header, Kind, SUM_IS_HERE, encode_segments};
-use super::seal::{TAG_SIZE, Use};
-use super::sending::Control;
+use super::frame::{PacketGreeting, PacketHeader, PacketKind, SUM_IS_HERE, encode_segments};
+use super::seal::{SealUse, TAG_SIZE};
+use super::sending::ControlFrame;
 use super::*;
 use crate::link::{PeerAddress, Provider};
-use crate::policy::{Forced, Layout, Mechanism};
+use crate::policy::{Mechanism, PolicyOverride, SegmentLayout};
 
 const TICKET: [u8; TICKET_SIZE] = [5; TICKET_SIZE];
 const LIMIT: Duration = Duration::from_secs(30);
@@ -17,38 +17,43 @@ struct Two {
     to_us: ConnectionId,
 }
 
-fn setup(provider: Provider) -> Setup {
+fn setup(provider: Provider) -> TransportOptions {
     // So long that no beat comes between what a test forges.
-    Setup { silence: 4 * LIMIT, ..Setup::new(Options::new(provider), Policy::default()) }
+    TransportOptions {
+        silence: 4 * LIMIT,
+        ..TransportOptions::new(EndpointOptions::new(provider), Policy::default())
+    }
 }
 
 const KEY: [u8; KEY_SIZE] = [3; KEY_SIZE];
 
 impl Two {
-    fn new(setup: &Setup) -> Self {
+    fn new(setup: &TransportOptions) -> Self {
         Self::with(setup, None)
     }
 
-    fn with(setup: &Setup, key: Key) -> Self {
+    fn with(setup: &TransportOptions, key: SealKey) -> Self {
         let mut theirs = Transport::open(setup.clone()).unwrap();
         theirs.admit(TICKET, key).unwrap();
         let mut ours = Transport::open(setup.clone()).unwrap();
         let to_them = ours.connect(theirs.address(), TICKET, key).unwrap();
         let mut two = Self { ours, theirs, to_them, to_us: ConnectionId(0) };
-        let Event::Opened { connection, ticket } = two.theirs() else { panic!("not opened") };
+        let FabricEvent::Opened { connection, ticket } = two.theirs() else { panic!("not opened") };
         assert_eq!(ticket, TICKET);
         two.to_us = connection;
-        assert!(matches!(two.ours(), Event::Opened { connection, .. } if connection == to_them));
+        assert!(
+            matches!(two.ours(), FabricEvent::Opened { connection, .. } if connection == to_them)
+        );
         two
     }
 
     /// Offers so many bytes to be read, by a frame that is changed first. They can be read as long as the result lives.
-    fn offer_forged(&mut self, bytes: usize, change: fn(&mut Header)) -> impl Sized + use<> {
-        let source = Buffer::holding(content(bytes));
+    fn offer_forged(&mut self, bytes: usize, change: fn(&mut PacketHeader)) -> impl Sized + use<> {
+        let source = FabricBuffer::holding(content(bytes));
         let open = self.ours.connections.get(self.to_them.0).unwrap();
         let exposure = self.ours.link.expose_to_read(open.owner, &source).unwrap();
         let body = encode_segments([exposure.remote].into_iter());
-        let mut ask = Control::greeting(Kind::Ask, body);
+        let mut ask = ControlFrame::greeting(PacketKind::RendezvousRequest, body);
         ask.header.head_length = 0;
         ask.header.bulk_length = bytes as u32;
         ask.header.segments = 1;
@@ -65,29 +70,29 @@ impl Two {
             }
             self.ours.poll().unwrap();
             self.theirs.poll().unwrap();
-            if let Some(Event::Closed { loss, .. }) = self.ours.events.front() {
+            if let Some(FabricEvent::Closed { loss, .. }) = self.ours.events.front() {
                 println!("ours is over: {loss:?}, {:?}", self.ours.counters());
             }
             assert!(start.elapsed() < LIMIT, "nothing came: {:?}", self.theirs.counters());
         }
     }
 
-    fn ours(&mut self) -> Event {
+    fn ours(&mut self) -> FabricEvent {
         self.until(|two| two.ours.next_event())
     }
 
-    fn theirs(&mut self) -> Event {
+    fn theirs(&mut self) -> FabricEvent {
         self.until(|two| two.theirs.next_event())
     }
 
     fn send(&mut self, head: &[u8], parts: &[Bytes]) {
-        let bulk = parts.iter().cloned().map(Part::Bytes).collect();
+        let bulk = parts.iter().cloned().map(BulkPart::Bytes).collect();
         self.ours.send(self.to_them, Bytes::copy_from_slice(head), bulk).unwrap();
     }
 
     fn receive(&mut self) -> (Bytes, Bytes) {
         match self.theirs() {
-            Event::Received { head, bulk, .. } => (head, bulk),
+            FabricEvent::Received { head, bulk, .. } => (head, bulk),
             other => panic!("{other:?}"),
         }
     }
@@ -105,7 +110,7 @@ fn content(length: usize) -> Bytes {
     (0..length).map(|i| (i * 31 + i / 999) as u8).collect::<Vec<u8>>().into()
 }
 
-fn on_each(test: impl Fn(&Setup)) {
+fn on_each(test: impl Fn(&TransportOptions)) {
     for provider in Provider::TESTED {
         println!("on {}", provider.name());
         test(&setup(provider));
@@ -120,8 +125,8 @@ fn every_mechanism_and_layout_carries_every_message_sealed_or_not() {
 
 fn carry_everything(two: &mut Two) {
     for mechanism in Mechanism::ALL {
-        for layout in [Layout::Pack, Layout::Gather] {
-            let forced = Forced { mechanism: Some(mechanism), layout: Some(layout) };
+        for layout in [SegmentLayout::Pack, SegmentLayout::Gather] {
+            let forced = PolicyOverride { mechanism: Some(mechanism), layout: Some(layout) };
             two.ours.policy.forced = forced;
             for (segments, length) in
                 [(0, 0), (1, 1), (1, 3000), (3, 700), (128, 500), (1, 5 << 20)]
@@ -157,7 +162,7 @@ fn carry_the_longest(two: &mut Two) {
     assert!(head_there == head && bulk_there == bulk);
     two.send(&head, &[]);
     assert!(two.receive() == (head.clone(), Bytes::new()));
-    let over = vec![Part::Bytes(bulk), Part::Bytes(head.slice(1..))];
+    let over = vec![BulkPart::Bytes(bulk), BulkPart::Bytes(head.slice(1..))];
     let error = two.ours.send(two.to_them, content(2), over).unwrap_err();
     assert!(matches!(error, FabricError::TooLong { .. }), "{error}");
 }
@@ -165,16 +170,16 @@ fn carry_the_longest(two: &mut Two) {
 /// The next frame of our sealed connection, as it would be sent.
 fn sealed_frame(two: &mut Two) -> Vec<u8> {
     let open = two.ours.connections.get_mut(two.to_them.0).unwrap();
-    let header = Header {
+    let header = PacketHeader {
         connection: open.their_number,
         token: open.their_token,
         sequence: open.sequence_out,
         head_length: 4,
-        ..Header::new(Kind::Message)
+        ..PacketHeader::new(PacketKind::Message)
     };
     let seal = open.seal.as_mut().unwrap();
-    let mut frame = vec![0; Header::frame_length(4, Some(seal))];
-    header.write(&[b"good"], Some((seal, Use::Frame, header.sequence)), &mut frame);
+    let mut frame = vec![0; PacketHeader::frame_length(4, Some(seal))];
+    header.write(&[b"good"], Some((seal, SealUse::Frame, header.sequence)), &mut frame);
     frame
 }
 
@@ -185,7 +190,7 @@ fn what_is_sealed_cannot_be_forged_changed_or_repeated() {
         let mut stranger = Unauthenticated::new(&two);
         let wrong = |two: &Two| two.theirs.counters().wrong_seals;
         // Who has read the token on its way, and not the key.
-        let plain = forged(&two, Kind::Message, 0);
+        let plain = forged(&two, PacketKind::Message, 0);
         stranger.send(&mut two, &plain);
         assert_eq!(wrong(&two), 1);
         let good = sealed_frame(&mut two);
@@ -214,7 +219,9 @@ fn what_is_sealed_cannot_be_forged_changed_or_repeated() {
         owner.connect(two.theirs.address(), [9; TICKET_SIZE], Some(KEY)).unwrap();
         two.until(|two| {
             owner.poll().unwrap();
-            two.theirs.next_event().map(|event| assert!(matches!(event, Event::Opened { .. })))
+            two.theirs
+                .next_event()
+                .map(|event| assert!(matches!(event, FabricEvent::Opened { .. })))
         });
     });
 }
@@ -225,7 +232,7 @@ fn a_bulk_that_was_not_sealed_by_the_peer_is_not_handed_out() {
         let mut two = Two::with(setup, Some(KEY));
         let _offered =
             two.offer_forged(100_000, |header| header.bulk_length = 100_000 - TAG_SIZE as u32);
-        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Corrupt, .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Closed { loss: Loss::Corrupt, .. }));
     });
 }
 
@@ -234,13 +241,13 @@ fn a_connection_whose_key_is_worn_out_ends() {
     let mut two = Two::with(&setup(Provider::Shm), Some(KEY));
     two.ours.connections.get_mut(two.to_them.0).unwrap().sequence_out = u32::MAX - 1;
     two.send(b"late", &[]);
-    assert!(matches!(two.ours(), Event::Closed { loss: Loss::Worn, .. }));
+    assert!(matches!(two.ours(), FabricEvent::Closed { loss: Loss::Worn, .. }));
 }
 
 #[test]
 fn who_keeps_what_came_keeps_nobody_waiting() {
     on_each(|setup| {
-        let mut two = Two::new(&Setup { inbound: 4 << 20, ..setup.clone() });
+        let mut two = Two::new(&TransportOptions { inbound: 4 << 20, ..setup.clone() });
         let mut kept = Vec::new();
         for number in 0..40u8 {
             two.send(&[number], &[content(1 << 20)]);
@@ -275,19 +282,20 @@ fn many_messages_wait_for_credits_and_arrive_in_order() {
 #[test]
 fn both_ends_may_be_out_of_credits_at_once() {
     on_each(|setup| {
-        let mut two = Two::new(&Setup { credits: 3, ..setup.clone() });
+        let mut two = Two::new(&TransportOptions { credits: 3, ..setup.clone() });
         two.ours.policy.forced.mechanism = Some(Mechanism::Eager);
         two.theirs.policy.forced.mechanism = Some(Mechanism::Eager);
         let count = 300;
         for _ in 0..count {
             two.send(b"there", &[content(100)]);
-            let back = vec![Part::Bytes(content(100))];
+            let back = vec![BulkPart::Bytes(content(100))];
             two.theirs.send(two.to_us, Bytes::from_static(b"back"), back).unwrap();
         }
         let mut left = 2 * count;
         two.until(|two| {
             let events = [two.ours.next_event(), two.theirs.next_event()];
-            let got = events.iter().flatten().map(|event| matches!(event, Event::Received { .. }));
+            let got =
+                events.iter().flatten().map(|event| matches!(event, FabricEvent::Received { .. }));
             left -= got.filter(|is_message| *is_message).count();
             (left == 0).then_some(())
         });
@@ -297,7 +305,7 @@ fn both_ends_may_be_out_of_credits_at_once() {
 #[test]
 fn bulk_waits_for_memory_and_none_is_lost() {
     on_each(|setup| {
-        let mut two = Two::new(&Setup { inbound: 3 << 20, ..setup.clone() });
+        let mut two = Two::new(&TransportOptions { inbound: 3 << 20, ..setup.clone() });
         two.ours.policy.forced.mechanism = Some(Mechanism::Read);
         for number in 0..20u8 {
             two.send(&[number], &[content(1 << 20)]);
@@ -330,7 +338,7 @@ fn a_new_epoch_ends_older_connections_and_closes_their_regions_first() {
     on_each(|setup| {
         let mut two = Two::new(setup);
         assert!(two.theirs.advance_epoch(1).unwrap() > 0, "regions of the slots were open");
-        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Epoch, .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Closed { loss: Loss::Epoch, .. }));
         assert_eq!(two.theirs.advance_epoch(1).unwrap(), 0);
         // Who comes with the old epoch is not let in, whatever its ticket.
         two.theirs.admit(TICKET, None).unwrap();
@@ -347,7 +355,7 @@ fn a_connection_that_is_closed_frees_all_on_both_sides() {
         two.receive();
         two.nothing_is_left();
         two.ours.close(two.to_them).unwrap();
-        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Left, .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Closed { loss: Loss::Left, .. }));
         two.until(|two| {
             ([two.ours.in_use(), two.theirs.in_use()] == [(0, 0), (0, 0)]).then_some(())
         });
@@ -357,7 +365,7 @@ fn a_connection_that_is_closed_frees_all_on_both_sides() {
         two.theirs.admit(TICKET, None).unwrap();
         two.ours.next_event();
         two.to_them = two.ours.connect(two.theirs.address(), TICKET, None).unwrap();
-        assert!(matches!(two.theirs(), Event::Opened { .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Opened { .. }));
         two.send(b"again", &[]);
         assert_eq!(&two.receive().0[..], b"again");
     });
@@ -372,7 +380,7 @@ struct Unauthenticated {
 
 impl Unauthenticated {
     fn new(two: &Two) -> Self {
-        let mut link = Fabric::open(&Options::new(two.theirs.link.provider())).unwrap();
+        let mut link = Fabric::open(&EndpointOptions::new(two.theirs.link.provider())).unwrap();
         let to_them = link.insert(two.theirs.address()).unwrap();
         Self { link, to_them, arena: Arena::new(64 << 20) }
     }
@@ -445,7 +453,7 @@ fn garbage_of_a_stranger_is_counted_and_harms_nobody() {
             stranger.send(&mut two, &bytes);
         }
         // Well-formed frames, but of nobody, and a greeting with a ticket that was never given.
-        let greeting = Greeting {
+        let greeting = PacketGreeting {
             ticket: [9; TICKET_SIZE],
             connection: 0,
             token: 0,
@@ -456,11 +464,18 @@ fn garbage_of_a_stranger_is_counted_and_harms_nobody() {
             address: vec![1; 16],
         };
         let body = greeting.encode();
-        let hello = Header { head_length: body.len() as u32, ..Header::new(Kind::Hello) };
+        let hello =
+            PacketHeader { head_length: body.len() as u32, ..PacketHeader::new(PacketKind::Hello) };
         let hello = [&hello.encode([&body[..]].into_iter())[..], &body].concat();
         stranger.send(&mut two, &hello);
-        for kind in [Kind::Message, Kind::Grant, Kind::Done, Kind::Written, Kind::Leave] {
-            let header = Header { connection: 0, token: 77, ..Header::new(kind) };
+        for kind in [
+            PacketKind::Message,
+            PacketKind::Grant,
+            PacketKind::Done,
+            PacketKind::Written,
+            PacketKind::Leave,
+        ] {
+            let header = PacketHeader { connection: 0, token: 77, ..PacketHeader::new(kind) };
             stranger.send(&mut two, &header.encode(std::iter::empty()));
         }
         let counters = two.theirs.counters();
@@ -472,14 +487,14 @@ fn garbage_of_a_stranger_is_counted_and_harms_nobody() {
 }
 
 /// A frame of our connection, sent by another way, as a faulty network would.
-fn forged(two: &Two, kind: Kind, ahead: u32) -> Vec<u8> {
+fn forged(two: &Two, kind: PacketKind, ahead: u32) -> Vec<u8> {
     let open = two.ours.connections.get(two.to_them.0).unwrap();
-    let header = Header {
+    let header = PacketHeader {
         connection: open.their_number,
         token: open.their_token,
         sequence: open.sequence_out.wrapping_add(ahead),
         head_length: 4,
-        ..Header::new(kind)
+        ..PacketHeader::new(kind)
     };
     [&header.encode([&b"evil"[..]].into_iter())[..], b"evil"].concat()
 }
@@ -492,7 +507,7 @@ fn a_frame_that_comes_twice_counts_once() {
         two.send(b"once", &[]);
         two.receive();
         let mut stranger = Unauthenticated::new(&two);
-        let again = forged(&two, Kind::Message, u32::MAX);
+        let again = forged(&two, PacketKind::Message, u32::MAX);
         stranger.send(&mut two, &again);
         assert_eq!(two.theirs.counters().duplicates, 1);
         two.send(b"next", &[]);
@@ -505,9 +520,9 @@ fn a_lost_frame_ends_the_connection() {
     on_each(|setup| {
         let mut two = Two::new(setup);
         let mut stranger = Unauthenticated::new(&two);
-        let later = forged(&two, Kind::Message, 1000);
+        let later = forged(&two, PacketKind::Message, 1000);
         stranger.send(&mut two, &later);
-        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Gap, .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Closed { loss: Loss::Gap, .. }));
         assert_eq!(two.theirs.counters().gaps, 1);
     });
 }
@@ -517,13 +532,13 @@ fn a_corrupted_frame_is_dropped_and_what_follows_is_a_gap() {
     on_each(|setup| {
         let mut two = Two::new(setup);
         let mut stranger = Unauthenticated::new(&two);
-        let mut bad = forged(&two, Kind::Message, 0);
+        let mut bad = forged(&two, PacketKind::Message, 0);
         bad[HEADER_SIZE + 1] ^= 4;
         stranger.send(&mut two, &bad);
         assert_eq!(two.theirs.counters().garbage, 1);
-        let next = forged(&two, Kind::Message, 1000);
+        let next = forged(&two, PacketKind::Message, 1000);
         stranger.send(&mut two, &next);
-        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Gap, .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Closed { loss: Loss::Gap, .. }));
     });
 }
 
@@ -535,20 +550,27 @@ fn a_bulk_that_changed_on_the_way_is_not_handed_out() {
             header.flags = SUM_IS_HERE;
             header.bulk_checksum = 1;
         });
-        assert!(matches!(two.theirs(), Event::Closed { loss: Loss::Corrupt, .. }));
+        assert!(matches!(two.theirs(), FabricEvent::Closed { loss: Loss::Corrupt, .. }));
         assert_eq!(two.theirs.counters().corrupt, 1);
     });
 }
 
 #[test]
 fn frames_that_break_the_rules_end_their_connection_only() {
-    for kind in [Kind::Ask, Kind::Grant, Kind::Done, Kind::Written, Kind::Sum, Kind::Welcome] {
+    for kind in [
+        PacketKind::RendezvousRequest,
+        PacketKind::Grant,
+        PacketKind::Done,
+        PacketKind::Written,
+        PacketKind::Sum,
+        PacketKind::Welcome,
+    ] {
         let mut two = Two::new(&setup(Provider::Shm));
         let mut stranger = Unauthenticated::new(&two);
         let bad = forged(&two, kind, 0);
         stranger.send(&mut two, &bad);
         let end = two.theirs();
-        let why = matches!(end, Event::Closed { loss: Loss::Violation(_), .. });
+        let why = matches!(end, FabricEvent::Closed { loss: Loss::Violation(_), .. });
         assert!(why, "{kind:?}: {end:?}");
         assert_eq!(two.theirs.in_use(), (0, 0));
     }
@@ -557,7 +579,7 @@ fn frames_that_break_the_rules_end_their_connection_only() {
 #[test]
 fn nothing_but_silence_for_too_long_is_the_end() {
     on_each(|setup| {
-        let quick = Setup { silence: Duration::from_millis(200), ..setup.clone() };
+        let quick = TransportOptions { silence: Duration::from_millis(200), ..setup.clone() };
         let mut two = Two::new(&quick);
         let start = clock();
         while start.elapsed() < Duration::from_millis(500) {
@@ -572,7 +594,7 @@ fn nothing_but_silence_for_too_long_is_the_end() {
                 break event;
             }
         };
-        assert!(matches!(closed, Event::Closed { loss: Loss::Silent | Loss::Failed(_), .. }));
+        assert!(matches!(closed, FabricEvent::Closed { loss: Loss::Silent | Loss::Failed(_), .. }));
         assert_eq!(two.ours.in_use().0, 0);
     });
 }

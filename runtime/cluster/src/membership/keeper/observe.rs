@@ -9,18 +9,20 @@ use super::{
     CALL_TIME_MAX, GATHER, Keeper, LOOK_EVERY, MAP_KEY, MEMBERS_PREFIX, PREFIX, PROPOSE_STEP,
     PROPOSE_STEPS_MAX, RETRY_PAUSE,
 };
-use crate::coordination::{Change, CoordinationError, Expect, Listing, Version, Watch, Written};
+use crate::coordination::{
+    Change, CoordinationError, Expect, Listing, Version, Watch, WriteOutcome,
+};
 use crate::membership::map::{Member, NodeMap};
 
 /// All that is known of the cluster at one instant.
-struct View {
+struct ClusterView {
     map: NodeMap,
     map_version: Version,
     members: Vec<Member>,
 }
 
 /// Reads a listing. What is no map or member is left alone: it is of another version of the program.
-fn view_in(listing: &Listing) -> Option<View> {
+fn view_in(listing: &Listing) -> Option<ClusterView> {
     let mut map = None;
     let mut members = Vec::new();
     for (key, record) in &listing.records {
@@ -37,7 +39,7 @@ fn view_in(listing: &Listing) -> Option<View> {
         }
     }
     let (map, map_version) = map?;
-    Some(View { map, map_version, members })
+    Some(ClusterView { map, map_version, members })
 }
 
 impl Keeper {
@@ -97,14 +99,14 @@ impl Keeper {
         if known.is_none_or(|known| known < map.epoch) {
             let map = Rc::new(map);
             *self.state.map.borrow_mut() = Some(map.clone());
-            self.duties.tell(super::Event::Map(map));
+            self.duties.tell(super::KeeperEvent::Map(map));
         }
         self.look_to_duties();
     }
 
     /// Proposes the map that follows, if one is needed and it is our turn; when to look again.
-    async fn propose(&self, view: &View) -> Duration {
-        let Some(life) = self.valid_life() else { return LOOK_EVERY };
+    async fn propose(&self, view: &ClusterView) -> Duration {
+        let Some(life) = self.valid_lease() else { return LOOK_EVERY };
         let settled = view.map.settled(self.id, life.incarnation, &self.settled_nodes(&view.map));
         // That we have settled something nobody else can say; the rest anybody.
         let next = match settled {
@@ -127,16 +129,16 @@ impl Keeper {
         let record = next.to_record();
         let write = self.engine.write(MAP_KEY, &record, expect, None);
         match self.within(CALL_TIME_MAX, write).await {
-            Ok(Written::Done { .. }) => self.adopt(next),
+            Ok(WriteOutcome::Done { .. }) => self.adopt(next),
             // Somebody was faster, or it is not known: look again.
-            Ok(Written::Differs { .. }) => {}
+            Ok(WriteOutcome::Differs { .. }) => {}
             Err(error) => tracing::debug!(process = self.id.0, %error, "a map is not proposed"),
         }
         RETRY_PAUSE
     }
 
     /// How long to wait until it is our turn to propose what follows this map.
-    fn turn_in(&self, view: &View, life_begun: Duration) -> Duration {
+    fn turn_in(&self, view: &ClusterView, life_begun: Duration) -> Duration {
         let now = self.context.now();
         let noticed = self.state.noticed.get().filter(|(epoch, _)| *epoch == view.map.epoch);
         let (_, since) = noticed.unwrap_or((view.map.epoch, now));

@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures::FutureExt as _;
 
 use super::{
-    CALL_TIME_MAX, Event, Keeper, LEASE, Life, MARGIN, MEMBERS_PREFIX, RENEW_EVERY, RETRY_PAUSE,
-    ServeState,
+    CALL_TIME_MAX, Keeper, KeeperEvent, LEASE, MARGIN, MEMBERS_PREFIX, MembershipLease,
+    RENEW_EVERY, RETRY_PAUSE, ServeState,
 };
-use crate::coordination::{CoordinationError, Expect, LeaseId, Record, Written};
+use crate::coordination::{CoordinationError, Expect, LeaseId, Record, WriteOutcome};
 use crate::membership::map::Member;
 
 /// How long a lease holds for sure that the engine began anew after `sent`.
@@ -20,14 +20,14 @@ impl Keeper {
     /// One life after the other, until the process ends.
     pub(super) async fn live(&self) {
         while !self.state.ending.get() {
-            match self.begin_life().await {
+            match self.acquire_lease().await {
                 Ok(Some(life)) if self.state.ending.get() => {
                     let _ = self.within(CALL_TIME_MAX, self.engine.revoke(life.lease)).await;
                     return;
                 }
                 Ok(Some(life)) => {
                     tracing::info!(process = self.id.0, incarnation = life.incarnation, "joined");
-                    self.set_life(life);
+                    self.set_lease(life);
                     self.state.look.tell();
                     self.keep().await;
                     if self.state.ending.get() {
@@ -50,7 +50,7 @@ impl Keeper {
 
     /// Takes a lease and publishes the process. `None`: an earlier life is not over yet, and might still
     /// answer.
-    async fn begin_life(&self) -> Result<Option<Life>, CoordinationError> {
+    async fn acquire_lease(&self) -> Result<Option<MembershipLease>, CoordinationError> {
         let key = self.member_key();
         if self.within(CALL_TIME_MAX, self.engine.get(&key)).await?.is_some() {
             return Ok(None);
@@ -65,7 +65,7 @@ impl Keeper {
             let _ = self.within(CALL_TIME_MAX, self.engine.revoke(lease)).await;
             return published.map(|_| None);
         }
-        Ok(Some(Life { incarnation, lease, valid_until, begun }))
+        Ok(Some(MembershipLease { incarnation, lease, valid_until, begun }))
     }
 
     /// Says that this life is there; false if another one of this process is.
@@ -80,8 +80,8 @@ impl Keeper {
         let is_ours = |found: Option<Record>| found.is_some_and(|found| found.value == member);
         let write = self.engine.write(key, &member, Expect::Absent {}, Some(lease));
         match self.within(CALL_TIME_MAX, write).await {
-            Ok(Written::Done { .. }) => Ok(true),
-            Ok(Written::Differs { found }) => Ok(is_ours(found)),
+            Ok(WriteOutcome::Done { .. }) => Ok(true),
+            Ok(WriteOutcome::Differs { found }) => Ok(is_ours(found)),
             Err(error) if error.is_unknown() => {
                 Ok(is_ours(self.within(CALL_TIME_MAX, self.engine.get(key)).await?))
             }
@@ -93,17 +93,17 @@ impl Keeper {
     async fn keep(&self) {
         let mut pause = RENEW_EVERY;
         loop {
-            let Some(life) = self.valid_life() else { return };
+            let Some(life) = self.valid_lease() else { return };
             let rest = life.valid_until.saturating_sub(self.context.now());
             self.context.sleep(pause.min(rest)).await;
             let sent = self.context.now();
-            let Some(life) = self.valid_life() else { return };
+            let Some(life) = self.valid_lease() else { return };
             let limit = CALL_TIME_MAX.min(life.valid_until.saturating_sub(sent));
             match self.within(limit, self.engine.keep_alive(life.lease)).await {
                 // An answer that comes too late is one that others did not wait for.
-                Ok(()) if self.valid_life().is_some() => {
+                Ok(()) if self.valid_lease().is_some() => {
                     let valid_until = valid_until(sent);
-                    self.set_life(Life { valid_until, ..life });
+                    self.set_lease(MembershipLease { valid_until, ..life });
                     pause = RENEW_EVERY;
                 }
                 Ok(()) | Err(CoordinationError::LeaseOver) => return,
@@ -117,13 +117,13 @@ impl Keeper {
 
     /// The life is over: nothing of it goes on.
     fn fence(&self) {
-        if self.end_life().is_none() {
+        if self.drop_lease().is_none() {
             return;
         }
         tracing::warn!(process = self.id.0, "the lease could not be kept: all nodes stop");
         for standing in self.state.standing.borrow_mut().values_mut() {
             *standing = ServeState::Stopping;
         }
-        self.duties.tell(Event::Fenced);
+        self.duties.tell(KeeperEvent::Fenced);
     }
 }
