@@ -1,56 +1,56 @@
-//! Who asks: the process on whose behalf the kernel does.
+//! The process on whose behalf the kernel sends a request.
 
 use client::protocol::{Credentials, GROUPS_MAX};
 
-/// The process that asks, as the kernel tells.
+/// The calling process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct CallerProcess {
     uid: u32,
     gid: u32,
     pid: u32,
 }
 
-impl Caller {
-    /// Who has sent `request`.
+impl CallerProcess {
+    /// The caller of `request`.
     pub(crate) fn of(request: &fuser::Request) -> Self {
         Self { uid: request.uid(), gid: request.gid(), pid: request.pid() }
     }
 
-    /// Its user and groups. The kernel does not tell the further groups; the process waits for our
-    /// answer, so they can be read. They are not needed for root, who may do everything.
+    /// Its user and groups. The kernel does not send the supplementary groups; they are read from
+    /// `/proc`, where the process waits for the reply. Root needs none.
     pub(crate) fn credentials(self) -> Credentials {
         let Self { uid, gid, pid } = self;
-        let groups = if uid == 0 || pid == 0 { Vec::new() } else { further_groups(pid) };
+        let groups = if uid == 0 || pid == 0 { Vec::new() } else { supplementary_groups(pid) };
         Credentials { uid, gid, groups }
     }
 
-    /// Is there a signal that it has to take, or is it gone? What the kernel tells of signals is not
-    /// passed on to us: so whoever is kept waiting is looked at now and then.
+    /// Has it a pending signal, or has it exited? `fuser` does not pass on the interrupts of the
+    /// kernel, so a waiting caller is polled.
     pub(crate) fn is_interrupted(self) -> bool {
         if self.pid == 0 {
             return false;
         }
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
-        status.is_ok_and(|status| has_signal(&status)) || !self.is_there()
+        status.is_ok_and(|status| has_signal(&status)) || !self.exists()
     }
 
-    fn is_there(self) -> bool {
+    fn exists(self) -> bool {
         std::path::Path::new("/proc").join(self.pid.to_string()).exists()
     }
 
-    /// Is it root, who may do everything?
+    /// Is it root?
     pub(crate) fn is_root(self) -> bool {
         self.uid == 0
     }
 }
 
-/// None if the process is gone: then nobody waits for the answer either.
-fn further_groups(pid: u32) -> Vec<u32> {
+/// No groups if the process has exited: then the reply is not used.
+fn supplementary_groups(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     groups_in(&status)
 }
 
-/// Of the thread or of its process, and not blocked.
+/// Is a signal pending for the thread or its process, and not blocked?
 fn has_signal(status: &str) -> bool {
     let set = |name: &str| {
         let text = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_further_groups_of_a_process_are_found() {
+    fn the_supplementary_groups_of_a_process_are_found() {
         assert_eq!(groups_in("Name:\tx\nGid:\t1\t1\t1\t1\nGroups:\t4 24 \nVmPeak: 1\n"), [4, 24]);
         assert_eq!(groups_in("Groups:\t\n"), [] as [u32; 0]);
         assert_eq!(groups_in(""), [] as [u32; 0]);
@@ -92,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn root_and_nobody_have_no_further_groups() {
+    fn root_and_unknown_processes_have_no_supplementary_groups() {
         let here = std::process::id();
-        let root = Caller { uid: 0, gid: 7, pid: here }.credentials();
+        let root = CallerProcess { uid: 0, gid: 7, pid: here }.credentials();
         assert_eq!(root, Credentials { uid: 0, gid: 7, groups: Vec::new() });
-        assert!(Caller { uid: 5, gid: 7, pid: 0 }.credentials().groups.is_empty());
+        assert!(CallerProcess { uid: 5, gid: 7, pid: 0 }.credentials().groups.is_empty());
     }
 }

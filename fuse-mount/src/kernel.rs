@@ -1,11 +1,11 @@
-//! Every operation that the kernel may ask for: handed on to a seat, which answers the kernel.
+//! The FUSE operations: each is dispatched to a worker, which replies to the kernel.
 //!
-//! The seat is that of the node which will be asked, so that on a machine of this process the request
-//! does not leave the thread of that node.
+//! It is the worker at the node that owns the inode or name, so that in a process with nodes the
+//! request does not leave the thread of that node.
 
-mod answers;
-mod asked;
-mod hand_on;
+mod dispatch;
+mod reply;
+mod request;
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,21 +25,21 @@ use fuser::{
 };
 use runtime::Spawn;
 
-use self::answers::{tell, tell_attributes, tell_bytes, tell_done, tell_lock, tell_space};
-use self::asked::{
-    MODE_BITS, byte_range, configure, fallocation, lock_kind, node, place, seek_target, wanted,
-    xattr_mode, xattr_name,
+pub(crate) use self::dispatch::FuseFilesystem;
+use self::reply::{reply_attr, reply_empty, reply_entry, reply_lock, reply_statfs, reply_xattr};
+use self::request::{
+    MODE_BITS, access_mask, byte_range, configure, entry_name, fallocation, lock_kind,
+    new_inode_kind, seek_target, xattr_mode, xattr_name,
 };
-pub(crate) use self::hand_on::Kernel;
-use crate::caller::Caller;
-use crate::operations::{Listed, LockAsked, Node, Wanted, joined};
+use crate::caller::CallerProcess;
+use crate::operations::{AccessMask, ListedEntry, LockRequest, NewInodeKind, joined};
 use crate::translate;
 
-/// Flags of an open file. Content is kept by the kernel only until the file is opened again: so every
-/// byte is seen that somebody else has written before.
+/// Flags of an open file. The kernel drops cached content when the file is opened again, so a reader
+/// sees all earlier writes of other clients.
 const OPENED: FopenFlags = FopenFlags::empty();
 
-impl<S: Spawn> Filesystem for Kernel<S> {
+impl<S: Spawn> Filesystem for FuseFilesystem<S> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         configure(config);
         Ok(())
@@ -48,31 +48,31 @@ impl<S: Spawn> Filesystem for Kernel<S> {
     fn destroy(&mut self) {
         let Some(ended) = self.ended.take().map(Arc::new) else { return };
         for worker in &self.workers {
-            // After what it was handed before; the last one that is done tells it.
+            // After all earlier tasks of the worker. The last worker drops the sender.
             let ended = ended.clone();
-            worker.hand_on(move |system| async move {
-                system.last_words().await;
+            worker.submit(move |operations| async move {
+                operations.flush_closes().await;
                 drop(ended);
             });
         }
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (caller, cache) = (Caller::of(request), self.cache);
-        self.of_name(parent, name, move |system, place| async move {
-            let found = system.look_up(caller, place).await;
-            tell(&system, reply, found, cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            let found = operations.look_up(caller, entry_name).await;
+            reply_entry(&operations, reply, found, cache);
         });
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
-        self.workers[0].known().forget(ino.0, lookups);
+        self.workers[0].inodes().forget(ino.0, lookups);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let cache = self.cache;
-        self.of_file(ino, move |system, ino| async move {
-            tell_attributes(reply, system.get_attributes(ino).await, cache);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            reply_attr(reply, operations.get_attributes(ino).await, cache);
         });
     }
 
@@ -94,7 +94,7 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (caller, cache) = (Caller::of(request), self.cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
         let change = Change {
             mode: mode.map(|mode| mode & MODE_BITS),
             uid,
@@ -103,17 +103,17 @@ impl<S: Spawn> Filesystem for Kernel<S> {
             atime: atime.map(translate::set_time),
             mtime: mtime.map(translate::set_time),
         };
-        self.of_file(ino, move |system, ino| async move {
-            let changed = system.set_attributes(caller, ino, change, file.is_some()).await;
-            tell_attributes(reply, changed, cache);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            let changed = operations.set_attributes(caller, ino, change, file.is_some()).await;
+            reply_attr(reply, changed, cache);
         });
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.of_file(ino, move |system, ino| async move {
-            match system.read_link(ino).await {
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            match operations.read_link(ino).await {
                 Ok(target) => reply.data(&target),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -128,11 +128,11 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let (caller, cache) = (Caller::of(request), self.cache);
-        let Some(node) = node(mode, device) else { return reply.error(Errno::EINVAL) };
-        self.of_name(parent, name, move |system, place| async move {
-            let new = system.make(caller, place, node, Some(mode & MODE_BITS)).await;
-            tell(&system, reply, new, cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
+        let Some(kind) = new_inode_kind(mode, device) else { return reply.error(Errno::EINVAL) };
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            let new = operations.make(caller, entry_name, kind, Some(mode & MODE_BITS)).await;
+            reply_entry(&operations, reply, new, cache);
         });
     }
 
@@ -145,25 +145,25 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let (caller, cache) = (Caller::of(request), self.cache);
-        self.of_name(parent, name, move |system, place| async move {
-            let directory = Node::Other(NewNode::Directory {});
-            let new = system.make(caller, place, directory, Some(mode & MODE_BITS)).await;
-            tell(&system, reply, new, cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            let directory = NewInodeKind::Other(NewNode::Directory {});
+            let new = operations.make(caller, entry_name, directory, Some(mode & MODE_BITS)).await;
+            reply_entry(&operations, reply, new, cache);
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = Caller::of(request);
-        self.of_name(parent, name, move |system, place| async move {
-            tell_done(reply, system.remove(caller, place).await);
+        let caller = CallerProcess::of(request);
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            reply_empty(reply, operations.remove(caller, entry_name).await);
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = Caller::of(request);
-        self.of_name(parent, name, move |system, place| async move {
-            tell_done(reply, system.remove_directory(caller, place).await);
+        let caller = CallerProcess::of(request);
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            reply_empty(reply, operations.remove_directory(caller, entry_name).await);
         });
     }
 
@@ -175,12 +175,12 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (caller, cache) = (Caller::of(request), self.cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
         let target = target.as_os_str().as_bytes().to_vec();
-        self.of_name(parent, name, move |system, place| async move {
-            let link = Node::Other(NewNode::Symlink { target });
-            let new = system.make(caller, place, link, None).await;
-            tell(&system, reply, new, cache);
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            let link = NewInodeKind::Other(NewNode::Symlink { target });
+            let new = operations.make(caller, entry_name, link, None).await;
+            reply_entry(&operations, reply, new, cache);
         });
     }
 
@@ -194,15 +194,15 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // Two names that change places at once are not there yet.
+        // RENAME_EXCHANGE is not supported.
         let replaces = match flags {
             flags if flags.is_empty() => true,
             RenameFlags::RENAME_NOREPLACE => false,
             _ => return reply.error(Errno::EINVAL),
         };
-        let (caller, to) = (Caller::of(request), place(new_parent, new_name));
-        self.of_name(parent, name, move |system, from| async move {
-            tell_done(reply, system.rename(caller, from, to, replaces).await);
+        let (caller, to) = (CallerProcess::of(request), entry_name(new_parent, new_name));
+        self.dispatch_name(parent, name, move |operations, from| async move {
+            reply_empty(reply, operations.rename(caller, from, to, replaces).await);
         });
     }
 
@@ -214,20 +214,20 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (caller, cache) = (Caller::of(request), self.cache);
-        let to = place(new_parent, new_name);
-        self.of_file(ino, move |system, ino| async move {
-            let linked = system.link(caller, ino, to).await;
-            tell(&system, reply, linked, cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
+        let to = entry_name(new_parent, new_name);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            let linked = operations.link(caller, ino, to).await;
+            reply_entry(&operations, reply, linked, cache);
         });
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = Caller::of(request);
-        self.of_file(ino, move |system, ino| async move {
-            match system.open(caller, ino, wanted(flags)).await {
+        let caller = CallerProcess::of(request);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            match operations.open(caller, ino, access_mask(flags)).await {
                 Ok(number) => reply.opened(FileHandle(number), OPENED),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -242,13 +242,16 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (caller, cache) = (Caller::of(request), self.cache);
+        let (caller, cache) = (CallerProcess::of(request), self.cache);
         let new_only = flags & libc::O_EXCL != 0;
-        self.of_name(parent, name, move |system, place| async move {
-            let wanted = wanted(OpenFlags(flags));
-            match system.create(caller, place, mode & MODE_BITS, new_only, wanted).await {
+        self.dispatch_name(parent, name, move |operations, entry_name| async move {
+            let access_mask = access_mask(OpenFlags(flags));
+            match operations
+                .create(caller, entry_name, mode & MODE_BITS, new_only, access_mask)
+                .await
+            {
                 Ok((file, number)) => {
-                    system.known().remember(&file);
+                    operations.inodes().add_lookup(&file);
                     let (number, generation) = (FileHandle(number), Generation(file.generation));
                     reply.created(
                         &cache,
@@ -258,7 +261,7 @@ impl<S: Spawn> Filesystem for Kernel<S> {
                         OPENED,
                     );
                 }
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -274,10 +277,10 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.of_file(ino, move |system, _| async move {
-            match system.read(file.0, offset, length).await {
+        self.dispatch_inode(ino, move |operations, _| async move {
+            match operations.read(file.0, offset, length).await {
                 Ok(parts) => reply.data(&joined(parts)),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -294,14 +297,14 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let caller = Caller::of(request);
+        let caller = CallerProcess::of(request);
         // The kernel's bytes are in a buffer that the next request overwrites.
         let data = Bytes::copy_from_slice(data);
         let length = data.len() as u32;
-        self.of_file(ino, move |system, _| async move {
-            match system.write(caller, file.0, offset, data).await {
+        self.dispatch_inode(ino, move |operations, _| async move {
+            match operations.write(caller, file.0, offset, data).await {
                 Ok(()) => reply.written(length),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -314,12 +317,12 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        if !self.known().has_locked(ino.0, file.0, owner.0) {
+        if !self.inodes().has_locked(ino.0, file.0, owner.0) {
             return reply.ok();
         }
-        // Whoever closes a file has no locks on it any more, through whichever opening they came.
-        self.of_file(ino, move |system, _| async move {
-            tell_done(reply, system.unlock(file.0, owner.0, ByteRange::ALL).await);
+        // POSIX: closing a file releases all locks of the process on it, whichever descriptor made them.
+        self.dispatch_inode(ino, move |operations, _| async move {
+            reply_empty(reply, operations.unlock(file.0, owner.0, ByteRange::ALL).await);
         });
     }
 
@@ -333,23 +336,26 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        // Nobody waits for it, and the mount may be gone when it is done.
+        // No process waits for it, and the mount may have ended when it is done.
         reply.ok();
-        self.of_file(ino, move |system, _| async move { system.close(file.0).await });
+        self.dispatch_inode(
+            ino,
+            move |operations, _| async move { operations.close(file.0).await },
+        );
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, file: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.of_file(ino, move |system, _| async move {
-            tell_done(reply, system.sync(file.0).await);
+        self.dispatch_inode(ino, move |operations, _| async move {
+            reply_empty(reply, operations.sync(file.0).await);
         });
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let caller = Caller::of(request);
-        self.of_file(ino, move |system, ino| async move {
-            match system.check(caller, ino, Wanted(access::READ)).await {
+        let caller = CallerProcess::of(request);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            match operations.check(caller, ino, AccessMask(access::READ)).await {
                 Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -362,14 +368,14 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.of_file(ino, move |system, ino| async move {
-            let add = |entry: &Listed<'_>| {
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            let add = |entry: &ListedEntry<'_>| {
                 let (number, kind) = (INodeNo(entry.ino), translate::file_type(entry.kind));
                 !reply.add(number, entry.cookie, kind, OsStr::from_bytes(entry.name))
             };
-            match system.list(ino, offset, false, add).await {
+            match operations.list(ino, offset, false, add).await {
                 Ok(()) => reply.ok(),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
@@ -383,9 +389,9 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let cache = self.cache;
-        self.of_file(ino, move |system, ino| async move {
-            let add = |entry: &Listed<'_>| {
-                // Entries without attributes are not given to us.
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            let add = |entry: &ListedEntry<'_>| {
+                // Entries without attributes are not listed.
                 let Some(file) = entry.attributes else { return true };
                 let (number, name) = (INodeNo(entry.ino), OsStr::from_bytes(entry.name));
                 let generation = Generation(file.generation);
@@ -393,39 +399,39 @@ impl<S: Spawn> Filesystem for Kernel<S> {
                 let is_full =
                     reply.add(number, entry.cookie, name, &cache, &attributes, generation);
                 if !is_full && !entry.is_dot {
-                    system.known().remember(file);
+                    operations.inodes().add_lookup(file);
                 }
                 !is_full
             };
-            match system.list(ino, offset, true, add).await {
+            match operations.list(ino, offset, true, add).await {
                 Ok(()) => reply.ok(),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.of_file(ino, move |system, ino| async move {
-            tell_done(reply, system.sync_names(ino).await);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            reply_empty(reply, operations.sync_names(ino).await);
         });
     }
 
     fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.of_file(ino, move |system, _| async move {
-            match system.space().await {
-                Ok(space) => tell_space(reply, &space),
-                Err(failure) => reply.error(failure.into()),
+        self.dispatch_inode(ino, move |operations, _| async move {
+            match operations.space().await {
+                Ok(space) => reply_statfs(reply, &space),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
 
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let caller = Caller::of(request);
-        self.of_file(ino, move |system, ino| async move {
-            let wanted = Wanted(
+        let caller = CallerProcess::of(request);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            let access_mask = AccessMask(
                 mask.bits().cast_unsigned() & (access::READ | access::WRITE | access::EXECUTE),
             );
-            tell_done(reply, system.check(caller, ino, wanted).await.map(drop));
+            reply_empty(reply, operations.check(caller, ino, access_mask).await.map(drop));
         });
     }
 
@@ -439,11 +445,11 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let (caller, value) = (Caller::of(request), value.to_vec());
+        let (caller, value) = (CallerProcess::of(request), value.to_vec());
         let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.of_file(ino, move |system, ino| async move {
+        self.dispatch_inode(ino, move |operations, ino| async move {
             let mode = xattr_mode(flags);
-            tell_done(reply, system.set_xattr(caller, ino, name, value, mode).await);
+            reply_empty(reply, operations.set_xattr(caller, ino, name, value, mode).await);
         });
     }
 
@@ -455,26 +461,26 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let caller = Caller::of(request);
-        // The kernel asks for those of other namespaces often.
+        let caller = CallerProcess::of(request);
+        // The kernel often requests other namespaces.
         let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.of_file(ino, move |system, ino| async move {
-            tell_bytes(reply, system.get_xattr(caller, ino, name).await, size);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            reply_xattr(reply, operations.get_xattr(caller, ino, name).await, size);
         });
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let caller = Caller::of(request);
-        self.of_file(ino, move |system, ino| async move {
-            tell_bytes(reply, system.list_xattrs(caller, ino).await, size);
+        let caller = CallerProcess::of(request);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            reply_xattr(reply, operations.list_xattrs(caller, ino).await, size);
         });
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = Caller::of(request);
+        let caller = CallerProcess::of(request);
         let Some(name) = xattr_name(name) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.of_file(ino, move |system, ino| async move {
-            tell_done(reply, system.remove_xattr(caller, ino, name).await);
+        self.dispatch_inode(ino, move |operations, ino| async move {
+            reply_empty(reply, operations.remove_xattr(caller, ino, name).await);
         });
     }
 
@@ -491,9 +497,9 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         reply: ReplyLock,
     ) {
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
-        let asked = LockAsked { owner: owner.0, range: byte_range(start, end), kind };
-        self.of_file(ino, move |system, _| async move {
-            tell_lock(reply, system.test_lock(file.0, asked).await);
+        let request = LockRequest { owner: owner.0, range: byte_range(start, end), kind };
+        self.dispatch_inode(ino, move |operations, _| async move {
+            reply_lock(reply, operations.test_lock(file.0, request).await);
         });
     }
 
@@ -510,16 +516,16 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         waits: bool,
         reply: ReplyEmpty,
     ) {
-        let (caller, owner, range) = (Caller::of(request), owner.0, byte_range(start, end));
+        let (caller, owner, range) = (CallerProcess::of(request), owner.0, byte_range(start, end));
         if kind == libc::F_UNLCK {
-            return self.of_file(ino, move |system, _| async move {
-                tell_done(reply, system.unlock(file.0, owner, range).await);
+            return self.dispatch_inode(ino, move |operations, _| async move {
+                reply_empty(reply, operations.unlock(file.0, owner, range).await);
             });
         }
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
-        let asked = LockAsked { owner, range, kind };
-        self.of_file(ino, move |system, _| async move {
-            tell_done(reply, system.lock(caller, file.0, asked, pid, waits).await);
+        let request = LockRequest { owner, range, kind };
+        self.dispatch_inode(ino, move |operations, _| async move {
+            reply_empty(reply, operations.lock(caller, file.0, request, pid, waits).await);
         });
     }
 
@@ -533,10 +539,10 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let caller = Caller::of(request);
+        let caller = CallerProcess::of(request);
         let Some(what) = fallocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.of_file(ino, move |system, _| async move {
-            tell_done(reply, system.fallocate(caller, file.0, (offset, length), what).await);
+        self.dispatch_inode(ino, move |operations, _| async move {
+            reply_empty(reply, operations.fallocate(caller, file.0, (offset, length), what).await);
         });
     }
 
@@ -550,15 +556,15 @@ impl<S: Spawn> Filesystem for Kernel<S> {
         reply: ReplyLseek,
     ) {
         let Some(target) = seek_target(whence) else { return reply.error(Errno::EINVAL) };
-        self.of_file(ino, move |system, _| async move {
-            match system.seek(file.0, offset, target).await {
+        self.dispatch_inode(ino, move |operations, _| async move {
+            match operations.seek(file.0, offset, target).await {
                 Ok(found) => reply.offset(found),
-                Err(failure) => reply.error(failure.into()),
+                Err(error) => reply.error(error.into()),
             }
         });
     }
 
-    /// Not there: the kernel hears it once, and copies by reading and writing.
+    /// Unsupported: after ENOSYS the kernel copies by reading and writing.
     fn copy_file_range(
         &self,
         _: &Request,

@@ -1,47 +1,50 @@
-//! A volume as a file system of this host: what the kernel asks over `/dev/fuse` becomes requests of
-//! the applications interface.
+//! A volume as a FUSE file system of this host: requests of the kernel over `/dev/fuse` become
+//! requests of the applications interface.
 //!
-//! # Promise
+//! # Guarantees
 //!
-//! - All requests of the kernel are under way at once and are answered in any order; the threads that
-//!   read them from the kernel wait for nothing.
-//! - The kernel checks permissions on every step of a path (`default_permissions`: what it has cached
-//!   is never asked for again, so nobody else can), and the file system checks them again with the
-//!   user and groups of the process that asks. What was permitted when a file was opened stays so.
-//! - Nothing written is held back here: a write that has returned is seen by every other client.
+//! - Requests of the kernel are processed concurrently and answered in any order; the threads that
+//!   read them from the kernel never block.
+//! - The kernel checks permissions on every component of a path (`default_permissions`: it alone can,
+//!   as it does not send requests for what it has cached), and the file system checks them again with
+//!   the user and groups of the calling process. What was permitted at open stays permitted.
+//! - Writes are not delayed here: after a write has returned every other client sees it.
 //! - An open file outlives its last name, whichever client removes that.
-//! - Locks (`fcntl`, `flock`) are those of the volume: programs on several hosts exclude one another, and
-//!   whoever gets a lock reads what the one before has written. If this host is cut off for so long
-//!   that others may have had a lock, reads and writes through the opening that had it fail (`EIO`).
-//! - What the kernel keeps of names and attributes it keeps for [`MountOptions::cache`], and what it
-//!   keeps of content until the file is opened again.
+//! - Locks (`fcntl`, `flock`) are locks of the volume: programs on several hosts exclude one another,
+//!   and the new holder of a lock reads what the previous one has written. If this host is cut off
+//!   until others may have been granted a lock, reads and writes through the open file that had it
+//!   fail (`EIO`).
+//! - The kernel caches names and attributes for [`MountOptions::cache`], and content until the file is
+//!   opened again.
 //!
-//! # Asks below
+//! # Uses
 //!
-//! The applications interface through `client`, from seats at nodes of a machine or through a door.
+//! The applications interface through `client`, from workers at nodes of a machine or through a
+//! client handle.
 //!
-//! # Rooms
+//! # Files
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mount.rs` | mounting, unmounting, and clearing what a killed process has left |
-//! | `kernel.rs`, `kernel/` | every operation that the kernel may ask for, handed on to a seat |
-//! | `worker.rs` | where operations run: many at once, on one thread |
-//! | `operations.rs`, `operations/` | what each operation asks of the volume |
-//! | `known.rs` | inodes and open files that the kernel has numbers for |
-//! | `caller.rs` | who asks |
-//! | `translate.rs` | attributes, times and errors in the kernel's words |
+//! | `mount.rs` | mounting, unmounting, and clearing the mount of a killed process |
+//! | `kernel.rs` | the FUSE operations, each dispatched to a worker |
+//! | `kernel/` | dispatch to workers, decoding of requests, encoding of replies |
+//! | `worker.rs` | workers: concurrent operations on one thread |
+//! | `operations.rs`, `operations/` | the requests to the volume of each operation, by family |
+//! | `inode_table.rs` | inodes and open files that the kernel refers to by number |
+//! | `caller.rs` | the calling process |
+//! | `translate.rs` | attributes, times and errors of the kernel |
 //!
-//! Extended attributes are those in the namespaces `user.` and `trusted.`. Two names do not change
-//! places at once (`RENAME_EXCHANGE`).
+//! Extended attributes are those in the namespaces `user.` and `trusted.`. `RENAME_EXCHANGE` is not
+//! supported.
 
 mod caller;
+mod inode_table;
 mod kernel;
-mod known;
 mod mount;
 mod operations;
 mod translate;
 mod worker;
 
-pub use mount::{Ended, Mount, MountError, MountOptions, clear_stale};
-pub use worker::{Tasks, Worker, serve, workers};
+pub use mount::{FuseMount, MountEnded, MountError, MountOptions, clear_stale};
+pub use worker::{Worker, WorkerTasks, serve, workers};

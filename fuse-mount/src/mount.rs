@@ -1,4 +1,4 @@
-//! Mounting, unmounting, and clearing what a killed process has left.
+//! Mounting, unmounting, and clearing the mount of a killed process.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,30 +12,30 @@ use runtime::Spawn;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::kernel::Kernel;
+use crate::kernel::FuseFilesystem;
 use crate::worker::Worker;
 
-/// Threads that read requests from the kernel: one takes the bytes of a write over while another one
-/// reads the next request.
+/// Threads that read requests from the kernel: one copies the bytes of a write while another reads
+/// the next request.
 const READING_THREADS: usize = 2;
-/// The kernel reads ahead so far, in KiB, where it may be told.
+/// The read-ahead of the kernel in KiB, where it can be set.
 const READ_AHEAD_KIB: u32 = 4096;
 
 /// How a volume is mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `mount` and `df` name as the source.
+    /// The source that `mount` and `df` show.
     pub source: String,
-    /// Nothing can be changed through the mount.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// Other users than the one who mounts may use it.
+    /// Users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// How long the kernel may keep names and attributes without asking again: so long a change by
-    /// another client may stay unseen.
+    /// How long the kernel may cache names and attributes. A change by another client may be seen
+    /// this much later.
     pub cache: Duration,
 }
 
-/// Why a volume is not mounted or unmounted. Each says what to do.
+/// Why a volume is not mounted or unmounted, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is no `/dev/fuse`.
@@ -44,13 +44,13 @@ pub enum MountError {
     /// The mount point cannot be used.
     #[error("the mount point cannot be used: {0}; make an empty directory and name that")]
     MountPoint(#[source] io::Error),
-    /// It is no directory.
+    /// The mount point is not a directory.
     #[error("the mount point is not a directory; make an empty directory and name that")]
     NotDirectory,
-    /// What a killed process left there cannot be cleared.
+    /// The mount of a killed process cannot be cleared.
     #[error(
-        "a mount is left there by a process that was killed, and cannot be cleared: {cause}; run as \
-         root: umount -l {}",
+        "the mount of a killed process is still there and cannot be cleared: {cause}; run as root: \
+         umount -l {}",
         point.display()
     )]
     Stale {
@@ -66,37 +66,36 @@ pub enum MountError {
          user_allow_other in /etc/fuse.conf"
     )]
     Refused(#[source] io::Error),
-    /// Files are open in it.
-    #[error("it is in use; close what is open there (fuser -vm tells who), or: umount -l")]
+    /// Files are open on it.
+    #[error("it is in use; close the open files (fuser -vm lists them), or: umount -l")]
     InUse,
     /// It cannot be unmounted.
     #[error("it cannot be unmounted: {0}; try as root: umount -l")]
     Unmount(#[source] io::Error),
     /// The threads that read from the kernel cannot be started.
-    #[error("no thread can be started: {0}; look at the limits of this process")]
+    #[error("no thread can be started: {0}; check the limits of this process")]
     Threads(#[source] io::Error),
 }
 
-/// A mounted volume. Dropping it unmounts it, if nobody uses it; see [`leave`](Self::leave).
+/// A mounted volume. Dropping it unmounts it if it is unused; see [`leave`](Self::leave).
 #[derive(Debug)]
-pub struct Mount {
+pub struct FuseMount {
     session: BackgroundSession,
     point: PathBuf,
 }
 
-/// Cancelled when the volume is mounted no more, whoever has unmounted it, and the nodes have heard of all
-/// that was closed.
-pub type Ended = oneshot::Receiver<Infallible>;
+/// Cancelled when the volume is unmounted and the nodes have received all closes.
+pub type MountEnded = oneshot::Receiver<Infallible>;
 
-impl Mount {
-    /// Mounts the volume that `workers`, at least one, lead to. Seat `i` should be on the thread of
-    /// node `i` of `fs_nodes`, if these threads are in this process.
+impl FuseMount {
+    /// Mounts the volume of `workers`, at least one. Worker `i` should be on the thread of node `i` of
+    /// `fs_nodes`, if these threads are in this process.
     pub fn start<S: Spawn>(
         point: &Path,
         options: &MountOptions,
         workers: Vec<Worker<S>>,
         fs_nodes: u32,
-    ) -> Result<(Self, Ended), MountError> {
+    ) -> Result<(Self, MountEnded), MountError> {
         if !Path::new("/dev/fuse").exists() {
             return Err(MountError::NoDevice);
         }
@@ -104,23 +103,23 @@ impl Mount {
         if !point.is_dir() {
             return Err(MountError::NotDirectory);
         }
-        let (told, ended) = oneshot::channel();
-        let known = workers[0].known().clone();
-        let kernel = Kernel::new(workers, fs_nodes, options.cache, told);
+        let (sender, ended) = oneshot::channel();
+        let inodes = workers[0].inodes().clone();
+        let kernel = FuseFilesystem::new(workers, fs_nodes, options.cache, sender);
         let session =
             Session::new(kernel, &point, &config(options)).map_err(MountError::Refused)?;
-        known.set_notifier(session.notifier());
+        inodes.set_notifier(session.notifier());
         let session = session.spawn().map_err(MountError::Threads)?;
-        read_far_ahead(&point);
+        set_read_ahead(&point);
         Ok((Self { session, point }, ended))
     }
 
-    /// Unmounts it, if nothing is open there; or at once for all that come, with `even_in_use`: then it
-    /// ends when the last that is open there is closed.
+    /// Unmounts it, if no file is open on it. With `even_in_use` it is detached immediately, and ends
+    /// when the last open file is closed.
     pub fn unmount(&self, even_in_use: bool) -> Result<(), MountError> {
         let flags = if even_in_use { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match unmount(&self.point, flags) {
-            // Not mounted: somebody else was faster.
+            // Not mounted: unmounted by another process.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(Errno::BUSY) => Err(MountError::InUse),
             Err(Errno::PERM) => unmount_as_user(&self.point, even_in_use),
@@ -128,17 +127,16 @@ impl Mount {
         }
     }
 
-    /// Lets go of it: it has ended, or ends with this process.
+    /// Drops it without unmounting: it has ended, or ends with this process.
     pub fn leave(self) {
-        // Dropped, it would unmount whatever is mounted there by now, by whomever.
+        // The session would unmount any later mount at the same point.
         std::mem::forget(self.session);
     }
 }
 
-/// Clears what a process that was killed has left at `point`: a mount that nobody serves. True if there
-/// was one.
+/// Clears the mount of a killed process at `point`, which has no server. True if there was one.
 pub fn clear_stale(point: &Path) -> Result<bool, MountError> {
-    // Attributes may still be in the kernel's cache, a listing never is.
+    // The kernel may have cached attributes, but never a listing.
     match std::fs::read_dir(point) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -147,7 +145,7 @@ pub fn clear_stale(point: &Path) -> Result<bool, MountError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(MountError::MountPoint(error));
         }
-        // Whoever may mount there need not be able to read it.
+        // The user may mount there without being able to read it.
         _ => return Ok(false),
     }
     let cleared = match unmount(point, UnmountFlags::DETACH) {
@@ -158,7 +156,7 @@ pub fn clear_stale(point: &Path) -> Result<bool, MountError> {
     Ok(true)
 }
 
-/// Other users than root have `fusermount3` do it.
+/// Unmounts by `fusermount3`, for users other than root.
 fn unmount_as_user(point: &Path, even_in_use: bool) -> Result<(), MountError> {
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(even_in_use.then_some("-z")).arg("--").arg(point);
@@ -166,11 +164,11 @@ fn unmount_as_user(point: &Path, even_in_use: bool) -> Result<(), MountError> {
     if output.status.success() {
         return Ok(());
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    if told.contains("busy") {
+    let message = String::from_utf8_lossy(&output.stderr);
+    if message.contains("busy") {
         return Err(MountError::InUse);
     }
-    Err(MountError::Unmount(io::Error::other(told.trim().to_owned())))
+    Err(MountError::Unmount(io::Error::other(message.trim().to_owned())))
 }
 
 fn config(options: &MountOptions) -> Config {
@@ -186,14 +184,14 @@ fn config(options: &MountOptions) -> Config {
     config
 }
 
-/// Reads of a stream become as large as the kernel makes them only if it reads ahead far enough. Root
-/// may say so; for others they are smaller.
-fn read_far_ahead(point: &Path) {
+/// Sets the read-ahead of the mount, so that sequential reads become large. Only root may; for other
+/// users they are smaller.
+fn set_read_ahead(point: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(metadata) = std::fs::metadata(point) else { return };
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(setting, READ_AHEAD_KIB.to_string()) {
-        tracing::debug!(%error, "the kernel reads ahead as far as it likes");
+        tracing::debug!(%error, "cannot set the read-ahead of the mount");
     }
 }

@@ -1,4 +1,4 @@
-//! What each operation of the kernel asks of the volume. A leaf for each family of them.
+//! The requests to the volume of each FUSE operation, one file per family.
 
 mod attributes;
 mod directories;
@@ -16,82 +16,82 @@ use client::protocol::{
 };
 use runtime::{Call, Spawn};
 
-pub(crate) use self::attributes::Wanted;
-pub(crate) use self::directories::Listed;
+pub(crate) use self::attributes::AccessMask;
+pub(crate) use self::directories::ListedEntry;
 pub(crate) use self::files::joined;
-pub(crate) use self::locks::{LockAsked, LockFound};
-pub(crate) use self::names::{Node, Place};
+pub(crate) use self::locks::{ConflictingLock, LockRequest};
+pub(crate) use self::names::{EntryName, NewInodeKind};
 pub(crate) use self::space::Fallocation;
-use crate::caller::Caller;
-use crate::known::Known;
-use crate::translate::Failure;
+use crate::caller::CallerProcess;
+use crate::inode_table::InodeTable;
+use crate::translate::KernelError;
 
-/// The operations at one seat.
+/// The operations of one worker.
 #[derive(Debug)]
-pub(crate) struct Operations<S> {
+pub(crate) struct MountOperations<S> {
     machine: S,
     leases: Arc<Leases>,
-    known: Arc<Known>,
+    inodes: Arc<InodeTable>,
 }
 
-impl<S: Spawn> Operations<S> {
-    /// Operations that ask from `machine`; what they open is held by `leases`.
-    pub(crate) fn new(machine: S, leases: Arc<Leases>, known: Arc<Known>) -> Self {
-        Self { machine, leases, known }
+impl<S: Spawn> MountOperations<S> {
+    /// Operations that send requests from `machine`; `leases` has their open files.
+    pub(crate) fn new(machine: S, leases: Arc<Leases>, inodes: Arc<InodeTable>) -> Self {
+        Self { machine, leases, inodes }
     }
 
-    /// What the kernel has numbers for.
-    pub(crate) fn known(&self) -> &Known {
-        &self.known
+    /// The inode table.
+    pub(crate) fn inodes(&self) -> &InodeTable {
+        &self.inodes
     }
 
-    /// Asks the node that owns `call`, with patience.
-    async fn ask<C>(&self, call: C) -> Result<C::Reply, Error>
+    /// Sends a request to the node that owns it, with retries.
+    async fn request<C>(&self, call: C) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = FileIo> + Clone,
     {
         client::ask_patiently(&self.machine, call).await
     }
 
-    /// Asks what a process may ask that has opened `file` for writing, also if the mode has changed
-    /// since.
-    async fn ask_opened<C>(
+    /// Sends a request with the rights of a process that has opened `file` for writing, also if the
+    /// mode has changed since.
+    async fn request_as_opener<C>(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         file: Handle,
         call: impl Fn(Credentials) -> C,
     ) -> Result<C::Reply, Error>
     where
         C: Call<Protocol = FileIo> + Clone,
     {
-        match self.ask(call(caller.credentials())).await {
+        match self.request(call(caller.credentials())).await {
             Err(Error::AccessDenied {}) if !caller.is_root() => {
-                // Root's change would leave these bits, which a change by anybody else takes.
+                // A change by root would keep these bits, which a change by another user clears.
                 self.drop_setid(file).await?;
-                self.ask(call(Credentials::root())).await
+                self.request(call(Credentials::root())).await
             }
             answer => answer,
         }
     }
 
-    /// Waits until the nodes have heard what was closed, or do not answer.
-    pub(crate) async fn last_words(&self) {
+    /// Waits until the nodes have received all closes, or do not answer.
+    pub(crate) async fn flush_closes(&self) {
         self.leases.last_words(&self.machine).await;
     }
 
-    /// The file that the kernel means by a number.
-    fn handle(&self, ino: u64) -> Result<Handle, Failure> {
-        self.known.handle(ino).ok_or(Failure(libc::ESTALE))
+    /// The file with an inode number of the kernel.
+    fn handle(&self, ino: u64) -> Result<Handle, KernelError> {
+        self.inodes.handle(ino).ok_or(KernelError(libc::ESTALE))
     }
 
     /// The attributes of a file.
-    pub(crate) async fn get_attributes(&self, ino: u64) -> Result<Attributes, Failure> {
-        Ok(self.ask(GetAttributes { file: self.handle(ino)? }).await?)
+    pub(crate) async fn get_attributes(&self, ino: u64) -> Result<Attributes, KernelError> {
+        Ok(self.request(GetAttributes { file: self.handle(ino)? }).await?)
     }
 
     /// The space of the volume.
-    pub(crate) async fn space(&self) -> Result<Space, Failure> {
-        Ok(self.ask(client::protocol::GetSpace {}).await?)
+    pub(crate) async fn space(&self) -> Result<Space, KernelError> {
+        Ok(self.request(client::protocol::GetSpace {}).await?)
     }
 
     fn call(&self) -> CallId {

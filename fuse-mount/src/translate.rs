@@ -1,4 +1,4 @@
-//! Attributes, times and errors in the kernel's words.
+//! Attributes, times and errors of the kernel.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,19 +6,19 @@ use client::protocol::{Attributes, Error, Kind, NameError, SetTime, Time};
 use client::{Cause, LockKind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
-/// What programs are told to be a good size of transfers, in bytes.
+/// The preferred transfer size (`st_blksize`), in bytes.
 const TRANSFER_BYTES: u32 = 64 << 10;
-/// The unit in which space in use is told, in bytes.
+/// The unit of `st_blocks`, in bytes.
 const SECTOR_BYTES: u64 = 512;
 const NANOS: u32 = 1_000_000_000;
 
-/// Why an operation failed, as the kernel is told.
+/// The error number of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure(pub(crate) i32);
+pub(crate) struct KernelError(pub(crate) i32);
 
-impl From<Cause> for Failure {
-    /// The table of numbers is that of all clients. A program does not expect that it should ask again,
-    /// which was done often enough before: so "busy" is an error of the device.
+impl From<Cause> for KernelError {
+    /// The table of numbers is that of all clients. Requests have been retried before, and programs do
+    /// not expect `EAGAIN` here: so "busy" becomes `EIO`.
     fn from(cause: Cause) -> Self {
         match cause.errno() {
             libc::EAGAIN => Self(libc::EIO),
@@ -27,25 +27,25 @@ impl From<Cause> for Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for KernelError {
     fn from(error: Error) -> Self {
         Cause::from(error).into()
     }
 }
 
-impl From<NameError> for Failure {
+impl From<NameError> for KernelError {
     fn from(error: NameError) -> Self {
         Cause::from(error).into()
     }
 }
 
-impl From<Failure> for Errno {
-    fn from(failure: Failure) -> Self {
+impl From<KernelError> for Errno {
+    fn from(failure: KernelError) -> Self {
         Self::from_i32(failure.0)
     }
 }
 
-/// Attributes as the kernel wants them.
+/// Attributes for the kernel.
 pub(crate) fn attributes(file: &Attributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(file.ino),
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn errors_have_the_numbers_of_posix() {
-        let number = |error: Error| Failure::from(error).0;
+        let number = |error: Error| KernelError::from(error).0;
         assert_eq!(number(Error::NotFound {}), libc::ENOENT);
         assert_eq!(number(Error::NotEmpty {}), libc::ENOTEMPTY);
         assert_eq!(number(Error::NotPermitted {}), libc::EPERM);
         assert_eq!(number(Error::Stale {}), libc::ESTALE);
         assert_eq!(number(runtime::Undelivered::Busy.into()), libc::EIO);
-        assert_eq!(Failure::from(NameError::TooLong).0, libc::ENAMETOOLONG);
+        assert_eq!(KernelError::from(NameError::TooLong).0, libc::ENAMETOOLONG);
     }
 }

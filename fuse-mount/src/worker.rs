@@ -1,4 +1,4 @@
-//! Where operations run: a seat is one thread's share of them, as many at once as there are.
+//! Workers: each runs the operations of one thread concurrently.
 
 use std::fmt;
 use std::rc::Rc;
@@ -10,70 +10,70 @@ use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures::future::LocalBoxFuture;
 use runtime::Spawn;
 
-use crate::known::Known;
-use crate::operations::Operations;
+use crate::inode_table::InodeTable;
+use crate::operations::MountOperations;
 
-/// One operation, to be done at the seat that gets it.
-type Task<S> = Box<dyn FnOnce(Rc<Operations<S>>) -> LocalBoxFuture<'static, ()> + Send>;
+/// One operation, to be run by a worker.
+type WorkerTask<S> = Box<dyn FnOnce(Rc<MountOperations<S>>) -> LocalBoxFuture<'static, ()> + Send>;
 
-/// The way to a seat. When it is dropped the seat ends once it has done what it was handed.
+/// The sending side of a worker. After it is dropped the worker ends with its last task.
 pub struct Worker<S> {
     // Bounded by the kernel: each task is a request that a process waits for.
-    tasks: UnboundedSender<Task<S>>,
-    known: Arc<Known>,
+    tasks: UnboundedSender<WorkerTask<S>>,
+    inodes: Arc<InodeTable>,
 }
 
-/// What a seat has to do.
-pub struct Tasks<S> {
-    queue: UnboundedReceiver<Task<S>>,
-    known: Arc<Known>,
+/// The tasks of a worker.
+pub struct WorkerTasks<S> {
+    queue: UnboundedReceiver<WorkerTask<S>>,
+    inodes: Arc<InodeTable>,
     leases: Arc<Leases>,
 }
 
-/// `count` seats of one mount, each with what [`serve`] needs to do its work. `client` marks the calls
-/// of the mount, and what is open and locked through it: no two clients of a volume may have the same,
-/// so draw it at random.
-pub fn workers<S>(count: usize, client: u64) -> Vec<(Worker<S>, Tasks<S>)> {
-    let (known, leases) = (Arc::<Known>::default(), Arc::new(Leases::new(client)));
+/// Creates `count` workers of one mount, each with its tasks for [`serve`]. `client` identifies the
+/// calls, open files and locks of the mount: it must be unique among the clients of the volume, so
+/// draw it at random.
+pub fn workers<S>(count: usize, client: u64) -> Vec<(Worker<S>, WorkerTasks<S>)> {
+    let (inodes, leases) = (Arc::<InodeTable>::default(), Arc::new(Leases::new(client)));
     let worker = |_| {
         let (sender, receiver) = mpsc::unbounded();
-        let worker = Worker { tasks: sender, known: known.clone() };
-        (worker, Tasks { queue: receiver, known: known.clone(), leases: leases.clone() })
+        let worker = Worker { tasks: sender, inodes: inodes.clone() };
+        (worker, WorkerTasks { queue: receiver, inodes: inodes.clone(), leases: leases.clone() })
     };
     (0..count).map(worker).collect()
 }
 
-/// Does the work of a seat, until the mount has ended. `machine` asks the volume.
-pub async fn serve<S: Spawn>(machine: S, tasks: Tasks<S>) {
-    let Tasks { queue, known, leases } = tasks;
-    let operations = Rc::new(Operations::new(machine, leases, known));
+/// Runs a worker until the mount has ended. `machine` sends requests to the volume.
+pub async fn serve<S: Spawn>(machine: S, tasks: WorkerTasks<S>) {
+    let WorkerTasks { queue, inodes, leases } = tasks;
+    let operations = Rc::new(MountOperations::new(machine, leases, inodes));
     queue.for_each_concurrent(None, |task| task(operations.clone())).await;
 }
 
 impl<S> Worker<S> {
-    /// Hands on an operation.
-    pub(crate) fn hand_on<F>(&self, work: impl FnOnce(Rc<Operations<S>>) -> F + Send + 'static)
+    /// Submits an operation.
+    pub(crate) fn submit<F>(&self, work: impl FnOnce(Rc<MountOperations<S>>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
     {
-        // A seat that is gone drops the task, and with it the reply, which then says EIO.
+        // If the worker has ended the task is dropped with its reply, which then sends EIO.
         let _ = self.tasks.unbounded_send(Box::new(move |operations| Box::pin(work(operations))));
     }
 
-    /// What all seats of the mount share.
-    pub(crate) fn known(&self) -> &Arc<Known> {
-        &self.known
+    /// The inode table that all workers of the mount share.
+    pub(crate) fn inodes(&self) -> &Arc<InodeTable> {
+        &self.inodes
     }
 }
 
 impl<S> fmt::Debug for Worker<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").finish_non_exhaustive()
+        f.debug_struct("Worker").finish_non_exhaustive()
     }
 }
 
-impl<S> fmt::Debug for Tasks<S> {
+impl<S> fmt::Debug for WorkerTasks<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tasks").finish_non_exhaustive()
+        f.debug_struct("WorkerTasks").finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
-//! One stream: records in, replies out in the order in which they are ready.
+//! One connection: records in, replies out in the order in which they are ready.
 //!
-//! A call that can be answered from memory is answered where its record was found: no task, no
-//! wake-up. Any other gets a task of its own. The replies to all records of one read leave in one
-//! write.
+//! A call that can be answered from memory is answered by the task that reads, without a task or
+//! wake-up of its own. Any other gets its own task. The replies to all records of one read are sent
+//! by one write.
 //!
-//! The two halves of a stream know each other by three facts: `draining` (no more is read),
-//! `closed` (nothing is sent any more) and the calls that are outstanding. A call is outstanding
-//! from the moment its record is complete until its reply is sent; while too many are, the reading
-//! half reads nothing, and the peer feels it. A third part watches for silence.
+//! The reader and the writer share three facts: `draining` (nothing more is read), `closed` (nothing
+//! more is sent) and the outstanding calls. A call is outstanding from the moment its record is
+//! complete until its reply is sent; at the limit the reader stops, so TCP pushes back. A third task
+//! closes idle connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -36,27 +36,27 @@ use crate::signal::Signal;
 use crate::write_data;
 use crate::xdr::ReplyBody;
 
-/// Replies that are sent by one write, at most.
+/// Replies sent by one write, at most.
 const REPLIES_PER_WRITE: usize = 64;
-/// Pieces of replies up to this length are joined with their neighbours: that costs less than a
-/// piece more for the kernel.
+/// Pieces of replies up to this length are joined with their neighbours: that costs less than
+/// another piece for the kernel.
 const JOINED_BYTES_MAX: usize = 1 << 10;
 
-/// What a gateway's connections have in common.
+/// What all connections of a gateway share.
 pub(crate) struct GatewayShared {
     /// The node.
     pub(crate) ctx: Context,
     /// The limits.
     pub(crate) config: Config,
-    /// What is served.
+    /// The RPC programs.
     pub(crate) programs: RpcPrograms,
-    /// What is counted.
+    /// The metrics.
     pub(crate) metrics: Rc<Metrics>,
-    /// The lines about slow calls.
+    /// The log of slow calls.
     pub(crate) slow: SlowCallLog,
-    /// What streams are received into.
+    /// The receive buffers.
     pub(crate) recv_buffers: Rc<RecvBufferPool>,
-    /// The number of the next call; the first is drawn, so that those of two gateways differ.
+    /// The trace id of the next call; the first is random, so that those of two gateways differ.
     pub(crate) next_trace: Cell<u64>,
 }
 
@@ -64,26 +64,26 @@ pub(crate) struct GatewayShared {
 pub(crate) struct ClientConnection {
     shared: Rc<GatewayShared>,
     peer: RpcPeer,
-    /// No more calls are taken; those that are outstanding end.
+    /// No more calls are accepted; outstanding ones end.
     draining: Signal,
-    /// Nothing can be sent any more.
+    /// Nothing more is sent.
     closed: Signal,
-    /// There was a call.
-    spoke: Cell<bool>,
+    /// A call was received.
+    has_called: Cell<bool>,
     outstanding_calls: Cell<usize>,
     outstanding_bytes: Cell<usize>,
-    /// A call is not outstanding any more.
+    /// A call is no longer outstanding.
     released: Event,
     replies: RefCell<VecDeque<Reply>>,
-    /// The sending half, while it waits for replies.
+    /// The writer, while it waits for replies.
     sender: Cell<Option<Waker>>,
-    /// When bytes came last, or began to go.
+    /// When bytes were last received, or began to be sent.
     moved: Cell<Duration>,
-    /// When the write began that is under way.
+    /// When the write in progress began.
     sending_since: Cell<Option<Duration>>,
 }
 
-/// A call that was let in.
+/// An admitted call.
 #[derive(Clone, Copy, Debug)]
 struct AdmittedCall {
     trace: u64,
@@ -91,23 +91,23 @@ struct AdmittedCall {
     what: OperationKey,
     began: Duration,
     bytes_in: usize,
-    /// What it counts for.
+    /// The bytes of the call and its reply, at most.
     weight_bytes: usize,
 }
 
-/// A reply on its way out.
+/// A reply to be sent.
 struct Reply {
     parts: Vec<Bytes>,
-    /// What its call counts for.
+    /// The bytes that its call was admitted with.
     weight_bytes: usize,
 }
 
-/// Why nothing more is read.
+/// Why the reader stops.
 #[derive(Debug, thiserror::Error)]
 enum ReadEnd {
     #[error("the peer has closed its side")]
     RpcPeer,
-    #[error("the stream broke: {0}")]
+    #[error("connection lost: {0}")]
     Broken(#[from] std::io::Error),
     #[error(transparent)]
     RecordError(#[from] RecordError),
@@ -124,7 +124,7 @@ impl ClientConnection {
             peer,
             draining: Signal::default(),
             closed: Signal::default(),
-            spoke: Cell::default(),
+            has_called: Cell::default(),
             outstanding_calls: Cell::new(0),
             outstanding_bytes: Cell::new(0),
             released: Event::default(),
@@ -135,14 +135,14 @@ impl ClientConnection {
         })
     }
 
-    /// The host of the other side.
+    /// The host of the peer.
     pub(crate) fn host(&self) -> &str {
         &self.peer.host
     }
 
-    /// Nobody has ever asked anything on it.
-    pub(crate) fn is_mute(&self) -> bool {
-        !self.spoke.get()
+    /// Has no call ever been received on it?
+    pub(crate) fn is_unused(&self) -> bool {
+        !self.has_called.get()
     }
 
     /// Calls that wait for their reply to be sent.
@@ -155,7 +155,7 @@ impl ClientConnection {
         self.outstanding_bytes.get()
     }
 
-    /// Takes no more calls; ends when those that run have been answered, or after a while.
+    /// Accepts no more calls; ends when the running ones are answered, or after the drain time.
     pub(crate) fn stop(&self) {
         self.draining.raise();
         self.released.tell();
@@ -165,7 +165,7 @@ impl ClientConnection {
     pub(crate) async fn run(self: Rc<Self>, stream: Stream) {
         let Stream { reader, writer, peer } = stream;
         tracing::debug!(target: "mdfs::nfs", peer, "connected");
-        // Reading first: what it answers at once, the sending half finds when it is polled next.
+        // The reader first: the writer then finds its immediate replies when it is polled.
         join3(self.read_and_drain(reader), self.write(writer), self.watch()).await;
         tracing::debug!(target: "mdfs::nfs", peer, "disconnected");
     }
@@ -176,7 +176,7 @@ impl ClientConnection {
             Ok(()) | Err(ReadEnd::RpcPeer | ReadEnd::Stopped) => {}
             // Some clients reset the connection instead of closing it.
             Err(ReadEnd::Broken(error)) => {
-                tracing::debug!(target: "mdfs::nfs", host = self.host(), %error, "the stream broke");
+                tracing::debug!(target: "mdfs::nfs", host = self.host(), %error, "connection lost");
             }
             Err(end) => tracing::warn!(target: "mdfs::nfs", host = self.host(), "{end}"),
         }
@@ -186,7 +186,7 @@ impl ClientConnection {
         self.close();
     }
 
-    /// Ends it, whatever it is about to do.
+    /// Closes it immediately.
     pub(crate) fn close(&self) {
         self.closed.raise();
         self.draining.raise();
@@ -201,8 +201,7 @@ impl ClientConnection {
         }
     }
 
-    /// Closes the connection when nothing moves for too long. Silence is no reason as long as the
-    /// peer waits for a reply.
+    /// Closes the connection when it is idle for too long, unless the peer waits for a reply.
     async fn watch(&self) {
         let idle = self.shared.config.idle;
         let mut closed = pin!(self.closed.wait());
@@ -217,7 +216,7 @@ impl ClientConnection {
             let is_waiting = self.outstanding_calls.get() > 0;
             pause = match self.sending_since.get().map(left) {
                 Some(Duration::ZERO) => {
-                    tracing::warn!(target: "mdfs::nfs", host = self.host(), "takes no replies");
+                    tracing::warn!(target: "mdfs::nfs", host = self.host(), "closed: the peer receives no replies");
                     return self.close();
                 }
                 Some(left) => left,
@@ -251,7 +250,7 @@ impl ClientConnection {
             });
         }
         let mut stopped = pin!(self.draining.wait());
-        // The place of a future that has ended is that of the next one: they are large.
+        // The allocation of a completed future is reused for the next one: they are large.
         let mut spare = None;
         loop {
             while let Some(record) = assembler.next()? {
@@ -261,7 +260,7 @@ impl ClientConnection {
                     None => Box::pin(answering),
                     Some(place) => in_place(place, answering),
                 };
-                // What is in memory is answered now, and costs no task.
+                // A call that is answered from memory completes now, without a task.
                 if futures::poll!(place.as_mut()).is_ready() {
                     spare = Some(place);
                 } else {
@@ -276,7 +275,7 @@ impl ClientConnection {
         }
     }
 
-    /// Waits for bytes.
+    /// Receives bytes.
     async fn receive(
         &self,
         reader: &mut dyn Reader,
@@ -294,7 +293,7 @@ impl ClientConnection {
         if received == 0 { Err(ReadEnd::RpcPeer) } else { Ok(()) }
     }
 
-    /// Answers a call beside everything else.
+    /// Answers a call in a task of its own.
     fn finish(self: &Rc<Self>, answering: impl Future<Output = ()> + 'static) {
         let connection = self.clone();
         self.shared.ctx.task(async move {
@@ -303,12 +302,12 @@ impl ClientConnection {
         });
     }
 
-    /// Lets the call in `record` in, as soon as few enough others are outstanding.
+    /// Admits the call in `record` as soon as the limits permit.
     async fn take(&self, record: RpcRecord) -> Result<(CallMessage, AdmittedCall), ReadEnd> {
         let bytes_in = record.length();
         let mut weight_bytes = bytes_in;
         let message = CallMessage::parse(record)?;
-        self.spoke.set(true);
+        self.has_called.set(true);
         let mut what = OperationKey::Other;
         if let Ok(call) = &message.body {
             weight_bytes += dispatch::reply_bytes_max(call);
@@ -368,7 +367,7 @@ impl ClientConnection {
             Err(refusal) => Some(Err(refusal)),
         };
         let Some(answer) = answer else {
-            tracing::warn!(target: "mdfs::nfs", host = self.host(), xid, "done or not: asks for it again");
+            tracing::warn!(target: "mdfs::nfs", host = self.host(), xid, "closed: the outcome of a call is unknown, the client must retransmit it");
             self.close();
             return self.release(weight_bytes);
         };
@@ -418,7 +417,7 @@ impl ClientConnection {
         }
     }
 
-    /// What is to be sent next, and what that releases: calls and bytes.
+    /// The next replies to send, and what they release: calls and bytes.
     fn next_batch(&self) -> (Vec<Bytes>, (usize, usize)) {
         let mut replies = self.replies.borrow_mut();
         let calls = replies.len().min(REPLIES_PER_WRITE);
@@ -445,13 +444,13 @@ impl ClientConnection {
     }
 }
 
-/// The `next` future in the place of one that has ended.
+/// Puts the `next` future into the allocation of a completed one.
 fn in_place<F>(mut place: Pin<Box<F>>, next: F) -> Pin<Box<F>> {
     place.set(next);
     place
 }
 
-/// `parts` with the small ones joined.
+/// Joins small `parts`.
 fn joined(parts: impl Iterator<Item = Bytes>) -> Vec<Bytes> {
     let mut joined = Vec::new();
     let mut small: Vec<u8> = Vec::new();
@@ -468,7 +467,7 @@ fn joined(parts: impl Iterator<Item = Bytes>) -> Vec<Bytes> {
             alone = Some(part);
             flush(&mut alone, &mut small);
         } else if small.is_empty() && alone.is_none() {
-            // Perhaps it is the only one.
+            // It may be the only one.
             alone = Some(part);
         } else {
             if let Some(first) = alone.take() {

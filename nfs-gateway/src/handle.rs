@@ -1,4 +1,4 @@
-//! File handles: what a client keeps instead of a file's name, for as long as the file exists.
+//! Persistent file handles: they name a file for as long as it exists.
 //!
 //! | bytes | content (little-endian) |
 //! | --- | --- |
@@ -10,9 +10,9 @@
 //! | 8 | generation |
 //! | 16 | the first half of BLAKE3, keyed, of all before |
 //!
-//! Handles outlive the gateway: a client may come back with one after years. Only who has the key can
-//! make one, so a client reaches no file that no gateway has shown to a client of that export; and
-//! handles of one export are none of another.
+//! Handles outlive the gateway: a client may use one after years. They can be made only with the key,
+//! so a client can use only handles that a gateway has returned to a client of that export; a handle
+//! of one export is not valid in another.
 
 use fileio::protocol::Handle;
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
@@ -25,28 +25,28 @@ use runtime::VolumeId;
 use crate::handle_keys::{HandleKeys, MAC_BYTES, MacCheck};
 
 const VERSION: u8 = 2;
-const SEALED_BYTES: usize = 1 + 4 + 16 + 4 + 8 + 8;
+const CONTENT_BYTES: usize = 1 + 4 + 16 + 4 + 8 + 8;
 /// Bytes of a handle.
-pub(crate) const HANDLE_BYTES: usize = SEALED_BYTES + MAC_BYTES;
+pub(crate) const HANDLE_BYTES: usize = CONTENT_BYTES + MAC_BYTES;
 
-/// Stands for the directories above the exports, in place of the number of an export.
+/// The export number of directories above the exports.
 pub(crate) const PSEUDO: u32 = 0;
 
-/// What a handle names.
+/// The file that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExportFile {
-    /// The export in which it was given out.
+    /// The export in which it was returned.
     pub(crate) export: u32,
     /// The file.
     pub(crate) file: Handle,
 }
 
-/// The handle of something in `volume`.
+/// Encodes the handle of a file of `volume`.
 pub(crate) fn encode(keys: &HandleKeys, volume: VolumeId, target: ExportFile) -> nfs_fh3 {
     nfs_fh3 { data: Opaque::owned(bytes(keys, volume, target).to_vec()) }
 }
 
-/// The bytes of the handle of something in `volume`.
+/// The bytes of the handle of a file of `volume`.
 pub(crate) fn bytes(keys: &HandleKeys, volume: VolumeId, target: ExportFile) -> [u8; HANDLE_BYTES] {
     let mut bytes = [0; HANDLE_BYTES];
     let mut at = 0;
@@ -60,12 +60,12 @@ pub(crate) fn bytes(keys: &HandleKeys, volume: VolumeId, target: ExportFile) -> 
     put(&target.export.to_le_bytes());
     put(&target.file.ino.to_le_bytes());
     put(&target.file.generation.to_le_bytes());
-    let seal = keys.seal(&bytes[..SEALED_BYTES]);
-    bytes[SEALED_BYTES..].copy_from_slice(&seal);
+    let mac = keys.mac(&bytes[..CONTENT_BYTES]);
+    bytes[CONTENT_BYTES..].copy_from_slice(&mac);
     bytes
 }
 
-/// What a handle of `volume` names.
+/// Decodes a handle of `volume`.
 //= rfc1813 2.6: BADHANDLE "failed internal consistency checks", STALE for what is gone
 pub(crate) fn decode(
     keys: &HandleKeys,
@@ -73,34 +73,34 @@ pub(crate) fn decode(
     bytes: &[u8],
 ) -> Result<ExportFile, nfsstat3> {
     let bad = nfsstat3::NFS3ERR_BADHANDLE;
-    let (sealed, seal) = bytes.split_last_chunk().ok_or(bad)?;
-    let (_, (key, of_volume, target)) = parse(sealed).map_err(|_| bad)?;
+    let (content, mac) = bytes.split_last_chunk().ok_or(bad)?;
+    let (_, (key, of_volume, target)) = parse(content).map_err(|_| bad)?;
     if of_volume != volume {
         return Err(nfsstat3::NFS3ERR_STALE);
     }
-    match keys.check(key, sealed, seal) {
+    match keys.check(key, content, mac) {
         MacCheck::Good => Ok(target),
         MacCheck::Forged => Err(bad),
         MacCheck::Retired => Err(nfsstat3::NFS3ERR_STALE),
     }
 }
 
-/// The number of the key of a handle, if it has the form of one.
+/// The number of the key of a handle, if it is well-formed.
 pub(crate) fn key_id(bytes: &[u8]) -> Option<u32> {
-    let (sealed, _) = bytes.split_last_chunk::<MAC_BYTES>()?;
-    parse(sealed).ok().map(|(_, (key, _, _))| key)
+    let (content, _) = bytes.split_last_chunk::<MAC_BYTES>()?;
+    parse(content).ok().map(|(_, (key, _, _))| key)
 }
 
-fn parse(sealed: &[u8]) -> IResult<&[u8], (u32, VolumeId, ExportFile)> {
+fn parse(content: &[u8]) -> IResult<&[u8], (u32, VolumeId, ExportFile)> {
     let version = verify(le_u8, |version| *version == VERSION);
-    let whole = verify(rest_len, |length| *length == SEALED_BYTES);
+    let whole = verify(rest_len, |length| *length == CONTENT_BYTES);
     let (rest, (_, _, key, volume, export, ino, generation)) =
-        all_consuming((whole, version, le_u32, le_u128, le_u32, le_u64, le_u64)).parse(sealed)?;
+        all_consuming((whole, version, le_u32, le_u128, le_u32, le_u64, le_u64)).parse(content)?;
     let target = ExportFile { export, file: Handle { ino, generation } };
     Ok((rest, (key, VolumeId(volume), target)))
 }
 
-/// The handle at the head of the arguments of a call: all procedures but NULL begin with one.
+/// The first handle in the arguments of a call: all procedures but NULL begin with one.
 pub(crate) fn first_of(arguments: &[u8]) -> Option<&[u8]> {
     let (_, bytes) = crate::xdr::opaque(arguments, nfs3_types::nfs3::NFS3_FHSIZE).ok()?;
     Some(bytes)
@@ -128,8 +128,8 @@ mod tests {
         let volume = (1..=16).rev().collect();
         let (ino, generation) = (vec![0x22, 0x11, 0, 0, 0, 0, 0, 0], vec![3, 0, 0, 0, 0, 0, 0, 0]);
         let head = [vec![2], vec![2, 0, 0, 0], volume, vec![0x33, 0, 0, 0], ino, generation];
-        let seal = GOLDEN_SEAL.to_vec();
-        assert_eq!(handle(&keys), [head.concat(), seal].concat());
+        let mac = GOLDEN_SEAL.to_vec();
+        assert_eq!(handle(&keys), [head.concat(), mac].concat());
         assert_eq!(decode(&keys, VOLUME, &handle(&keys)), Ok(NAMED));
     }
 
@@ -162,14 +162,14 @@ mod tests {
     fn a_million_forged_handles_are_refused() {
         let keys = HandleKeys::of_test(2);
         let real = handle(&keys);
-        // One that is known already must not make it easier.
+        // A cached handle must not make it easier.
         assert_eq!(decode(&keys, VOLUME, &real), Ok(NAMED));
         runtime::seed::with_seed(|rng| {
             let mut forged = real.clone();
             for _ in 0..1_000_000 {
-                // The file is the one that is wanted; the seal is guessed, or nearly right.
+                // The file is right; the MAC is guessed, or nearly right.
                 if rng.chance(1, 2) {
-                    rng.fill(&mut forged[SEALED_BYTES..]);
+                    rng.fill(&mut forged[CONTENT_BYTES..]);
                 } else {
                     forged.copy_from_slice(&real);
                     forged[25..33].copy_from_slice(&(0x1123 + rng.below(1 << 40)).to_le_bytes());
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn handles_are_the_same_whether_their_seals_are_known_or_not() {
         let keys = HandleKeys::of_test(2);
-        // More than are known at a time.
+        // More than fit into the cache.
         let made = |ino| ExportFile { export: 0x33, file: Handle { ino, generation: 3 } };
         for round in 0..2 {
             for ino in 0..5_000 {

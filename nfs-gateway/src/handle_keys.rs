@@ -1,8 +1,8 @@
-//! The keys under file handles (ADR 12).
+//! The keys that authenticate file handles (ADR 12).
 //!
 //! They are extended attributes of the volume's root, `trusted.mdfs.handle-key.N` with `N` from 1 on:
-//! as durable as the files that handles name, the same for all gateways, and for root alone. Each is
-//! made once and never changed. The newest makes handles, and the one before it is still good.
+//! as durable as the files that handles name, the same for all gateways, and for root only. A key is
+//! created once and never changed. The newest key makes handles; the one before it is still valid.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,22 +16,22 @@ use fileio::protocol::{
 };
 use runtime::{Context, Spawn};
 
-/// What an attribute's name begins with; its number follows.
+/// The prefix of the attribute names; the number follows.
 const PREFIX: &str = "trusted.mdfs.handle-key.";
 
-/// Bytes of a key, and of the randomness that one is made of.
+/// Bytes of a key, and of the entropy that it is derived from.
 pub(crate) const KEY_BYTES: usize = 32;
 
-/// Bytes under a handle that only a holder of the key can know.
+/// Bytes of the message authentication code of a handle.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// Keys are looked at again when they are so old: rotation reaches every gateway in this time.
+/// Keys are read again after this time: a rotation reaches every gateway within it.
 const REFRESH_AFTER: Duration = Duration::from_secs(30);
 
-/// A number that is not known makes a gateway look again, but not more often than this.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// An unknown key number makes a gateway read the keys again, but not more often than this.
+const READ_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// Other gateways may make the next key at the same time; so often somebody else is first.
+/// Attempts to create the next key, if other gateways create one at the same time.
 const RACES_MAX: u32 = 8;
 
 /// One key.
@@ -41,19 +41,18 @@ struct HandleKey {
     bytes: [u8; KEY_BYTES],
 }
 
-/// Messages that were made here, or found to be, and are known again without the key: as many handles as
-/// clients use at a time, or are told in a listing. In a table of this size, by a hash; a new one takes
-/// the place of an old one.
-const PROVEN_MAX: usize = 4096;
-/// Bytes of such a message with its proof, at most: a file handle.
-const PROVEN_BYTES: usize = 64;
+/// Entries of the cache of verified messages: about as many as the handles that clients use at a time,
+/// or receive in a listing. It is indexed by a hash; a new entry replaces an old one.
+const VERIFIED_MAX: usize = 4096;
+/// Bytes of a cached message with its MAC, at most: a file handle.
+const VERIFIED_BYTES: usize = 64;
 
-/// The keys that count.
+/// The valid keys.
 pub(crate) struct HandleKeys {
     newest: HandleKey,
     before: Option<HandleKey>,
-    /// With new keys it is empty again.
-    proven: RefCell<Vec<[u8; PROVEN_BYTES]>>,
+    /// The cache of verified messages; new keys have an empty one.
+    verified: RefCell<Vec<[u8; VERIFIED_BYTES]>>,
 }
 
 impl std::fmt::Debug for HandleKeys {
@@ -62,33 +61,33 @@ impl std::fmt::Debug for HandleKeys {
     }
 }
 
-/// Whether a message was made with a key.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MacCheck {
-    /// With one that counts.
+    /// The MAC is of a valid key.
     Good,
-    /// With none.
+    /// The MAC is wrong.
     Forged,
-    /// Perhaps with one that does not count any more.
+    /// The key is retired, so the MAC cannot be checked.
     Retired,
 }
 
-fn mac(key: &[u8; KEY_BYTES], message: &[u8]) -> [u8; MAC_BYTES] {
+fn keyed_mac(key: &[u8; KEY_BYTES], message: &[u8]) -> [u8; MAC_BYTES] {
     let hash = blake3::keyed_hash(key, message);
     std::array::from_fn(|index| hash.as_bytes()[index])
 }
 
-/// A message as it is kept, without its proof: itself, and in the last byte how long it is with one; `None` if
-/// it is too long to be kept. And where.
-fn place_of(message: &[u8]) -> Option<(usize, [u8; PROVEN_BYTES])> {
-    let mut kept = [0; PROVEN_BYTES];
+/// The cache entry of a message, without its MAC but with its length in the last byte, and its index;
+/// `None` if it is too long.
+fn cache_entry(message: &[u8]) -> Option<(usize, [u8; VERIFIED_BYTES])> {
+    let mut kept = [0; VERIFIED_BYTES];
     let end = message.len() + MAC_BYTES;
-    if end >= PROVEN_BYTES {
+    if end >= VERIFIED_BYTES {
         return None;
     }
     kept[..message.len()].copy_from_slice(message);
-    kept[PROVEN_BYTES - 1] = end as u8;
-    Some((runtime::hash::xxh3(message) as usize % PROVEN_MAX, kept))
+    kept[VERIFIED_BYTES - 1] = end as u8;
+    Some((runtime::hash::xxh3(message) as usize % VERIFIED_MAX, kept))
 }
 
 impl HandleKeys {
@@ -99,78 +98,78 @@ impl HandleKeys {
     }
 
     fn of(newest: HandleKey, before: Option<HandleKey>) -> Self {
-        Self { newest, before, proven: RefCell::default() }
+        Self { newest, before, verified: RefCell::default() }
     }
 
-    /// The number of the key that [`seal`](Self::seal) uses.
+    /// The number of the key that [`mac`](Self::mac) uses.
     pub(crate) fn newest_id(&self) -> u32 {
         self.newest.id
     }
 
-    /// What proves that `message` was made here; `message` names the key.
-    pub(crate) fn seal(&self, message: &[u8]) -> [u8; MAC_BYTES] {
-        let Some((at, mut kept)) = place_of(message) else {
-            return mac(&self.newest.bytes, message);
+    /// The MAC of `message`, which names the key.
+    pub(crate) fn mac(&self, message: &[u8]) -> [u8; MAC_BYTES] {
+        let Some((at, mut entry)) = cache_entry(message) else {
+            return keyed_mac(&self.newest.bytes, message);
         };
-        let proof = message.len()..message.len() + MAC_BYTES;
-        let known = self.proven.borrow().get(at).and_then(|known| {
-            let is_same = known[..proof.start] == kept[..proof.start]
-                && known[proof.end..] == kept[proof.end..];
-            let proof = known[proof.clone()].first_chunk().copied();
-            proof.filter(|_| is_same)
+        let range = message.len()..message.len() + MAC_BYTES;
+        let known = self.verified.borrow().get(at).and_then(|known| {
+            let is_same = known[..range.start] == entry[..range.start]
+                && known[range.end..] == entry[range.end..];
+            let mac = known[range.clone()].first_chunk().copied();
+            mac.filter(|_| is_same)
         });
         known.unwrap_or_else(|| {
-            let made = mac(&self.newest.bytes, message);
-            kept[proof].copy_from_slice(&made);
-            self.note_proven(at, kept);
+            let made = keyed_mac(&self.newest.bytes, message);
+            entry[range].copy_from_slice(&made);
+            self.cache_verified(at, entry);
             made
         })
     }
 
-    /// Was `told` made of `message` by key `id`? Takes the same time wherever they differ.
-    pub(crate) fn check(&self, id: u32, message: &[u8], told: &[u8; MAC_BYTES]) -> MacCheck {
+    /// Is `mac` the MAC of `message` by key `id`? Takes constant time.
+    pub(crate) fn check(&self, id: u32, message: &[u8], mac: &[u8; MAC_BYTES]) -> MacCheck {
         let key = match &self.before {
             _ if id == self.newest.id => &self.newest,
             Some(before) if id == before.id => before,
             _ if id < self.newest.id => return MacCheck::Retired,
             _ => return MacCheck::Forged,
         };
-        let place = place_of(message).map(|(at, mut whole)| {
-            whole[message.len()..message.len() + MAC_BYTES].copy_from_slice(told);
+        let entry = cache_entry(message).map(|(at, mut whole)| {
+            whole[message.len()..message.len() + MAC_BYTES].copy_from_slice(mac);
             (at, whole)
         });
-        if place.as_ref().is_some_and(|(at, whole)| self.is_proven(*at, whole)) {
+        if entry.as_ref().is_some_and(|(at, whole)| self.is_cached(*at, whole)) {
             return MacCheck::Good;
         }
-        if !constant_time_eq_16(&mac(&key.bytes, message), told) {
+        if !constant_time_eq_16(&keyed_mac(&key.bytes, message), mac) {
             return MacCheck::Forged;
         }
-        if let Some((at, whole)) = place {
-            self.note_proven(at, whole);
+        if let Some((at, whole)) = entry {
+            self.cache_verified(at, whole);
         }
         MacCheck::Good
     }
 
-    /// Compared in constant time: who guesses a seal learns nothing of one that is kept.
-    fn is_proven(&self, at: usize, whole: &[u8; PROVEN_BYTES]) -> bool {
-        let proven = self.proven.borrow();
-        proven.get(at).is_some_and(|kept| constant_time_eq_64(kept, whole))
+    /// Compares in constant time: a guess reveals nothing of a cached MAC.
+    fn is_cached(&self, at: usize, whole: &[u8; VERIFIED_BYTES]) -> bool {
+        let verified = self.verified.borrow();
+        verified.get(at).is_some_and(|entry| constant_time_eq_64(entry, whole))
     }
 
-    fn note_proven(&self, at: usize, whole: [u8; PROVEN_BYTES]) {
-        let mut proven = self.proven.borrow_mut();
-        if proven.is_empty() {
-            proven.resize(PROVEN_MAX, [0; PROVEN_BYTES]);
+    fn cache_verified(&self, at: usize, whole: [u8; VERIFIED_BYTES]) {
+        let mut verified = self.verified.borrow_mut();
+        if verified.is_empty() {
+            verified.resize(VERIFIED_MAX, [0; VERIFIED_BYTES]);
         }
-        proven[at] = whole;
+        verified[at] = whole;
     }
 }
 
-/// The keys as a gateway knows them.
+/// The keys that a gateway has read.
 pub(crate) struct KeyRing {
     ctx: Context,
     entropy: [u8; KEY_BYTES],
-    /// And when looking at them began, the last time.
+    /// When they were last read.
     known: RefCell<Option<(Rc<HandleKeys>, Duration)>>,
 }
 
@@ -181,13 +180,13 @@ impl std::fmt::Debug for KeyRing {
 }
 
 impl KeyRing {
-    /// A volume without a key gets one made of `entropy`.
+    /// A volume without a key gets one derived from `entropy`.
     pub(crate) fn new(ctx: Context, entropy: [u8; KEY_BYTES]) -> Self {
         Self { ctx, entropy, known: RefCell::default() }
     }
 
-    /// The keys; looked at once more for a handle made by key `wanted`, if that one is not known:
-    /// another gateway may have made it just now.
+    /// The keys; read once more for a handle of key `wanted`, if that is unknown: another gateway may
+    /// have created it.
     pub(crate) async fn keys(
         self: &Rc<Self>,
         wanted: Option<u32>,
@@ -202,18 +201,18 @@ impl KeyRing {
                 return Ok(keys);
             }
             let age = self.ctx.now().saturating_sub(looked);
-            match LOOK_PAUSE.checked_sub(age) {
+            match READ_INTERVAL_MIN.checked_sub(age) {
                 Some(rest) if !rest.is_zero() => self.ctx.sleep(rest).await,
                 _ => return self.look().await,
             }
         }
     }
 
-    /// Looks again, beside everything else, if the last time was long ago.
+    /// Reads the keys again in a task, if they are old.
     fn refresh(self: &Rc<Self>, now: Duration, looked: Duration) {
         if now.saturating_sub(looked) >= REFRESH_AFTER {
             if let Some((_, looked)) = &mut *self.known.borrow_mut() {
-                // Others need not look too.
+                // No other call needs to read them.
                 *looked = now;
             }
             let ring = self.clone();
@@ -225,7 +224,7 @@ impl KeyRing {
         }
     }
 
-    /// `keys`, or what is known if they are the same: that knows what was proven.
+    /// `keys`, or the known ones if they are the same, with their cache.
     fn unless_known(&self, keys: HandleKeys) -> Rc<HandleKeys> {
         match &*self.known.borrow() {
             Some((known, _)) if known.newest == keys.newest && known.before == keys.before => {
@@ -249,9 +248,9 @@ impl KeyRing {
     }
 }
 
-/// Makes a new key of `entropy`, 32 bytes from a source of secrets, used for nothing else; returns its
-/// number. Handles made by the key before it stay good, those of older ones do not. Gateways follow
-/// within half a minute.
+/// Creates a new key from `entropy`, 32 secret random bytes used for nothing else; returns its number.
+/// Handles of the key before it stay valid, those of older ones do not. Gateways use it within half a
+/// minute.
 pub async fn rotate_keys<S: Spawn>(from: &S, entropy: [u8; KEY_BYTES]) -> Result<u32, Error> {
     for _ in 0..RACES_MAX {
         let ids = ids(from).await?;
@@ -288,7 +287,7 @@ async fn ids<S: Spawn>(from: &S) -> Result<Vec<u32>, Error> {
     Ok(ids)
 }
 
-/// The keys that count; `None` if there are none yet, or if they have just changed.
+/// Reads the valid keys; `None` if there are none yet, or if they have just changed.
 async fn read<S: Spawn>(from: &S) -> Result<Option<HandleKeys>, Error> {
     let Some(newest) = ids(from).await?.pop() else { return Ok(None) };
     let Some(newest) = read_one(from, newest).await? else { return Ok(None) };
@@ -311,7 +310,7 @@ async fn read_one<S: Spawn>(from: &S, id: u32) -> Result<Option<HandleKey>, Erro
     }
 }
 
-/// Makes key `id` durable; false if there is one already.
+/// Creates key `id` durably; false if it exists.
 async fn make<S: Spawn>(from: &S, id: u32, entropy: &[u8; KEY_BYTES]) -> Result<bool, Error> {
     let value = derived(entropy, "key", id).to_vec();
     let made = SetXattr {
@@ -339,13 +338,13 @@ async fn remove<S: Spawn>(from: &S, id: u32, entropy: &[u8; KEY_BYTES]) -> Resul
     }
 }
 
-/// A secret for one purpose: none tells anything of the others.
+/// Derives a secret for one purpose, independent of the others.
 fn derived(entropy: &[u8; KEY_BYTES], purpose: &str, id: u32) -> [u8; KEY_BYTES] {
     let message = [purpose.as_bytes(), &id.to_le_bytes()].concat();
     *blake3::keyed_hash(entropy, &message).as_bytes()
 }
 
-/// The same when it is sent again, and nobody else's.
+/// The call id of the creation of a key: unique, and the same in retries.
 fn call(entropy: &[u8; KEY_BYTES], purpose: &str, id: u32) -> CallId {
     let client = runtime::hash::xxh3(&derived(entropy, purpose, id));
     CallId { client, number: u64::from(id) }

@@ -76,7 +76,7 @@ mod write_data;
 mod xdr;
 
 pub use config::Config;
-pub use exports::{Clients, Export, Exports, Network, Squash};
+pub use exports::{ClientNetwork, Clients, Export, Exports, Squash};
 pub use handle_keys::rotate_keys;
 pub use server::{Error, Gateway};
 pub use settings::{Settings, SettingsError};

@@ -1,4 +1,4 @@
-//! The MOUNT program (RFC 1813 section 5): the way from a path to the first handle.
+//! The MOUNT program (RFC 1813 section 5): from a path to the first handle.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,21 +14,22 @@ use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use nfs3_types::xdr_codec::{List, Opaque};
 
 use crate::call_context::CallContext;
-use crate::exports::{self, Export, Network};
+use crate::exports::{self, ClientNetwork, Export};
 use crate::lookup::{self, from_root};
 use crate::rpc::AUTH_SYS;
 use crate::translate::component;
 use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
-/// Mounts that DUMP tells of, at most; the oldest are forgotten first, as the list is for people.
+/// Mounts that DUMP lists, at most; the oldest are dropped first, as the list is for people.
 const MOUNTS_MAX: usize = 1024;
 
-/// MOUNT has no status that says *later*: while nodes move it asks again for so long, which kernels wait for.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// MOUNT has no status for "later": while nodes move the lookup is retried for this time, which kernels
+/// wait for.
+const RETRY_TIME: Duration = Duration::from_secs(8);
 
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who has mounted what, as far as is known.
+/// The mounts of clients, as far as known.
 #[derive(Debug, Default)]
 pub(crate) struct MountList {
     list: RefCell<VecDeque<(String, Bytes)>>,
@@ -95,7 +96,7 @@ async fn mount(
     host: &str,
     path: Bytes,
 ) -> Result<ReplyBody, ProcedureError> {
-    let result = match patient_walk(context, &path).await.map_err(status) {
+    let result = match walk_with_retries(context, &path).await.map_err(status) {
         Ok(handle) => {
             mounts.add(host, &path);
             let fhandle = fhandle3(handle.data);
@@ -110,24 +111,24 @@ async fn mount(
     ReplyBody::pack(&result)
 }
 
-async fn patient_walk(context: &CallContext, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
+async fn walk_with_retries(context: &CallContext, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
     let ctx = context.ctx();
-    let until = ctx.now() + PATIENCE;
+    let until = ctx.now() + RETRY_TIME;
     loop {
         match walk(context, path).await {
-            Err(nfsstat3::NFS3ERR_JUKEBOX) if ctx.now() < until => ctx.sleep(PAUSE).await,
+            Err(nfsstat3::NFS3ERR_JUKEBOX) if ctx.now() < until => ctx.sleep(RETRY_PAUSE).await,
             found => return found,
         }
     }
 }
 
-/// Goes from the root of an export to `path` with the rights of the context; symbolic links are not
+/// Walks from the root of an export to `path` with the rights of the caller; symbolic links are not
 /// followed. Any directory of an export may be mounted.
 async fn walk(context: &CallContext, path: &Bytes) -> Result<nfs_fh3, nfsstat3> {
     if path.len() > MNTPATHLEN {
         return Err(nfsstat3::NFS3ERR_NAMETOOLONG);
     }
-    // libnfs mounts the empty path where its URL names a file of the root.
+    // libnfs mounts the empty path if its URL names a file of the root.
     if !path.is_empty() && !path.starts_with(b"/") {
         return Err(nfsstat3::NFS3ERR_INVAL);
     }
@@ -175,8 +176,8 @@ fn dump(mounts: &MountList) -> Result<ReplyBody, ProcedureError> {
 fn exports(context: &CallContext) -> Result<ReplyBody, ProcedureError> {
     let node = |export: &Export| {
         let networks = export.clients().iter().map(|clients| clients.network);
-        // No group at all means everybody.
-        let groups = if networks.clone().any(|network| network == Network::Any) {
+        // No group means all clients.
+        let groups = if networks.clone().any(|network| network == ClientNetwork::Any) {
             List::default()
         } else {
             let told = networks.map(|network| name(Opaque::owned(network.to_string().into())));

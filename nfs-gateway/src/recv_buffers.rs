@@ -1,24 +1,24 @@
-//! Receive buffers that are used again: to find new memory costs the host more than to fill it.
+//! A pool of receive buffers: new memory costs the host more than filling it.
 //!
-//! Whoever takes a buffer leaves an empty slice of it here, its *anchor*. The pieces of a record are
-//! slices of the same buffer, in whatever hands they are; once the anchor is the only one left, the buffer
-//! is taken again. Nothing has to be given back, and who keeps a piece for long keeps only its buffer.
+//! The pool keeps an empty slice of each buffer, its *anchor*. The pieces of a record are slices of the
+//! same buffer; once the anchor is the only one left, the buffer is reused. Nothing is returned
+//! explicitly, and a piece that is kept for long keeps only its buffer.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of all buffers that are kept for a gateway, at most. Of those that are in use the oldest are given up
-/// first: then they are freed when they are no longer used.
+/// Bytes of all buffers of the pool, at most. The oldest are dropped from it first; a buffer in use is
+/// then freed with its last slice.
 const POOL_BYTES_MAX: usize = 4 << 20;
-/// How many they are, at most.
+/// Buffers of the pool, at most.
 const POOL_BUFFERS_MAX: usize = 64;
 
 /// The receive buffers of one gateway.
 #[derive(Debug, Default)]
 pub(crate) struct RecvBufferPool {
-    /// The last ones taken at the end.
+    /// In the order in which they were taken.
     buffers: RefCell<VecDeque<PooledBuffer>>,
 }
 
@@ -30,13 +30,13 @@ struct PooledBuffer {
 }
 
 impl RecvBufferPool {
-    /// An empty buffer: the smallest spare one of at least `bytes_best`, or else the largest of at least
-    /// `bytes_min`, or else a new one of `bytes_min`.
+    /// Takes an empty buffer: the smallest free one of at least `bytes_best`, or else the largest of at
+    /// least `bytes_min`, or else a new one of `bytes_min`.
     pub(crate) fn take(&self, bytes_min: usize, bytes_best: usize) -> BytesMut {
         let mut buffers = self.buffers.borrow_mut();
         let free = buffers.iter().enumerate().filter(|(_, spare)| spare.anchor.is_unique());
         let fit = free.filter(|(_, spare)| spare.bytes >= bytes_min);
-        // Those that are large enough are better the smaller, the others the larger they are.
+        // First the smallest of those that are large enough, then the largest of the others.
         let rank =
             |bytes: usize| if bytes >= bytes_best { (0, bytes) } else { (1, usize::MAX - bytes) };
         let best = fit.min_by_key(|(_, spare)| rank(spare.bytes)).map(|(at, _)| at);
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_taken_again_when_the_last_of_its_pieces_is_gone() {
+    fn a_buffer_is_reused_when_its_last_piece_is_dropped() {
         let recv_buffers = RecvBufferPool::default();
         let mut first = recv_buffers.take(1000, 1000);
         first.extend_from_slice(&[7; 600]);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_is_large_enough_is_taken_or_else_the_largest() {
+    fn the_smallest_sufficient_buffer_is_taken_or_else_the_largest() {
         let recv_buffers = RecvBufferPool::default();
         let sizes = [3000, 1000, 4000, 2000];
         drop(sizes.map(|bytes| recv_buffers.take(bytes, bytes)));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_limit_and_what_is_in_use_is_never_lost() {
+    fn the_pool_has_a_limit_and_buffers_in_use_stay_intact() {
         let recv_buffers = RecvBufferPool::default();
         let mut used = Vec::new();
         for size in 0..3 * POOL_BUFFERS_MAX {

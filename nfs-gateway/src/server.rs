@@ -1,4 +1,4 @@
-//! Accepts streams within the limits, and stops.
+//! Accepts connections within the limits, and stops.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,19 +19,18 @@ use crate::metrics::{Gauge, Metrics, SlowCallLog};
 use crate::peer::RpcPeer;
 use crate::signal::Signal;
 
-/// The pause after a stream could not be accepted, so that a lack of file descriptors does not
-/// become a spinning loop.
+/// The pause after a failed accept, so that a lack of file descriptors does not become a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no gateway.
+/// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be listened at: in use, not ours, or not allowed. Choose another one.
+    /// Cannot listen at the address: it is in use, not local, or not permitted. Choose another one.
     #[error("cannot listen at {address}: {source}")]
     Listen {
         /// The address.
         address: Address,
-        /// What the machine said.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -57,7 +56,7 @@ impl Gateway {
         }
     }
 
-    /// As [`start`](Self::start), for the streams of `listener`.
+    /// As [`start`](Self::start), for the connections of `listener`.
     pub fn serve(ctx: &Context, listener: Box<dyn Listener>, config: Config) -> Self {
         let address = listener.address();
         let metrics = Rc::new(Metrics::default());
@@ -86,28 +85,28 @@ impl Gateway {
         Self { server, address }
     }
 
-    /// Where it listens; with the port that the system has chosen.
+    /// The address that it listens at, with the port that the system has chosen.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Connections at this moment.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.server.connections.borrow().len()
     }
 
-    /// From the next call on `exports` count, also for what is mounted already.
+    /// Replaces the exports from the next call on, also for existing mounts.
     pub fn export(&self, exports: Exports) {
         self.server.shared.programs.export(exports);
     }
 
-    /// What is counted, as Prometheus reads it.
+    /// The metrics in the text format of Prometheus.
     pub fn metrics(&self) -> String {
         self.server.metrics_text()
     }
 
-    /// Stops: accepts and reads no more, lets the calls that run end (for [`Config::drain`] at
-    /// most), closes all connections.
+    /// Stops: accepts and reads no more, waits for the running calls (for [`Config::drain`] at most),
+    /// closes all connections.
     pub async fn stop(&self) {
         self.server.stop().await;
     }
@@ -116,7 +115,7 @@ impl Gateway {
 struct Server {
     shared: Rc<GatewayShared>,
     stopping: Rc<Signal>,
-    /// The accepting task has not ended.
+    /// The accepting task is running.
     accepting: Cell<bool>,
     connections: RefCell<BTreeMap<u64, Rc<ClientConnection>>>,
     next_id: Cell<u64>,
@@ -138,7 +137,7 @@ impl Server {
             },
             Gauge {
                 name: "outstanding_calls",
-                help: "Calls that wait for their reply to be sent.",
+                help: "Calls whose reply is not sent yet.",
                 value: sum(ClientConnection::outstanding_calls),
             },
             Gauge {
@@ -168,7 +167,7 @@ impl Server {
 
     fn connect(self: &Rc<Self>, stream: Stream) {
         let peer = RpcPeer::new(&stream.peer, self.shared.ctx.random());
-        if let Err(limit) = self.make_room_for(&peer.host) {
+        if let Err(limit) = self.check_limits(&peer.host) {
             // Dropping the stream closes it.
             tracing::warn!(target: "mdfs::nfs", peer = stream.peer, "refused: {limit}");
             return;
@@ -185,29 +184,31 @@ impl Server {
         });
     }
 
-    /// Sees to it that `host` may have one more connection. Those on which nobody ever asked anything
-    /// make room, the oldest first: silence must not keep others out.
-    fn make_room_for(&self, host: &str) -> Result<(), &'static str> {
+    /// Checks that `host` may have one more connection. At a limit the oldest connection without any
+    /// call is closed: unused connections must not keep others out.
+    fn check_limits(&self, host: &str) -> Result<(), &'static str> {
         let config = &self.shared.config;
         let of_peer = |connection: &ClientConnection| connection.host() == host;
-        self.make_room(config.connections_per_peer_max, of_peer)
+        self.evict_unused(config.connections_per_peer_max, of_peer)
             .then_some(())
             .ok_or("too many connections of one peer")?;
-        let anybodys = |_: &ClientConnection| true;
-        self.make_room(config.connections_max, anybodys).then_some(()).ok_or("too many connections")
+        let of_any = |_: &ClientConnection| true;
+        self.evict_unused(config.connections_max, of_any)
+            .then_some(())
+            .ok_or("too many connections")
     }
 
-    /// True if there are fewer than `most` connections `among` all now.
-    fn make_room(&self, most: usize, among: impl Fn(&ClientConnection) -> bool) -> bool {
+    /// True if there are fewer than `most` connections `among` all, if need be by closing an unused one.
+    fn evict_unused(&self, most: usize, among: impl Fn(&ClientConnection) -> bool) -> bool {
         let mut connections = self.connections.borrow_mut();
         if connections.values().filter(|connection| among(connection)).count() < most {
             return true;
         }
-        let is_mute = |connection: &ClientConnection| among(connection) && connection.is_mute();
-        let oldest = connections.iter().find(|(_, connection)| is_mute(connection));
+        let is_unused = |connection: &ClientConnection| among(connection) && connection.is_unused();
+        let oldest = connections.iter().find(|(_, connection)| is_unused(connection));
         let Some(oldest) = oldest.map(|(id, _)| *id) else { return false };
         if let Some(connection) = connections.remove(&oldest) {
-            tracing::debug!(target: "mdfs::nfs", host = connection.host(), "makes room for others");
+            tracing::debug!(target: "mdfs::nfs", host = connection.host(), "closed: unused, and at the limit of connections");
             connection.close();
         }
         true

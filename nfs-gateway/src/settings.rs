@@ -1,4 +1,4 @@
-//! The table of exports and the limits as TOML.
+//! The settings of a gateway in TOML: exports and limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::config::Config;
-use crate::exports::{ANONYMOUS, Clients, Export, Exports, Network, Squash};
+use crate::exports::{ANONYMOUS, ClientNetwork, Clients, Export, Exports, Squash};
 use crate::limits;
 
 /// Exports in one table, at most.
 const EXPORTS_MAX: usize = 1024;
-/// Lines of clients of one export, at most.
+/// Client entries of one export, at most.
 const CLIENTS_MAX: usize = 1024;
 
-/// What an operator sets: who may use what, and the limits that differ from the usual ones.
+/// The settings of an operator: exports, and limits that differ from the default.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who may use what.
+    /// The exports.
     pub exports: Exports,
     limits: Limits,
 }
 
-/// The file makes no sense. Nothing of it counts.
+/// The file is invalid, and none of it is applied.
 #[derive(Debug, thiserror::Error)]
-#[error("{file}, line {line}: {cause}; correct the file, what counted before still counts")]
+#[error("{file}, line {line}: {cause}; correct the file; the previous settings stay in force")]
 pub struct SettingsError {
     /// The file.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The cause.
     pub cause: String,
 }
 
@@ -54,7 +54,7 @@ struct ExportTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientTable {
-    network: Network,
+    network: ClientNetwork,
     #[serde(default)]
     access: Access,
     #[serde(default)]
@@ -86,12 +86,12 @@ fn yes() -> bool {
     true
 }
 
-/// A number from a range.
+/// A number in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u64")]
-struct From<const MIN: u64, const MAX: u64>(u64);
+struct InRange<const MIN: u64, const MAX: u64>(u64);
 
-impl<const MIN: u64, const MAX: u64> TryFrom<u64> for From<MIN, MAX> {
+impl<const MIN: u64, const MAX: u64> TryFrom<u64> for InRange<MIN, MAX> {
     type Error = String;
 
     fn try_from(value: u64) -> Result<Self, String> {
@@ -103,25 +103,25 @@ impl<const MIN: u64, const MAX: u64> TryFrom<u64> for From<MIN, MAX> {
     }
 }
 
-/// Clients are told that they may write so much at once, so less is not allowed.
+/// Clients may send WRITEs of this size, so less is not allowed.
 const RECORD_BYTES_MIN: u64 = limits::RECORD_BYTES as u64;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limits {
-    record_bytes: Option<From<RECORD_BYTES_MIN, { 64 << 20 }>>,
-    fragments: Option<From<1, { 1 << 16 }>>,
-    connections: Option<From<1, { 1 << 20 }>>,
-    connections_per_peer: Option<From<1, { 1 << 20 }>>,
-    outstanding_calls: Option<From<1, { 1 << 16 }>>,
-    outstanding_bytes: Option<From<{ 1 << 20 }, { 1 << 30 }>>,
-    idle_seconds: Option<From<1, { 7 * 24 * 3600 }>>,
-    drain_seconds: Option<From<0, 3600>>,
-    slow_milliseconds: Option<From<1, { 3600 * 1000 }>>,
+    record_bytes: Option<InRange<RECORD_BYTES_MIN, { 64 << 20 }>>,
+    fragments: Option<InRange<1, { 1 << 16 }>>,
+    connections: Option<InRange<1, { 1 << 20 }>>,
+    connections_per_peer: Option<InRange<1, { 1 << 20 }>>,
+    outstanding_calls: Option<InRange<1, { 1 << 16 }>>,
+    outstanding_bytes: Option<InRange<{ 1 << 20 }, { 1 << 30 }>>,
+    idle_seconds: Option<InRange<1, { 7 * 24 * 3600 }>>,
+    drain_seconds: Option<InRange<0, 3600>>,
+    slow_milliseconds: Option<InRange<1, { 3600 * 1000 }>>,
 }
 
 impl Settings {
-    /// Takes `text`, the content of `file`.
+    /// Parses `text`, the content of `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, SettingsError> {
         let failed = |at: usize, cause: String| {
             let before = text.get(..at).unwrap_or_default();
@@ -147,7 +147,7 @@ impl Settings {
         Ok(Self { exports: Exports::new(exports.into_values().collect()), limits: table.limits })
     }
 
-    /// `config` with these settings.
+    /// Returns `config` with these settings.
     pub fn apply(&self, config: &Config) -> Config {
         let Limits { record_bytes, fragments, connections, .. } = self.limits;
         let Limits { connections_per_peer, outstanding_calls, outstanding_bytes, .. } = self.limits;
@@ -162,26 +162,27 @@ impl Settings {
             outstanding_bytes_max: size(outstanding_bytes, config.outstanding_bytes_max),
             idle: seconds(idle_seconds, config.idle),
             drain: seconds(drain_seconds, config.drain),
-            slow: slow_milliseconds.map_or(config.slow, |From(value)| Duration::from_millis(value)),
+            slow: slow_milliseconds
+                .map_or(config.slow, |InRange(value)| Duration::from_millis(value)),
             ..config.clone()
         }
     }
 
-    /// Has it the limits of `other`?
+    /// Are the limits the same as those of `other`?
     pub fn has_limits_of(&self, other: &Self) -> bool {
         self.limits == other.limits
     }
 }
 
-fn size<const MIN: u64, const MAX: u64>(set: Option<From<MIN, MAX>>, usual: usize) -> usize {
-    set.map_or(usual, |From(value)| value as usize)
+fn size<const MIN: u64, const MAX: u64>(set: Option<InRange<MIN, MAX>>, usual: usize) -> usize {
+    set.map_or(usual, |InRange(value)| value as usize)
 }
 
 fn seconds<const MIN: u64, const MAX: u64>(
-    set: Option<From<MIN, MAX>>,
+    set: Option<InRange<MIN, MAX>>,
     usual: Duration,
 ) -> Duration {
-    set.map_or(usual, |From(value)| Duration::from_secs(value))
+    set.map_or(usual, |InRange(value)| Duration::from_secs(value))
 }
 
 impl ExportTable {
@@ -191,10 +192,10 @@ impl ExportTable {
             return Err(format!("the path `{path}` does not begin with `/`, the volume's root"));
         }
         if path.len() > nfs3_types::mount::MNTPATHLEN || path.contains('\0') {
-            return Err("no client can mount a path like this; choose another".to_owned());
+            return Err("no client can mount this path; choose another".to_owned());
         }
         if self.clients.is_empty() {
-            return Err(format!("`{path}` is exported to nobody; add an [[export.client]]"));
+            return Err(format!("`{path}` has no clients; add an [[export.client]]"));
         }
         if self.clients.len() > CLIENTS_MAX {
             return Err(format!("`{path}` has more than {CLIENTS_MAX} clients; use networks"));
@@ -290,7 +291,7 @@ network = "fd00::/8"
             (export.replace("0.0.0/8", "0.0.1/8"), 4, "behind its prefix"),
             (export.replace("/a", "a"), 2, "does not begin"),
             (format!("{export}{}", export.replace("/a", "/x/../a/")), 6, "once"),
-            ("[[export]]\npath = \"/a\"\n".to_owned(), 2, "anonymous"),
+            ("[[export]]\npath = \"/a\"\n".to_owned(), 2, "no clients"),
             ("\n\npath = \n".to_owned(), 3, ""),
         ] {
             let error = Settings::parse(&text, "e.toml").unwrap_err();

@@ -1,10 +1,10 @@
-//! Something that happens once, and stays so.
+//! A one-shot event.
 
 use std::cell::Cell;
 
 use runtime::sync::Event;
 
-/// Raised once; whoever waits, or comes later, goes on.
+/// An event that is raised once and stays raised.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     raised: Cell<bool>,
@@ -12,18 +12,18 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// Lets everybody go on.
+    /// Raises it and wakes all waiting tasks.
     pub(crate) fn raise(&self) {
         self.raised.set(true);
         self.event.tell();
     }
 
-    /// Has it happened?
+    /// Is it raised?
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.get()
     }
 
-    /// Resolves once it has happened.
+    /// Waits until it is raised.
     pub(crate) async fn wait(&self) {
         while !self.raised.get() {
             self.event.next().await;

@@ -1,4 +1,4 @@
-//! NFS's words and ours: attributes, times, errors, names.
+//! Conversion of attributes, times, errors and names between NFS and file I/O.
 
 use bytes::Bytes;
 use fileio::protocol::{Attributes, Change, Error, Kind, Name, NameError, SetTime, Time};
@@ -29,7 +29,7 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::Stale {} => nfsstat3::NFS3ERR_STALE,
         Error::Damaged {} => nfsstat3::NFS3ERR_IO,
         Error::Changed {} => nfsstat3::NFS3ERR_NOT_SYNC,
-        // A stable write, which the client asks again: nothing of it is left.
+        // A lost stable write, which the client sends again.
         Error::LostWrites {} => nfsstat3::NFS3ERR_JUKEBOX,
         Error::BadCookie {} => nfsstat3::NFS3ERR_BAD_COOKIE,
         Error::Unsupported {} => nfsstat3::NFS3ERR_NOTSUPP,
@@ -38,9 +38,9 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
 
 fn undelivered(why: Undelivered) -> nfsstat3 {
     match why {
-        // The client asks again by itself, by a new call: busy nodes calm down, lost ones come back, and
-        // in a cluster the epoch goes on whenever nodes move. (What is done once is not answered at all
-        // when its reply was lost.)
+        // The client retries with a new call: these errors are transient, and in a cluster the epoch
+        // changes whenever nodes move. (A non-idempotent call gets no reply if its outcome is
+        // unknown.)
         Undelivered::Busy | Undelivered::Unreachable | Undelivered::Lost | Undelivered::Fenced => {
             nfsstat3::NFS3ERR_JUKEBOX
         }
@@ -48,14 +48,14 @@ fn undelivered(why: Undelivered) -> nfsstat3 {
     }
 }
 
-/// What a name stands for in a directory.
+/// A component of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Component {
     /// An entry.
     Entry(Name),
     /// `.`: the directory itself.
     Dot,
-    /// `..`: the directory above.
+    /// `..`: the parent.
     DotDot,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn component(bytes: Bytes) -> Result<Component, nfsstat3> {
     }
 }
 
-/// A name that a procedure makes, removes or changes; `dots` is the error for `.` and `..`.
+/// The name of an entry to create, remove or rename; `dots` is the error for `.` and `..`.
 pub(crate) fn entry_name(bytes: Bytes, dots: nfsstat3) -> Result<Name, nfsstat3> {
     match component(bytes)? {
         Component::Entry(name) => Ok(name),
@@ -80,7 +80,7 @@ pub(crate) fn entry_name(bytes: Bytes, dots: nfsstat3) -> Result<Name, nfsstat3>
     }
 }
 
-/// The number by which clients tell volumes apart.
+/// The file system id of a volume.
 pub(crate) fn fsid(volume: VolumeId) -> u64 {
     (volume.0 >> 64) as u64 ^ volume.0 as u64
 }
@@ -116,7 +116,7 @@ fn file_type(kind: Kind) -> ftype3 {
     }
 }
 
-/// NFS's times begin in 1970 and end in 2106: earlier and later ones are told as these.
+/// Times of version 3 range from 1970 to 2106: others are clamped.
 pub(crate) fn time(time: Time) -> nfstime3 {
     match u32::try_from(time.seconds) {
         Ok(seconds) => nfstime3 { seconds, nseconds: time.nanos },
@@ -125,7 +125,7 @@ pub(crate) fn time(time: Time) -> nfstime3 {
     }
 }
 
-/// The time that a client means; a billion nanoseconds or more make none.
+/// The time that a client sent; a billion nanoseconds or more are invalid.
 pub(crate) fn client_time(time: nfstime3) -> Result<Time, nfsstat3> {
     if time.nseconds >= 1_000_000_000 {
         return Err(nfsstat3::NFS3ERR_INVAL);
@@ -155,7 +155,7 @@ pub(crate) fn change(attributes: &sattr3) -> Result<Change, nfsstat3> {
     })
 }
 
-/// The option of `nfs3_types` as ours.
+/// Converts an option of `nfs3_types`.
 pub(crate) fn option<T>(option: &Nfs3Option<T>) -> Option<T>
 where
     T: Copy + nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn times_outside_of_the_protocol_are_its_first_and_last() {
+    fn times_outside_the_range_are_clamped() {
         let told = |seconds| time(Time { seconds, nanos: 5 });
         assert_eq!(told(-1), nfstime3::default());
         assert_eq!(told(7), nfstime3 { seconds: 7, nseconds: 5 });

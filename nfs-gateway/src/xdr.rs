@@ -1,6 +1,7 @@
-//! Arguments of a call. Fields of fixed size are decoded by `nfs3_types`; its decoder believes the
-//! length of an opaque before the bytes are there, so everything of variable length is taken here:
-//! by nom, as a slice of the receive buffer, never longer than what is left of the record.
+//! Decoding of arguments, encoding of results (XDR, RFC 4506). Fields of fixed size are decoded by
+//! `nfs3_types`; its decoder trusts the length of an opaque before the bytes are there, so everything
+//! of variable length is decoded here by nom, as a slice of the receive buffer, never longer than the
+//! rest of the record.
 
 use std::borrow::Cow;
 
@@ -13,7 +14,7 @@ use nom::multi::length_data;
 use nom::number::complete::be_u32;
 use nom::{IResult, Parser as _};
 
-/// Why a call has no result.
+/// Why a procedure has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcedureError {
     /// The arguments are not what the procedure takes.
@@ -24,7 +25,7 @@ pub(crate) enum ProcedureError {
     System,
 }
 
-/// What `nfs3_types` may decode: no part of these has a length of its own, so decoding them
+/// Types that `nfs3_types` may decode: they have no field of variable length, so decoding them
 /// allocates nothing.
 pub(crate) trait FixedSize: Unpack {}
 
@@ -49,7 +50,7 @@ pub(crate) fn opaque(input: &[u8], bytes_max: usize) -> IResult<&[u8], &[u8]> {
 /// The arguments of one call, taken field by field.
 #[derive(Clone, Debug)]
 pub(crate) struct CallArguments {
-    /// Contiguous, and all but a payload.
+    /// The contiguous part, all but a payload.
     head: Bytes,
     /// The rest of a payload.
     rest: Vec<Bytes>,
@@ -63,12 +64,12 @@ impl CallArguments {
         Self { head, rest, taken: Bytes::new() }
     }
 
-    /// Do arguments follow behind the contiguous part?
+    /// Do arguments follow the contiguous part?
     pub(crate) fn is_in_pieces(&self) -> bool {
         !self.rest.is_empty()
     }
 
-    /// Makes all of it contiguous, by a copy if it came in pieces. For calls without a payload.
+    /// Makes all of it contiguous, by a copy if it is in pieces. For calls without a payload.
     pub(crate) fn join(&mut self) {
         if !self.rest.is_empty() {
             let mut joined = BytesMut::with_capacity(self.length());
@@ -83,7 +84,7 @@ impl CallArguments {
         &self.head
     }
 
-    /// The first bytes that have not been taken yet, at most so many, however the record was cut.
+    /// The first bytes that have not been taken yet, at most `bytes_max`, however the record was cut.
     pub(crate) fn first(&self, bytes_max: usize) -> Cow<'_, [u8]> {
         if self.head.len() >= bytes_max || self.rest.is_empty() {
             return self.head[..self.head.len().min(bytes_max)].into();
@@ -127,7 +128,7 @@ impl CallArguments {
         length.map(|length| self.taken.slice(4..4 + length))
     }
 
-    /// Takes what `parse` finds at the front. If a field lies over the end of a piece, all pieces are
+    /// Takes what `parse` finds at the front. If a field crosses the end of a piece, all pieces are
     /// joined first.
     fn parse<T>(
         &mut self,
@@ -146,7 +147,7 @@ impl CallArguments {
         Ok(value)
     }
 
-    /// An opaque of at most `bytes_max` bytes that may go on over the further pieces: slices of the
+    /// An opaque of at most `bytes_max` bytes that may extend over several pieces: slices of the
     /// receive buffers.
     pub(crate) fn bulk(&mut self, bytes_max: usize) -> Result<Vec<Bytes>, ProcedureError> {
         let length = self.take::<u32>()? as usize;
@@ -175,7 +176,7 @@ impl CallArguments {
         Ok(data)
     }
 
-    /// There is nothing else.
+    /// Checks that nothing is left.
     pub(crate) fn finish(self) -> Result<(), ProcedureError> {
         if self.length() == 0 { Ok(()) } else { Err(ProcedureError::GarbageArguments) }
     }
@@ -192,12 +193,12 @@ pub(crate) fn first_bytes(mut pieces: Vec<Bytes>, length: usize) -> Vec<Bytes> {
     pieces
 }
 
-/// The result of a call: encoded, and slices that follow it as they are.
+/// The result of a call: encoded fields, and data that follow them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplyBody {
-    /// Encoded.
+    /// Encoded fields.
     pub(crate) head: Vec<u8>,
-    /// Sent behind it without a copy.
+    /// Data, sent after them without a copy.
     pub(crate) tail: Vec<Bytes>,
 }
 
@@ -207,7 +208,7 @@ impl ReplyBody {
         self.head.len() + self.tail.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Does it begin with another status than success?
+    /// Does it begin with a status other than success?
     pub(crate) fn has_failed(&self) -> bool {
         self.head.first_chunk().is_some_and(|status| *status != [0; 4])
     }
@@ -219,7 +220,7 @@ impl ReplyBody {
         Ok(body)
     }
 
-    /// Encodes `value` behind what is there.
+    /// Appends the encoded `value`.
     pub(crate) fn push(&mut self, value: &impl Pack) -> Result<(), ProcedureError> {
         pack(value, &mut self.head)
     }
@@ -229,16 +230,16 @@ fn pack(value: &impl Pack, out: &mut Vec<u8>) -> Result<(), ProcedureError> {
     value.pack(out).map(|_| ()).map_err(|_| ProcedureError::System)
 }
 
-/// A result that is made piece by piece, with data among the words.
+/// Encodes a result piece by piece, with data between the fields.
 #[derive(Debug, Default)]
 pub(crate) struct XdrEncoder {
     /// Complete parts, each a multiple of four bytes.
     done: Vec<Bytes>,
-    /// What comes behind them.
+    /// The words after them.
     words: Vec<u8>,
 }
 
-/// A place in an [`XdrEncoder`].
+/// A position in an [`XdrEncoder`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncoderMark {
     done: usize,
@@ -246,7 +247,7 @@ pub(crate) struct EncoderMark {
 }
 
 impl XdrEncoder {
-    /// With room for so many bytes.
+    /// An encoder with this capacity.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self { done: Vec::new(), words: Vec::with_capacity(bytes) }
     }
@@ -276,14 +277,14 @@ impl XdrEncoder {
         self.words.extend_from_slice(bytes);
     }
 
-    /// Bytes behind their length.
+    /// Bytes with their length.
     pub(crate) fn opaque(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.fixed(bytes);
         self.fixed(padding(bytes.len()));
     }
 
-    /// Data behind their length, which are not copied.
+    /// Data with their length, without a copy.
     pub(crate) fn bulk(&mut self, data: Vec<Bytes>) {
         let length: usize = data.iter().map(Bytes::len).sum();
         self.u32(length as u32);
@@ -292,7 +293,7 @@ impl XdrEncoder {
         self.words.extend_from_slice(padding(length));
     }
 
-    /// What `write` writes, behind its length.
+    /// What `write` encodes, with its length.
     pub(crate) fn sized(&mut self, write: impl FnOnce(&mut Self)) {
         let at = self.words.len();
         self.u32(0);
@@ -302,15 +303,15 @@ impl XdrEncoder {
         self.fixed(padding(length));
     }
 
-    /// Here.
+    /// The current position.
     pub(crate) fn mark(&self) -> EncoderMark {
         EncoderMark { done: self.done.len(), words: self.words.len() }
     }
 
-    /// Takes back all behind `mark`.
+    /// Removes everything after `mark`.
     pub(crate) fn cut(&mut self, mark: EncoderMark) {
         if self.done.len() > mark.done {
-            // The words of then are the first part that was completed since.
+            // The words of that time begin the first part that was completed since.
             let mut words = self.done[mark.done].to_vec();
             words.truncate(mark.words);
             self.done.truncate(mark.done);
@@ -325,13 +326,13 @@ impl XdrEncoder {
         self.words.len() + self.done.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// All of it behind `head`, which is not copied together with it.
+    /// The result after `head`, without joining the two.
     pub(crate) fn behind(self, head: Vec<u8>) -> ReplyBody {
         let tail = self.done.into_iter().chain([self.words.into()]).collect();
         ReplyBody { head, tail }
     }
 
-    /// All of it behind `head`.
+    /// The result after `head`.
     pub(crate) fn body(self, mut head: Vec<u8>) -> ReplyBody {
         let mut parts = self.done.into_iter();
         match parts.next() {
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_believed_only_if_its_bytes_are_there() {
+    fn a_length_without_its_bytes_is_refused() {
         for length in [5_u32, 64, 1 << 20, u32::MAX] {
             let input = [&length.to_be_bytes()[..], b"abcd"].concat();
             let taken = arguments(&input, &[]).opaque(usize::MAX);
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_goes_on_over_all_pieces_and_stops_before_its_padding() {
+    fn a_payload_extends_over_all_pieces_without_its_padding() {
         let pieces = arguments(b"\0\0\0\x07ab", &[b"cd", b"ef", b"g\0"]).payload().unwrap();
         assert_eq!(pieces.concat(), b"abcdefg");
         assert!(arguments(b"\0\0\0\x07ab", &[b"cd", b"ef", b"g"]).payload().is_err());
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_stays_where_it_was_received() {
+    fn a_payload_is_not_copied() {
         let input = arguments(b"\0\0\0\x06ab", &[b"cdef", b"\0\0"]);
         let received = [input.head[4..].as_ptr(), input.rest[0].as_ptr()];
         let payload = input.payload().unwrap();

@@ -29,7 +29,7 @@ fn record(content: &[u8]) -> Vec<u8> {
     [&words(&[1 << 31 | content.len() as u32])[..], content].concat()
 }
 
-/// A call of `procedure` of NFS by nobody.
+/// A call of `procedure` of NFS without a credential.
 fn call(procedure: u32, arguments: &[u32]) -> Vec<u8> {
     let head = [1, 0, 2, 100_003, 3, procedure, 0, 0, 0, 0];
     record(&words(&[&head[..], arguments].concat()))

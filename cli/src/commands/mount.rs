@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::blocking::random_client;
 use client::volume::{OpenCause, OpenError, SOCKET_NAME};
-use fuse_mount::{Ended, MountError, MountOptions, Worker};
+use fuse_mount::{MountEnded, MountError, MountOptions, Worker};
 use futures::executor::block_on;
 use runtime::{ClientHandle, Context};
 use volume::{DirectoryError, RunOptions, Running, VolumeError};
@@ -141,8 +141,8 @@ impl Mount {
     fn wait(
         &self,
         signals: &mut EndSignals,
-        mount: &fuse_mount::Mount,
-        mut ended: Ended,
+        mount: &fuse_mount::FuseMount,
+        mut ended: MountEnded,
     ) -> Result<(), MountFailure> {
         if !signals.wait_or(&mut ended) {
             return Ok(());
@@ -167,7 +167,7 @@ impl Mount {
 }
 
 /// Unmounts it if nothing is open there for long.
-fn unmount_patiently(mount: &fuse_mount::Mount) -> Result<(), MountError> {
+fn unmount_patiently(mount: &fuse_mount::FuseMount) -> Result<(), MountError> {
     for _ in 1..UNMOUNT_TRIES_MAX {
         match mount.unmount(false) {
             Err(MountError::InUse) => {}
@@ -195,15 +195,15 @@ impl Source {
         &self,
         point: &Path,
         options: &MountOptions,
-    ) -> Result<(fuse_mount::Mount, Ended), MountFailure> {
+    ) -> Result<(fuse_mount::FuseMount, MountEnded), MountFailure> {
         let mounted = match self {
             Self::Own(running) => {
                 let fs_nodes = running.geometry().fs_nodes;
-                fuse_mount::Mount::start(point, options, own_workers(running), fs_nodes)
+                fuse_mount::FuseMount::start(point, options, own_workers(running), fs_nodes)
             }
             Self::Server(client_handle) => {
                 let workers = remote_workers(client_handle)?;
-                fuse_mount::Mount::start(point, options, workers, client_handle.fs_nodes())
+                fuse_mount::FuseMount::start(point, options, workers, client_handle.fs_nodes())
             }
         };
         Ok(mounted?)

@@ -5,30 +5,30 @@ use client::protocol::{
 };
 use runtime::Spawn;
 
-use super::Operations;
-use crate::caller::Caller;
-use crate::translate::Failure;
+use super::MountOperations;
+use crate::caller::CallerProcess;
+use crate::translate::KernelError;
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// Wanted access, in the bits of the mode's lowest triple.
+/// Requested access, in the bits of the mode's lowest triple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted(pub(crate) u32);
+pub(crate) struct AccessMask(pub(crate) u32);
 
-impl<S: Spawn> Operations<S> {
-    /// Changes attributes. A size that is changed through an open file needs no permission but that.
+impl<S: Spawn> MountOperations<S> {
+    /// Changes attributes. To change the size an open file is permission enough.
     pub(crate) async fn set_attributes(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
         change: Change,
         through_open: bool,
-    ) -> Result<Attributes, Failure> {
+    ) -> Result<Attributes, KernelError> {
         let file = self.handle(ino)?;
         if (change.uid.is_some() || change.gid.is_some()) && caller.is_root() {
-            // As Linux has it. On a change by anybody else the volume takes these bits itself.
+            // As in Linux. On a change by another user the volume clears these bits itself.
             self.drop_setid(file).await?;
         }
         let call = |who| SetAttributes {
@@ -39,47 +39,51 @@ impl<S: Spawn> Operations<S> {
             durable: false,
         };
         let changed = if through_open && change.size.is_some() {
-            self.ask_opened(caller, file, call).await
+            self.request_as_opener(caller, file, call).await
         } else {
-            self.ask(call(caller.credentials())).await
+            self.request(call(caller.credentials())).await
         };
         Ok(changed?)
     }
 
-    /// Takes the bits that let others act as the owner from a regular file.
+    /// Clears the set-user-id and set-group-id bits of a regular file.
     pub(super) async fn drop_setid(&self, file: Handle) -> Result<(), Error> {
-        let Attributes { kind, mode, .. } = self.ask(GetAttributes { file }).await?;
-        // Without the right to execute, this bit of the group means something else.
+        let Attributes { kind, mode, .. } = self.request(GetAttributes { file }).await?;
+        // Without group execute permission set-group-id means mandatory locking.
         let group = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
-        let kept = mode & !(SETUID | group);
-        if kind == (Kind::File {}) && kept != mode {
-            let change = Change { mode: Some(kept), ..Change::default() };
+        let remaining = mode & !(SETUID | group);
+        if kind == (Kind::File {}) && remaining != mode {
+            let change = Change { mode: Some(remaining), ..Change::default() };
             let who = Credentials::root();
             let call = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
-            self.ask(call).await?;
+            self.request(call).await?;
         }
         Ok(())
     }
 
-    /// May the caller do this?
+    /// Checks that the caller has this access.
     pub(crate) async fn check(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
-        wanted: Wanted,
-    ) -> Result<Attributes, Failure> {
+        access_mask: AccessMask,
+    ) -> Result<Attributes, KernelError> {
         let file = self.get_attributes(ino).await?;
-        permitted(&file, caller, wanted)?;
+        check_mode(&file, caller, access_mask)?;
         Ok(file)
     }
 
-    /// Where a symbolic link points.
-    pub(crate) async fn read_link(&self, ino: u64) -> Result<Vec<u8>, Failure> {
-        Ok(self.ask(ReadLink { file: self.handle(ino)? }).await?)
+    /// The target of a symbolic link.
+    pub(crate) async fn read_link(&self, ino: u64) -> Result<Vec<u8>, KernelError> {
+        Ok(self.request(ReadLink { file: self.handle(ino)? }).await?)
     }
 }
 
-pub(super) fn permitted(file: &Attributes, caller: Caller, wanted: Wanted) -> Result<(), Failure> {
-    let permits = file.permits(&caller.credentials(), wanted.0);
-    if permits { Ok(()) } else { Err(Failure(libc::EACCES)) }
+pub(super) fn check_mode(
+    file: &Attributes,
+    caller: CallerProcess,
+    access_mask: AccessMask,
+) -> Result<(), KernelError> {
+    let permits = file.permits(&caller.credentials(), access_mask.0);
+    if permits { Ok(()) } else { Err(KernelError(libc::EACCES)) }
 }

@@ -1,4 +1,4 @@
-//! Content: open files, reads, writes, syncs.
+//! Open files: open, read, write, sync, close.
 
 use std::sync::Arc;
 
@@ -10,93 +10,93 @@ use client::protocol::{
 };
 use runtime::Spawn;
 
-use super::attributes::permitted;
-use super::{Operations, Wanted};
-use crate::caller::Caller;
-use crate::known::OpenFile;
-use crate::translate::Failure;
+use super::attributes::check_mode;
+use super::{AccessMask, MountOperations};
+use crate::caller::CallerProcess;
+use crate::inode_table::OpenFile;
+use crate::translate::KernelError;
 
-impl<S: Spawn> Operations<S> {
-    /// Opens a regular file, which is held at its node; its number.
+impl<S: Spawn> MountOperations<S> {
+    /// Opens a regular file at its node; returns its number.
     pub(crate) async fn open(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
-        wanted: Wanted,
-    ) -> Result<u64, Failure> {
+        access_mask: AccessMask,
+    ) -> Result<u64, KernelError> {
         let file = self.handle(ino)?;
         let _opening = self.leases.opening();
         let call = self.call();
-        let OpenedFile { attributes, lease } = self.ask(OpenHandle { call, file }).await?;
-        let holding = self.held(&attributes, Answered { call, lease }).await?;
-        permitted(&attributes, caller, wanted)?;
-        Ok(self.open_held(holding))
+        let OpenedFile { attributes, lease } = self.request(OpenHandle { call, file }).await?;
+        let holding = self.record_open(&attributes, Answered { call, lease }).await?;
+        check_mode(&attributes, caller, access_mask)?;
+        Ok(self.add_open_file(holding))
     }
 
-    /// A node has answered that it holds the file.
-    pub(super) async fn held(
+    /// Records that a node has opened the file.
+    pub(super) async fn record_open(
         &self,
         file: &Attributes,
         answered: Answered,
-    ) -> Result<Holding<S>, Failure> {
+    ) -> Result<Holding<S>, KernelError> {
         match file.kind {
             Kind::File {} => Ok(self.leases.held(&self.machine, handle_of(file), answered).await?),
-            Kind::Directory {} => Err(Failure(libc::EISDIR)),
+            Kind::Directory {} => Err(KernelError(libc::EISDIR)),
             // The kernel opens all others itself.
-            _ => Err(Failure(libc::EINVAL)),
+            _ => Err(KernelError(libc::EINVAL)),
         }
     }
 
-    /// The number of a file that was opened, until it is [closed](Self::close).
-    pub(super) fn open_held(&self, holding: Holding<S>) -> u64 {
-        let number = self.known.open(holding.file());
+    /// The number of an open file, until it is [closed](Self::close).
+    pub(super) fn add_open_file(&self, holding: Holding<S>) -> u64 {
+        let number = self.inodes.open(holding.file());
         holding.keep();
         number
     }
 
-    /// Nobody uses the open file any more, nor the locks that came through it.
+    /// Closes an open file and releases the locks made through it.
     pub(crate) async fn close(&self, number: u64) {
-        let Some(open) = self.known.close(number) else { return };
+        let Some(open) = self.inodes.close(number) else { return };
         for owner in open.lockers() {
-            if let Err(Failure(number)) = self.unlock_all(&open, owner).await {
-                tracing::warn!(number, "a lock stays until its file is closed everywhere");
+            if let Err(KernelError(number)) = self.unlock_all(&open, owner).await {
+                tracing::warn!(number, "cannot unlock before the last close of the file");
             }
         }
         self.leases.close(&self.machine, open.handle);
     }
 
-    pub(super) fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, Failure> {
-        self.known.file(number).ok_or(Failure(libc::EBADF))
+    pub(super) fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, KernelError> {
+        self.inodes.file(number).ok_or(KernelError(libc::EBADF))
     }
 
-    /// The open file of a number, to read or change it. Not if locks that came through it are lost, since
-    /// others may have changed what they guarded: the program has to open it again.
-    pub(super) fn usable(&self, number: u64) -> Result<Arc<OpenFile>, Failure> {
+    /// The open file with this number, to read or change it. It fails if locks made through it were
+    /// lost, since others may have changed what they guarded: the program must open it again.
+    pub(super) fn usable_file(&self, number: u64) -> Result<Arc<OpenFile>, KernelError> {
         let open = self.open_file(number)?;
         if self.leases.has_lost_locks(open.handle) && !open.lockers().is_empty() {
-            return Err(Failure(libc::EIO));
+            return Err(KernelError(libc::EIO));
         }
         Ok(open)
     }
 
-    /// Bytes from `offset`, fewer than `length` at the end of the file only. Whoever asks has opened
-    /// the file for that.
+    /// Reads from `offset`; returns fewer than `length` bytes at the end of the file only. The file is
+    /// open for reading.
     pub(crate) async fn read(
         &self,
         number: u64,
         offset: u64,
         length: u32,
-    ) -> Result<Vec<Bytes>, Failure> {
-        let file = self.usable(number)?.handle;
+    ) -> Result<Vec<Bytes>, KernelError> {
+        let file = self.usable_file(number)?.handle;
         let mut parts = Vec::new();
         let mut done: u32 = 0;
         while done < length {
             let (who, offset) = (Credentials::root(), offset + u64::from(done));
             let length = (length - done).min(TRANSFER_MAX);
-            let read = self.ask(Read { who, file, offset, length }).await?;
+            let read = self.request(Read { who, file, offset, length }).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
-                return Err(Failure(libc::EIO));
+                return Err(KernelError(libc::EIO));
             }
             done += count as u32;
             parts.extend(read.data);
@@ -110,41 +110,40 @@ impl<S: Spawn> Operations<S> {
     /// Writes `data`, at most [`TRANSFER_MAX`] bytes, at `offset`.
     pub(crate) async fn write(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         number: u64,
         offset: u64,
         data: Bytes,
-    ) -> Result<(), Failure> {
-        let open = self.usable(number)?;
+    ) -> Result<(), KernelError> {
+        let open = self.usable_file(number)?;
         let file = open.handle;
         let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
-        let written = self.ask_opened(caller, file, call).await?;
-        open.note(written.write_verifier);
+        let written = self.request_as_opener(caller, file, call).await?;
+        open.note_write(written.write_verifier);
         Ok(())
     }
 
-    /// Makes all that was written to the file durable. Tells once if something that was written
-    /// through this opening of the file is lost.
-    pub(crate) async fn sync(&self, number: u64) -> Result<(), Failure> {
+    /// Makes all writes to the file durable. Reports lost writes through this open file once.
+    pub(crate) async fn sync(&self, number: u64) -> Result<(), KernelError> {
         let open = self.open_file(number)?;
         let first = open.take_unsynced();
-        match self.ask(Commit { file: open.handle }).await {
+        match self.request(Commit { file: open.handle }).await {
             Ok(done) if first.is_none_or(|first| first == done.write_verifier) => Ok(()),
             Ok(_) => Err(Error::LostWrites {}.into()),
             Err(error) => {
-                open.put_back(first);
+                open.restore_unsynced(first);
                 Err(error.into())
             }
         }
     }
 
-    /// Makes all names of a directory durable.
-    pub(crate) async fn sync_names(&self, ino: u64) -> Result<(), Failure> {
-        Ok(self.ask(SyncDirectory { directory: self.handle(ino)? }).await?)
+    /// Makes the entries of a directory durable.
+    pub(crate) async fn sync_names(&self, ino: u64) -> Result<(), KernelError> {
+        Ok(self.request(SyncDirectory { directory: self.handle(ino)? }).await?)
     }
 }
 
-/// The pieces as one.
+/// Joins the pieces.
 pub(crate) fn joined(mut parts: Vec<Bytes>) -> Bytes {
     match parts.len() {
         1 => parts.swap_remove(0),

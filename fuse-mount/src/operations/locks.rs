@@ -1,82 +1,82 @@
-//! Locks, of all processes of this host and of all other clients of the volume.
+//! Locks between processes of this host and all other clients of the volume.
 //!
-//! They are in the volume's table of locks, under this mount's leases. `flock` locks all bytes of a file,
-//! so it excludes those who lock bytes (`fcntl`), too, as over NFS. Deadlocks are not found out.
+//! They are in the volume's lock table, under this mount's leases. `flock` locks all bytes of a file,
+//! so it conflicts with `fcntl` locks, as over NFS. Deadlocks are not detected.
 
 use client::lock::{LOCK_PAUSE, LOCK_PAUSE_MAX, Tried};
 use client::protocol::TestLock;
 use client::{ByteRange, FileLock, LockKind, PATIENT_ROUNDS_MAX};
 use runtime::Spawn;
 
-use super::Operations;
-use crate::caller::Caller;
-use crate::known::OpenFile;
-use crate::translate::Failure;
+use super::MountOperations;
+use crate::caller::CallerProcess;
+use crate::inode_table::OpenFile;
+use crate::translate::KernelError;
 
-/// A lock that is asked for.
+/// A lock to acquire or test.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LockAsked {
-    /// The kernel's number of a process, or of an opening of a file.
+pub(crate) struct LockRequest {
+    /// The kernel's number of a process, or of an open file.
     pub(crate) owner: u64,
     pub(crate) range: ByteRange,
     pub(crate) kind: LockKind,
 }
 
-/// A lock that somebody has.
+/// A conflicting lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LockFound {
+pub(crate) struct ConflictingLock {
     pub(crate) lock: FileLock,
-    /// The process that has it; 0 if it came through another client.
+    /// The process that has it; 0 if it belongs to another client.
     pub(crate) pid: u32,
 }
 
-impl<S: Spawn> Operations<S> {
-    /// Locks bytes of an open file for the process `pid`; if it `waits`, as long as others have them and no
-    /// signal comes.
+impl<S: Spawn> MountOperations<S> {
+    /// Locks bytes of an open file for the process `pid`; if it `waits`, until they are free or a
+    /// signal arrives.
     pub(crate) async fn lock(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         number: u64,
-        asked: LockAsked,
+        request: LockRequest,
         pid: u32,
         waits: bool,
-    ) -> Result<(), Failure> {
-        let open = self.usable(number)?;
-        let LockAsked { owner, range, kind } = asked;
-        self.known.note_locker(&open, owner, pid);
+    ) -> Result<(), KernelError> {
+        let open = self.usable_file(number)?;
+        let LockRequest { owner, range, kind } = request;
+        self.inodes.add_locker(&open, owner, pid);
         let (mut pause, mut busy) = (LOCK_PAUSE, 0_u32);
         loop {
             match self.leases.lock(&self.machine, open.handle, (owner, range, kind)).await {
                 Ok(Tried::Granted) => {
                     // Others may have changed what the lock guards.
-                    self.known.outdate(open.handle.ino);
+                    self.inodes.invalidate(open.handle.ino);
                     return Ok(());
                 }
-                Ok(Tried::Conflict(_)) if !waits => return Err(Failure(libc::EAGAIN)),
+                Ok(Tried::Conflict(_)) if !waits => return Err(KernelError(libc::EAGAIN)),
                 Ok(Tried::Conflict(_) | Tried::Later) => {}
-                // The answer to who had the lock before; the kernel never says so.
-                Ok(Tried::Late) => return Err(Failure(libc::EIO)),
+                // The answer to a reclaim, which the kernel never sends.
+                Ok(Tried::Late) => return Err(KernelError(libc::EIO)),
                 Err(error) if error.not_applied() && (waits || busy < PATIENT_ROUNDS_MAX) => {
                     busy = busy.saturating_add(1);
                 }
-                Err(error) if error.is_busy() => return Err(Failure(libc::ENOLCK)),
+                Err(error) if error.is_busy() => return Err(KernelError(libc::ENOLCK)),
                 Err(error) => return Err(error.into()),
             }
             if caller.is_interrupted() {
-                return Err(Failure(libc::EINTR));
+                return Err(KernelError(libc::EINTR));
             }
             self.machine.sleep(pause).await;
             pause = (2 * pause).min(LOCK_PAUSE_MAX);
         }
     }
 
-    /// Gives up what `owner` has locked of some bytes.
+    /// Releases the locks of `owner` on a range.
     pub(crate) async fn unlock(
         &self,
         number: u64,
         owner: u64,
         range: ByteRange,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), KernelError> {
         let open = self.open_file(number)?;
         if range == ByteRange::ALL {
             return self.unlock_all(&open, owner).await;
@@ -84,27 +84,27 @@ impl<S: Spawn> Operations<S> {
         Ok(self.leases.unlock(&self.machine, open.handle, owner, range).await?)
     }
 
-    /// Gives up all that `owner` has locked of a file.
-    pub(super) async fn unlock_all(&self, open: &OpenFile, owner: u64) -> Result<(), Failure> {
+    /// Releases all locks of `owner` on a file.
+    pub(super) async fn unlock_all(&self, open: &OpenFile, owner: u64) -> Result<(), KernelError> {
         self.leases.unlock(&self.machine, open.handle, owner, ByteRange::ALL).await?;
-        self.known.forget_locker(open, owner);
+        self.inodes.remove_locker(open, owner);
         Ok(())
     }
 
-    /// A lock of somebody else that would be in the way of such a lock.
+    /// A lock of another owner that conflicts with this one.
     pub(crate) async fn test_lock(
         &self,
         number: u64,
-        asked: LockAsked,
-    ) -> Result<Option<LockFound>, Failure> {
+        request: LockRequest,
+    ) -> Result<Option<ConflictingLock>, KernelError> {
         let file = self.open_file(number)?.handle;
-        let LockAsked { owner, range, kind } = asked;
+        let LockRequest { owner, range, kind } = request;
         let owner = self.leases.owner(owner);
-        let found = self.ask(TestLock { file, owner, range, kind }).await?;
+        let found = self.request(TestLock { file, owner, range, kind }).await?;
         Ok(found.map(|lock| {
             let is_here = lock.owner.client == owner.client;
-            let pid = self.known.locker(file.ino, lock.owner.id).filter(|_| is_here);
-            LockFound { lock, pid: pid.unwrap_or(0) }
+            let pid = self.inodes.locker(file.ino, lock.owner.id).filter(|_| is_here);
+            ConflictingLock { lock, pid: pid.unwrap_or(0) }
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Names: found, made, moved, removed.
+//! Names: lookup, creation, rename, removal.
 
 use client::leases::Answered;
 use client::protocol::{
@@ -7,133 +7,139 @@ use client::protocol::{
 };
 use runtime::Spawn;
 
-use super::attributes::permitted;
-use super::{Operations, Wanted};
-use crate::caller::Caller;
-use crate::translate::Failure;
+use super::attributes::check_mode;
+use super::{AccessMask, MountOperations};
+use crate::caller::CallerProcess;
+use crate::translate::KernelError;
 
-/// A name in a directory that the kernel knows.
+/// A name in a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryName {
     pub(crate) directory: u64,
     pub(crate) name: Vec<u8>,
 }
 
-/// What to make.
+/// The kind of a new inode.
 #[derive(Clone, Debug)]
-pub(crate) enum Node {
+pub(crate) enum NewInodeKind {
     /// A regular file.
     File,
     /// Anything else.
     Other(NewNode),
 }
 
-impl<S: Spawn> Operations<S> {
-    /// What a name names.
+impl<S: Spawn> MountOperations<S> {
+    /// Looks a name up.
     pub(crate) async fn look_up(
         &self,
-        caller: Caller,
-        place: Place,
-    ) -> Result<Attributes, Failure> {
-        let (directory, name) = self.place(place)?;
-        Ok(self.ask(Lookup { who: caller.credentials(), directory, name }).await?)
+        caller: CallerProcess,
+        entry: EntryName,
+    ) -> Result<Attributes, KernelError> {
+        let (directory, name) = self.entry(entry)?;
+        Ok(self.request(Lookup { who: caller.credentials(), directory, name }).await?)
     }
 
-    fn place(&self, place: Place) -> Result<(client::protocol::Handle, Name), Failure> {
-        let name = Name::new(place.name)?;
-        Ok((self.handle(place.directory)?, name))
+    fn entry(&self, entry: EntryName) -> Result<(client::protocol::Handle, Name), KernelError> {
+        let name = Name::new(entry.name)?;
+        Ok((self.handle(entry.directory)?, name))
     }
 
-    /// Makes what does not exist yet.
+    /// Creates a file of any kind; fails if the name exists.
     pub(crate) async fn make(
         &self,
-        caller: Caller,
-        place: Place,
-        node: Node,
+        caller: CallerProcess,
+        entry: EntryName,
+        node: NewInodeKind,
         mode: Option<u32>,
-    ) -> Result<Attributes, Failure> {
+    ) -> Result<Attributes, KernelError> {
         let change = Change { mode, ..Change::default() };
         let node = match node {
-            Node::File => {
-                let (directory, name) = self.place(place)?;
+            NewInodeKind::File => {
+                let (directory, name) = self.entry(entry)?;
                 let (who, call) = (caller.credentials(), self.call());
                 let (existing, durable) = (Existing::Refuse {}, false);
                 let create = Create { who, call, directory, name, existing, change, durable };
-                return Ok(self.ask(create).await?.attributes);
+                return Ok(self.request(create).await?.attributes);
             }
-            Node::Other(node) => node,
+            NewInodeKind::Other(node) => node,
         };
-        let (directory, name) = self.place(place)?;
+        let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(MakeNode { who, call, directory, name, node, change, durable: false }).await?)
+        Ok(self
+            .request(MakeNode { who, call, directory, name, node, change, durable: false })
+            .await?)
     }
 
-    /// Makes a regular file and opens it; the number of the open file, too. If `new_only` is not set, one
-    /// that somebody else has made meanwhile will do, if it may be opened as `wanted`.
+    /// Creates a regular file and opens it; returns its attributes and number. Unless `new_only` is
+    /// set, a file that another client has created meanwhile is opened, if the mode permits it.
     pub(crate) async fn create(
         &self,
-        caller: Caller,
-        place: Place,
+        caller: CallerProcess,
+        entry: EntryName,
         mode: u32,
         new_only: bool,
-        wanted: Wanted,
-    ) -> Result<(Attributes, u64), Failure> {
-        let (directory, name) = self.place(place)?;
+        access_mask: AccessMask,
+    ) -> Result<(Attributes, u64), KernelError> {
+        let (directory, name) = self.entry(entry)?;
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
         let _opening = self.leases.opening();
         let (who, call) = (caller.credentials(), self.call());
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
-        let OpenedNewFile { created, lease } = self.ask(create).await?;
+        let OpenedNewFile { created, lease } = self.request(create).await?;
         let file = created.attributes;
-        let holding = self.held(&file, Answered { call, lease }).await?;
+        let holding = self.record_open(&file, Answered { call, lease }).await?;
         if !created.new {
-            permitted(&file, caller, wanted)?;
+            check_mode(&file, caller, access_mask)?;
         }
-        Ok((file, self.open_held(holding)))
+        Ok((file, self.add_open_file(holding)))
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     pub(crate) async fn link(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
-        place: Place,
-    ) -> Result<Attributes, Failure> {
+        entry: EntryName,
+    ) -> Result<Attributes, KernelError> {
         let file = self.handle(ino)?;
-        let (directory, name) = self.place(place)?;
+        let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(Link { who, call, file, directory, name, durable: false }).await?)
+        Ok(self.request(Link { who, call, file, directory, name, durable: false }).await?)
     }
 
-    /// Removes a name that is not a directory's.
-    pub(crate) async fn remove(&self, caller: Caller, place: Place) -> Result<(), Failure> {
-        let (directory, name) = self.place(place)?;
+    /// Removes a name of a file that is not a directory.
+    pub(crate) async fn remove(
+        &self,
+        caller: CallerProcess,
+        entry: EntryName,
+    ) -> Result<(), KernelError> {
+        let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(Remove { who, call, directory, name, durable: false }).await?)
+        Ok(self.request(Remove { who, call, directory, name, durable: false }).await?)
     }
 
     /// Removes an empty directory.
     pub(crate) async fn remove_directory(
         &self,
-        caller: Caller,
-        place: Place,
-    ) -> Result<(), Failure> {
-        let (directory, name) = self.place(place)?;
+        caller: CallerProcess,
+        entry: EntryName,
+    ) -> Result<(), KernelError> {
+        let (directory, name) = self.entry(entry)?;
         let (who, call) = (caller.credentials(), self.call());
-        Ok(self.ask(RemoveDirectory { who, call, directory, name, durable: false }).await?)
+        Ok(self.request(RemoveDirectory { who, call, directory, name, durable: false }).await?)
     }
 
-    /// Gives a file another name; it takes the place of what has that only if `replace` is set.
+    /// Renames a file; replaces an existing one only if `replace` is set.
     pub(crate) async fn rename(
         &self,
-        caller: Caller,
-        from: Place,
-        to: Place,
+        caller: CallerProcess,
+        from: EntryName,
+        to: EntryName,
         replace: bool,
-    ) -> Result<(), Failure> {
-        let (from_directory, from_name) = self.place(from)?;
-        let (to_directory, to_name) = self.place(to)?;
+    ) -> Result<(), KernelError> {
+        let (from_directory, from_name) = self.entry(from)?;
+        let (to_directory, to_name) = self.entry(to)?;
         let (who, call) = (caller.credentials(), self.call());
         let rename = Rename {
             who,
@@ -145,6 +151,6 @@ impl<S: Spawn> Operations<S> {
             replace,
             durable: false,
         };
-        Ok(self.ask(rename).await?)
+        Ok(self.request(rename).await?)
     }
 }

@@ -1,40 +1,40 @@
-//! Space of a file: set in order before it is written, given back, and found.
+//! Space of a file: allocation, holes, seeking data and holes.
 
 use client::protocol::{Allocate, Credentials, PunchHole, Seek, SeekTarget};
 use runtime::Spawn;
 
-use super::Operations;
-use crate::caller::Caller;
-use crate::known::OpenFile;
-use crate::translate::Failure;
+use super::MountOperations;
+use crate::caller::CallerProcess;
+use crate::inode_table::OpenFile;
+use crate::translate::KernelError;
 
 /// What `fallocate` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fallocation {
-    /// Prepares for writes.
+    /// Allocates space.
     Allocate {
         /// The file does not become longer.
         keep_size: bool,
     },
     /// Makes a hole.
     PunchHole,
-    /// Makes all of it zeros, by a hole.
+    /// Zeros the range by a hole.
     ZeroRange {
         /// The file does not become longer.
         keep_size: bool,
     },
 }
 
-impl<S: Spawn> Operations<S> {
-    /// Does `what` to the range from an offset, with a length.
+impl<S: Spawn> MountOperations<S> {
+    /// Applies `what` to a range: offset and length.
     pub(crate) async fn fallocate(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         number: u64,
         range: (u64, u64),
         what: Fallocation,
-    ) -> Result<(), Failure> {
-        let open = self.usable(number)?;
+    ) -> Result<(), KernelError> {
+        let open = self.usable_file(number)?;
         match what {
             Fallocation::Allocate { keep_size } => {
                 self.allocate(caller, &open, range, keep_size).await
@@ -49,27 +49,27 @@ impl<S: Spawn> Operations<S> {
 
     async fn allocate(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         open: &OpenFile,
         (offset, length): (u64, u64),
         keep_size: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), KernelError> {
         let file = open.handle;
         let call = |who| Allocate { who, file, offset, length, keep_size, durable: false };
-        self.ask_opened(caller, file, call).await?;
+        self.request_as_opener(caller, file, call).await?;
         Ok(())
     }
 
     async fn punch_hole(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         open: &OpenFile,
         (offset, length): (u64, u64),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), KernelError> {
         let file = open.handle;
         let call = |who| PunchHole { who, file, offset, length, durable: false };
-        let punched = self.ask_opened(caller, file, call).await?;
-        open.note(punched.write_verifier);
+        let punched = self.request_as_opener(caller, file, call).await?;
+        open.note_write(punched.write_verifier);
         Ok(())
     }
 
@@ -79,12 +79,12 @@ impl<S: Spawn> Operations<S> {
         number: u64,
         offset: i64,
         target: SeekTarget,
-    ) -> Result<i64, Failure> {
+    ) -> Result<i64, KernelError> {
         let file = self.open_file(number)?.handle;
-        // Whoever asks has opened the file.
+        // The file is open.
         let who = Credentials::root();
-        let offset = u64::try_from(offset).map_err(|_| Failure(libc::ENXIO))?;
-        let found = self.ask(Seek { who, file, offset, target }).await?;
-        found.and_then(|found| found.try_into().ok()).ok_or(Failure(libc::ENXIO))
+        let offset = u64::try_from(offset).map_err(|_| KernelError(libc::ENXIO))?;
+        let found = self.request(Seek { who, file, offset, target }).await?;
+        found.and_then(|found| found.try_into().ok()).ok_or(KernelError(libc::ENXIO))
     }
 }

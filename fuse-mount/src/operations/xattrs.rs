@@ -4,52 +4,56 @@ use client::protocol::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
 use client::{XattrMode, XattrName};
 use runtime::Spawn;
 
-use super::Operations;
-use crate::caller::Caller;
-use crate::translate::Failure;
+use super::MountOperations;
+use crate::caller::CallerProcess;
+use crate::translate::KernelError;
 
-impl<S: Spawn> Operations<S> {
+impl<S: Spawn> MountOperations<S> {
     /// The value of an extended attribute.
     pub(crate) async fn get_xattr(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
         name: XattrName,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, KernelError> {
         let (who, file) = (caller.credentials(), self.handle(ino)?);
-        Ok(self.ask(GetXattr { who, file, name }).await?)
+        Ok(self.request(GetXattr { who, file, name }).await?)
     }
 
     /// Sets an extended attribute.
     pub(crate) async fn set_xattr(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
         name: XattrName,
         value: Vec<u8>,
         mode: XattrMode,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), KernelError> {
         let (who, call, file) = (caller.credentials(), self.call(), self.handle(ino)?);
-        self.ask(SetXattr { who, call, file, name, value, mode, durable: false }).await?;
+        self.request(SetXattr { who, call, file, name, value, mode, durable: false }).await?;
         Ok(())
     }
 
-    /// The names of all that the caller may know of, with a zero after each.
-    pub(crate) async fn list_xattrs(&self, caller: Caller, ino: u64) -> Result<Vec<u8>, Failure> {
+    /// The names that the caller may see, each with a terminating zero.
+    pub(crate) async fn list_xattrs(
+        &self,
+        caller: CallerProcess,
+        ino: u64,
+    ) -> Result<Vec<u8>, KernelError> {
         let (who, file) = (caller.credentials(), self.handle(ino)?);
-        let names = self.ask(ListXattrs { who, file }).await?;
+        let names = self.request(ListXattrs { who, file }).await?;
         Ok(names.iter().flat_map(|name| [name.as_bytes(), &[0]]).flatten().copied().collect())
     }
 
     /// Removes an extended attribute.
     pub(crate) async fn remove_xattr(
         &self,
-        caller: Caller,
+        caller: CallerProcess,
         ino: u64,
         name: XattrName,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), KernelError> {
         let (who, call, file) = (caller.credentials(), self.call(), self.handle(ino)?);
-        self.ask(RemoveXattr { who, call, file, name, durable: false }).await?;
+        self.request(RemoveXattr { who, call, file, name, durable: false }).await?;
         Ok(())
     }
 }

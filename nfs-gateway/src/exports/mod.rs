@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use fileio::protocol::Credentials;
 
-pub use network::Network;
+pub use network::ClientNetwork;
 
 use crate::rpc::AuthSys;
 
@@ -42,7 +42,7 @@ pub enum Squash {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients {
     /// The network.
-    pub network: Network,
+    pub network: ClientNetwork,
     /// The export is writable for them.
     pub writable: bool,
     /// Which users are mapped to the anonymous user.
@@ -59,7 +59,7 @@ pub struct Clients {
 
 impl Clients {
     /// All clients in `network`, with all rights and no squashing.
-    fn trusted(network: Network) -> Self {
+    fn trusted(network: ClientNetwork) -> Self {
         let anonymous = (ANONYMOUS, ANONYMOUS);
         Self { network, writable: true, squash: Squash::None, anonymous, secure: false, sync: true }
     }
@@ -124,7 +124,7 @@ impl Export {
     }
 
     /// The rights of the peer at `address`; `None` if it has none. A peer without an address belongs
-    /// to [`Network::Any`] only.
+    /// to [`ClientNetwork::Any`] only.
     pub(crate) fn clients_of(&self, address: Option<SocketAddr>) -> Option<&Clients> {
         let ip = address.map(|address| address.ip().to_canonical());
         let found = self.clients.iter().find(|clients| clients.network.contains(ip))?;
@@ -146,15 +146,15 @@ impl Exports {
     /// The whole volume, to clients on this host, without squashing: the default.
     pub fn loopback() -> Self {
         let networks = [
-            Network::of(IpAddr::from([127, 0, 0, 0]), 8),
-            Network::of(IpAddr::from(std::net::Ipv6Addr::LOCALHOST), 128),
+            ClientNetwork::of(IpAddr::from([127, 0, 0, 0]), 8),
+            ClientNetwork::of(IpAddr::from(std::net::Ipv6Addr::LOCALHOST), 128),
         ];
         Self(vec![Export::new(b"/", networks.into_iter().map(Clients::trusted).collect())])
     }
 
     /// The whole volume, to all clients, without squashing: for emulated networks.
-    pub fn everybody() -> Self {
-        Self(vec![Export::new(b"/", vec![Clients::trusted(Network::Any)])])
+    pub fn all_clients() -> Self {
+        Self(vec![Export::new(b"/", vec![Clients::trusted(ClientNetwork::Any)])])
     }
 
     /// All of them.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn clients(squash: Squash) -> Clients {
-        Clients { squash, anonymous: (11, 12), ..Clients::trusted(Network::Any) }
+        Clients { squash, anonymous: (11, 12), ..Clients::trusted(ClientNetwork::Any) }
     }
 
     #[test]
@@ -217,9 +217,9 @@ mod tests {
 
     #[test]
     fn the_first_network_of_a_peer_decides_and_a_high_port_may_be_refused() {
-        let strict = Network::of(IpAddr::from([10, 0, 0, 0]), 8);
+        let strict = ClientNetwork::of(IpAddr::from([10, 0, 0, 0]), 8);
         let strict = Clients { secure: true, ..Clients::trusted(strict) };
-        let export = Export::new(b"/", vec![strict, Clients::trusted(Network::Any)]);
+        let export = Export::new(b"/", vec![strict, Clients::trusted(ClientNetwork::Any)]);
         let of = |address: &str| export.clients_of(Some(address.parse().unwrap()));
         assert!(of("10.1.2.3:1023").unwrap().secure);
         assert_eq!(of("10.1.2.3:1024"), None, "the first matching network decides");

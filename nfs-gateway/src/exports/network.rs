@@ -3,22 +3,22 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Some addresses.
+/// A set of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
-pub enum Network {
-    /// All, and peers without one.
+pub enum ClientNetwork {
+    /// All addresses, and peers without one.
     Any,
-    /// Those that begin as `address` does.
+    /// The addresses with the prefix of `address`.
     Prefix {
-        /// The address; the bits behind the prefix are zero.
+        /// The address; the bits after the prefix are zero.
         address: IpAddr,
-        /// Bits that must be the same.
+        /// Bits of the prefix.
         length_bits: u8,
     },
 }
 
-/// The bits of `address`, from the left end, and how many there are.
+/// The bits of `address`, left-aligned, and their number.
 fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
@@ -31,13 +31,13 @@ fn head(all: u128, length_bits: u8) -> u128 {
     all.checked_shr(128 - u32::from(length_bits)).unwrap_or(0)
 }
 
-impl Network {
-    /// The network of a prefix that is known to be right.
+impl ClientNetwork {
+    /// The network of a valid prefix.
     pub(super) fn of(address: IpAddr, length_bits: u8) -> Self {
         Self::Prefix { address, length_bits }
     }
 
-    /// Is `ip`, if there is one, in it?
+    /// Does it contain `ip`?
     pub(crate) fn contains(&self, ip: Option<IpAddr>) -> bool {
         match (self, ip) {
             (Self::Any, _) => true,
@@ -50,7 +50,7 @@ impl Network {
     }
 }
 
-impl std::fmt::Display for Network {
+impl std::fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Any => f.write_str("*"),
@@ -59,7 +59,7 @@ impl std::fmt::Display for Network {
     }
 }
 
-impl FromStr for Network {
+impl FromStr for ClientNetwork {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -85,7 +85,7 @@ impl FromStr for Network {
     }
 }
 
-impl TryFrom<String> for Network {
+impl TryFrom<String> for ClientNetwork {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn contains(network: &str, ip: &str) -> bool {
-        network.parse::<Network>().unwrap().contains(Some(ip.parse().unwrap()))
+        network.parse::<ClientNetwork>().unwrap().contains(Some(ip.parse().unwrap()))
     }
 
     #[test]
@@ -117,9 +117,9 @@ mod tests {
         for text in
             ["", "10.0.0.0/33", "10.0.0.1/8", "::1/129", "fd00::1/8", "host", "10.0.0.0/", "/8"]
         {
-            assert!(text.parse::<Network>().is_err(), "{text}");
+            assert!(text.parse::<ClientNetwork>().is_err(), "{text}");
         }
-        let told = "10.1.0.0/16".parse::<Network>().unwrap().to_string();
+        let told = "10.1.0.0/16".parse::<ClientNetwork>().unwrap().to_string();
         assert_eq!(told, "10.1.0.0/16");
     }
 }

@@ -1,13 +1,12 @@
-//! What is counted of each operation: how often, how long, how many bytes, how many failures; and the
-//! lines about calls that took long.
+//! Metrics of each operation: count, latency, bytes, failures; and the log of slow calls.
 //!
-//! All of it belongs to the gateway's one thread, so counting is a few additions without a lock. The
-//! table has a fixed size: nothing in it grows with clients, files or time.
+//! They belong to the gateway's one thread, so counting is a few additions without a lock. The table
+//! has a fixed size: it does not grow with clients, files or time.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `text.rs` | the counts as text, in the form that Prometheus reads |
-//! | `slow.rs` | the lines about slow calls |
+//! | `text.rs` | the metrics in the text format of Prometheus |
+//! | `slow.rs` | the log of slow calls |
 
 mod slow;
 mod text;
@@ -24,19 +23,19 @@ pub(crate) use text::Gauge;
 use crate::rpc::CallBody;
 use crate::v4::operation::{self, Nfs4Operation};
 
-/// Bounds of the classes of latency: 2^0 to 2^24 microseconds, the last some 17 seconds.
-const LATENCY_CLASSES: usize = 25;
+/// Buckets of latency, with bounds of 2^0 to 2^24 microseconds (17 seconds).
+const LATENCY_BUCKETS: usize = 25;
 
 /// Procedures of NFS version 3, of MOUNT, and numbers of operations of version 4.
 const PROCEDURES_3: usize = 22;
 const PROCEDURES_MOUNT: usize = 6;
 const OPERATIONS_4: usize = 76;
 
-/// Procedures of MOUNT that answer with a list.
+/// Procedures of MOUNT that return a list.
 const DUMP: u32 = 2;
 const EXPORT: u32 = 5;
 
-/// What is counted apart.
+/// What has counters of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperationKey {
     /// A procedure of NFS version 3.
@@ -47,12 +46,12 @@ pub(crate) enum OperationKey {
     Compound,
     /// One operation of NFS version 4.
     Nfs4(Nfs4Operation),
-    /// What no program here knows.
+    /// An unknown program or procedure.
     Other,
 }
 
 impl OperationKey {
-    /// What `call` is counted as.
+    /// The counters of `call`.
     pub(crate) fn of(call: &CallBody) -> Self {
         let known = |procedures: usize| (call.procedure as usize) < procedures;
         match (call.program, call.version) {
@@ -63,12 +62,12 @@ impl OperationKey {
         }
     }
 
-    /// Does its result begin with a status? All do but two lists of MOUNT, and those without a word.
+    /// Does its result begin with a status? All do but the two lists of MOUNT and empty results.
     pub(crate) fn begins_with_status(self) -> bool {
         !matches!(self, Self::Mount(DUMP | EXPORT))
     }
 
-    /// Its place in the table.
+    /// Its index in the table.
     fn index(self) -> usize {
         match self {
             Self::Nfs3(procedure) => procedure as usize,
@@ -87,7 +86,7 @@ impl OperationKey {
     }
 }
 
-/// One row.
+/// The counters of an operation.
 #[derive(Debug, Default)]
 struct OperationCounters {
     count: Cell<u64>,
@@ -95,42 +94,46 @@ struct OperationCounters {
     bytes_in: Cell<u64>,
     bytes_out: Cell<u64>,
     nanos: Cell<u64>,
-    /// How many took less than 2^index microseconds, and no less than the class before; longer ones
-    /// are in none.
-    latency: [Cell<u64>; LATENCY_CLASSES],
+    /// The number that took less than 2^index microseconds, and no less than the bucket before;
+    /// longer ones are in no bucket.
+    latency: [Cell<u64>; LATENCY_BUCKETS],
 }
 
-/// What came of one call, or of one operation of it.
+/// The measurement of one call, or of one operation of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperationSample {
-    /// From its arrival, or its turn, to its answer.
+    /// From its arrival, or its start, to its result.
     pub(crate) took: Duration,
     /// Bytes of its record; of an operation, of its arguments.
     pub(crate) bytes_in: usize,
     /// Bytes of its result.
     pub(crate) bytes_out: usize,
-    /// It was answered with another status than success.
+    /// It returned a status other than success.
     pub(crate) failed: bool,
 }
 
-/// All counts of a gateway.
+/// All metrics of a gateway.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    rows: Vec<OperationCounters>,
+    operations: Vec<OperationCounters>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let rows = OperationKey::Other.index() + 1;
-        Self { rows: std::iter::repeat_with(OperationCounters::default).take(rows).collect() }
+        let operations = OperationKey::Other.index() + 1;
+        Self {
+            operations: std::iter::repeat_with(OperationCounters::default)
+                .take(operations)
+                .collect(),
+        }
     }
 }
 
 impl Metrics {
-    /// Counts one.
+    /// Adds a sample.
     pub(crate) fn note(&self, what: OperationKey, outcome: OperationSample) {
         let add = |cell: &Cell<u64>, value: u64| cell.set(cell.get().wrapping_add(value));
-        let counters = &self.rows[what.index()];
+        let counters = &self.operations[what.index()];
         add(&counters.count, 1);
         add(&counters.failures, outcome.failed.into());
         add(&counters.bytes_in, outcome.bytes_in as u64);

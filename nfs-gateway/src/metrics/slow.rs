@@ -1,5 +1,5 @@
-//! The lines about calls that took long: each names its call by a trace id, which the spans of its
-//! requests to the nodes below carry too.
+//! The log of slow calls: each line has the trace id of its call, which the spans of its requests to
+//! the nodes carry, too.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,16 +12,16 @@ const LINES_MAX: u32 = 10;
 
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// One call, as its line names it.
+/// A slow call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlowCall<'a> {
-    /// Its number in this gateway.
+    /// Its trace id.
     pub(crate) trace: u64,
-    /// Who asked.
+    /// The client's host.
     pub(crate) host: &'a str,
-    /// The client's number.
+    /// The xid.
     pub(crate) xid: u32,
-    /// What was asked.
+    /// The operation.
     pub(crate) what: OperationKey,
     /// How long it took.
     pub(crate) took: Duration,
@@ -35,7 +35,7 @@ impl fmt::Display for SlowCall<'_> {
     }
 }
 
-/// Says which calls took longer than a limit.
+/// Logs calls that take longer than a limit.
 #[derive(Debug)]
 pub(crate) struct SlowCallLog {
     limit: Duration,
@@ -45,13 +45,13 @@ pub(crate) struct SlowCallLog {
 }
 
 impl SlowCallLog {
-    /// Of calls that take at least `limit`.
+    /// A log of calls that take at least `limit`.
     pub(crate) fn new(limit: Duration) -> Self {
         let (began, lines, left_out) = (Cell::default(), Cell::default(), Cell::default());
         Self { limit, began, lines, left_out }
     }
 
-    /// Tells of a call that ended at `now`, if it was slow.
+    /// Logs a call that ended at `now`, if it was slow.
     pub(crate) fn note(&self, now: Duration, call: &SlowCall<'_>) {
         if call.took < self.limit {
             return;
@@ -83,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_slow_calls_is_told_in_few_lines_that_say_how_many_there_were() {
+    fn a_flood_of_slow_calls_is_logged_in_few_lines_with_their_number() {
         let log = SlowCallLog::new(Duration::from_millis(10));
         let took = Duration::from_millis(12);
         let call =
             SlowCall { trace: 5, host: "10.0.0.1", xid: 16, what: OperationKey::Nfs3(6), took };
         let at = |millis: u64| log.line(Duration::from_millis(5000 + millis), &call);
-        let told: Vec<String> = (0..100).filter_map(at).collect();
-        assert_eq!(told.len(), LINES_MAX as usize);
+        let lines: Vec<String> = (0..100).filter_map(at).collect();
+        assert_eq!(lines.len(), LINES_MAX as usize);
         let first = "slow: nfs3.read of 10.0.0.1 took 12 ms, xid 0x10, trace 0000000000000005";
-        assert_eq!(told[0], first);
+        assert_eq!(lines[0], first);
         assert_eq!(at(1000).unwrap(), format!("{first} (90 more before it)"));
         assert_eq!(at(1001).unwrap(), first);
     }

@@ -1,4 +1,4 @@
-//! The counts as text (the text format 0.0.4 of Prometheus).
+//! The metrics as text (the text format 0.0.4 of Prometheus).
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use nfs3_types::mount::MOUNT_PROGRAM;
 use nfs3_types::nfs3::NFS_PROGRAM;
 use runtime::metrics::{Metric, MetricKind, MetricsPage};
 
-use super::{LATENCY_CLASSES, Metrics, OperationCounters, OperationKey};
+use super::{LATENCY_BUCKETS, Metrics, OperationCounters, OperationKey};
 
 /// A value that goes up and down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gauge {
     /// Its name, without the prefix.
     pub(crate) name: &'static str,
-    /// What it tells.
+    /// Its help text.
     pub(crate) help: &'static str,
-    /// Its value now.
+    /// Its value.
     pub(crate) value: u64,
 }
 
-/// A column that is one number per operation.
+/// A counter of every operation: name, help text, value.
 type CounterColumn = (&'static str, &'static str, fn(&OperationCounters) -> u64);
 
 const COLUMNS: [CounterColumn; 4] = [
@@ -32,25 +32,25 @@ const COLUMNS: [CounterColumn; 4] = [
 ];
 
 impl Metrics {
-    /// All operations that were ever asked for, and `gauges`.
+    /// The counters of all operations that were called, and `gauges`.
     pub(crate) fn text(&self, gauges: &[Gauge]) -> String {
         let mut page = MetricsPage::new("mdfs_nfs_");
         for Gauge { name, help, value } in gauges {
             page.metric(name, MetricKind::Gauge, help).is(value);
         }
-        let asked: Vec<(String, &OperationCounters)> = OperationKey::all()
-            .map(|what| (what.name(), &self.rows[what.index()]))
+        let called: Vec<(String, &OperationCounters)> = OperationKey::all()
+            .map(|what| (what.name(), &self.operations[what.index()]))
             .filter(|(_, counters)| counters.count.get() > 0)
             .collect();
         for (name, help, column) in COLUMNS {
             let mut metric = page.metric(name, MetricKind::Counter, help);
-            for (operation, counters) in &asked {
+            for (operation, counters) in &called {
                 metric.of(format_args!("operation=\"{operation}\""), column(counters));
             }
         }
         let help = "From the arrival of a request to its answer.";
         let mut metric = page.metric("request_seconds", MetricKind::Histogram, help);
-        for (operation, counters) in &asked {
+        for (operation, counters) in &called {
             counters.histogram(operation, &mut metric);
         }
         page.finish()
@@ -60,7 +60,7 @@ impl Metrics {
 impl OperationCounters {
     fn histogram(&self, operation: &str, metric: &mut Metric<'_>) {
         let mut sum = 0;
-        for class in 0..LATENCY_CLASSES {
+        for class in 0..LATENCY_BUCKETS {
             sum += self.latency[class].get();
             let bound = Duration::from_micros(1 << class).as_secs_f64();
             metric.part("_bucket", format_args!("operation=\"{operation}\",le=\"{bound}\""), sum);
@@ -74,7 +74,7 @@ impl OperationCounters {
 }
 
 impl OperationKey {
-    /// Its name for people, as `nfs3.getattr`.
+    /// Its name, such as `nfs3.getattr`.
     pub(crate) fn name(self) -> String {
         let short = |long: String, prefix: &str| {
             long.strip_prefix(prefix).unwrap_or(&long).to_ascii_lowercase()
@@ -112,17 +112,17 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_has_a_row_of_its_own() {
+    fn each_operation_has_its_own_counters() {
         let mut indices: Vec<usize> = OperationKey::all().map(OperationKey::index).collect();
         let count = indices.len();
         indices.sort_unstable();
         indices.dedup();
         assert_eq!(indices.len(), count);
-        assert!(indices.iter().all(|index| *index < Metrics::default().rows.len()));
+        assert!(indices.iter().all(|index| *index < Metrics::default().operations.len()));
     }
 
     #[test]
-    fn the_text_tells_what_was_counted_and_nothing_of_what_never_came() {
+    fn the_text_has_all_operations_that_were_called_and_no_others() {
         let metrics = Metrics::default();
         metrics.note(OperationKey::Nfs3(1), outcome(0, false));
         metrics.note(OperationKey::Nfs3(1), outcome(3, true));
@@ -144,7 +144,7 @@ mod tests {
             "mdfs_nfs_request_seconds_bucket{operation=\"nfs4.read\",le=\"16.777216\"} 0",
             "mdfs_nfs_request_seconds_count{operation=\"nfs4.read\"} 1",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|present| present == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("lookup"), "{text}");
     }

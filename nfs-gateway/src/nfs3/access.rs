@@ -32,7 +32,7 @@ pub(super) async fn serve(
     })
 }
 
-/// All that `who` may do, of what makes sense for this kind of object.
+/// The access that `who` has, as far as it applies to this kind of object.
 pub(crate) fn granted(attributes: &Attributes, who: &Credentials, may_write: bool) -> u32 {
     let directory = attributes.kind == (Kind::Directory {});
     let (by_write, by_execute) = if directory {
@@ -41,8 +41,8 @@ pub(crate) fn granted(attributes: &Attributes, who: &Credentials, may_write: boo
         (ACCESS3_MODIFY | ACCESS3_EXTEND, ACCESS3_EXECUTE)
     };
     let rights = [(READ, ACCESS3_READ), (WRITE, by_write), (EXECUTE, by_execute)];
-    let held = rights
+    let granted = rights
         .iter()
         .filter(|(mode, _)| (may_write || *mode != WRITE) && attributes.permits(who, *mode));
-    held.fold(0, |granted, (_, access)| granted | access)
+    granted.fold(0, |granted, (_, access)| granted | access)
 }

@@ -11,7 +11,7 @@ use crate::call_context::CallContext;
 use crate::translate::change;
 use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
-/// `.` and `..` are always there.
+/// `.` and `..` always exist.
 const DOTS: nfsstat3 = nfsstat3::NFS3ERR_EXIST;
 
 //= rfc1813 3.3.8
@@ -78,7 +78,7 @@ pub(super) async fn symlink(
     reply(context, &dir_op, made).await
 }
 
-/// What POSIX's `symlink` would say to `target`.
+/// Checks the target of a symbolic link as POSIX's `symlink` does.
 pub(crate) fn check_target(target: &Bytes) -> Result<(), nfsstat3> {
     match &target[..] {
         [] => Err(nfsstat3::NFS3ERR_NOENT),

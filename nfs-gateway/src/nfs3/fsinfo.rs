@@ -12,11 +12,11 @@ use crate::call_context::CallContext;
 use crate::limits::{FILE_BYTES_MIN, NAME_BYTES_MAX, TRANSFER_BYTES};
 use crate::xdr::{CallArguments, ProcedureError, ReplyBody};
 
-/// The multiple of which transfers should be: one block.
+/// The preferred multiple of transfers: one block.
 const TRANSFER_MULTIPLE_BYTES: u32 = 4096;
 /// The preferred size of a READDIR reply.
 const DIRECTORY_BYTES: u32 = 64 << 10;
-/// The attributes of the only argument, if its handle is good.
+/// The attributes of the only argument, if its handle is valid.
 async fn object(context: &CallContext, handle: &Bytes) -> Result<Attributes, nfsstat3> {
     let file = context.file(handle)?;
     context.request(GetAttributes { file }).await

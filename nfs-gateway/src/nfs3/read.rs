@@ -42,7 +42,7 @@ async fn read(
     context.request(Read { who: context.credentials(), file, offset, length }).await
 }
 
-/// `READ3resok`, whose data are not copied into the reply but sent behind it.
+/// `READ3resok`, whose data are sent without a copy.
 fn reply(context: &CallContext, read: ReadData) -> Result<ReplyBody, ProcedureError> {
     let count = read.data.iter().map(Bytes::len).sum::<usize>() as u32;
     let mut body = ReplyBody::pack(&nfsstat3::NFS3_OK)?;

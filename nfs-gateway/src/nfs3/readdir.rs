@@ -1,6 +1,6 @@
 //! READDIR and READDIRPLUS.
 //!
-//! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O leaves to
+//! The entries `.` and `..` are made here, with the cookies 1 and 2, which file I/O reserves for
 //! gateways. A cookie stays valid while entries come and go, also over a restart, so the verifier
 //! of cookies never changes.
 
@@ -23,18 +23,18 @@ const DOTDOT: u64 = 2;
 const NAMELESS_BYTES: usize = 4 + 8 + 4 + 8;
 /// Bytes of the shortest entry.
 const ENTRY_BYTES_MIN: u32 = NAMELESS_BYTES as u32 + 4;
-/// Bytes of the attributes of an entry behind the word that says that there are any.
+/// Bytes of the attributes of an entry after the word that says that they follow.
 const ATTRIBUTES_BYTES: usize = 84;
 /// Bytes of that word, and of the handle of an entry.
 const HANDLED_BYTES: usize = 4 + (4 + 4 + HANDLE_BYTES.next_multiple_of(4));
 /// Bytes of attributes and handle of an entry that has both.
 const PLUS_BYTES: u32 = (ATTRIBUTES_BYTES + HANDLED_BYTES) as u32;
-/// Bytes behind the list: no more follows, end.
+/// Bytes after the list: no more follows, eof.
 const AFTER_BYTES: usize = 4 + 4;
 /// The same, and bytes before the list: attributes, verifier.
 const AROUND_BYTES: usize = (4 + ATTRIBUTES_BYTES) + 8 + AFTER_BYTES;
 
-/// Where a client wants to go on.
+/// Where a listing resumes.
 struct Cursor {
     directory: Bytes,
     cookie: u64,
@@ -50,8 +50,8 @@ impl Cursor {
     }
 }
 
-/// One entry as both procedures tell it.
-struct Listed<'a> {
+/// An entry of the list.
+struct ReaddirItem<'a> {
     name: &'a [u8],
     cookie: u64,
     file: Handle,
@@ -59,10 +59,10 @@ struct Listed<'a> {
 }
 
 /// Entries from a cursor on.
-struct Page {
+struct ReaddirPage {
     /// `.` and `..`, as far as they come after the cursor.
     dots: Vec<(&'static str, u64, Attributes)>,
-    /// What follows them.
+    /// The entries after them.
     found: DirectoryPage,
 }
 
@@ -107,12 +107,12 @@ pub(super) async fn readdirplus(
         Err(status) => Err(status),
     };
     match result {
-        Ok((page, fitting, handle)) => reply(context, &page, fitting, |listed, out| {
+        Ok((page, fitting, handle)) => reply(context, &page, fitting, |item, out| {
             out.push(
-                &listed.attributes.map_or(post_op_attr::None, |known| post_op_attr(context, known)),
+                &item.attributes.map_or(post_op_attr::None, |known| post_op_attr(context, known)),
             )?;
             out.bool(true);
-            out.opaque(&handle(listed.file));
+            out.opaque(&handle(item.file));
             Ok(())
         }),
         Err(status) => {
@@ -122,13 +122,13 @@ pub(super) async fn readdirplus(
     }
 }
 
-/// At least one entry from `cursor` on, if there is any, and about `count_max`.
+/// Reads at least one entry from `cursor` on, if there is any, and about `count_max`.
 async fn page(
     context: &CallContext,
     cursor: &Cursor,
     count_max: u32,
     attributes: bool,
-) -> Result<Page, nfsstat3> {
+) -> Result<ReaddirPage, nfsstat3> {
     let directory = context.file(&cursor.directory)?;
     //= rfc1813 3.3.16: a verifier that does not belong to the cookie is NFS3ERR_BAD_COOKIE
     if cursor.cookie != 0 && cursor.verifier != context.volume().cookie_verifier() {
@@ -141,7 +141,7 @@ async fn page(
         context.request(ReadDirectory { who, directory, after, count_max, attributes }).await?;
     let first = found.entries.first();
     if first.map_or(!found.end, |entry| entry.cookie <= DOTDOT) {
-        // The client could not go on from here.
+        // The client could not continue from here.
         return Err(nfsstat3::NFS3ERR_SERVERFAULT);
     }
     let mut dots = Vec::new();
@@ -151,18 +151,18 @@ async fn page(
     if cursor.cookie < DOTDOT {
         dots.push(("..", DOTDOT, lookup::parent(context, directory).await?));
     }
-    Ok(Page { dots, found })
+    Ok(ReaddirPage { dots, found })
 }
 
-impl Page {
-    fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
-        let dots = self.dots.iter().map(|(name, cookie, attributes)| Listed {
+impl ReaddirPage {
+    fn item(&self) -> impl Iterator<Item = ReaddirItem<'_>> {
+        let dots = self.dots.iter().map(|(name, cookie, attributes)| ReaddirItem {
             name: name.as_bytes(),
             cookie: *cookie,
             file: Handle { ino: attributes.ino, generation: attributes.generation },
             attributes: Some(attributes),
         });
-        dots.chain(self.found.entries.iter().map(|entry| Listed {
+        dots.chain(self.found.entries.iter().map(|entry| ReaddirItem {
             name: entry.name.as_bytes(),
             cookie: entry.cookie,
             file: entry.handle,
@@ -170,16 +170,15 @@ impl Page {
         }))
     }
 
-    /// How many entries there is room for, and their bytes together; `take` takes the room of one, if
-    /// there is any, and says how much.
+    /// The number of entries that fit, and their bytes; `take` returns the bytes of an entry if it fits.
     fn fitting(
         &self,
-        take: &mut impl FnMut(&Listed<'_>) -> Option<usize>,
+        take: &mut impl FnMut(&ReaddirItem<'_>) -> Option<usize>,
     ) -> Result<(usize, usize), nfsstat3> {
-        let bytes = self.listed().map_while(|listed| take(&listed));
+        let bytes = self.item().map_while(|item| take(&item));
         let (count, bytes) = bytes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
         //= rfc1813 3.3.16: not even one entry fits: NFS3ERR_TOOSMALL
-        if count == 0 && self.listed().next().is_some() {
+        if count == 0 && self.item().next().is_some() {
             return Err(nfsstat3::NFS3ERR_TOOSMALL);
         }
         Ok((count, bytes))
@@ -187,10 +186,10 @@ impl Page {
 }
 
 //= rfc1813 3.3.16: count is "the maximum size of the READDIR3resok structure", XDR included
-fn plain_room(count: u32) -> impl FnMut(&Listed<'_>) -> Option<usize> {
+fn plain_room(count: u32) -> impl FnMut(&ReaddirItem<'_>) -> Option<usize> {
     let mut left = (count as usize).saturating_sub(AROUND_BYTES);
-    move |listed| {
-        let bytes = listed.plain_bytes();
+    move |item| {
+        let bytes = item.plain_bytes();
         left = left.checked_sub(bytes)?;
         Some(bytes)
     }
@@ -198,12 +197,12 @@ fn plain_room(count: u32) -> impl FnMut(&Listed<'_>) -> Option<usize> {
 
 //= rfc1813 3.3.17: maxcount is "the maximum size of the READDIRPLUS3resok structure"; dircount
 //= does "not include the size of the attributes and file handle portions"
-fn plus_room(dircount: u32, maxcount: u32) -> impl FnMut(&Listed<'_>) -> Option<usize> {
+fn plus_room(dircount: u32, maxcount: u32) -> impl FnMut(&ReaddirItem<'_>) -> Option<usize> {
     let mut left = (maxcount as usize).saturating_sub(AROUND_BYTES);
     let mut left_plain = dircount as usize;
-    move |listed| {
-        let plain_bytes = listed.plain_bytes();
-        let attributes_bytes = if listed.attributes.is_some() { ATTRIBUTES_BYTES } else { 0 };
+    move |item| {
+        let plain_bytes = item.plain_bytes();
+        let attributes_bytes = if item.attributes.is_some() { ATTRIBUTES_BYTES } else { 0 };
         let bytes = plain_bytes + attributes_bytes + HANDLED_BYTES;
         left = left.checked_sub(bytes)?;
         left_plain = left_plain.checked_sub(plain_bytes)?;
@@ -211,33 +210,33 @@ fn plus_room(dircount: u32, maxcount: u32) -> impl FnMut(&Listed<'_>) -> Option<
     }
 }
 
-impl Listed<'_> {
+impl ReaddirItem<'_> {
     /// Bytes of the entry without attributes and handle.
     fn plain_bytes(&self) -> usize {
         NAMELESS_BYTES + self.name.len().next_multiple_of(4)
     }
 }
 
-/// `READDIR3resok`, or with `plus`, which tells what else there is of an entry, `READDIRPLUS3resok`: of the
-/// first entries of `page`, so many and of so many bytes as `fitting` says. Told where they are sent from.
+/// `READDIR3resok`, or with `plus`, which encodes more of each entry, `READDIRPLUS3resok`: of the first
+/// entries of `page`, as `fitting` says. They are encoded into the buffer that is sent.
 fn reply(
     context: &CallContext,
-    page: &Page,
+    page: &ReaddirPage,
     (count, bytes): (usize, usize),
-    plus: impl Fn(&Listed<'_>, &mut XdrEncoder) -> Result<(), ProcedureError>,
+    plus: impl Fn(&ReaddirItem<'_>, &mut XdrEncoder) -> Result<(), ProcedureError>,
 ) -> Result<ReplyBody, ProcedureError> {
     let mut head = ReplyBody::pack(&nfsstat3::NFS3_OK)?;
     head.push(&post_op_attr(context, &page.found.directory))?;
     head.push(&context.volume().cookie_verifier())?;
     let mut out = XdrEncoder::with_capacity(bytes + AFTER_BYTES);
-    for listed in page.listed().take(count) {
+    for item in page.item().take(count) {
         out.bool(true);
-        out.u64(listed.file.ino);
-        out.opaque(listed.name);
-        out.u64(listed.cookie);
-        plus(&listed, &mut out)?;
+        out.u64(item.file.ino);
+        out.opaque(item.name);
+        out.u64(item.cookie);
+        plus(&item, &mut out)?;
     }
     out.bool(false);
-    out.bool(page.found.end && page.listed().nth(count).is_none());
+    out.bool(page.found.end && page.item().nth(count).is_none());
     Ok(out.behind(head.head))
 }

@@ -47,7 +47,7 @@ async fn set(
     context.request(SetAttributes { who, file, change, only_if_ctime, durable }).await
 }
 
-/// The time of `file` that was told as `ctime`.
+/// The time of `file` that a client received as `ctime`.
 async fn meant(context: &CallContext, file: Handle, ctime: nfstime3) -> Result<Time, nfsstat3> {
     let now = context.request(GetAttributes { file }).await?;
     let is_as_told = context.volume().fattr(&now).ctime == ctime;

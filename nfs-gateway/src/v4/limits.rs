@@ -1,14 +1,14 @@
-//! How much of everything there may be.
+//! Limits of version 4.
 
 use std::time::Duration;
 
 use crate::limits::{RECORD_BYTES, TRANSFER_BYTES};
 
-/// A client that is silent for so long loses what it has open. As long as the lease of a node, so that
-/// clients notice a restart in time to get their locks again (ADR 10).
+/// The lease time: a client that is silent for longer loses its state. It is that of the nodes, so that
+/// clients notice a restart in time to reclaim their locks (ADR 10).
 pub(crate) const LEASE: Duration = fileio::protocol::LEASE;
 
-/// Opens are reclaimed for so long after the gateway has started.
+/// The grace period after the start of a gateway.
 pub(crate) const GRACE: Duration = Duration::from_secs(2 * LEASE.as_secs());
 
 /// Operations in one COMPOUND.
@@ -21,32 +21,31 @@ pub(crate) const OWNER_BYTES_MAX: usize = 1024;
 pub(crate) const HANDLE_BYTES_MAX: usize = 128;
 /// Words of a bitmap of attributes.
 pub(crate) const BITMAP_WORDS_MAX: u32 = 8;
-/// State ids in one `TEST_STATEID`.
+/// Stateids in one `TEST_STATEID`.
 pub(crate) const TESTED_MAX: u32 = 1024;
 
 /// Clients, confirmed or not.
 pub(crate) const CLIENTS_MAX: usize = 1024;
 /// Sessions of one client.
 pub(crate) const SESSIONS_PER_CLIENT_MAX: usize = 16;
-/// Sessions of all clients. With their slots and what each keeps this bounds the kept replies: 256 MiB, if
-/// clients ask for the largest everywhere.
+/// Sessions of all clients. With the slots and their replies this bounds the reply cache to 256 MiB.
 pub(crate) const SESSIONS_MAX: usize = 1024;
 /// Slots of one session: as many as a connection may have outstanding calls.
 pub(crate) const SLOTS_MAX: u32 = 64;
-/// Open files and owners of locks of one client.
+/// Open and lock states of one client.
 pub(crate) const STATES_PER_CLIENT_MAX: usize = 1 << 14;
-/// Open files and owners of locks of all clients.
+/// Open and lock states of all clients.
 pub(crate) const STATES_MAX: usize = 1 << 16;
 
 /// Bytes of a request.
 pub(crate) const REQUEST_BYTES_MAX: u32 = RECORD_BYTES as u32;
 /// Bytes of a reply.
 pub(crate) const REPLY_BYTES_MAX: u32 = RECORD_BYTES as u32;
-/// Bytes of a reply that is kept for a retransmission.
+/// Bytes of a cached reply.
 pub(crate) const CACHED_BYTES_MAX: u32 = 4 << 10;
-/// Bytes of the result of an operation that changes something, at most: OPEN, or RENAME.
+/// Bytes of the result of an operation that changes something, at most (OPEN or RENAME).
 pub(crate) const CHANGE_RESULT_BYTES_MAX: usize = 128;
-/// The same of LOCK that is denied, with the name of whoever has the lock.
+/// The same of a denied LOCK, with the name of the conflicting owner.
 pub(crate) const LOCK_RESULT_BYTES_MAX: usize = 64 + OWNER_BYTES_MAX;
 /// Bytes around the data of a READ.
 pub(crate) const AROUND_DATA_BYTES: usize = 16;

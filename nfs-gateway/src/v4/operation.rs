@@ -7,7 +7,7 @@ pub(crate) const COMPOUND: u32 = 1;
 
 macro_rules! operations {
     ($($number:literal $name:ident $minor:literal $class:ident;)+) => {
-        /// An operation that is done here.
+        /// A supported operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Nfs4Operation {
             $(#[allow(missing_docs, reason = "the RFC's word")] $name = $number,)+
@@ -27,7 +27,7 @@ macro_rules! operations {
                 [$(Self::$name,)+].into_iter()
             }
 
-            /// What it is to sessions and exports.
+            /// Its class.
             pub(crate) fn class(self) -> OperationClass {
                 match self {
                     $(Self::$name => OperationClass::$class,)+
@@ -37,23 +37,22 @@ macro_rules! operations {
     };
 }
 
-/// What an operation is to sessions and exports.
+/// How an operation relates to sessions and exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperationClass {
     /// Changes nothing.
     Reads,
     /// Changes files: a read-only export refuses.
     ChangesFiles,
-    /// Changes what the gateway keeps for a client.
+    /// Changes the state of a client.
     ChangesState,
-    /// The first of all in a session.
+    /// The first operation of a request in a session.
     First,
-    /// Needs no session, if it stands alone.
+    /// Needs no session if it is the only operation.
     Alone,
 }
 
-// The number (RFC 8881 section 16.2.3, RFC 7862 section 11), the name, the first minor version that has it,
-// and the class.
+// Number (RFC 8881 section 16.2.3, RFC 7862 section 11), name, first minor version, class.
 operations! {
     3 Access 1 Reads;
     4 Close 1 ChangesState;
@@ -99,12 +98,11 @@ operations! {
     69 Seek 2 Reads;
 }
 
-/// The last number of an operation in each minor version: those up to it that have no row are known and not
-/// done here, the others are no operations at all.
+/// Does the minor version define `number`? A defined operation without a row is not supported.
 pub(crate) fn is_known(number: u32, minor: u32) -> bool {
     let last = if minor == 1 { 58 } else { 75 };
     (3..=last).contains(&number)
 }
 
-/// Stands in the result of what is no operation (RFC 8881 section 18.52).
+/// The operation number in the result of an undefined operation (RFC 8881 section 18.52).
 pub(crate) const ILLEGAL: u32 = 10_044;

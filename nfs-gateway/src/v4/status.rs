@@ -1,10 +1,10 @@
-//! What came of an operation (RFC 8881 section 15).
+//! The status of an operation (RFC 8881 section 15).
 
 use nfs3_types::nfs3::nfsstat3;
 
 use crate::xdr::ProcedureError;
 
-/// A number of `nfsstat4`. Those that version 3 has too are the same numbers.
+/// An `nfsstat4`. Statuses that version 3 has, too, have the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) u32);
 
@@ -81,19 +81,19 @@ statuses! {
 impl From<nfsstat3> for Status {
     fn from(status: nfsstat3) -> Self {
         match status {
-            // Both have no number in version 4, and no request of ours is answered so.
+            // Both do not exist in version 4, and no request here returns them.
             nfsstat3::NFS3ERR_NOT_SYNC | nfsstat3::NFS3ERR_REMOTE => Self::SERVERFAULT,
             other => Self(other as u32),
         }
     }
 }
 
-/// Why an operation was not done.
+/// The error of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperationError {
     /// The status.
     pub(crate) status: Status,
-    /// What the result has behind the status, encoded.
+    /// The encoded result after the status.
     pub(crate) body: Vec<u8>,
 }
 

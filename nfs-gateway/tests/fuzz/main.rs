@@ -51,7 +51,8 @@ impl Stage {
     fn new(rng: &mut Rng) -> Self {
         let world = World::new(rng.bits(), Shape { fs_nodes: 1, disk_nodes: 0 });
         world.context(NodeId::fs(0)).serve::<FileIo>(std::rc::Rc::new(Model::default()));
-        let config = Config { exports: Exports::everybody(), ..Config::new(VolumeId(1), [1; 32]) };
+        let config =
+            Config { exports: Exports::all_clients(), ..Config::new(VolumeId(1), [1; 32]) };
         let address = Address::Tcp("gateway:2049".into());
         let ctx = world.context(NodeId::application(0));
         let gateway = world.run(Gateway::start(ctx, &address, config)).expect("a free address");

@@ -232,7 +232,7 @@ fn a_call_that_may_have_been_done_is_not_answered_so_that_it_comes_again_as_it_i
             let program = [PROGRAM, VERSION, NFSPROC3_REMOVE as u32];
             let (xid, record) = client.record(program, &encode(&at(&root, b"file")));
             client.send_record(&record).await;
-            assert!(client.receive().await.is_none(), "nobody knows whether it was done");
+            assert!(client.receive().await.is_none(), "its outcome is unknown");
             service.rule(|_| Act::Answer);
             let mut client = connect();
             client.send_record(&record).await;

@@ -89,10 +89,10 @@ impl Server<FileIo> for AtNode {
     }
 }
 
-/// The usual settings, for everybody on the emulated network.
+/// The usual settings, for all clients of the emulated network.
 pub(crate) fn config(volume: VolumeId) -> Config {
     let entropy = std::array::from_fn(|index| index as u8);
-    Config { exports: Exports::everybody(), ..Config::new(volume, entropy) }
+    Config { exports: Exports::all_clients(), ..Config::new(volume, entropy) }
 }
 
 /// A world with a gateway in it.

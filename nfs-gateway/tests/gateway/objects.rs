@@ -162,7 +162,7 @@ fn setattr_changes_what_is_given_and_is_durable() {
 fn the_guard_of_setattr_holds() {
     with_seed(|rng| {
         Stage::new(rng).run(async |mut client, root| {
-            // What is told of a directory's time is not what its node knows.
+            // The times of a directory in replies differ from those at its node.
             for object in [client.file(&root, "file").await, root] {
                 let ctime = client.attributes(&object).await.ctime;
                 let guarded = |guard, new| SETATTR3args {

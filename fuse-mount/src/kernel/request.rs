@@ -1,4 +1,4 @@
-//! What the kernel asks for, out of its flags and numbers.
+//! Decodes the flags and numbers of requests.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,18 +7,17 @@ use client::protocol::{NewNode, SeekTarget, TRANSFER_MAX, access};
 use client::{ByteRange, LockKind, XattrMode, XattrName};
 use fuser::{INodeNo, InitFlags, KernelConfig, OpenAccMode, OpenFlags};
 
-use crate::operations::{Fallocation, Node, Place, Wanted};
+use crate::operations::{AccessMask, EntryName, Fallocation, NewInodeKind};
 use crate::translate;
 
-/// Requests of the kernel that no process waits for (reading ahead, say), at most.
+/// Background requests of the kernel (such as read-ahead), at most.
 const BACKGROUND_MAX: u16 = 64;
-/// The bits of a mode that say what kind of thing it is.
+/// The bits of a mode with the file type.
 const KIND_BITS: u32 = libc::S_IFMT;
 pub(super) const MODE_BITS: u32 = 0o7777;
 
-/// What the kernel may ask if it can; a missing one makes it slower, or locks those of this host alone.
-/// That this side takes the bits that let others act as the owner is asked for alone:
-/// [`KILL_PRIVILEGES`].
+/// Optional capabilities of the kernel; without one of them it is slower, or locks are local to this
+/// host. See also [`KILL_PRIVILEGES`].
 const CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
@@ -30,24 +29,24 @@ const CAPABILITIES: [InitFlags; 8] = [
     InitFlags::FUSE_FLOCK_LOCKS,
 ];
 
-/// The volume takes them itself on a write, a cut and a change of the owner. The kernel would do it by a
-/// change of the mode that the writer may not make. With the second of these it need not ask before
-/// each write whether there is an attribute that has to be taken, too.
+/// The volume itself clears set-user-id and set-group-id bits on a write, a truncation and a change of
+/// the owner. The kernel would do it by a change of the mode that the writer may not make. With the
+/// second of these it does not look for `security.capability` before each write.
 const KILL_PRIVILEGES: [InitFlags; 2] =
     [InitFlags::FUSE_HANDLE_KILLPRIV_V2, InitFlags::FUSE_HANDLE_KILLPRIV];
 
-/// The last byte of a file, as the kernel has it; in a lock it means all that follow.
+/// The last possible offset in the kernel; in a lock it means the end of the file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// Says what this side can do.
+/// Negotiates capabilities and limits.
 pub(super) fn configure(config: &mut KernelConfig) {
     for capability in CAPABILITIES {
         if config.add_capabilities(capability).is_err() {
-            tracing::debug!(?capability, "this kernel cannot do it");
+            tracing::debug!(?capability, "this kernel lacks a capability");
         }
     }
     if !KILL_PRIVILEGES.into_iter().any(|capability| config.add_capabilities(capability).is_ok()) {
-        tracing::warn!("this kernel is old: set-user-id bits stay on a write by others");
+        tracing::warn!("this kernel is old: a write by another user keeps set-user-id bits");
     }
     let limits = [
         config.set_max_write(TRANSFER_MAX).err(),
@@ -59,46 +58,46 @@ pub(super) fn configure(config: &mut KernelConfig) {
 }
 
 /// A name in a directory.
-pub(super) fn place(directory: INodeNo, name: &OsStr) -> Place {
-    Place { directory: directory.0, name: name.as_bytes().to_vec() }
+pub(super) fn entry_name(directory: INodeNo, name: &OsStr) -> EntryName {
+    EntryName { directory: directory.0, name: name.as_bytes().to_vec() }
 }
 
-/// What an open with these flags wants to do.
-pub(super) fn wanted(flags: OpenFlags) -> Wanted {
-    // Set by the kernel when a program is run, which needs no right to read.
+/// The access that an open with these flags requests.
+pub(super) fn access_mask(flags: OpenFlags) -> AccessMask {
+    // Set by the kernel for exec, which needs no read permission.
     const EXECUTES: i32 = 0x20;
     if flags.0 & EXECUTES != 0 {
-        return Wanted(access::EXECUTE);
+        return AccessMask(access::EXECUTE);
     }
-    let cuts = if flags.0 & libc::O_TRUNC != 0 { access::WRITE } else { 0 };
-    Wanted(match flags.acc_mode() {
-        OpenAccMode::O_RDONLY => access::READ | cuts,
+    let truncation = if flags.0 & libc::O_TRUNC != 0 { access::WRITE } else { 0 };
+    AccessMask(match flags.acc_mode() {
+        OpenAccMode::O_RDONLY => access::READ | truncation,
         OpenAccMode::O_WRONLY => access::WRITE,
         OpenAccMode::O_RDWR => access::READ | access::WRITE,
     })
 }
 
-/// What `mknod` is to make; none if the kernel may not ask for that.
-pub(super) fn node(mode: u32, device: u32) -> Option<Node> {
+/// The kind of inode that `mknod` creates; `None` if it is invalid.
+pub(super) fn new_inode_kind(mode: u32, device: u32) -> Option<NewInodeKind> {
     let (major, minor) = translate::device_numbers(device);
     Some(match mode & KIND_BITS {
-        libc::S_IFREG => Node::File,
-        libc::S_IFIFO => Node::Other(NewNode::Fifo {}),
-        libc::S_IFSOCK => Node::Other(NewNode::Socket {}),
-        libc::S_IFBLK => Node::Other(NewNode::BlockDevice { major, minor }),
-        libc::S_IFCHR => Node::Other(NewNode::CharDevice { major, minor }),
+        libc::S_IFREG => NewInodeKind::File,
+        libc::S_IFIFO => NewInodeKind::Other(NewNode::Fifo {}),
+        libc::S_IFSOCK => NewInodeKind::Other(NewNode::Socket {}),
+        libc::S_IFBLK => NewInodeKind::Other(NewNode::BlockDevice { major, minor }),
+        libc::S_IFCHR => NewInodeKind::Other(NewNode::CharDevice { major, minor }),
         _ => return None,
     })
 }
 
-/// The name of an extended attribute; none in a namespace that is not there.
+/// The name of an extended attribute; `None` in an unsupported namespace.
 pub(super) fn xattr_name(name: &OsStr) -> Option<XattrName> {
     let name = name.as_bytes();
-    let is_there = name.starts_with(b"user.") || name.starts_with(b"trusted.");
-    XattrName::new(name.to_vec()).ok().filter(|_| is_there)
+    let is_supported = name.starts_with(b"user.") || name.starts_with(b"trusted.");
+    XattrName::new(name.to_vec()).ok().filter(|_| is_supported)
 }
 
-/// What must be there before.
+/// Whether the attribute must exist.
 pub(super) fn xattr_mode(flags: i32) -> XattrMode {
     match flags {
         flags if flags & libc::XATTR_CREATE != 0 => XattrMode::Create {},
@@ -107,7 +106,7 @@ pub(super) fn xattr_mode(flags: i32) -> XattrMode {
     }
 }
 
-/// What `fallocate` is to do; none if that is not there.
+/// The operation of `fallocate`; `None` if it is unsupported.
 pub(super) fn fallocation(mode: i32) -> Option<Fallocation> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -118,7 +117,7 @@ pub(super) fn fallocation(mode: i32) -> Option<Fallocation> {
     }
 }
 
-/// What `lseek` looks for; all else the kernel does itself.
+/// What `lseek` looks for; the kernel handles all other cases.
 pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     match whence {
         libc::SEEK_DATA => Some(SeekTarget::Data {}),
@@ -127,7 +126,7 @@ pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     }
 }
 
-/// How to lock.
+/// The kind of a lock.
 pub(super) fn lock_kind(kind: i32) -> Option<LockKind> {
     match kind {
         libc::F_RDLCK => Some(LockKind::Shared {}),
@@ -136,12 +135,12 @@ pub(super) fn lock_kind(kind: i32) -> Option<LockKind> {
     }
 }
 
-/// What to lock, by its first and its last byte.
+/// The range of a lock.
 pub(super) fn byte_range(first: u64, last: u64) -> ByteRange {
     ByteRange { first, last: if last >= OFFSET_MAX { u64::MAX } else { last } }
 }
 
-/// The first and the last byte, as the kernel has them. Other clients may lock what no file can have.
+/// The first and the last byte for the kernel. Other clients may lock beyond its largest offset.
 pub(super) fn kernel_range(range: ByteRange) -> (u64, u64) {
     (range.first.min(OFFSET_MAX), range.last.min(OFFSET_MAX))
 }
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_to_the_end_is_one_of_all_bytes_that_follow_and_comes_back_as_it_was() {
+    fn ranges_of_locks_are_converted_both_ways() {
         assert_eq!(byte_range(0, OFFSET_MAX), ByteRange::ALL);
         for range in [(0, 0), (5, 9), (7, OFFSET_MAX), (OFFSET_MAX, OFFSET_MAX)] {
             assert_eq!(kernel_range(byte_range(range.0, range.1)), range);
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn fallocate_does_what_is_there_and_nothing_else() {
+    fn fallocate_rejects_unsupported_modes() {
         use libc::{FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_KEEP_SIZE as KEEP, FALLOC_FL_PUNCH_HOLE};
         assert_eq!(fallocation(0), Some(Fallocation::Allocate { keep_size: false }));
         assert_eq!(fallocation(KEEP), Some(Fallocation::Allocate { keep_size: true }));
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn other_namespaces_of_extended_attributes_are_not_there() {
+    fn other_namespaces_of_extended_attributes_are_unsupported() {
         assert!(xattr_name(OsStr::new("user.x")).is_some());
         assert!(xattr_name(OsStr::new("trusted.x")).is_some());
         assert!(xattr_name(OsStr::new("security.capability")).is_none());

@@ -1,4 +1,4 @@
-//! Answers to the kernel.
+//! Encodes replies to the kernel.
 
 use std::time::Duration;
 
@@ -8,71 +8,71 @@ use fuser::{
 };
 use runtime::Spawn;
 
-use super::asked::kernel_range;
-use crate::operations::{LockFound, Operations};
-use crate::translate::{self, Failure};
+use super::request::kernel_range;
+use crate::operations::{ConflictingLock, MountOperations};
+use crate::translate::{self, KernelError};
 
-/// The unit in which space is told, in bytes.
+/// The block size of `statfs`, in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Tells the kernel of a file, from which on the kernel may mean it by its number.
-pub(super) fn tell<S: Spawn>(
-    system: &Operations<S>,
+/// Replies with a file, which the kernel may then refer to by its number.
+pub(super) fn reply_entry<S: Spawn>(
+    operations: &MountOperations<S>,
     reply: ReplyEntry,
-    found: Result<Attributes, Failure>,
+    found: Result<Attributes, KernelError>,
     cache: Duration,
 ) {
     match found {
         Ok(file) => {
-            system.known().remember(&file);
+            operations.inodes().add_lookup(&file);
             let generation = Generation(file.generation);
             reply.entry(&cache, &translate::attributes(&file), generation);
         }
-        Err(failure) => reply.error(failure.into()),
+        Err(error) => reply.error(error.into()),
     }
 }
 
-pub(super) fn tell_attributes(
+pub(super) fn reply_attr(
     reply: ReplyAttr,
-    found: Result<Attributes, Failure>,
+    found: Result<Attributes, KernelError>,
     cache: Duration,
 ) {
     match found {
         Ok(file) => reply.attr(&cache, &translate::attributes(&file)),
-        Err(failure) => reply.error(failure.into()),
+        Err(error) => reply.error(error.into()),
     }
 }
 
-pub(super) fn tell_done(reply: ReplyEmpty, done: Result<(), Failure>) {
+pub(super) fn reply_empty(reply: ReplyEmpty, done: Result<(), KernelError>) {
     match done {
         Ok(()) => reply.ok(),
-        Err(failure) => reply.error(failure.into()),
+        Err(error) => reply.error(error.into()),
     }
 }
 
-/// Tells as many bytes as there are, or how many there are if there is no room for any: `size` is 0.
-pub(super) fn tell_bytes(reply: ReplyXattr, found: Result<Vec<u8>, Failure>, size: u32) {
+/// Replies with the bytes, or with their number if `size` is 0.
+pub(super) fn reply_xattr(reply: ReplyXattr, found: Result<Vec<u8>, KernelError>, size: u32) {
     match found {
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
         Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
         Ok(bytes) => reply.data(&bytes),
-        Err(failure) => reply.error(failure.into()),
+        Err(error) => reply.error(error.into()),
     }
 }
 
-/// Tells the lock that is in the way.
-pub(super) fn tell_lock(reply: ReplyLock, found: Result<Option<LockFound>, Failure>) {
+/// Replies with the conflicting lock.
+pub(super) fn reply_lock(reply: ReplyLock, found: Result<Option<ConflictingLock>, KernelError>) {
     match found {
         Ok(None) => reply.locked(0, 0, libc::F_UNLCK, 0),
-        Ok(Some(LockFound { lock, pid })) => {
+        Ok(Some(ConflictingLock { lock, pid })) => {
             let (start, end) = kernel_range(lock.range);
             reply.locked(start, end, translate::lock_kind(lock.kind), pid);
         }
-        Err(failure) => reply.error(failure.into()),
+        Err(error) => reply.error(error.into()),
     }
 }
 
-pub(super) fn tell_space(reply: ReplyStatfs, space: &Space) {
+pub(super) fn reply_statfs(reply: ReplyStatfs, space: &Space) {
     let &Space { total_bytes, free_bytes, inodes } = space;
     let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
     let (total, free) = (blocks(total_bytes), blocks(free_bytes));

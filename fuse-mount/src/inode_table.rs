@@ -1,0 +1,234 @@
+//! The inode table: inodes, until the kernel forgets them, open files, and lock owners.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use client::protocol::{Attributes, Handle, ROOT};
+use fuser::{INodeNo, Notifier};
+use runtime::Table;
+
+/// Inodes and open files that the kernel refers to by number. The threads that read from the kernel
+/// and those of the workers share it; its lock is never held across a wait.
+#[derive(Debug, Default)]
+pub(crate) struct InodeTable {
+    tables: Mutex<InodeTables>,
+    /// Sends notifications to the kernel.
+    notifier: OnceLock<Notifier>,
+}
+
+#[derive(Debug, Default)]
+struct InodeTables {
+    inodes: Table<u64, KernelInode>,
+    files: Table<u64, Arc<OpenFile>>,
+    /// The process of each lock owner that may have locks on an inode.
+    lockers: Table<(u64, u64), u32>,
+    /// The number of the last file opened.
+    last_file: u64,
+}
+
+/// An inode. The kernel's number is the inode number; it does not send the generation.
+#[derive(Debug)]
+struct KernelInode {
+    generation: u64,
+    /// The number of replies that named it; the kernel forgets it as often.
+    lookups: u64,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) handle: Handle,
+    /// The write verifier of the first write since the last sync; 0 if there is none. If that write
+    /// survives, so do all later ones that are not reported lost.
+    unsynced: AtomicU64,
+    /// Owners that may have locks through this open file.
+    owners: Mutex<BTreeSet<u64>>,
+}
+
+impl InodeTable {
+    fn tables(&self) -> MutexGuard<'_, InodeTables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file with the number `ino`, if the kernel may know it.
+    pub(crate) fn handle(&self, ino: u64) -> Option<Handle> {
+        if ino == ROOT.ino {
+            return Some(ROOT);
+        }
+        let generation = self.tables().inodes.get(&ino)?.generation;
+        Some(Handle { ino, generation })
+    }
+
+    /// Counts a reply that names the file.
+    pub(crate) fn add_lookup(&self, file: &Attributes) {
+        let &Attributes { ino, generation, .. } = file;
+        let mut tables = self.tables();
+        let inode = tables.inodes.entry(ino).or_insert(KernelInode { generation, lookups: 0 });
+        // A number may be reused after a crash of its node: then the older file is gone.
+        inode.generation = generation;
+        inode.lookups += 1;
+    }
+
+    /// The kernel has forgotten `lookups` of the replies that named `ino`.
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
+        let mut tables = self.tables();
+        let Some(inode) = tables.inodes.get_mut(&ino) else { return };
+        inode.lookups = inode.lookups.saturating_sub(lookups);
+        if inode.lookups == 0 {
+            tables.inodes.remove(&ino);
+        }
+    }
+
+    /// Adds an open file and returns its number.
+    pub(crate) fn open(&self, handle: Handle) -> u64 {
+        let file =
+            Arc::new(OpenFile { handle, unsynced: AtomicU64::new(0), owners: Mutex::default() });
+        let mut tables = self.tables();
+        tables.last_file += 1;
+        let number = tables.last_file;
+        tables.files.insert(number, file);
+        number
+    }
+
+    /// The open file with this number.
+    pub(crate) fn file(&self, number: u64) -> Option<Arc<OpenFile>> {
+        self.tables().files.get(&number).cloned()
+    }
+
+    /// Removes an open file.
+    pub(crate) fn close(&self, number: u64) -> Option<Arc<OpenFile>> {
+        self.tables().files.remove(&number)
+    }
+
+    /// Records that `owner`, of the process `pid`, may get locks.
+    pub(crate) fn add_locker(&self, file: &OpenFile, owner: u64, pid: u32) {
+        file.owners().insert(owner);
+        self.tables().lockers.insert((file.handle.ino, owner), pid);
+    }
+
+    /// Records that `owner` has no locks any more.
+    pub(crate) fn remove_locker(&self, file: &OpenFile, owner: u64) {
+        file.owners().remove(&owner);
+        self.tables().lockers.remove(&(file.handle.ino, owner));
+    }
+
+    /// May `owner` have locks on the inode, or through the open file `number`? They must be released
+    /// there before the kernel releases the file, by when the owner may have locked again.
+    pub(crate) fn has_locked(&self, ino: u64, number: u64, owner: u64) -> bool {
+        let tables = self.tables();
+        let of_file = |file: &Arc<OpenFile>| file.owners().contains(&owner);
+        tables.lockers.contains_key(&(ino, owner)) || tables.files.get(&number).is_some_and(of_file)
+    }
+
+    /// The process of a lock owner.
+    pub(crate) fn locker(&self, ino: u64, owner: u64) -> Option<u32> {
+        self.tables().lockers.get(&(ino, owner)).copied()
+    }
+
+    /// Sets the sender of notifications.
+    pub(crate) fn set_notifier(&self, notifier: Notifier) {
+        // It is set once per mount.
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Makes the kernel revalidate its cached content of the file before the next use.
+    pub(crate) fn invalidate(&self, ino: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // Only attributes: dropping pages could wait for a read that waits for us. An error means
+            // that nothing is cached.
+            const NO_PAGES: i64 = -1;
+            let _ = notifier.inval_inode(INodeNo(ino), NO_PAGES, 0);
+        }
+    }
+}
+
+impl OpenFile {
+    fn owners(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Owners that may have locks through this open file.
+    pub(crate) fn lockers(&self) -> Vec<u64> {
+        self.owners().iter().copied().collect()
+    }
+
+    /// Records the verifier of a write.
+    pub(crate) fn note_write(&self, write_verifier: u64) {
+        // If there are two since the last sync, writes were lost: keeping the first reports that.
+        let _ = self.unsynced.compare_exchange(0, write_verifier, Relaxed, Relaxed);
+    }
+
+    /// Begins a sync; returns the verifier that it must find.
+    pub(crate) fn take_unsynced(&self) -> Option<u64> {
+        let first = self.unsynced.swap(0, Relaxed);
+        (first != 0).then_some(first)
+    }
+
+    /// The sync has failed: its writes are still unsynced.
+    pub(crate) fn restore_unsynced(&self, first: Option<u64>) {
+        if let Some(first) = first {
+            self.unsynced.store(first, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::protocol::{Kind, Time};
+
+    use super::*;
+
+    fn file(ino: u64, generation: u64) -> Attributes {
+        let blank = Attributes::blank(ino, generation, Kind::File {}, Time::default());
+        Attributes { mode: 0o644, links: 1, ..blank }
+    }
+
+    #[test]
+    fn an_inode_stays_until_all_its_lookups_are_forgotten() {
+        let inodes = InodeTable::default();
+        assert_eq!(inodes.handle(ROOT.ino), Some(ROOT));
+        assert_eq!(inodes.handle(9), None);
+        inodes.add_lookup(&file(9, 4));
+        inodes.add_lookup(&file(9, 4));
+        inodes.add_lookup(&file(9, 5));
+        inodes.forget(9, 2);
+        assert_eq!(inodes.handle(9), Some(Handle { ino: 9, generation: 5 }));
+        inodes.forget(9, 1);
+        assert_eq!(inodes.handle(9), None);
+        inodes.forget(9, 1);
+    }
+
+    #[test]
+    fn the_first_unsynced_write_stays_until_a_sync_succeeds() {
+        let inodes = InodeTable::default();
+        let number = inodes.open(Handle { ino: 9, generation: 4 });
+        let open = inodes.file(number).unwrap();
+        assert_eq!(open.take_unsynced(), None);
+        open.note_write(7);
+        open.note_write(8);
+        let first = open.take_unsynced();
+        assert_eq!(first, Some(7));
+        open.note_write(8);
+        open.restore_unsynced(first);
+        assert_eq!(open.take_unsynced(), Some(7));
+        inodes.close(number);
+        assert!(inodes.file(number).is_none());
+    }
+
+    #[test]
+    fn a_lock_owner_stays_until_it_has_no_locks() {
+        let inodes = InodeTable::default();
+        let number = inodes.open(Handle { ino: 9, generation: 4 });
+        let open = inodes.file(number).unwrap();
+        let other = inodes.file(inodes.open(open.handle)).unwrap();
+        assert!(!inodes.has_locked(9, number, 77));
+        inodes.add_locker(&open, 77, 123);
+        assert!(inodes.has_locked(9, 0, 77) && !inodes.has_locked(8, 0, 77));
+        assert_eq!((inodes.locker(9, 77), open.lockers()), (Some(123), vec![77]));
+        inodes.remove_locker(&other, 77);
+        assert!(!inodes.has_locked(9, 0, 77) && inodes.has_locked(9, number, 77));
+        inodes.remove_locker(&open, 77);
+        assert!(!inodes.has_locked(9, number, 77) && open.lockers().is_empty());
+    }
+}

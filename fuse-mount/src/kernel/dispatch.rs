@@ -1,0 +1,82 @@
+//! Dispatches operations to workers.
+
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::hash;
+use client::protocol::Name;
+use fuser::INodeNo;
+use futures::channel::oneshot;
+use runtime::{NodeId, NodeKind, Spawn};
+
+use super::request::entry_name;
+use crate::inode_table::InodeTable;
+use crate::operations::{EntryName, MountOperations};
+use crate::worker::Worker;
+
+/// The FUSE file operations that the kernel sends requests to.
+#[derive(Debug)]
+pub(crate) struct FuseFilesystem<S> {
+    pub(super) workers: Vec<Worker<S>>,
+    fs_nodes: u32,
+    /// How long the kernel may keep names and attributes.
+    pub(super) cache: Duration,
+    /// Dropped when the mount has ended.
+    pub(super) ended: Option<oneshot::Sender<Infallible>>,
+}
+
+impl<S: Spawn> FuseFilesystem<S> {
+    /// The file operations of a volume with `fs_nodes` nodes; there is at least one worker.
+    pub(crate) fn new(
+        workers: Vec<Worker<S>>,
+        fs_nodes: u32,
+        cache: Duration,
+        ended: oneshot::Sender<Infallible>,
+    ) -> Self {
+        Self { workers, fs_nodes, cache, ended: Some(ended) }
+    }
+
+    /// The worker on the thread of `node`: node `i` and worker `i` are on thread `i mod threads`.
+    fn worker(&self, node: NodeId) -> &Worker<S> {
+        let (NodeKind::Fs(index) | NodeKind::Disk(index) | NodeKind::Application(index)) =
+            node.kind();
+        &self.workers[index as usize % self.workers.len()]
+    }
+
+    /// The inode table.
+    pub(super) fn inodes(&self) -> &InodeTable {
+        self.workers[0].inodes()
+    }
+
+    /// Dispatches an operation on a file.
+    pub(super) fn dispatch_inode<F>(
+        &self,
+        ino: INodeNo,
+        work: impl FnOnce(Rc<MountOperations<S>>, u64) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + 'static,
+    {
+        let ino = ino.0;
+        self.worker(hash::ino_node(ino, self.fs_nodes))
+            .submit(move |operations| work(operations, ino));
+    }
+
+    /// Dispatches an operation on a name.
+    pub(super) fn dispatch_name<F>(
+        &self,
+        directory: INodeNo,
+        name: &OsStr,
+        work: impl FnOnce(Rc<MountOperations<S>>, EntryName) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + 'static,
+    {
+        let entry_name = entry_name(directory, name);
+        // Any worker refuses an invalid name.
+        let node = Name::new(entry_name.name.clone()).map_or(NodeId::fs(0), |name| {
+            hash::name_node(entry_name.directory, &name, self.fs_nodes)
+        });
+        self.worker(node).submit(move |operations| work(operations, entry_name));
+    }
+}
