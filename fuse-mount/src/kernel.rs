@@ -51,7 +51,7 @@ impl<S: Spawn> Filesystem for FuseFilesystem<S> {
             // After all earlier tasks of the worker. The last worker drops the sender.
             let ended = ended.clone();
             worker.submit(move |operations| async move {
-                operations.flush_closes().await;
+                operations.volume().flush_closes().await;
                 drop(ended);
             });
         }

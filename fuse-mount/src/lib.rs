@@ -31,6 +31,7 @@
 //! | `kernel/` | dispatch to workers, decoding of requests, encoding of replies |
 //! | `worker.rs` | workers: concurrent operations on one thread |
 //! | `operations.rs`, `operations/` | the requests to the volume of each operation, by family |
+//! | `volume_client.rs` | the requests and leases of a mount at the volume |
 //! | `inode_table.rs` | inodes and open files that the kernel refers to by number |
 //! | `caller.rs` | the calling process |
 //! | `translate.rs` | attributes, times and errors of the kernel |
@@ -44,6 +45,7 @@ mod kernel;
 mod mount;
 mod operations;
 mod translate;
+mod volume_client;
 mod worker;
 
 pub use mount::{FuseMount, MountEnded, MountError, MountOptions, clear_stale};

@@ -1,17 +1,11 @@
 //! Attributes: changes, permissions, targets of symbolic links.
 
-use client::protocol::{
-    Attributes, Change, Credentials, Error, GetAttributes, Handle, Kind, ReadLink, SetAttributes,
-};
+use client::protocol::{Attributes, Change, ReadLink, SetAttributes};
 use runtime::Spawn;
 
 use super::MountOperations;
 use crate::caller::CallerProcess;
 use crate::translate::KernelError;
-
-const SETUID: u32 = 0o4000;
-const SETGID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o010;
 
 /// Requested access, in the bits of the mode's lowest triple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +23,7 @@ impl<S: Spawn> MountOperations<S> {
         let file = self.handle(ino)?;
         if (change.uid.is_some() || change.gid.is_some()) && caller.is_root() {
             // As in Linux. On a change by another user the volume clears these bits itself.
-            self.drop_setid(file).await?;
+            self.volume.drop_setid(file).await?;
         }
         let call = |who| SetAttributes {
             who,
@@ -39,26 +33,11 @@ impl<S: Spawn> MountOperations<S> {
             durable: false,
         };
         let changed = if through_open && change.size.is_some() {
-            self.request_as_opener(caller, file, call).await
+            self.volume.request_as_opener(caller, file, call).await
         } else {
-            self.request(call(caller.credentials())).await
+            self.volume.request(call(caller.credentials())).await
         };
         Ok(changed?)
-    }
-
-    /// Clears the set-user-id and set-group-id bits of a regular file.
-    pub(super) async fn drop_setid(&self, file: Handle) -> Result<(), Error> {
-        let Attributes { kind, mode, .. } = self.request(GetAttributes { file }).await?;
-        // Without group execute permission set-group-id means mandatory locking.
-        let group = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
-        let remaining = mode & !(SETUID | group);
-        if kind == (Kind::File {}) && remaining != mode {
-            let change = Change { mode: Some(remaining), ..Change::default() };
-            let who = Credentials::root();
-            let call = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
-            self.request(call).await?;
-        }
-        Ok(())
     }
 
     /// Checks that the caller has this access.
@@ -75,7 +54,7 @@ impl<S: Spawn> MountOperations<S> {
 
     /// The target of a symbolic link.
     pub(crate) async fn read_link(&self, ino: u64) -> Result<Vec<u8>, KernelError> {
-        Ok(self.request(ReadLink { file: self.handle(ino)? }).await?)
+        Ok(self.volume.request(ReadLink { file: self.handle(ino)? }).await?)
     }
 }
 

@@ -52,7 +52,7 @@ impl<S: Spawn> MountOperations<S> {
             let count_max = if attributes { ENTRIES_PLUS } else { ENTRIES };
             let who = Credentials::root();
             let call = ReadDirectory { who, directory, after, count_max, attributes };
-            let page = self.request(call).await?;
+            let page = self.volume.request(call).await?;
             let cookies = resume_cookies(&page.entries, if after == 0 { DOTDOT } else { after });
             for (entry, cookie) in page.entries.iter().zip(cookies) {
                 let attributes_of = entry.attributes.as_deref();
@@ -94,7 +94,7 @@ impl<S: Spawn> MountOperations<S> {
         let parent = if directory == ROOT {
             file
         } else {
-            self.request(Parent { who: Credentials::root(), directory }).await?
+            self.volume.request(Parent { who: Credentials::root(), directory }).await?
         };
         Ok(add(&dot(&parent, b"..", DOTDOT)))
     }

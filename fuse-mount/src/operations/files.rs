@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::leases::{Answered, Holding};
 use client::protocol::{
-    Attributes, Commit, Credentials, Error, Handle, Kind, OpenHandle, OpenedFile, Read,
-    SyncDirectory, TRANSFER_MAX, Write,
+    Commit, Credentials, Error, OpenHandle, OpenedFile, Read, SyncDirectory, TRANSFER_MAX, Write,
 };
 use runtime::Spawn;
 
@@ -25,26 +24,13 @@ impl<S: Spawn> MountOperations<S> {
         access_mask: AccessMask,
     ) -> Result<u64, KernelError> {
         let file = self.handle(ino)?;
-        let _opening = self.leases.opening();
-        let call = self.call();
-        let OpenedFile { attributes, lease } = self.request(OpenHandle { call, file }).await?;
-        let holding = self.record_open(&attributes, Answered { call, lease }).await?;
+        let _opening = self.volume.leases.opening();
+        let call = self.volume.call();
+        let OpenedFile { attributes, lease } =
+            self.volume.request(OpenHandle { call, file }).await?;
+        let holding = self.volume.record_open(&attributes, Answered { call, lease }).await?;
         check_mode(&attributes, caller, access_mask)?;
         Ok(self.add_open_file(holding))
-    }
-
-    /// Records that a node has opened the file.
-    pub(super) async fn record_open(
-        &self,
-        file: &Attributes,
-        answered: Answered,
-    ) -> Result<Holding<S>, KernelError> {
-        match file.kind {
-            Kind::File {} => Ok(self.leases.held(&self.machine, handle_of(file), answered).await?),
-            Kind::Directory {} => Err(KernelError(libc::EISDIR)),
-            // The kernel opens all others itself.
-            _ => Err(KernelError(libc::EINVAL)),
-        }
     }
 
     /// The number of an open file, until it is [closed](Self::close).
@@ -62,7 +48,7 @@ impl<S: Spawn> MountOperations<S> {
                 tracing::warn!(number, "cannot unlock before the last close of the file");
             }
         }
-        self.leases.close(&self.machine, open.handle);
+        self.volume.leases.close(&self.volume.machine, open.handle);
     }
 
     pub(super) fn open_file(&self, number: u64) -> Result<Arc<OpenFile>, KernelError> {
@@ -73,7 +59,7 @@ impl<S: Spawn> MountOperations<S> {
     /// lost, since others may have changed what they guarded: the program must open it again.
     pub(super) fn usable_file(&self, number: u64) -> Result<Arc<OpenFile>, KernelError> {
         let open = self.open_file(number)?;
-        if self.leases.has_lost_locks(open.handle) && !open.lockers().is_empty() {
+        if self.volume.leases.has_lost_locks(open.handle) && !open.lockers().is_empty() {
             return Err(KernelError(libc::EIO));
         }
         Ok(open)
@@ -93,7 +79,7 @@ impl<S: Spawn> MountOperations<S> {
         while done < length {
             let (who, offset) = (Credentials::root(), offset + u64::from(done));
             let length = (length - done).min(TRANSFER_MAX);
-            let read = self.request(Read { who, file, offset, length }).await?;
+            let read = self.volume.request(Read { who, file, offset, length }).await?;
             let count: usize = read.data.iter().map(Bytes::len).sum();
             if count > length as usize {
                 return Err(KernelError(libc::EIO));
@@ -118,7 +104,7 @@ impl<S: Spawn> MountOperations<S> {
         let open = self.usable_file(number)?;
         let file = open.handle;
         let call = |who| Write { who, file, offset, data: vec![data.clone()], durable: false };
-        let written = self.request_as_opener(caller, file, call).await?;
+        let written = self.volume.request_as_opener(caller, file, call).await?;
         open.note_write(written.write_verifier);
         Ok(())
     }
@@ -127,7 +113,7 @@ impl<S: Spawn> MountOperations<S> {
     pub(crate) async fn sync(&self, number: u64) -> Result<(), KernelError> {
         let open = self.open_file(number)?;
         let first = open.take_unsynced();
-        match self.request(Commit { file: open.handle }).await {
+        match self.volume.request(Commit { file: open.handle }).await {
             Ok(done) if first.is_none_or(|first| first == done.write_verifier) => Ok(()),
             Ok(_) => Err(Error::LostWrites {}.into()),
             Err(error) => {
@@ -139,7 +125,7 @@ impl<S: Spawn> MountOperations<S> {
 
     /// Makes the entries of a directory durable.
     pub(crate) async fn sync_names(&self, ino: u64) -> Result<(), KernelError> {
-        Ok(self.request(SyncDirectory { directory: self.handle(ino)? }).await?)
+        Ok(self.volume.request(SyncDirectory { directory: self.handle(ino)? }).await?)
     }
 }
 
@@ -149,8 +135,4 @@ pub(crate) fn joined(mut parts: Vec<Bytes>) -> Bytes {
         1 => parts.swap_remove(0),
         _ => parts.concat().into(),
     }
-}
-
-fn handle_of(file: &Attributes) -> Handle {
-    Handle { ino: file.ino, generation: file.generation }
 }

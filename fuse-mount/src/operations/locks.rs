@@ -46,7 +46,12 @@ impl<S: Spawn> MountOperations<S> {
         self.inodes.add_locker(&open, owner, pid);
         let (mut pause, mut busy) = (LOCK_PAUSE, 0_u32);
         loop {
-            match self.leases.lock(&self.machine, open.handle, (owner, range, kind)).await {
+            match self
+                .volume
+                .leases
+                .lock(&self.volume.machine, open.handle, (owner, range, kind))
+                .await
+            {
                 Ok(Tried::Granted) => {
                     // Others may have changed what the lock guards.
                     self.inodes.invalidate(open.handle.ino);
@@ -65,7 +70,7 @@ impl<S: Spawn> MountOperations<S> {
             if caller.is_interrupted() {
                 return Err(KernelError(libc::EINTR));
             }
-            self.machine.sleep(pause).await;
+            self.volume.machine.sleep(pause).await;
             pause = (2 * pause).min(LOCK_PAUSE_MAX);
         }
     }
@@ -81,12 +86,12 @@ impl<S: Spawn> MountOperations<S> {
         if range == ByteRange::ALL {
             return self.unlock_all(&open, owner).await;
         }
-        Ok(self.leases.unlock(&self.machine, open.handle, owner, range).await?)
+        Ok(self.volume.leases.unlock(&self.volume.machine, open.handle, owner, range).await?)
     }
 
     /// Releases all locks of `owner` on a file.
     pub(super) async fn unlock_all(&self, open: &OpenFile, owner: u64) -> Result<(), KernelError> {
-        self.leases.unlock(&self.machine, open.handle, owner, ByteRange::ALL).await?;
+        self.volume.leases.unlock(&self.volume.machine, open.handle, owner, ByteRange::ALL).await?;
         self.inodes.remove_locker(open, owner);
         Ok(())
     }
@@ -99,8 +104,8 @@ impl<S: Spawn> MountOperations<S> {
     ) -> Result<Option<ConflictingLock>, KernelError> {
         let file = self.open_file(number)?.handle;
         let LockRequest { owner, range, kind } = request;
-        let owner = self.leases.owner(owner);
-        let found = self.request(TestLock { file, owner, range, kind }).await?;
+        let owner = self.volume.leases.owner(owner);
+        let found = self.volume.request(TestLock { file, owner, range, kind }).await?;
         Ok(found.map(|lock| {
             let is_here = lock.owner.client == owner.client;
             let pid = self.inodes.locker(file.ino, lock.owner.id).filter(|_| is_here);

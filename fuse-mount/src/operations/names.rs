@@ -36,7 +36,7 @@ impl<S: Spawn> MountOperations<S> {
         entry: EntryName,
     ) -> Result<Attributes, KernelError> {
         let (directory, name) = self.entry(entry)?;
-        Ok(self.request(Lookup { who: caller.credentials(), directory, name }).await?)
+        Ok(self.volume.request(Lookup { who: caller.credentials(), directory, name }).await?)
     }
 
     fn entry(&self, entry: EntryName) -> Result<(client::protocol::Handle, Name), KernelError> {
@@ -56,16 +56,17 @@ impl<S: Spawn> MountOperations<S> {
         let node = match node {
             NewInodeKind::File => {
                 let (directory, name) = self.entry(entry)?;
-                let (who, call) = (caller.credentials(), self.call());
+                let (who, call) = (caller.credentials(), self.volume.call());
                 let (existing, durable) = (Existing::Refuse {}, false);
                 let create = Create { who, call, directory, name, existing, change, durable };
-                return Ok(self.request(create).await?.attributes);
+                return Ok(self.volume.request(create).await?.attributes);
             }
             NewInodeKind::Other(node) => node,
         };
         let (directory, name) = self.entry(entry)?;
-        let (who, call) = (caller.credentials(), self.call());
+        let (who, call) = (caller.credentials(), self.volume.call());
         Ok(self
+            .volume
             .request(MakeNode { who, call, directory, name, node, change, durable: false })
             .await?)
     }
@@ -83,12 +84,12 @@ impl<S: Spawn> MountOperations<S> {
         let (directory, name) = self.entry(entry)?;
         let existing = if new_only { Existing::Refuse {} } else { Existing::Use {} };
         let change = Change { mode: Some(mode), ..Change::default() };
-        let _opening = self.leases.opening();
-        let (who, call) = (caller.credentials(), self.call());
+        let _opening = self.volume.leases.opening();
+        let (who, call) = (caller.credentials(), self.volume.call());
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
-        let OpenedNewFile { created, lease } = self.request(create).await?;
+        let OpenedNewFile { created, lease } = self.volume.request(create).await?;
         let file = created.attributes;
-        let holding = self.record_open(&file, Answered { call, lease }).await?;
+        let holding = self.volume.record_open(&file, Answered { call, lease }).await?;
         if !created.new {
             check_mode(&file, caller, access_mask)?;
         }
@@ -104,8 +105,8 @@ impl<S: Spawn> MountOperations<S> {
     ) -> Result<Attributes, KernelError> {
         let file = self.handle(ino)?;
         let (directory, name) = self.entry(entry)?;
-        let (who, call) = (caller.credentials(), self.call());
-        Ok(self.request(Link { who, call, file, directory, name, durable: false }).await?)
+        let (who, call) = (caller.credentials(), self.volume.call());
+        Ok(self.volume.request(Link { who, call, file, directory, name, durable: false }).await?)
     }
 
     /// Removes a name of a file that is not a directory.
@@ -115,8 +116,8 @@ impl<S: Spawn> MountOperations<S> {
         entry: EntryName,
     ) -> Result<(), KernelError> {
         let (directory, name) = self.entry(entry)?;
-        let (who, call) = (caller.credentials(), self.call());
-        Ok(self.request(Remove { who, call, directory, name, durable: false }).await?)
+        let (who, call) = (caller.credentials(), self.volume.call());
+        Ok(self.volume.request(Remove { who, call, directory, name, durable: false }).await?)
     }
 
     /// Removes an empty directory.
@@ -126,8 +127,11 @@ impl<S: Spawn> MountOperations<S> {
         entry: EntryName,
     ) -> Result<(), KernelError> {
         let (directory, name) = self.entry(entry)?;
-        let (who, call) = (caller.credentials(), self.call());
-        Ok(self.request(RemoveDirectory { who, call, directory, name, durable: false }).await?)
+        let (who, call) = (caller.credentials(), self.volume.call());
+        Ok(self
+            .volume
+            .request(RemoveDirectory { who, call, directory, name, durable: false })
+            .await?)
     }
 
     /// Renames a file; replaces an existing one only if `replace` is set.
@@ -140,7 +144,7 @@ impl<S: Spawn> MountOperations<S> {
     ) -> Result<(), KernelError> {
         let (from_directory, from_name) = self.entry(from)?;
         let (to_directory, to_name) = self.entry(to)?;
-        let (who, call) = (caller.credentials(), self.call());
+        let (who, call) = (caller.credentials(), self.volume.call());
         let rename = Rename {
             who,
             call,
@@ -151,6 +155,6 @@ impl<S: Spawn> MountOperations<S> {
             replace,
             durable: false,
         };
-        Ok(self.request(rename).await?)
+        Ok(self.volume.request(rename).await?)
     }
 }

@@ -56,7 +56,7 @@ impl<S: Spawn> MountOperations<S> {
     ) -> Result<(), KernelError> {
         let file = open.handle;
         let call = |who| Allocate { who, file, offset, length, keep_size, durable: false };
-        self.request_as_opener(caller, file, call).await?;
+        self.volume.request_as_opener(caller, file, call).await?;
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl<S: Spawn> MountOperations<S> {
     ) -> Result<(), KernelError> {
         let file = open.handle;
         let call = |who| PunchHole { who, file, offset, length, durable: false };
-        let punched = self.request_as_opener(caller, file, call).await?;
+        let punched = self.volume.request_as_opener(caller, file, call).await?;
         open.note_write(punched.write_verifier);
         Ok(())
     }
@@ -84,7 +84,7 @@ impl<S: Spawn> MountOperations<S> {
         // The file is open.
         let who = Credentials::root();
         let offset = u64::try_from(offset).map_err(|_| KernelError(libc::ENXIO))?;
-        let found = self.request(Seek { who, file, offset, target }).await?;
+        let found = self.volume.request(Seek { who, file, offset, target }).await?;
         found.and_then(|found| found.try_into().ok()).ok_or(KernelError(libc::ENXIO))
     }
 }

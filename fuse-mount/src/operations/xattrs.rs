@@ -17,7 +17,7 @@ impl<S: Spawn> MountOperations<S> {
         name: XattrName,
     ) -> Result<Vec<u8>, KernelError> {
         let (who, file) = (caller.credentials(), self.handle(ino)?);
-        Ok(self.request(GetXattr { who, file, name }).await?)
+        Ok(self.volume.request(GetXattr { who, file, name }).await?)
     }
 
     /// Sets an extended attribute.
@@ -29,8 +29,10 @@ impl<S: Spawn> MountOperations<S> {
         value: Vec<u8>,
         mode: XattrMode,
     ) -> Result<(), KernelError> {
-        let (who, call, file) = (caller.credentials(), self.call(), self.handle(ino)?);
-        self.request(SetXattr { who, call, file, name, value, mode, durable: false }).await?;
+        let (who, call, file) = (caller.credentials(), self.volume.call(), self.handle(ino)?);
+        self.volume
+            .request(SetXattr { who, call, file, name, value, mode, durable: false })
+            .await?;
         Ok(())
     }
 
@@ -41,7 +43,7 @@ impl<S: Spawn> MountOperations<S> {
         ino: u64,
     ) -> Result<Vec<u8>, KernelError> {
         let (who, file) = (caller.credentials(), self.handle(ino)?);
-        let names = self.request(ListXattrs { who, file }).await?;
+        let names = self.volume.request(ListXattrs { who, file }).await?;
         Ok(names.iter().flat_map(|name| [name.as_bytes(), &[0]]).flatten().copied().collect())
     }
 
@@ -52,8 +54,8 @@ impl<S: Spawn> MountOperations<S> {
         ino: u64,
         name: XattrName,
     ) -> Result<(), KernelError> {
-        let (who, call, file) = (caller.credentials(), self.call(), self.handle(ino)?);
-        self.request(RemoveXattr { who, call, file, name, durable: false }).await?;
+        let (who, call, file) = (caller.credentials(), self.volume.call(), self.handle(ino)?);
+        self.volume.request(RemoveXattr { who, call, file, name, durable: false }).await?;
         Ok(())
     }
 }

@@ -1,0 +1,98 @@
+//! The requests and leases of a mount at the volume.
+
+use std::sync::Arc;
+
+use client::leases::{Answered, Holding, Leases};
+use client::protocol::{
+    Attributes, CallId, Change, Credentials, Error, FileIo, GetAttributes, Handle, Kind,
+    SetAttributes,
+};
+use runtime::{Call, Spawn};
+
+use crate::caller::CallerProcess;
+use crate::translate::KernelError;
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// Sends the requests of a mount, and has the leases of its open files and locks.
+#[derive(Debug)]
+pub(crate) struct VolumeClient<S> {
+    pub(crate) machine: S,
+    pub(crate) leases: Arc<Leases>,
+}
+
+impl<S: Spawn> VolumeClient<S> {
+    /// Sends a request to the node that owns it, with retries.
+    pub(crate) async fn request<C>(&self, call: C) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        client::ask_patiently(&self.machine, call).await
+    }
+
+    /// Sends a request with the rights of a process that has opened `file` for writing, also if the
+    /// mode has changed since.
+    pub(crate) async fn request_as_opener<C>(
+        &self,
+        caller: CallerProcess,
+        file: Handle,
+        call: impl Fn(Credentials) -> C,
+    ) -> Result<C::Reply, Error>
+    where
+        C: Call<Protocol = FileIo> + Clone,
+    {
+        match self.request(call(caller.credentials())).await {
+            Err(Error::AccessDenied {}) if !caller.is_root() => {
+                // A change by root would keep these bits, which a change by another user clears.
+                self.drop_setid(file).await?;
+                self.request(call(Credentials::root())).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Clears the set-user-id and set-group-id bits of a regular file.
+    pub(crate) async fn drop_setid(&self, file: Handle) -> Result<(), Error> {
+        let Attributes { kind, mode, .. } = self.request(GetAttributes { file }).await?;
+        // Without group execute permission set-group-id means mandatory locking.
+        let group = if mode & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+        let remaining = mode & !(SETUID | group);
+        if kind == (Kind::File {}) && remaining != mode {
+            let change = Change { mode: Some(remaining), ..Change::default() };
+            let who = Credentials::root();
+            let call = SetAttributes { who, file, change, only_if_ctime: None, durable: false };
+            self.request(call).await?;
+        }
+        Ok(())
+    }
+
+    /// Records that a node has opened the file.
+    pub(crate) async fn record_open(
+        &self,
+        file: &Attributes,
+        answered: Answered,
+    ) -> Result<Holding<S>, KernelError> {
+        match file.kind {
+            Kind::File {} => Ok(self.leases.held(&self.machine, handle_of(file), answered).await?),
+            Kind::Directory {} => Err(KernelError(libc::EISDIR)),
+            // The kernel opens all others itself.
+            _ => Err(KernelError(libc::EINVAL)),
+        }
+    }
+
+    /// Waits until the nodes have received all closes, or do not answer.
+    pub(crate) async fn flush_closes(&self) {
+        self.leases.last_words(&self.machine).await;
+    }
+
+    /// The id of the next call.
+    pub(crate) fn call(&self) -> CallId {
+        self.leases.call()
+    }
+}
+
+fn handle_of(file: &Attributes) -> Handle {
+    Handle { ino: file.ino, generation: file.generation }
+}
