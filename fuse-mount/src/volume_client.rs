@@ -68,14 +68,18 @@ impl<S: Spawn> VolumeClient<S> {
         Ok(())
     }
 
-    /// Records that a node has opened the file.
+    /// Records that a node has opened the file by `call`, under its `lease`.
     pub(crate) async fn record_open(
         &self,
         file: &Attributes,
-        answered: Answered,
+        call: CallId,
+        lease: u64,
     ) -> Result<Holding<S>, KernelError> {
         match file.kind {
-            Kind::File {} => Ok(self.leases.held(&self.machine, handle_of(file), answered).await?),
+            Kind::File {} => {
+                let answered = Answered { call, lease };
+                Ok(self.leases.held(&self.machine, handle_of(file), answered).await?)
+            }
             Kind::Directory {} => Err(KernelError(libc::EISDIR)),
             // The kernel opens all others itself.
             _ => Err(KernelError(libc::EINVAL)),

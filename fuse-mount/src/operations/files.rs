@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use client::leases::{Answered, Holding};
+use client::leases::Holding;
 use client::protocol::{
     Commit, Credentials, Error, OpenHandle, OpenedFile, Read, SyncDirectory, TRANSFER_MAX, Write,
 };
@@ -28,7 +28,7 @@ impl<S: Spawn> MountOperations<S> {
         let call = self.volume.call();
         let OpenedFile { attributes, lease } =
             self.volume.request(OpenHandle { call, file }).await?;
-        let holding = self.volume.record_open(&attributes, Answered { call, lease }).await?;
+        let holding = self.volume.record_open(&attributes, call, lease).await?;
         check_mode(&attributes, caller, access_mask)?;
         Ok(self.add_open_file(holding))
     }

@@ -1,6 +1,5 @@
 //! Names: lookup, creation, rename, removal.
 
-use client::leases::Answered;
 use client::protocol::{
     Attributes, Change, Create, Existing, Link, Lookup, MakeNode, Name, NewNode, OpenNew,
     OpenedNewFile, Remove, RemoveDirectory, Rename,
@@ -89,7 +88,7 @@ impl<S: Spawn> MountOperations<S> {
         let create = OpenNew { who, call, directory, name, existing, change, durable: false };
         let OpenedNewFile { created, lease } = self.volume.request(create).await?;
         let file = created.attributes;
-        let holding = self.volume.record_open(&file, Answered { call, lease }).await?;
+        let holding = self.volume.record_open(&file, call, lease).await?;
         if !created.new {
             check_mode(&file, caller, access_mask)?;
         }
