@@ -44,7 +44,7 @@ pub trait Ingress: Send + Sync {
 /// What a thread of the machine shall run.
 pub type LocalTask = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
-/// A seat at the machine for an ordinary thread: an application node that only asks.
+/// Access to the machine for an ordinary thread: an application node that only sends requests.
 #[derive(Clone)]
 pub struct ClientHandle {
     node: NodeId,
@@ -53,12 +53,12 @@ pub struct ClientHandle {
 
 impl std::fmt::Debug for ClientHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("ClientHandle").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
 impl ClientHandle {
-    /// The seat of the application node `node`.
+    /// A handle for the application node `node`.
     pub fn new(node: NodeId, ingress: Arc<dyn Ingress>) -> Self {
         Self { node, ingress }
     }
@@ -132,7 +132,7 @@ pub async fn answer_bytes(
 ) -> Encoder {
     let (reply, answer) = oneshot::channel();
     let reply = ReplySender::by(|bytes| {
-        // Whoever asked may be gone.
+        // The caller may be gone.
         let _ = reply.send(bytes);
     });
     let ask = Box::new(EncodedRequest { caller, table, head, bulk, reply });

@@ -43,7 +43,7 @@ pub trait Spawn: Clone + 'static {
     /// Adds to the machine's count of copied bytes (see
     /// [`Pool::count_copy`](crate::buffer::Pool::count_copy)), if there is a machine to count.
     fn count_copy(&self, _bytes: usize) {}
-    /// What the nodes of this process have in [extension](crate::extensions::Extensions) with whoever asks from here.
+    /// What the nodes of this process share with this caller, if anything.
     fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         None
     }
@@ -72,7 +72,7 @@ impl Context {
         Self { node, machine }
     }
 
-    /// The context of another node of the same thread: for whoever brings nodes up.
+    /// The context of another node of the same thread, for code that starts nodes.
     #[must_use]
     pub fn beside(&self, node: NodeId) -> Self {
         Self { node, machine: self.machine.clone() }

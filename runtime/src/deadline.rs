@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// No end: nobody takes over.
+/// No end: no other process takes over.
 const NEVER: u64 = u64::MAX;
 /// It has come, for good.
 const OVER: u64 = 0;

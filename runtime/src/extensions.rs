@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 pub struct Extensions(RwLock<Vec<Arc<dyn Any + Send + Sync>>>);
 
 impl Extensions {
-    /// The thing of type `T`, if somebody has put one there.
+    /// The value of type `T`, if there is one.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let things = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let thing = things.iter().find(|thing| (***thing).is::<T>())?.clone();

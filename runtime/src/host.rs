@@ -34,8 +34,8 @@ pub const WAITING_MAX: usize = 4096;
 /// nodes can never wait for each other.
 pub trait Server<P: Protocol>: 'static {
     /// The reply, if nothing has to be waited for and the work is short; else `None`, and nothing was
-    /// done. Asked first: what is in memory costs no future then. Whoever answers here gives the
-    /// same reply as [`handle`](Self::handle) would if it were polled now.
+    /// done. Asked first: what is in memory costs no future then. The reply is the same as the
+    /// one that [`handle`](Self::handle) would if it were polled now.
     fn try_now(self: Rc<Self>, _caller: Caller, _request: &P::Request) -> Option<P::Reply> {
         None
     }
@@ -190,7 +190,7 @@ impl Host {
         }
     }
 
-    /// The reply, if the server can answer at once, and nobody waits who came earlier.
+    /// The reply, if the server can answer now and no earlier request waits.
     pub(crate) fn try_now<P: Protocol>(
         host: &Rc<Self>,
         caller: Caller,

@@ -17,7 +17,7 @@ use crate::net::{Listener, Stream};
 const REQUESTS_MAX: usize = 8;
 /// Bytes of a request, at most.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// A request and its answer take so long, at most.
+/// Time limit for a request and its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause after a stream could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ pub struct HttpPage {
 /// Finds what is at a path, as `/metrics`; `None` if nothing is.
 pub type HttpPages = dyn Fn(&str) -> LocalBoxFuture<'static, Option<HttpPage>>;
 
-/// Answers who connects to `listener`, as long as the machine lives. Whoever can connect is answered.
+/// Answers all connections to `listener`, as long as the machine lives. There is no authentication.
 pub async fn answer(context: Context, mut listener: Box<dyn Listener>, pages: Rc<HttpPages>) {
     let running = Rc::new(Cell::new(0));
     loop {
@@ -80,7 +80,7 @@ async fn answer_one(mut stream: Stream, pages: &HttpPages) {
         page.kind,
         page.body.len()
     );
-    // Whoever has hung up does not want it.
+    // A client that has hung up does not want it.
     let _ = stream.writer.write(vec![head.into(), page.body]).await;
 }
 

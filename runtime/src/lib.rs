@@ -1,4 +1,4 @@
-//! Lightweight nodes, messages between them, and the one door to the machine.
+//! Lightweight nodes, messages between them, and the node context, the only interface to the machine.
 //!
 //! # Two columns
 //!

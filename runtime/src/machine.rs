@@ -1,5 +1,5 @@
-//! The one door to the world. Three machines stand behind it: the embedded one (`embedded`), the
-//! cluster (libfabric) and the emulated J-Machine (`machine-emu`), which is also the simulator.
+//! The only interface to the outside. Two machines implement it: the embedded one (`embedded`), alone or
+//! as a process of a cluster, and the emulated J-Machine (`machine-emu`), which is also the simulator.
 //!
 //! Layers never see this trait; they see the [`Context`](crate::Context) of their node.
 
@@ -64,9 +64,9 @@ pub trait Machine: 'static {
         None
     }
     /// From now on the nodes of this process answer until then, on the clock of `node`, and not later. Machines
-    /// of which nobody takes over a part ignore it.
+    /// without take-over ignore it.
     fn answer_until(&self, _node: NodeId, _until: Duration) {}
-    /// The way in for threads that are not of this machine, if it has one.
+    /// How threads outside of this machine send requests to it, if they can.
     fn ingress(&self) -> Option<Arc<dyn Ingress>> {
         None
     }

@@ -68,7 +68,7 @@ impl<P: Protocol> Message for TypedRequest<P> {
         let Some(reply) = Host::try_now::<P>(host, self.caller, &self.request) else {
             return Some(self);
         };
-        // Whoever only notifies does not wait.
+        // A notification has no receiver.
         let _ = self.reply.send(reply);
         None
     }
@@ -76,7 +76,7 @@ impl<P: Protocol> Message for TypedRequest<P> {
     fn deliver(self: Box<Self>, host: Rc<Host>) -> LocalBoxFuture<'static, ()> {
         async move {
             let reply = Host::run::<P>(host, self.caller, self.request).await;
-            // Whoever only notifies does not wait.
+            // A notification has no receiver.
             let _ = self.reply.send(reply);
         }
         .boxed_local()

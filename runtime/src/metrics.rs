@@ -9,7 +9,7 @@ pub enum MetricKind {
     Gauge,
     /// Only goes up.
     Counter,
-    /// Counts of what was at most so much.
+    /// Cumulative counts by upper bound.
     Histogram,
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 
-/// At most so many at once, at most so many waiting.
+/// Limits how many run and how many wait.
 #[derive(Debug)]
 pub struct Limit {
     free: Cell<usize>,
@@ -21,7 +21,7 @@ impl Limit {
         Self { free: Cell::new(running_max), waiting_max, waiting: RefCell::default() }
     }
 
-    /// A permit is free; then nobody waits for one.
+    /// A permit is free; then there are no waiters.
     pub fn has_room(&self) -> bool {
         self.free.get() > 0
     }
@@ -51,7 +51,7 @@ impl Limit {
     }
 
     fn release(&self) {
-        // The permit goes straight to the next in line, so nobody overtakes.
+        // The permit goes straight to the next in line, so none overtakes.
         loop {
             let Some(turn) = self.waiting.borrow_mut().pop_front() else {
                 return self.free.set(self.free.get() + 1);
@@ -152,17 +152,17 @@ impl LockState {
 }
 
 impl<K: Ord + Clone> KeyedLock<K> {
-    /// Waits until nobody holds `key` exclusively.
+    /// Waits until `key` is not locked exclusively.
     pub async fn shared(&self, key: K) -> KeyGuard<K> {
         self.lock(key, false).await
     }
 
-    /// Waits until nobody holds `key`.
+    /// Waits until `key` is not locked.
     pub async fn exclusive(&self, key: K) -> KeyGuard<K> {
         self.lock(key, true).await
     }
 
-    /// Nobody holds `key` exclusively or waits for it: what is done without an await may be done now
+    /// `key` is not locked exclusively and has no waiters: what is done without an await may be done now
     /// as if [`shared`](Self::shared) were held.
     pub fn is_open(&self, key: &K) -> bool {
         let keys = self.keys.borrow();
@@ -184,7 +184,7 @@ impl<K: Ord + Clone> KeyedLock<K> {
         };
         let mut guard = KeyGuard { keys: self.keys.clone(), key, exclusive, my_turn };
         if let Some(my_turn) = guard.my_turn.as_mut() {
-            my_turn.await.expect("a lock is never destroyed while somebody waits");
+            my_turn.await.expect("a lock is never destroyed while there are waiters");
         }
         guard.my_turn = None;
         guard
@@ -222,7 +222,7 @@ impl<K: Ord + Clone> Drop for KeyGuard<K> {
     }
 }
 
-/// Something that happens now and then; whoever waits is told the next time.
+/// Something that happens now and then; those who wait learn of the next time.
 #[derive(Debug, Default)]
 pub struct Event {
     waiting: RefCell<Vec<oneshot::Sender<()>>>,

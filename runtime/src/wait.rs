@@ -15,20 +15,20 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// A thread looks so long for its answer before it is parked.
+/// How long a thread spins for its answer before it is parked.
 const LOOK_TIME: Duration = Duration::from_micros(50);
 
-/// Of so many cores one may be kept by a thread that looks.
+/// Cores per thread that may spin.
 const CORES_PER_SPINNER: usize = 2;
 
-/// After so many answers in a row that came too late a thread looks for one in as many only.
+/// After this many late answers in a row a thread spins only once in as many waits.
 const MISSES_MAX: u32 = 8;
 
 const RUNNING: u8 = 0;
 const WOKEN: u8 = 1;
 const PARKED: u8 = 2;
 
-/// Threads that look now.
+/// Threads that spin now.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -110,7 +110,7 @@ impl Parker {
     }
 }
 
-/// The right to look.
+/// The right to spin.
 struct SpinPermit;
 
 impl SpinPermit {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_within_a_wait_has_a_seat_of_its_own() {
+    fn a_wait_within_a_wait_has_a_parker_of_its_own() {
         let inner = wait(async {
             let (tell, told) = oneshot::channel();
             tell.send(wait(async { 7 })).unwrap();

@@ -23,7 +23,7 @@ mod hop {
     runtime::protocol! {
         /// For tests.
         Hop id 7 version 1;
-        /// Goes on to the node after, so many times.
+        /// Goes on to the next node, `hops` times.
         1 Bulk Go { hops: u32 } -> (), by caller, retry never, from any, after recovery;
     }
 }

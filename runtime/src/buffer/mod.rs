@@ -1,8 +1,8 @@
 //! Buffers that the network, the cache and the disks share (design D5; Wu's Unifier).
 //!
 //! A [`Buffer`] is aligned for direct disk transfers, has one owner who may write, and becomes
-//! shared and read-only as [`Bytes`]. A [`SharedBuffer`] buffer hands out slices without a copy and is
-//! copied only when somebody wants to write while slices are still out.
+//! shared and read-only as [`Bytes`]. A [`SharedBuffer`] hands out slices without a copy and is
+//! copied only for a write while slices are still out.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -78,8 +78,8 @@ impl BufferMemory {
     }
 }
 
-/// Memory that nobody uses now: to take it again saves the host the work of finding new memory, which
-/// costs more than to fill it.
+/// Unused memory. To use it again saves the page faults of new memory, which cost more than to fill
+/// it.
 #[derive(Default)]
 struct FreeMemory {
     /// Memory of the allocator, by its length in pages.
@@ -179,7 +179,7 @@ impl Pool {
         Buffer { memory, length, is_new, pool: self.clone() }
     }
 
-    /// New memory of a slab, if buffers of so many pages are cut from one.
+    /// New memory of a slab, if buffers of this many pages are cut from one.
     fn take_new(&self, pages: usize) -> Option<SlabSlot> {
         let mut kept = self.kept();
         let left = self.left_for(&mut kept);
@@ -201,8 +201,8 @@ impl Pool {
         slot
     }
 
-    /// Has the host find memory now for buffers of `length` bytes, `bytes` of it together at most: whoever
-    /// takes them first does not wait for that. Nothing happens where the pool has no slabs for this length.
+    /// Has the host find memory now for buffers of `length` bytes, `bytes` of it together at most, so that
+    /// their first user does not wait for page faults. Nothing happens where the pool has no slabs for this length.
     pub fn prefault(&self, length: usize, bytes: usize) {
         let pages = length.div_ceil(ALIGNMENT);
         if !Slabs::have(pages) {
@@ -311,7 +311,7 @@ impl Buffer {
         if let Some(memory) = &mut self.memory {
             let pages = memory.pages_mut();
             let bytes = size_of_val::<[MemoryPage]>(pages);
-            // Whoever cannot do that finds it page after page.
+            // Where the host cannot do that, it finds memory page by page.
             // SAFETY: the pages are ours, and their content stays as it is.
             #[allow(unsafe_code, reason = "the buffer module has the host find its memory")]
             let _ = unsafe {
@@ -326,7 +326,7 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
-    /// As [`freeze`](Self::freeze); whoever gets all of it can [adopt](SharedBuffer::adopt) it.
+    /// As [`freeze`](Self::freeze); the receiver of all of it can [adopt](SharedBuffer::adopt) it.
     pub fn lend(self) -> Bytes {
         let (pool, place) = (self.pool.clone(), self.as_ptr().addr());
         let buffer = Arc::new(self);
@@ -386,7 +386,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A buffer that nobody can adopt any more once this is gone.
+/// A buffer that can no longer be adopted once this is dropped.
 struct Lent(Arc<Buffer>);
 
 impl AsRef<[u8]> for Lent {
@@ -442,7 +442,7 @@ impl SharedBuffer {
         &self.buffer
     }
 
-    /// As [`Buffer::find_memory`], if nobody reads it.
+    /// As [`Buffer::find_memory`], if there is no other reader.
     pub fn find_memory(&mut self) {
         if let Some(buffer) = Arc::get_mut(&mut self.buffer) {
             buffer.find_memory();

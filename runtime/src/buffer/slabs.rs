@@ -1,7 +1,7 @@
 //! Memory of a [`Pool`](super::Pool) in slabs as large as a huge page, cut into slots of one length each.
 //!
 //! The host finds a huge page in about a third of the time of as many small ones, and the processor translates
-//! addresses within it faster. Slots that nobody uses are *warm*, with memory, which counts as kept, or *bare*.
+//! addresses within it faster. Unused slots are *warm*, with memory, which counts as kept, or *bare*.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -72,7 +72,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody uses it: a slab is dropped only when all its slots are back
+        // SAFETY: the mapping is ours and unused: a slab is dropped only when all its slots are back
         // (`Slabs`), or with the pool, which each buffer holds.
         #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
         let _ = unsafe { munmap(self.0.as_ptr().cast(), SLAB_BYTES) };
@@ -83,7 +83,7 @@ impl Drop for Ground {
 struct Slab {
     ground: Ground,
     slot_pages: usize,
-    /// Slots that nobody uses, with memory. The last was used last.
+    /// Unused slots with memory. The last was used last.
     warm: Vec<u16>,
     /// And without.
     bare: Vec<u16>,
@@ -112,7 +112,7 @@ impl Slab {
         }
     }
 
-    /// Gives the memory of a slot that nobody uses to the host.
+    /// Gives the memory of an unused slot to the host.
     fn strip_one(&mut self) -> bool {
         let Some(slot) = self.warm.pop() else { return false };
         if self.bare.is_empty() {
@@ -129,7 +129,7 @@ impl Slab {
 fn map_aligned() -> Option<NonNull<MemoryPage>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: new memory at a place that the host chooses; of it, what is outside of the aligned part is unmapped
-    // again, and nobody knows of it.
+    // again, and no pointer to it is left.
     #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
     unsafe {
         let all =
@@ -149,8 +149,8 @@ fn map_aligned() -> Option<NonNull<MemoryPage>> {
 
 /// Hosts that do not know an advice do without.
 fn advise(memory: NonNull<MemoryPage>, bytes: usize, advice: Advice) {
-    // SAFETY: the memory is of a slab of ours, and of its content an advice changes only that of slots that nobody
-    // uses.
+    // SAFETY: the memory is of a slab of ours, and of its content an advice changes only that of
+    // unused slots.
     #[allow(unsafe_code, reason = "the buffer module owns memory by address")]
     let _ = unsafe { madvise(memory.as_ptr().cast(), bytes, advice) };
 }
@@ -159,18 +159,18 @@ fn advise(memory: NonNull<MemoryPage>, bytes: usize, advice: Advice) {
 #[derive(Default)]
 pub(super) struct Slabs {
     all: Vec<Option<Slab>>,
-    /// Slabs with slots that nobody uses, by the pages of their slots.
+    /// Slabs with unused slots, by the pages of their slots.
     open: BTreeMap<usize, Vec<u32>>,
     kept_bytes: usize,
 }
 
 impl Slabs {
-    /// Are buffers of so many pages cut from slabs?
+    /// Are buffers of this many pages cut from slabs?
     pub(super) fn have(pages: usize) -> bool {
         pages.is_power_of_two() && SLOT_PAGES.contains(&pages)
     }
 
-    /// Bytes of slots with memory that nobody uses.
+    /// Bytes of unused slots with memory.
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
@@ -239,7 +239,7 @@ impl Slabs {
         }
     }
 
-    /// Nobody uses the slot any more; its memory is kept.
+    /// The slot is no longer used; its memory is kept.
     #[expect(clippy::needless_pass_by_value, reason = "who gives it back has it no longer")]
     pub(super) fn put_back(&mut self, slot: SlabSlot) {
         let SlabSlot { count, slab: at, number, .. } = slot;
@@ -251,7 +251,7 @@ impl Slabs {
         self.kept_bytes += slab.slot_bytes();
     }
 
-    /// Gives memory that nobody uses to the host until at most `bytes_max` are kept: whole slabs, then slots.
+    /// Gives unused memory to the host until at most `bytes_max` are kept: whole slabs, then slots.
     pub(super) fn shrink(&mut self, bytes_max: usize) {
         for at in 0..self.all.len() {
             if self.kept_bytes <= bytes_max {

@@ -1,8 +1,8 @@
 //! What other threads send to the nodes of one thread of the machine: two queues, by priority, and
 //! whether the thread looks into them by itself.
 //!
-//! Waking a parked thread costs more than a small request. So whoever sends looks first whether the
-//! thread is [spin](super::spin): then the request is in its queue, and that is all.
+//! Waking a parked thread costs more than a small request. So a sender looks first whether the
+//! thread is [spinning](super::spin): then it only queues the request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -85,7 +85,7 @@ impl Inbox {
     /// The thread does not look any more; false if something has come just now, and then it does.
     pub(super) fn sleep(&self) -> bool {
         self.awake.store(false, SeqCst);
-        // Who has put something in before that saw an alert thread, and told nobody.
+        // A sender that pushed before this saw an awake thread and did not wake it.
         if self.waiting.load(SeqCst) == 0 {
             return true;
         }

@@ -126,7 +126,7 @@ impl Embedded {
             let timers = runner.block_on(async { Handle::current() });
             // The other side waits for exactly this message.
             let _ = started.send((timers, handles));
-            // Whoever is to stop the machine may be gone without a word.
+            // The owner of the machine may be dropped without stopping it.
             let _ = runner.block_on(stopped);
             // These first: their tasks must not find the timers gone.
             for arbiter in arbiters {
@@ -237,7 +237,7 @@ impl Embedded {
             let context = thread::context(node);
             let work = work(context.clone());
             context.task(async move {
-                // Nobody may wait for the result any more.
+                // The caller may be gone.
                 let _ = done.send(work.await);
             });
         });
@@ -249,7 +249,7 @@ impl Embedded {
         NodeId::application(self.applications.fetch_add(1, Relaxed))
     }
 
-    /// A new seat for an ordinary thread.
+    /// A new handle for an ordinary thread.
     pub fn client_handle(&self) -> ClientHandle {
         ClientHandle::new(self.application(), self.shared.clone())
     }
@@ -268,7 +268,7 @@ impl Drop for Embedded {
             let left = left.clone();
             arbiter.spawn_fn(move || {
                 thread::leave();
-                // Nobody waits if the machine could not start.
+                // There is no receiver if the machine could not start.
                 let _ = left.send(());
             });
         }
@@ -343,7 +343,7 @@ pub fn sleep_on(timers: &Handle, duration: Duration) -> BoxFuture<'static, ()> {
     let (ended, wait) = oneshot::channel();
     timers.spawn(async move {
         tokio::time::sleep(duration).await;
-        // Nobody may wait any more.
+        // The caller may be gone.
         let _ = ended.send(());
     });
     wait.map(drop).boxed()

@@ -2,9 +2,9 @@
 //! request itself (design D3).
 //!
 //! Work is a request that came from another thread, or one that went to another thread and will be
-//! answered. As long as there was some within [`SPIN_TIME`], a task of the thread looks for more
-//! instead of letting the thread park; between looks it offers the core to other threads, so that
-//! whoever has something to do is not held up. Then the task ends: a thread without work sleeps.
+//! answered. As long as there was some within [`SPIN_TIME`], a task of the thread polls for more
+//! instead of letting the thread park; between polls it yields the core to other threads. Then the
+//! task ends: a thread without work sleeps.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use super::thread;
 
-/// A thread stays awake so long after its last work: longer than another thread takes for a small
+/// How long a thread stays awake after its last work: longer than another thread takes for a small
 /// request, or to copy a large transfer; short against the time slices of the host.
 pub(super) const SPIN_TIME: Duration = Duration::from_micros(100);
 
-/// The alertness of one thread.
+/// Whether one thread spins.
 #[derive(Debug, Default)]
 pub(super) struct SpinState {
     /// There was work since the task looked last.

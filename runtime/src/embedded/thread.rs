@@ -107,8 +107,8 @@ pub(super) fn enter(shared: Arc<MachineShared>, number: usize) {
     MACHINE.set(Some(Rc::new(machine)));
 }
 
-/// Lets go of the nodes: their servers hold contexts and so the machine, which holds the nodes.
-/// Waits for the disks, so that whoever opens them next meets no late write.
+/// Drops the nodes: their servers hold contexts and so the machine, which holds the nodes.
+/// Waits for the disks, so that the next process to open them meets no late write.
 pub(super) fn leave() {
     let left = MACHINE.with_borrow(|machine| {
         let machine = machine.as_ref()?;
@@ -301,7 +301,7 @@ impl Machine for MachineThread {
     }
 
     fn answer_until(&self, _: NodeId, until: Duration) {
-        // In this order: whoever stands still between the two has less time afterwards, not more.
+        // In this order: a pause between the two makes the deadline earlier, never later.
         let begin = Deadline::now();
         let rest = until.saturating_sub(self.start.elapsed());
         self.shared.deadline.set(begin, rest);

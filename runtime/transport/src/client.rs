@@ -1,4 +1,4 @@
-//! The asking side: a door to nodes of another process.
+//! The client side of a connection: requests to nodes of another process.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,14 +28,14 @@ use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
 /// Requests waiting to be sent, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
-/// Work of the door's users waiting to be begun, at most; more of it is dropped.
+/// Tasks of the handle's users that wait to be started, at most; more are dropped.
 const WORK_MAX: usize = 1024;
-/// How often a connection that nobody can use any more looks whether its last answers have come.
+/// How often a connection whose handles are gone looks whether its last answers have come.
 const LAST_ANSWERS_PAUSE: Duration = Duration::from_millis(1);
 
 /// Connects to the process that listens at the Unix socket `path`.
 ///
-/// The connection lives as long as the door or one of its clones; its thread ends with it.
+/// The connection lives as long as the handle or one of its clones; its thread ends with it.
 pub fn connect(path: &Path) -> io::Result<ClientHandle> {
     let (told, greeted) = std_mpsc::channel();
     let (sender, mut requests) = mpsc::channel(QUEUE_MAX);
@@ -142,12 +142,12 @@ async fn greeting(frames: &mut FrameReader) -> io::Result<ServerHello> {
 /// How the other side is watched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkTimeout {
-    /// The connection is given up when nothing came for so long; signs of life are asked for.
+    /// The connection is given up after this silence; PING frames ask for signs of life.
     pub(crate) silence_max: Duration,
 }
 
 /// Sends `next` and what comes in by `requests`, and brings the answers, until the connection ends or
-/// nobody can ask any more. Calls that are open then are lost. An error if the other side, or somebody
+/// all handles are gone. Calls that are open then are lost. An error if the other side, or a third party
 /// between, broke the rules.
 pub(crate) async fn talk(
     mut next: Option<Envelope>,
@@ -215,7 +215,7 @@ pub(crate) async fn talk(
                 None => {}
             }
         }
-        // The door is gone, but its last calls may still be open: wait for their answers.
+        // The handle is gone, but its last calls may still be open: wait for their answers.
         while !calls.open.borrow().is_empty() {
             pause(LAST_ANSWERS_PAUSE).await;
         }
@@ -274,7 +274,7 @@ pub(super) fn request(envelope: &Envelope, call_id: u64) -> (FrameHeader, Encode
     (header, body)
 }
 
-/// The other process, as a door sees it.
+/// The other process, as a handle sees it.
 struct RemoteIngress {
     requests: mpsc::Sender<Envelope>,
     work: mpsc::Sender<LocalTask>,

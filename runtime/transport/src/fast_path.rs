@@ -1,5 +1,5 @@
 //! A faster way for the requests of a link, where both processes have one: offered and granted over the link,
-//! and over as soon as the link is. Without the feature `fabric` nobody has one.
+//! and over as soon as the link is. Without the feature `fabric` there is none.
 
 #[cfg(feature = "fabric")]
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ pub(crate) struct FastPath {
 
 #[cfg_attr(
     not(feature = "fabric"),
-    expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "nobody has one")
+    expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "there is none")
 )]
 impl FastPath {
     /// None, whatever the other side has.
@@ -58,7 +58,7 @@ impl FastPath {
         #[cfg(feature = "fabric")]
         if let Some(asking) = &self.asking {
             let over = asking.borrow_mut().take_grant(head);
-            // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
+            // Outside the borrow: callers that wait learn that the answer is lost, and may ask again.
             drop(over);
         }
     }

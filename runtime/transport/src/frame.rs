@@ -230,7 +230,7 @@ impl FrameReader {
         Self { reader, buffer: BytesMut::new(), longest: [HEAD_LENGTH_MAX, BULK_LENGTH_MAX] }
     }
 
-    /// The first frame, from somebody who is not known yet: a short one or none.
+    /// The first frame of a peer that is not known yet: a short one or none.
     pub(super) async fn first(&mut self) -> io::Result<Option<LinkFrame>> {
         let usual = std::mem::replace(&mut self.longest, [FIRST_LENGTH_MAX, 0]);
         let first = self.next().await;

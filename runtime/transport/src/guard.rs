@@ -14,10 +14,10 @@ const TOLD_MAX: usize = 256;
 /// How the connections between the processes of a volume are protected.
 #[derive(Debug, Default)]
 pub enum Security {
-    /// Not at all: whoever reaches the port and knows the life of the process is answered.
+    /// Not at all: any peer that reaches the port and knows the incarnation of the process is answered.
     #[default]
     None,
-    /// Both sides prove who they are, and nobody between them can read or change anything.
+    /// Both sides prove who they are, and no third party can read or change anything.
     #[cfg(feature = "tls")]
     Tls(Box<super::tls::Keys>),
 }
@@ -185,7 +185,7 @@ impl Guard {
         let why = why.name();
         tracing::warn!(peer, why, %error, "a connection is refused; more of this kind are only counted");
         if told.len() == TOLD_MAX {
-            tracing::warn!("so many kinds of connections were refused that no more are told of");
+            tracing::warn!("too many kinds of refused connections: further ones are not logged");
         }
     }
 
@@ -202,7 +202,7 @@ impl Guard {
         }
     }
 
-    /// Protects a connection that somebody made to this process, and says who that is.
+    /// Protects an accepted connection, and says who the peer is.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_async, reason = "with tls it waits"))]
     pub(super) async fn receive(&self, stream: Stream) -> io::Result<(Stream, PeerIdentity)> {
         match &self.security {

@@ -22,11 +22,11 @@ use crate::routes::{ProcessAddress, Routes};
 
 /// Requests of one thread that wait to be sent to one process, at most; past it the answer is `Busy`.
 const QUEUE_MAX: usize = 4096;
-/// A process that does not take a connection for so long is not there.
+/// Time limit for making a connection.
 const DIAL_TIME_MAX: Duration = Duration::from_secs(1);
-/// So long nothing is tried after a connection has failed; the answer is `Unreachable` then.
+/// After a connection failed, none is tried this long; the answer is `Unreachable` then.
 const REST: Duration = Duration::from_millis(20);
-/// A process from which nothing was heard for so long while calls are open, or pings, is given up.
+/// A process that sends nothing for this long while calls or pings are open is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// The routes of a process that are in force, shared by its threads.
@@ -110,7 +110,7 @@ impl Outbound for Links {
         let (open, closed): (_, BTreeMap<u32, Rc<Link>>) =
             self.open.take().into_iter().partition(|(_, link)| routes.has(&link.process));
         self.open.replace(open);
-        // Outside the borrow: whoever waits for an answer learns that it is lost, and may ask again.
+        // Outside the borrow: callers that wait learn that the answer is lost, and may ask again.
         drop(closed);
     }
 }

@@ -28,10 +28,10 @@ use runtime::wire::{Encoder, Wire as _, from_bytes};
 /// Requests of one connection that run at a time; past it the server stops reading from it.
 const OUTSTANDING_MAX: usize = 1024;
 
-/// A connection of another process over which nothing came for so long is closed: each asks for a sign
-/// of life much more often.
+/// A connection of another process is closed after this silence: each sends PING
+/// frames much more often.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// A connection that does not introduce itself for so long is closed.
+/// Time limit for a connection to introduce itself.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Connections that have not introduced themselves yet, at most: the oldest goes when another comes.
@@ -68,8 +68,8 @@ pub struct LocalProcess {
     pub guard: Arc<Guard>,
 }
 
-/// Lets the other processes of the volume ask, for as long as the machine lives. Whoever does not prove
-/// what [`LocalProcess::guard`] asks for, or does not look for `me` in the present life, is refused.
+/// Serves the other processes of the volume, for as long as the machine lives. A peer that does not prove
+/// what [`LocalProcess::guard`] asks for, or names another incarnation than that of `me`, is refused.
 pub async fn serve_processes(
     context: Context,
     mut listener: Box<dyn Listener>,
@@ -139,7 +139,7 @@ impl AcceptGate {
 
 type IntroducedPeer = (FrameReader, Box<dyn Writer>, PeerHello);
 
-/// Gives a process so much time to prove who it is and to say whom it wants.
+/// Limits the time for a process to prove who it is and to name its peer.
 async fn introduce(
     context: &Context,
     stream: Stream,

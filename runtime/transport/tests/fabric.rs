@@ -98,7 +98,7 @@ fn requests_and_replies_go_over_libfabric_where_both_have_it() {
             talk(&third, 0);
             assert!(!told.contains("process=\"2\""), "{told}");
             drop((second, third));
-            // Whoever asks one that is gone learns it.
+            // A caller of one that is gone learns it.
             let answer = first.say_until(1, Result::err);
             assert!(matches!(answer, Undelivered::Lost | Undelivered::Unreachable));
         }

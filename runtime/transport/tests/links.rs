@@ -79,7 +79,7 @@ fn processes_of_one_authority_reach_each_other_and_nobody_else_is_answered() {
     assert!(second.guard.let_in() > 0);
     assert_eq!(Refusal::ALL.map(|why| second.guard.refused(why)), [0; 6]);
 
-    // Another authority, in whom nobody believes, and who believes in nobody.
+    // Another authority, which trusts none and is trusted by none.
     let other = Member::start(0, 7, VOLUME, Vouching::new().guard(0));
     other.meet(1, &[&other.process, &second.process, &third.process]);
     is_refused(&other, 1, &other.guard, Refusal::Unauthenticated);

@@ -53,8 +53,8 @@ fn another_process_asks_through_a_socket_as_if_it_were_here() {
     for (i, answer) in block_on(join_all(calls)).into_iter().enumerate() {
         assert_eq!(answer.unwrap().0, vec![i as u8; 1000 * i]);
     }
-    let nobody = client_handle.spawn(NodeId::fs(99), echo::Wait { micros: 1 });
-    assert_eq!(block_on(nobody), Err(Undelivered::Unreachable));
+    let missing = client_handle.spawn(NodeId::fs(99), echo::Wait { micros: 1 });
+    assert_eq!(block_on(missing), Err(Undelivered::Unreachable));
     let waiting = client_handle.spawn(NodeId::fs(0), echo::Wait { micros: 60_000_000 });
     drop(machine);
     assert_eq!(block_on(waiting), Err(Undelivered::Lost));

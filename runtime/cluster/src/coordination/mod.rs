@@ -45,7 +45,7 @@ pub const VALUE_LENGTH_MAX: usize = 1 << 20;
 
 /// The key of the last epoch that was given.
 const EPOCH_KEY: &str = "epoch";
-/// So often an epoch is tried for before the caller hears that too many want one.
+/// Attempts to take an epoch before the caller gets `Busy`.
 const EPOCH_TRIES_MAX: u32 = 64;
 
 /// A place in the order of all changes of a store. Grows with each; 0 is before the first.
@@ -255,7 +255,7 @@ pub async fn next_epoch(
         let expect = Expect::still(seen.as_ref());
         match engine.write(EPOCH_KEY, &to_bytes(&next), expect, None).await {
             Ok(WriteOutcome::Done { .. }) => return Ok(next),
-            // Somebody else was given it. Or we were, and did not hear of it: it is skipped.
+            // Another caller took it, or we did and lost the reply: it is skipped.
             Ok(WriteOutcome::Differs { .. }) | Err(CoordinationError::Unknown(_)) => {}
             Err(error) => return Err(error),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Change, CoordinationError, Expect, LeaseId, Listing, Record, Version, WriteOutcome};
 
-/// So many changes are kept for those who watch; who asks for older ones has missed some.
+/// Changes that are kept for watchers; a watcher that needs older ones has missed some.
 pub const CHANGES_KEPT_MAX: usize = 4096;
 /// Leases at one time, at most.
 const LEASES_MAX: usize = 4096;
@@ -171,7 +171,7 @@ impl Records {
         Ok(())
     }
 
-    /// All leases begin anew at `now`: of an engine that was away, while nobody could keep any alive.
+    /// All leases begin anew at `now`: the engine was down, and none could be renewed.
     pub fn extend_all(&mut self, now: Duration) {
         for lease in self.leases.values_mut() {
             lease.over_at = now + lease.length;

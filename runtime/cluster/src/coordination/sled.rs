@@ -49,8 +49,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Opens the database once nobody has it locked. Its directory is ours: whoever has the lock is a program that this process
-/// starts, and that is no other program yet.
+/// Opens the database once it is unlocked. Its directory is ours: the lock is held by a child of this
+/// process that has not called exec yet.
 #[allow(clippy::disallowed_methods, reason = "an engine of the machine waits before it starts")]
 fn open_free(directory: &Path) -> sled::Result<sled::Db> {
     let config = sled::Config::new().path(directory).cache_capacity(CACHE_BYTES);
@@ -73,7 +73,7 @@ impl Sled {
         let mut stored = Vec::new();
         for entry in database.iter() {
             let (key, value) = entry?;
-            // What is no text was not written by us, and is nobody's record.
+            // A key that is no text was not written by us and is ignored.
             stored.extend(String::from_utf8(key.to_vec()).ok().map(|key| (key, value.to_vec())));
         }
         let records = Records::restore(stored);
@@ -95,7 +95,7 @@ impl SledState {
         records
     }
 
-    /// Whoever watches looks again.
+    /// Watchers look again.
     fn tell(&self, records: &Records) {
         self.changed.send_replace(records.version());
     }
@@ -122,7 +122,7 @@ impl SledState {
         let was_stored = records.get(key).is_some() && !records.is_leased(key);
         let written = records.write(key, value, expect, lease)?;
         if matches!(written, WriteOutcome::Done { .. }) {
-            // Nobody sees it before the lock is given back.
+            // Not visible before the lock is released.
             match lease {
                 None => self.store(key, Some(value))?,
                 Some(_) if was_stored => self.store(key, None)?,

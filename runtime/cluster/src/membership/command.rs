@@ -6,7 +6,7 @@ use super::plan::PlanError;
 use crate::coordination::{Coordination, CoordinationError, Expect, Record, WriteOutcome};
 use runtime::wire::Malformed;
 
-/// So often a change is tried while others change the map, too.
+/// Attempts at a change while others change the map, too.
 const TRIES_MAX: u32 = 16;
 
 /// The node map could not be changed.

@@ -108,9 +108,9 @@ runtime::record! {
         epoch: Epoch,
         /// All processes, by their numbers.
         processes: Vec<Process>,
-        /// The seats of the file-system nodes.
+        /// The assignments of the file-system nodes.
         fs: Vec<Assignment>,
-        /// The seats of the disk nodes.
+        /// The assignments of the disk nodes.
         disks: Vec<Assignment>,
     }
 }
@@ -122,7 +122,7 @@ impl NodeMap {
         self.processes.get(at)
     }
 
-    /// The seat of a node; application nodes have none.
+    /// The assignment of a node; application nodes have none.
     pub fn assignment(&self, node: NodeId) -> Option<Assignment> {
         match node.kind() {
             NodeKind::Fs(index) => self.fs.get(index as usize).copied(),
@@ -131,7 +131,7 @@ impl NodeMap {
         }
     }
 
-    /// All nodes with their seats.
+    /// All nodes with their assignments.
     pub fn assignments(&self) -> impl Iterator<Item = (NodeId, Assignment)> {
         let fs = (0..).zip(&self.fs).map(|(index, assignment)| (NodeId::fs(index), *assignment));
         let disks =

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::map::{Assignment, Member, NodeMap, PROCESSES_MAX, Process, ProcessId};
 use runtime::ids::{DISK_NODES_MAX, Epoch, FS_NODES_MAX, NodeId, NodeKind};
 
-/// So many nodes settle at one time: each is without service for a moment, and the disks are busy.
+/// Nodes that settle at one time, at most: each is without service for a moment, and the disks are busy.
 pub const MOVES_CONCURRENCY_MAX: usize = 16;
 
 /// A process of a new volume.
@@ -65,7 +65,7 @@ impl NodeMap {
                 *assignment = Some(Assignment::Serving { by: founder.id, since: epoch });
             }
         }
-        // As many seats as were given, none twice: none is empty.
+        // As many assignments as were given, none twice: none is empty.
         let disks = disks.into_iter().flatten().collect();
         // Neighbours stay together.
         let by = |node: u32| processes[node as usize * processes.len() / fs_nodes as usize].id;
@@ -203,7 +203,7 @@ impl<'a> Planner<'a> {
         let mut loads: BTreeMap<ProcessId, NodeCount> =
             staying.map(|process| (process.id, NodeCount::default())).collect();
         if loads.is_empty() {
-            // Better those that leave than nobody.
+            // Processes that leave are better than none.
             loads = living().map(|process| (process.id, NodeCount::default())).collect();
         }
         for assignment in &self.next.fs {
@@ -275,7 +275,7 @@ struct NodeCount {
     shall_have: usize,
 }
 
-/// Who lacks most; it gets one more. `None` if nobody lacks any.
+/// The process that lacks most nodes; it gets one more. `None` if none lacks any.
 fn neediest(loads: &mut BTreeMap<ProcessId, NodeCount>) -> Option<ProcessId> {
     let lacking = loads.iter_mut().filter(|(_, load)| load.has < load.shall_have);
     let (&id, load) = lacking.min_by_key(|(_, load)| load.has)?;

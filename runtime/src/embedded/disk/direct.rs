@@ -100,7 +100,7 @@ impl Disk for DirectDisk {
         match inner.writes.enter(first..end, patches) {
             Some(entered) if !patches => inner.write_blocks(offset, data, entered),
             entered => {
-                // A task, so that it goes on if nobody waits for it.
+                // A task, so that it goes on if the caller drops the future.
                 let (done, answer) = tokio::sync::oneshot::channel();
                 thread::spawn(async move {
                     let entered = match entered {
@@ -112,7 +112,7 @@ impl Disk for DirectDisk {
                     } else {
                         inner.write_blocks(offset, data, entered).await
                     };
-                    // Nobody may wait any more.
+                    // The caller may be gone.
                     let _ = done.send(written);
                 });
                 answered(answer).boxed_local()

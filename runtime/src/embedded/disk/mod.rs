@@ -24,7 +24,7 @@ pub(super) use self::ring::Ring;
 use crate::buffer::{ALIGNMENT, Pool};
 use crate::disk::Disk;
 
-/// A disk that another process has is tried so often, with this pause.
+/// Attempts to open a disk that another process holds, with this pause.
 const LOCK_TRIES_MAX: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -117,7 +117,7 @@ fn tell_refusal(path: &Path, why: &io::Error) {
 }
 
 /// Locks the file for this process alone. The host ends the ring of a process that was killed a little
-/// later than the process, and only then lets go of its files: so this waits a little.
+/// later than the process, and only then closes its files: so this waits a little.
 #[allow(clippy::disallowed_methods, reason = "the machine itself does the blocking work")]
 fn lock(file: &File) -> io::Result<()> {
     for _ in 1..LOCK_TRIES_MAX {

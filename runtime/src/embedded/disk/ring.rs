@@ -3,7 +3,7 @@
 //!
 //! # Memory
 //!
-//! The kernel reads and writes buffers until it says that it is done, whoever has lost interest
+//! The kernel reads and writes buffers until it says that it is done, even if the caller has lost interest
 //! meanwhile. So the ring owns what a request needs, in [`RingOperation`], from the call to the
 //! completion; a future that waits for it only holds the other end of a channel. An operation that
 //! never completes is never freed: each holds its file, the file holds the ring, and the ring holds
@@ -98,7 +98,7 @@ enum RingWork {
     Sync {
         reply: IoSender<()>,
     },
-    /// Nobody waits for it.
+    /// No caller waits for it.
     Allocate {
         length: u64,
     },
@@ -169,7 +169,7 @@ impl Ring {
 
     fn begin(&self, operation: RingOperation) {
         if self.closed.get() {
-            // Whoever waits hears that the machine is going down.
+            // The caller gets the error that the machine is going down.
             return;
         }
         let mut operations = self.operations.borrow_mut();
@@ -348,8 +348,8 @@ impl RingFile {
         answer
     }
 
-    /// Has the host find room for `length` bytes from `offset` on. They stay as they are; nobody is told
-    /// whether it could, since writes find room by themselves.
+    /// Has the host find room for `length` bytes from `offset` on. They stay as they are. A failure
+    /// is not reported, since writes allocate by themselves.
     pub(super) fn allocate(self: &Rc<Self>, offset: u64, length: u64) {
         self.begin(offset, RingWork::Allocate { length });
     }
@@ -378,7 +378,7 @@ impl Drop for RingFile {
                 self.ring.free_slots.borrow_mut().push(slot);
             }
         }
-        // The kernel may let go of the file, and so of the lock, later than this.
+        // The kernel may release the file, and so its lock, later than this.
         if self.owns_lock.get()
             && let Err(why) = self.file.unlock()
         {
@@ -456,7 +456,7 @@ impl RingOperation {
         OperationStep::Done
     }
 
-    /// Nobody may wait any more.
+    /// The caller may be gone.
     fn finish(self, wanted: usize) {
         match self.work {
             RingWork::Read { buffers, reply, .. } => drop(reply.send(Ok((buffers, self.done)))),

@@ -71,7 +71,7 @@ impl Drop for WritePermit {
             running.swap_remove(own);
         }
         for waiting in self.writes.waiting.take() {
-            // Whoever waited may have gone.
+            // The waiter may be gone.
             let _ = waiting.send(());
         }
     }

@@ -19,7 +19,7 @@ pub mod transport;
 
 pub use error::FabricError;
 
-/// Bytes that nobody guesses.
+/// Unguessable bytes.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], FabricError> {
     let mut bytes = [0; N];
     for part in bytes.chunks_mut(size_of::<u64>()) {

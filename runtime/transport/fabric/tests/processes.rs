@@ -1,5 +1,5 @@
 //! Two processes over real libfabric. One is killed, or frozen and woken: the other gets an error,
-//! frees everything, and goes on with whoever comes after.
+//! frees everything, and goes on with the next process.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(clippy::disallowed_methods, reason = "a test bounds its own time")]

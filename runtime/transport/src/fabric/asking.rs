@@ -17,9 +17,9 @@ use runtime::mail::{Envelope, Message};
 use runtime::protocol::Undelivered;
 use runtime::wire::{Decoder, Encoder, Wire as _, from_bytes};
 
-/// After libfabric has failed, the link does without for so long.
+/// After a failure of libfabric, the link does without it this long.
 const REST: Duration = Duration::from_secs(5);
-/// An offer that is not answered for so long, or an endpoint that lets nobody in, has failed.
+/// An offer without an answer, or an endpoint that does not connect, has failed after this time.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How far a link has come.
@@ -63,7 +63,11 @@ impl Asking {
                 let is_late = !way.is_open() && now.duration_since(*since) > OPEN_TIME_MAX;
                 let is_over = way.is_over();
                 if is_over || is_late {
-                    let why = if is_over { "a connection broke" } else { "it lets nobody in" };
+                    let why = if is_over {
+                        "a connection broke"
+                    } else {
+                        "it does not accept connections"
+                    };
                     self.fabrics.fall_back(self.incarnation.0, way.pair.provider(), why);
                     self.rest();
                 }

@@ -6,7 +6,7 @@
 //! and the link itself carries what comes after.
 //!
 //! Two processes have one endpoint for each other, on a thread of its own at either side: whatever becomes of a
-//! peer, or of libfabric amid a call to it, holds up nobody else, and what libfabric cannot give back is gone
+//! peer, or of libfabric amid a call to it, delays no other peer, and what libfabric cannot give back is gone
 //! with the endpoint.
 //!
 //! | file | holds |
@@ -42,10 +42,9 @@ pub(super) use self::serving::Granted;
 const PAIRS_MAX: usize = 64;
 /// Calls of one link that are open over libfabric, at most; past it the answer is `Busy`. Both sides count.
 const CALLS_MAX: usize = 1000;
-/// A peer that nothing is heard of over libfabric for so long is lost there; that it is dead its link says
-/// much sooner.
+/// A peer is lost for libfabric after this silence. Its link reports much sooner that it is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
-/// The life of a peer is over, and its regions shall be closed: so long that is waited for.
+/// Time limit for closing the regions of a peer whose life is over.
 const RETIRE_MAX: Duration = Duration::from_secs(1);
 
 /// A process in one of its lives: its number, and what was drawn when it joined.
@@ -171,8 +170,8 @@ impl Fabrics {
         Some(pair)
     }
 
-    /// These lives are over. Their regions are closed when this returns, so that whoever lived them, and only
-    /// stood still, writes into no memory of this process.
+    /// These lives are over. Their regions are closed when this returns, so that a process that
+    /// only stood still writes into no memory of this process.
     pub fn retire(&self, is_over: impl Fn(u32, u64) -> bool) {
         let retired: Vec<Arc<FabricPair>> = {
             let mut pairs = lock(&self.pairs);
@@ -187,7 +186,7 @@ impl Fabrics {
         for (pair, ended) in waiting {
             if ended.recv_timeout(RETIRE_MAX) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 // libfabric 1.17 may wait for a killed process for ever (ADR 34). What is written into its
-                // memory now is nobody's any more.
+                // memory now is discarded.
                 let process = pair.process();
                 tracing::error!(
                     process,

@@ -1,4 +1,4 @@
-//! One endpoint to one life of another process, on a thread of its own, which nobody waits for.
+//! One endpoint to one life of another process, on a thread of its own that is never joined.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,21 +20,21 @@ use super::serving::ServedLink;
 use super::{Fabrics, Peer, Provider, lock};
 use crate::frame::{FabricAnswer, kind, unpack};
 
-/// After its last work the thread looks for more for so long before it sleeps (ADR 42).
+/// After its last work the thread polls this long before it sleeps (ADR 42).
 const AWAKE: Duration = Duration::from_micros(50);
 /// The longest sleep, where the provider wakes: beats are due much more seldom.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// The naps where it does not: a quarter of the time since the last work, within these.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(2);
-/// A pair that no link uses for so long ends.
+/// A pair without links ends after this time.
 const UNUSED_MAX: Duration = Duration::from_secs(2);
 /// Polls between two accounts, while there is no rest.
 const POLLS_PER_ACCOUNT: u32 = 4096;
 
 type Ticket = [u8; TICKET_SIZE];
 
-/// What the thread is told. Bounded: each link has so many calls, and so many requests without reply.
+/// A command to the thread. Bounded: the calls of each link and its requests without reply are.
 pub(super) enum PairCommand {
     /// A link was granted this.
     Connect { address: Vec<u8>, key: SealKey, way: Arc<RequestPath> },
@@ -50,7 +50,7 @@ pub(super) enum PairCommand {
     Send { connection: ConnectionId, head: Bytes, bulk: Vec<Bytes> },
     /// The link is over.
     Leave { ticket: Ticket },
-    /// The life of the peer is over. Dropped when nobody can write into memory here any more.
+    /// The life of the peer is over. Dropped when memory here can no longer be written.
     Retire { _done: std_mpsc::Sender<()> },
 }
 
@@ -81,7 +81,7 @@ impl std::fmt::Debug for FabricPair {
 /// A thread beside the machine.
 #[allow(clippy::disallowed_methods, reason = "the machine itself makes the threads")]
 pub(super) fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // It ends by itself, and nobody waits for it.
+    // It ends by itself, and is not joined.
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
@@ -254,7 +254,7 @@ impl PairDriver<'_> {
     fn rest(&mut self) -> Option<PairEnd> {
         let idle = now().duration_since(self.worked);
         if idle < AWAKE {
-            // Whoever has something to do comes first.
+            // Other threads come first.
             std::thread::yield_now();
             return None;
         }
@@ -282,7 +282,7 @@ impl PairDriver<'_> {
             let _ = poll(&mut sources, Some(&timeout));
         }
         pair.asleep.store(false, SeqCst);
-        // Empty if nobody has rung.
+        // Empty if the bell was not rung.
         let _ = rustix::io::read(&pair.bell, &mut [0; 8]);
         None
     }
@@ -359,7 +359,7 @@ impl PairDriver<'_> {
                 if let Some((LinkRole::Asks(way), _)) = party {
                     drop(way.lose());
                 }
-                // Of what else goes wrong nobody knows what it leaves in the endpoint (ADR 34).
+                // It is unknown what any other failure leaves in the endpoint (ADR 34).
                 if !matches!(loss, Loss::Left | Loss::Worn | Loss::Forsaken) {
                     return Err(PairEnd::Failed(format!("{loss:?}")));
                 }
@@ -390,7 +390,7 @@ impl PairDriver<'_> {
 
     /// All that was to come is lost.
     fn end(&mut self) {
-        // First nobody can put in more; then what was put in is lost.
+        // First no command can be added; then those that were are lost.
         let left = lock(&self.pair.commands).take();
         left.into_iter().flatten().for_each(PairCommand::be_void);
         for (party, _) in std::mem::take(&mut self.parties).into_values() {

@@ -64,7 +64,7 @@ impl Granted {
         pair.tell(PairCommand::Admit { ticket, key, served, tell, lasts });
         let first = stream::once(async { told.await.unwrap_or_default() });
         let last = stream::once(async move {
-            // Nobody ever sends: it is dropped.
+            // Nothing is ever sent: it is dropped.
             let _ = over.await;
             FabricAnswer { ticket: ticket.to_vec(), ..FabricAnswer::default() }
         });

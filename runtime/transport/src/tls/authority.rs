@@ -11,7 +11,7 @@ use super::process_name;
 
 /// Ten years: then the cluster needs a new authority.
 const AUTHORITY_DAYS: u32 = 3_653;
-/// Clocks of hosts differ: what is made now is valid from so long ago.
+/// Clocks of hosts differ: certificates are valid from this much before they are made.
 const BACKDATED: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 

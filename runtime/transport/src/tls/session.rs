@@ -142,7 +142,7 @@ impl Reader for TlsReader {
                     return Ok(length);
                 }
                 if self.reader.read(&mut self.sealed).await? == 0 {
-                    // Cut by somebody, or the other process has died.
+                    // The connection was cut, or the other process has died.
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }

@@ -25,9 +25,9 @@ use crate::coordination::CoordinationError as Error;
 
 /// Connections that are kept for the next request, at most.
 const IDLE_MAX: usize = 4;
-/// One endpoint has so much time to be connected to, TLS and all.
+/// Time limit for connecting to one endpoint, TLS included.
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
-/// A request has so much time. Who cannot wait so long drops the call earlier.
+/// Time limit for one request. A caller with a shorter limit drops the call earlier.
 const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 /// Bytes of one answer, at most: a list of a thousand members and a map fit a hundred times.
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
@@ -199,7 +199,7 @@ impl Http {
     }
 }
 
-/// One connection, and the work that it needs to go on: it is done by whoever waits for an answer.
+/// One connection, and the task that drives it: a caller that waits for an answer polls it.
 pub(super) struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     work: Option<LocalBoxFuture<'static, ()>>,

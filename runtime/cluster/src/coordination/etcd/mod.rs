@@ -51,7 +51,7 @@ pub struct Tls {
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key is nobody's business.
+        // The key is secret.
         f.debug_struct("Tls")
             .field("with_identity", &self.identity_pem.is_some())
             .finish_non_exhaustive()

@@ -5,7 +5,7 @@ use crate::membership::map::{Assignment, NodeMap};
 use runtime::ids::{Epoch, NodeId};
 
 impl Keeper {
-    /// The epoch since when this process shall serve a node with this seat, if it shall.
+    /// The epoch since which this process shall serve a node with this assignment, if it shall.
     fn shall_serve(&self, map: &NodeMap, assignment: Assignment) -> Option<Epoch> {
         let life = self.valid_lease().filter(|_| !self.state.ending.get())?;
         match assignment {

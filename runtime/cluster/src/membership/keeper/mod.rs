@@ -1,6 +1,6 @@
 //! The keeper of a process: it holds the process' lease, says that it is there, knows the node map,
 //! and tells the process which nodes to serve and which to stop. Any of them makes the next map when
-//! somebody comes or goes.
+//! a process comes or goes.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -18,7 +18,7 @@
 //! # Never two
 //!
 //! The lease is over at the engine no earlier than [`LEASE`] after the process *sent* its last successful
-//! renewal. The process answers until [`LEASE`] - [`MARGIN`] after that, by its own clock. So nobody takes over
+//! renewal. The process answers until [`LEASE`] - [`MARGIN`] after that, by its own clock. So no other takes over
 //! before it has stopped if its clock and the engine's differ by less than [`MARGIN`] in [`LEASE`]: each may be
 //! wrong by 8 %; crystals are by 0.01 %. The check is at each answer ([`Keeper::may_answer`]): a process that
 //! was frozen must not trust its timers. If clocks are worse, the epochs at the disk nodes stop writes (D8).
@@ -43,19 +43,19 @@ use runtime::sync::Event as Bell;
 
 /// How long a process counts as living after its last renewal.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// A process stops by itself so much earlier, by its own clock.
+/// How much earlier a process stops by itself, by its own clock.
 pub const MARGIN: Duration = Duration::from_millis(500);
 /// How often the lease is renewed: five may be lost before the process has to stop.
 pub const RENEW_EVERY: Duration = Duration::from_millis(500);
-/// The engine has so much time for one call.
+/// Time limit for one call to the engine.
 pub const CALL_TIME_MAX: Duration = Duration::from_millis(400);
-/// The second of the living proposes so much later than the first, the third than the second.
+/// The delay of the second living process to propose a map after the first, of the third after the second.
 pub const PROPOSE_STEP: Duration = Duration::from_millis(200);
-/// Nobody waits longer than so many steps.
+/// The delay is at most this many steps.
 const PROPOSE_STEPS_MAX: usize = 5;
-/// A process proposes nothing for so long after it came: where all start together each keeps its nodes.
+/// A process proposes nothing this long after it joined: processes that start together each keep their nodes.
 pub const GATHER: Duration = Duration::from_millis(500);
-/// What is there is read so often, whether or not the watch tells of changes.
+/// The interval at which all records are read, whether or not the watch reports changes.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -229,7 +229,7 @@ impl Keeper {
         (self.context.now() < life.valid_until).then_some(life)
     }
 
-    /// Gives a call only so much time.
+    /// Limits the time of a call.
     fn within<'a, T: 'a>(
         &self,
         limit: Duration,

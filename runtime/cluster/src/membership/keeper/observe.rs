@@ -108,7 +108,7 @@ impl Keeper {
     async fn propose(&self, view: &ClusterView) -> Duration {
         let Some(life) = self.valid_lease() else { return LOOK_EVERY };
         let settled = view.map.settled(self.id, life.incarnation, &self.settled_nodes(&view.map));
-        // That we have settled something nobody else can say; the rest anybody.
+        // Only we can say that we have settled a node; any process can propose the rest.
         let next = match settled {
             Some(next) => next,
             None => match view.map.next(&view.members) {
@@ -130,7 +130,7 @@ impl Keeper {
         let write = self.engine.write(MAP_KEY, &record, expect, None);
         match self.within(CALL_TIME_MAX, write).await {
             Ok(WriteOutcome::Done { .. }) => self.adopt(next),
-            // Somebody was faster, or it is not known: look again.
+            // Another process was faster, or the outcome is unknown: look again.
             Ok(WriteOutcome::Differs { .. }) => {}
             Err(error) => tracing::debug!(process = self.id.0, %error, "a map is not proposed"),
         }

@@ -87,7 +87,7 @@ fn check_even(map: &NodeMap) {
     let (least, most) = (counts.iter().min(), counts.iter().max());
     assert!(most.unwrap_or(&0) - least.unwrap_or(&0) <= 1, "{counts:?}");
     let of_all: usize = counts.iter().sum();
-    assert!(counts.is_empty() || of_all == map.fs.len(), "somebody else has some");
+    assert!(counts.is_empty() || of_all == map.fs.len(), "another process has some");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn history(rng: &mut Rng) {
         }
         let orphan =
             |assignment: &&Assignment| !map.process(assignment.owner()).unwrap().is_living();
-        assert_eq!(map.fs.iter().find(orphan), None, "nobody answers for a node");
+        assert_eq!(map.fs.iter().find(orphan), None, "a node without a process");
         if rng.chance(1, 2) {
             let needed = fewest_moves(&map);
             let under_way = map

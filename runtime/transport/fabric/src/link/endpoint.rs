@@ -223,7 +223,7 @@ impl Fabric {
             self.operations.give_back(index);
             return Err((error, buffer));
         }
-        // The buffer now belongs to the operation: nobody sees it until it has completed.
+        // The buffer now belongs to the operation: it has no other user until it has completed.
         self.operations.attach(index, OperationGroup::of_one(cookie, what, buffer));
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Memory that a provider may read and write while Rust code holds other parts of it.
 //!
 //! A [`FabricBuffer`] is a run of whole pages with one owner. Operations hold it by count: while one
-//! writes it, nobody sees its bytes; while one reads it, nobody changes them. It goes back to its
-//! [`Arena`] when the owner and the last operation have let go, never before.
+//! writes it, its bytes are not visible; while one reads it, they do not change. It goes back to its
+//! [`Arena`] when the owner and the last operation have released it, never before.
 
 #![allow(unsafe_code, reason = "the pages are shared with operations of the provider")]
 
@@ -26,13 +26,13 @@ pub(crate) struct Mapping {
     id: u64,
     base: NonNull<u8>,
     length: usize,
-    /// Bytes that belong to somebody else; they are read only.
+    /// Bytes that another owner holds; they are read only.
     held: Option<Bytes>,
     /// Some of it is without access for good.
     sealed: AtomicBool,
 }
 
-// SAFETY: the pages belong to nobody's thread; who may touch them is counted by `BufferChunk`.
+// SAFETY: the pages are bound to no thread; who may touch them is counted by `BufferChunk`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -65,7 +65,7 @@ impl Mapping {
         self.length
     }
 
-    /// Whether the bytes belong to somebody else: such memory is worth no lasting registration.
+    /// Whether another owner holds the bytes: such memory is worth no lasting registration.
     pub(crate) fn is_held(&self) -> bool {
         self.held.is_some()
     }
@@ -306,7 +306,7 @@ impl FabricBuffer {
         self.length = length;
     }
 
-    /// Its bytes. Nobody may be writing them: to ask while an operation does is a bug.
+    /// Its bytes. No operation may be writing them: to call this then is a bug.
     pub fn bytes(&self) -> &[u8] {
         assert_eq!(self.chunk.writers.load(Ordering::Acquire), 0, "an operation is writing it");
         assert!(!self.chunk.sealed.load(Ordering::Acquire), "the buffer was sealed");

@@ -279,7 +279,7 @@ impl OpenOperations {
         is_one.then_some(index as u32)
     }
 
-    /// Lets go of all buffers; the endpoint must be closed.
+    /// Drops all buffers; the endpoint must be closed.
     pub(super) fn clear(&mut self) {
         self.backlog.clear();
         self.groups.iter_mut().for_each(|group| *group = None);
@@ -358,7 +358,7 @@ pub(super) fn post_receive(
     descriptor: *mut c_void,
     context: *mut c_void,
 ) -> Result<(), FabricError> {
-    // SAFETY: as in `post_send`; nobody else sees the buffer, which the group owns.
+    // SAFETY: as in `post_send`; only the group, which owns the buffer, sees it.
     let code = unsafe {
         let recv = (*(*objects.endpoint).msg).recv.ok_or_else(no_operation)?;
         let at = buffer.chunk().pointer().cast();

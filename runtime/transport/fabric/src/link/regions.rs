@@ -53,7 +53,7 @@ impl Exposure {
     }
 }
 
-/// An exposure that nobody ended (see [`Fabric::conceal`](super::Fabric::conceal)) may still be used by the
+/// An exposure that was not ended (see [`Fabric::conceal`](super::Fabric::conceal)) may still be used by the
 /// peer: pages that it may write lose all access for good, so that a late write meets nothing.
 impl Drop for Exposure {
     fn drop(&mut self) {
@@ -134,7 +134,7 @@ impl RegionCache {
         access: u64,
         hold: Hold,
     ) -> Result<Exposure, FabricError> {
-        assert_ne!(owner, RegionOwner::LOCAL, "memory is exposed to somebody");
+        assert_ne!(owner, RegionOwner::LOCAL, "memory is exposed to a peer");
         let (memory, offset) = (buffer.chunk().memory().clone(), buffer.chunk().offset() as u64);
         self.find(objects, limits, owner, &memory, access)?;
         let region_key = (owner, memory.id(), access & sys::FI_REMOTE_WRITE != 0);
@@ -255,7 +255,7 @@ fn random_key() -> Result<u64, FabricError> {
     Ok(random()? >> 16)
 }
 
-/// A number that nobody guesses.
+/// An unguessable number.
 pub(crate) fn random() -> Result<u64, FabricError> {
     let mut key = [0; 8];
     // SAFETY: fills the array, whose length is passed.

@@ -206,7 +206,7 @@ impl CalibrationRun<'_> {
         }
     }
 
-    /// A list costs so much more than the same bytes in one segment.
+    /// The extra cost of a list over the same bytes in one segment.
     fn measure_lists(&mut self, costs: &mut Costs) -> Result<(), FabricError> {
         let mechanism = Mechanism::Write;
         let mut packed = Vec::new();

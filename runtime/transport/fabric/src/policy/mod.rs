@@ -109,7 +109,7 @@ pub struct Loads {
 
 /// Operations on remote memory that a process has open, at most: more of them slow each other down.
 pub const THROTTLE: u32 = 16;
-/// A server with so many of them open is under heavy load.
+/// A server with this many of them open is under heavy load.
 pub const HEAVY: u32 = THROTTLE / 2;
 
 /// What is forced on a policy, to measure it.

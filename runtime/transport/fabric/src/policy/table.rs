@@ -18,7 +18,7 @@ pub struct Costs {
     pub provider: String,
     /// Per mechanism: time of one message, by its bytes, in ascending order.
     points: BTreeMap<Mechanism, Vec<(usize, f64)>>,
-    /// Packing costs so much per segment and per byte, both ends together.
+    /// Costs of packing per segment and per byte, both ends together.
     pub pack_segment: f64,
     /// See `pack_segment`.
     pub pack_byte: f64,

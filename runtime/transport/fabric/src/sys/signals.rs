@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 /// Signals that a process may handle, but for those of real time.
 const SIGNALS: std::ops::Range<c_int> = 1..32;
 
-/// Does `work`, after which signals do what they did before. Whoever sets signals of its own does it before, or
-/// after, but not meanwhile.
+/// Does `work` and restores the signal handlers afterwards. The program must not change signal handlers
+/// meanwhile.
 pub(crate) fn kept<T>(work: impl FnOnce() -> T) -> T {
     // Two at a time would take each other's for those of the process.
     static ALONE: Mutex<()> = Mutex::new(());

@@ -33,7 +33,7 @@ pub enum Loss {
     Violation(&'static str),
     /// The epoch it belonged to is over.
     Epoch,
-    /// Whoever used it knows that it is over.
+    /// Its user knows that it is over.
     Forsaken,
 }
 
@@ -97,7 +97,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Takes back a ticket that nobody has shown.
+    /// Takes back a ticket that was not shown.
     pub fn revoke(&mut self, ticket: &[u8; TICKET_SIZE]) {
         self.tickets.remove(ticket);
     }
@@ -339,7 +339,7 @@ impl Transport {
         if self.now.duration_since(self.looked) < beat / 4 {
             return Ok(());
         }
-        // Who did not look for so long has heard nobody: all peers get their time anew.
+        // A process that did not poll for that long has heard no peer: the time of all peers begins anew.
         let slept = self.now.duration_since(self.looked) > self.setup.silence / 4;
         self.looked = self.now;
         while let Some((since, peer)) = self.leaving.front().copied() {

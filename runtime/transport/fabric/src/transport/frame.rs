@@ -184,7 +184,7 @@ impl PacketHeader {
     }
 
     /// Opens the body of `frame`, which [`PacketHeader::decode`] has taken for a sealed one; false if its sender
-    /// does not have the key, or somebody has changed it.
+    /// does not have the key, or it was changed on its way.
     pub(super) fn open(
         frame: &mut [u8],
         body: usize,

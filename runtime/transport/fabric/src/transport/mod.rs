@@ -3,7 +3,7 @@
 //!
 //! A connection begins with a ticket that both sides got over the control connection, and ends with
 //! `close`, silence, or an error: then all that belonged to it is freed, and its regions are closed.
-//! Processes come and go; nobody knows their number beforehand (PVFS2 over Quadrics, section 3).
+//! Processes come and go; their number is not known beforehand (PVFS2 over Quadrics, section 3).
 //!
 //! All of it works by polling, on one thread: [`Transport::poll`], then [`Transport::next_event`]
 //! until there is none. Remote reads over TCP need the target's polls, too.
@@ -41,9 +41,9 @@ pub const MESSAGE_MAX: usize = (16 << 20) + (4 << 20);
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Messages of one connection that wait to be sent, at most; past it the answer is `Busy`.
 pub const QUEUE_MAX: usize = 1024;
-/// Tickets that nobody has shown yet, at most.
+/// Tickets that were not shown yet, at most.
 const TICKETS_MAX: usize = CONNECTIONS_MAX;
-/// Events that nobody has taken, at most: past it nothing more is received.
+/// Events that were not taken yet, at most: past it nothing more is received.
 const EVENTS_MAX: usize = 4096;
 /// Transfers of bulk in each direction, at most.
 const TRANSFERS_MAX: usize = 16 << 10;
@@ -68,13 +68,13 @@ pub struct TransportOptions {
     /// See `slots`.
     pub slot: usize,
     /// Bytes of bulk on their way in, per connection. What is handed out while half of them are in use is copied,
-    /// so that whoever keeps it keeps nobody waiting.
+    /// so that a receiver that keeps it delays no other.
     pub inbound: usize,
     /// Whether bulk outside of frames has a checksum of its own.
     pub check_bulk: bool,
     /// This process serves others: under heavy load they move the data.
     pub is_server: bool,
-    /// A peer that is not heard for so long is lost: so long a process may be without a poll.
+    /// A peer is lost after this silence; it is also the longest time between two polls.
     pub silence: Duration,
     /// The epoch of the node map.
     pub epoch: u64,

@@ -221,7 +221,7 @@ impl Transport {
         }
         let owner = open.owner;
         let (buffer, exposure) = &mut open.our_slots[index];
-        // For the moment in which it is read, the slot is nobody's but ours.
+        // For the moment in which it is read, the slot is ours alone.
         exposure.take().into_iter().for_each(|exposure| self.link.conceal(exposure));
         let content = PacketHeader::decode(buffer.bytes()).and_then(|(header, length)| {
             let is_theirs = match &open.seal {

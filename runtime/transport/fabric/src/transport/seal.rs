@@ -1,5 +1,5 @@
 //! Sealed connections: AES-128-GCM (NIST SP 800-38D) over every frame and every bulk, also over what is moved
-//! by one-sided operations. Nobody between the two can read, change, repeat or mix anything.
+//! by one-sided operations. No third party can read, change, repeat or mix anything.
 //!
 //! The key belongs to one connection and comes over the control connection, as the ticket does. A nonce
 //! names the direction, the use and a number that is never used twice under one key.
@@ -10,8 +10,8 @@ use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 pub const KEY_SIZE: usize = 16;
 /// Bytes that sealing adds.
 pub(super) const TAG_SIZE: usize = 16;
-/// Bytes sealed under one key in one direction, at most: 2^40 blocks, so that the odds of whoever tells the
-/// cipher from noise stay below 2^-48. The connection is over then, and its successor has a new key.
+/// Bytes sealed under one key in one direction, at most: 2^40 blocks, so that the odds to distinguish
+/// the cipher from noise stay below 2^-48. The connection is over then, and its successor has a new key.
 const SEALED_MAX: u64 = 1 << 44;
 
 /// What is sealed: numbers of different uses never meet.

@@ -18,7 +18,7 @@ struct Two {
 }
 
 fn setup(provider: Provider) -> TransportOptions {
-    // So long that no beat comes between what a test forges.
+    // Long enough that no beat comes between what a test forges.
     TransportOptions {
         silence: 4 * LIMIT,
         ..TransportOptions::new(EndpointOptions::new(provider), Policy::default())
@@ -47,7 +47,7 @@ impl Two {
         two
     }
 
-    /// Offers so many bytes to be read, by a frame that is changed first. They can be read as long as the result lives.
+    /// Offers this many bytes to be read, by a frame that is changed first. They can be read as long as the result lives.
     fn offer_forged(&mut self, bytes: usize, change: fn(&mut PacketHeader)) -> impl Sized + use<> {
         let source = FabricBuffer::holding(content(bytes));
         let open = self.ours.connections.get(self.to_them.0).unwrap();
@@ -310,7 +310,7 @@ fn bulk_waits_for_memory_and_none_is_lost() {
         for number in 0..20u8 {
             two.send(&[number], &[content(1 << 20)]);
         }
-        // Whoever keeps a bulk keeps its memory: the next one waits.
+        // A receiver that keeps a bulk keeps its memory: the next one waits.
         let mut kept = Vec::new();
         for _ in 0..20 {
             let (head, bulk) = two.receive();
@@ -452,7 +452,7 @@ fn garbage_of_a_stranger_is_counted_and_harms_nobody() {
             }
             stranger.send(&mut two, &bytes);
         }
-        // Well-formed frames, but of nobody, and a greeting with a ticket that was never given.
+        // Well-formed frames without a connection, and a greeting with a ticket that was never given.
         let greeting = PacketGreeting {
             ticket: [9; TICKET_SIZE],
             connection: 0,
