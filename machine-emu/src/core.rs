@@ -23,7 +23,7 @@ use crate::node::{Next, NodeMachine, Nodes};
 use crate::slab::{Key, Slab};
 use crate::stream::Streams;
 use crate::tasks::{MAIN, Tasks, Work};
-use crate::trace::{Fault, Trace, What};
+use crate::trace::{FaultKind, Trace, TraceEvent};
 
 /// Steps without any progress of time, at most: more can only be a task that wakes itself for ever.
 const STEPS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
@@ -143,15 +143,15 @@ impl Core {
         Some(self.extensions.borrow_mut().entry(memory).or_default().clone())
     }
 
-    pub(crate) fn note(&self, node: u32, what: What, detail: u64) {
+    pub(crate) fn note(&self, node: u32, what: TraceEvent, detail: u64) {
         let now_ns = self.now_ns.get();
         // Two runs of one seed that differ are compared by these lines.
         tracing::trace!(target: "mdfs::world", now_ns, node, ?what, detail);
         self.trace.note(now_ns, node, what, detail);
     }
 
-    pub(crate) fn fault(&self, node: u32, fault: Fault) {
-        self.note(node, What::Fault, fault as u64);
+    pub(crate) fn fault(&self, node: u32, fault: FaultKind) {
+        self.note(node, TraceEvent::FaultKind, fault as u64);
         self.trace.fault(fault);
     }
 
@@ -228,7 +228,7 @@ impl Core {
         let taken = self.tasks.borrow_mut().take(task);
         let Some((mut work, waker)) = taken else { return false };
         self.count_step();
-        self.note(node, What::Step, u64::from(task.index));
+        self.note(node, TraceEvent::Step, u64::from(task.index));
         let mut cx = Context::from_waker(&waker);
         let done = match &mut work {
             Work::Plain(future) => future.poll_unpin(&mut cx).is_ready(),
@@ -299,7 +299,7 @@ impl Core {
         let Some(waker) = self.alarms.borrow_mut().get_mut(alarm).map(AlarmState::ring) else {
             return;
         };
-        self.note(0, What::Alarm, u64::from(alarm.index));
+        self.note(0, TraceEvent::Alarm, u64::from(alarm.index));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -309,7 +309,7 @@ impl Core {
         let found = self.nodes.borrow_mut().idle(node, self.now_ns.get());
         match found {
             Ok(waiting) => {
-                self.note(node, What::Idle, waiting.len() as u64);
+                self.note(node, TraceEvent::Idle, waiting.len() as u64);
                 for alarm in waiting {
                     self.ring(alarm);
                 }

@@ -69,7 +69,7 @@ pub use disk::{
 };
 pub use engine::{EngineStore, SimulatedEngine};
 pub use link::{LinkError, MeshSetup};
-pub use network::{Bears, LinkTiming, NetworkFaults, NetworkTiming};
+pub use network::{FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
 pub use stream::StreamFaults;
-pub use trace::{Counters, Fault};
+pub use trace::{Counters, FaultKind};
 pub use world::World;

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::events::Event;
 use crate::slab::{Key, Slab};
 use crate::tasks::Work;
-use crate::trace::{Fault, What};
+use crate::trace::{FaultKind, TraceEvent};
 
 /// Frames on their way to one node, at most; past it a request is refused with `Busy`.
 const INBOUND_FRAMES_MAX: u32 = 65_536;
@@ -82,7 +82,7 @@ struct WaitingCall {
     from: u32,
     to: u32,
     /// The request and its reply.
-    bears: Bears,
+    bears: FaultTolerance,
     message: Box<dyn Message>,
 }
 
@@ -103,7 +103,7 @@ struct Frame {
     head: Vec<u8>,
     bulk: Bytes,
     /// See [`WaitingCall::bears`].
-    bears: Bears,
+    bears: FaultTolerance,
     /// Computed where it matters: for frames that are going to be damaged.
     checksum: Option<u32>,
 }
@@ -168,7 +168,7 @@ impl Link {
 
 /// What a request, and its reply, bear of the faults that come by chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bears {
+pub enum FaultTolerance {
     /// None but delays.
     Nothing,
     /// That it is lost or damaged.
@@ -178,7 +178,7 @@ pub enum Bears {
 }
 
 /// Says of a request, by its table and its row, what it bears.
-pub(crate) type Expendable = Box<dyn Fn(u8, u8) -> Bears>;
+pub(crate) type Expendable = Box<dyn Fn(u8, u8) -> FaultTolerance>;
 
 /// What happens to one frame.
 enum Fate {
@@ -296,7 +296,7 @@ impl Network {
         frame: &Frame,
         now_ns: u64,
         slowness: u64,
-        hit: &mut dyn FnMut(Fault),
+        hit: &mut dyn FnMut(FaultKind),
     ) -> u64 {
         let LinkTiming { latency_ns, picoseconds_per_byte } = self.timing_of(frame);
         let jitter_ns = self.timing.jitter_ns;
@@ -305,7 +305,7 @@ impl Network {
         let mut travel_ns = latency_ns + self.rng.below(jitter_ns + 1);
         if self.hits(delay_ppm) {
             travel_ns += self.rng.below(delay_max_ns + 1);
-            hit(Fault::MessageDelayed);
+            hit(FaultKind::MessageDelayed);
         }
         let overtaken = self.hits(reorder_ppm);
         let detour_ns = if overtaken { self.rng.below(8 * latency_ns + 1) } else { 0 };
@@ -314,7 +314,7 @@ impl Network {
         let left_ns = link.transmit(frame.class, now_ns, wire_ns * slowness);
         let arrival_ns = left_ns + travel_ns * slowness;
         if overtaken {
-            hit(Fault::MessageReordered);
+            hit(FaultKind::MessageReordered);
             return arrival_ns + detour_ns;
         }
         link.last_ns[class] = link.last_ns[class].max(arrival_ns);
@@ -327,28 +327,28 @@ impl Network {
         frame: &mut Frame,
         now_ns: u64,
         slowness: u64,
-        hit: &mut dyn FnMut(Fault),
+        hit: &mut dyn FnMut(FaultKind),
     ) -> Fate {
         if self.cut.contains(&(frame.from, frame.to)) {
-            hit(Fault::MessageCut);
+            hit(FaultKind::MessageCut);
             return Fate::Lost;
         }
         let NetworkFaults { loss_ppm, duplicate_ppm, corrupt_ppm, .. } = match frame.bears {
-            Bears::Nothing => NetworkFaults::default(),
-            Bears::Loss => NetworkFaults { duplicate_ppm: 0, ..self.faults },
-            Bears::All => self.faults,
+            FaultTolerance::Nothing => NetworkFaults::default(),
+            FaultTolerance::Loss => NetworkFaults { duplicate_ppm: 0, ..self.faults },
+            FaultTolerance::All => self.faults,
         };
         if self.hits(loss_ppm) {
-            hit(Fault::MessageLost);
+            hit(FaultKind::MessageLost);
             return Fate::Lost;
         }
         let at_ns = self.arrival_ns(frame, now_ns, slowness, hit);
         let twin_at_ns = self.hits(duplicate_ppm).then(|| {
-            hit(Fault::MessageDuplicated);
+            hit(FaultKind::MessageDuplicated);
             self.arrival_ns(frame, now_ns, slowness, hit)
         });
         if self.hits(corrupt_ppm) {
-            hit(Fault::MessageCorrupted);
+            hit(FaultKind::MessageCorrupted);
             frame.damage(&mut self.rng);
         }
         Fate::Arrives { at_ns, twin_at_ns }
@@ -373,7 +373,8 @@ impl Core {
             let mut network = self.network.borrow_mut();
             let tag = head.first().copied().unwrap_or_default();
             let expendable = network.expendable.as_ref();
-            let bears = expendable.map_or(Bears::All, |bears| bears(message.protocol(), tag));
+            let bears =
+                expendable.map_or(FaultTolerance::All, |bears| bears(message.protocol(), tag));
             if *network.inbound(to) >= INBOUND_FRAMES_MAX {
                 drop(network);
                 return message.refuse(Undelivered::Busy);
@@ -382,7 +383,7 @@ impl Core {
         };
         let frame = Frame { from, to, class, call, body, head, bulk, bears, checksum: None };
         self.trace.request(frame.bytes());
-        self.note(from, What::Request, frame.digest());
+        self.note(from, TraceEvent::Request, frame.digest());
         self.transmit(frame);
     }
 
@@ -396,11 +397,11 @@ impl Core {
         let body = Body::Reply;
         // A call that is gone has been answered: its other reply may have any fate.
         let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.bears);
-        let bears = waiting.unwrap_or(Bears::All);
+        let bears = waiting.unwrap_or(FaultTolerance::All);
         let class = Class::Control;
         let frame = Frame { from, to, class, call, body, head, bulk, bears, checksum: None };
         self.trace.reply(frame.bytes());
-        self.note(from, What::Reply, frame.digest());
+        self.note(from, TraceEvent::Reply, frame.digest());
         self.transmit(frame);
     }
 
@@ -490,7 +491,7 @@ impl Core {
             *network.inbound(frame.to) -= 1;
             frame
         };
-        self.note(frame.to, What::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
+        self.note(frame.to, TraceEvent::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
         self.take_in(&frame);
         if !frame.intact() {
             return self.lose(frame.call);
@@ -505,7 +506,7 @@ impl Core {
         let machine = self.living(frame.to);
         let living = machine.and_then(|machine| Some((machine.living_host()?, machine)));
         let Some((host, machine)) = living else {
-            self.fault(frame.to, Fault::MessageToDeadNode);
+            self.fault(frame.to, FaultKind::MessageToDeadNode);
             let refused = self.network.borrow_mut().rng.chance(1, 2);
             if !refused {
                 return self.lose(frame.call);
@@ -542,7 +543,7 @@ impl Core {
     pub(crate) fn refuse(&self, call: Key, why: Undelivered) {
         let call = self.network.borrow_mut().calls.remove(call);
         if let Some(call) = call {
-            self.note(call.from, What::Refuse, u64::from(call.to));
+            self.note(call.from, TraceEvent::Refuse, u64::from(call.to));
             call.message.refuse(why);
         }
     }

@@ -23,7 +23,7 @@ use crate::core::{Core, Shape, rng_for};
 use crate::cpu::Cpu;
 use crate::slab::Key;
 use crate::tasks::Work;
-use crate::trace::What;
+use crate::trace::TraceEvent;
 
 /// A node counts as idle once no request runs or waits there and it has run nothing for so long.
 const IDLE_AFTER_NS: u64 = 20_000;
@@ -449,7 +449,7 @@ impl Core {
         let Some(machine) = self.living(node) else { return false };
         // First of all: what follows runs destructors, and a dead node's words are not heard.
         let host = machine.die();
-        self.note(node, What::Crash, u64::from(machine.incarnation));
+        self.note(node, TraceEvent::Crash, u64::from(machine.incarnation));
         self.nodes.borrow_mut().clear(node);
         let tasks = self.tasks.borrow_mut().evict(node);
         let calls = self.abandon_calls(node);
@@ -467,7 +467,7 @@ impl Core {
         state.clock.restart(&mut self.rng.borrow_mut());
         state.cpu.thaw();
         state.machine = NodeMachine::new(self.clone(), state.id, node, state.incarnation);
-        self.note(node, What::Restart, u64::from(state.incarnation));
+        self.note(node, TraceEvent::Restart, u64::from(state.incarnation));
         nodes.freed(node);
     }
 }

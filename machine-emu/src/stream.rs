@@ -19,7 +19,7 @@ use runtime::seed::Rng;
 use crate::alarm::Alarm;
 use crate::core::Core;
 use crate::jmachine::HostWire;
-use crate::trace::{Fault, What};
+use crate::trace::{FaultKind, TraceEvent};
 
 /// Bytes on their way in one direction of a stream, at most; then the writer waits.
 const PIPE_BYTES_MAX: usize = 256 << 10;
@@ -305,7 +305,7 @@ impl PipeWriter {
                 None => LATENCY_NS + streams.rng.below(JITTER_NS),
             };
             if streams.hits(delay_ppm) {
-                self.core.trace.fault(Fault::StreamDelayed);
+                self.core.trace.fault(FaultKind::StreamDelayed);
                 travel_ns += streams.rng.below(delay_max_ns + 1);
             }
             let now_ns = self.core.now_ns.get();
@@ -316,7 +316,7 @@ impl PipeWriter {
             };
             pipe.last_ns = at_ns;
             if streams.hits(cut_ppm) {
-                self.core.trace.fault(Fault::StreamCut);
+                self.core.trace.fault(FaultKind::StreamCut);
                 chunk.truncate(streams.rng.index(chunk.len() + 1));
                 pipe.cut();
                 self.back.borrow_mut().cut();
@@ -324,7 +324,7 @@ impl PipeWriter {
                     continue;
                 }
             }
-            self.core.note(0, What::Stream, runtime::hash::xxh3(&chunk));
+            self.core.note(0, TraceEvent::Stream, runtime::hash::xxh3(&chunk));
             pipe.bytes += chunk.len();
             pipe.chunks.push_back((at_ns, Bytes::copy_from_slice(&chunk)));
             if let Some(reader) = pipe.reader.take() {

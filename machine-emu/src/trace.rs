@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// What is noted in the trace. The numbers are part of the hash.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub(crate) enum What {
+pub(crate) enum TraceEvent {
     Step = 1,
     Alarm,
     Request,
@@ -20,7 +20,7 @@ pub(crate) enum What {
     Restart,
     Idle,
     Stream,
-    Fault,
+    FaultKind,
 }
 
 macro_rules! faults {
@@ -28,11 +28,11 @@ macro_rules! faults {
         /// The kinds of faults that a world can inject, for tables.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[allow(missing_docs, reason = "the names say it")]
-        pub enum Fault {
+        pub enum FaultKind {
             $( $variant, )*
         }
 
-        impl Fault {
+        impl FaultKind {
             /// All of them.
             pub const ALL: &[Self] = &[ $( Self::$variant ),* ];
 
@@ -97,7 +97,7 @@ pub struct Counters {
     /// Disk operations begun.
     pub disk_operations: u64,
     /// How often each fault really hit.
-    pub faults: BTreeMap<Fault, u64>,
+    pub faults: BTreeMap<FaultKind, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ pub(crate) struct Trace {
     replies: Cell<u64>,
     bytes: Cell<u64>,
     disk_operations: Cell<u64>,
-    faults: RefCell<BTreeMap<Fault, u64>>,
+    faults: RefCell<BTreeMap<FaultKind, u64>>,
 }
 
 fn add(counter: &Cell<u64>, by: u64) {
@@ -124,15 +124,15 @@ fn fold(a: u64, b: u64) -> u64 {
 
 impl Trace {
     /// Notes that `what` happened at `time_ns` at `node`.
-    pub(crate) fn note(&self, time_ns: u64, node: u32, what: What, detail: u64) {
+    pub(crate) fn note(&self, time_ns: u64, node: u32, what: TraceEvent, detail: u64) {
         let place = u64::from(node) << 8 | u64::from(what as u8);
         let hash = self.hash.get();
         let mixed = fold(hash ^ time_ns ^ 0x9E37_79B9_7F4A_7C15, place ^ 0xD6E8_FEB8_6659_FD93);
         self.hash
             .set(fold(mixed ^ detail, 0xA076_1D64_78BD_642F).wrapping_add(hash.rotate_left(7)));
         match what {
-            What::Step => add(&self.steps, 1),
-            What::DiskStart => add(&self.disk_operations, 1),
+            TraceEvent::Step => add(&self.steps, 1),
+            TraceEvent::DiskStart => add(&self.disk_operations, 1),
             _ => {}
         }
     }
@@ -152,7 +152,7 @@ impl Trace {
         add(&self.bytes, bytes as u64);
     }
 
-    pub(crate) fn fault(&self, fault: Fault) {
+    pub(crate) fn fault(&self, fault: FaultKind) {
         *self.faults.borrow_mut().entry(fault).or_default() += 1;
     }
 

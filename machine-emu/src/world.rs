@@ -16,9 +16,9 @@ use crate::core::{Core, Shape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
 use crate::link::{LinkError, MeshSetup};
 use crate::mesh::{Mesh, Recorder};
-use crate::network::{Bears, LinkTiming, NetworkFaults, NetworkTiming};
+use crate::network::{FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
 use crate::stream::StreamFaults;
-use crate::trace::{Counters, Fault};
+use crate::trace::{Counters, FaultKind};
 
 /// One [`World::run`] may take so much virtual time; what takes longer is taken for a livelock.
 const RUN_TIME_MAX: Duration = Duration::from_hours(1);
@@ -131,7 +131,7 @@ impl World {
     pub fn kill(&self, node: NodeId) {
         let place = self.place(node);
         if self.core().kill(place) {
-            self.core().fault(place, Fault::NodeKilled);
+            self.core().fault(place, FaultKind::NodeKilled);
         }
     }
 
@@ -140,7 +140,7 @@ impl World {
     pub fn crash(&self, node: NodeId) {
         let place = self.place(node);
         if self.core().kill(place) {
-            self.core().fault(place, Fault::NodeCrashed);
+            self.core().fault(place, FaultKind::NodeCrashed);
         }
         self.core().cut_power_of_disks(place);
     }
@@ -185,7 +185,7 @@ impl World {
     /// The processor of `node` stands still for `duration`; then it goes on as if nothing were.
     pub fn freeze(&self, node: NodeId, duration: Duration) {
         let place = self.place(node);
-        self.core().fault(place, Fault::NodeFrozen);
+        self.core().fault(place, FaultKind::NodeFrozen);
         let until_ns = self.core().now_ns.get() + nanos(duration);
         self.core().nodes.borrow_mut().get_mut(place).cpu.freeze(until_ns);
     }
@@ -202,7 +202,7 @@ impl World {
     /// `step` of its processor; 1 and zero are normal. A restart changes neither.
     pub fn slow(&self, node: NodeId, factor: u64, step: Duration) {
         let place = self.place(node);
-        self.core().fault(place, Fault::NodeSlowed);
+        self.core().fault(place, FaultKind::NodeSlowed);
         let mut nodes = self.core().nodes.borrow_mut();
         let state = nodes.get_mut(place);
         state.slowness = factor.max(1);
@@ -212,7 +212,7 @@ impl World {
     /// The wall clock of `node` jumps by so many seconds, either way.
     pub fn jump_clock(&self, node: NodeId, seconds: i64) {
         let place = self.place(node);
-        self.core().fault(place, Fault::ClockJumped);
+        self.core().fault(place, FaultKind::ClockJumped);
         let by_ns = seconds.saturating_mul(1_000_000_000);
         self.core().nodes.borrow_mut().get_mut(place).clock.jump(by_ns);
     }
@@ -221,7 +221,7 @@ impl World {
     /// slow; a restart does not change that.
     pub fn drift_clock(&self, node: NodeId, ppm: i32) {
         let place = self.place(node);
-        self.core().fault(place, Fault::ClockDrifts);
+        self.core().fault(place, FaultKind::ClockDrifts);
         let now_ns = self.core().now_ns.get();
         self.core().nodes.borrow_mut().get_mut(place).clock.drift(ppm, now_ns);
     }
@@ -271,12 +271,12 @@ impl World {
     /// How long messages from `from` to `to` take from now on, whatever other links do.
     pub fn slow_link(&self, from: NodeId, to: NodeId, timing: LinkTiming) {
         let (from, to) = (self.place(from), self.place(to));
-        self.core().fault(to, Fault::LinkSlowed);
+        self.core().fault(to, FaultKind::LinkSlowed);
         self.core().network.borrow_mut().set_link_timing(from, to, timing);
     }
 
     /// All links have the same timing again.
-    pub fn even_links(&self) {
+    pub fn reset_links(&self) {
         self.core().network.borrow_mut().forget_link_timings();
     }
 
@@ -288,7 +288,7 @@ impl World {
     /// From now on requests are lost, doubled or damaged by chance, and their replies, only as far as
     /// `expendable` says, of the number of their table and the tag of their row. For requests that do
     /// not bear it yet; delays and cuts hit all.
-    pub fn set_expendable(&self, expendable: impl Fn(u8, u8) -> Bears + 'static) {
+    pub fn set_expendable(&self, expendable: impl Fn(u8, u8) -> FaultTolerance + 'static) {
         self.core().network.borrow_mut().expendable = Some(Box::new(expendable));
     }
 
@@ -323,7 +323,7 @@ impl World {
     /// nodes one after the other and unclog them in another order to see old messages arrive late.
     pub fn clog(&self, node: NodeId) {
         let place = self.place(node);
-        self.core().fault(place, Fault::NodeClogged);
+        self.core().fault(place, FaultKind::NodeClogged);
         self.core().network.borrow_mut().clog(place);
     }
 

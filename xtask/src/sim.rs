@@ -32,7 +32,8 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 /// workloads, debug against release.
 pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
     steps.call("release build", &Call::new(BUILD))?;
-    let kept = steps.call("kept cases", &Call::new(&format!("{RELEASE} --kept")));
+    let regressions =
+        steps.call("regression cases", &Call::new(&format!("{RELEASE} --regressions")));
     let fresh = steps.call("simulation", &Call::new(&format!("{RELEASE} {SEEDS}")));
     let crashes = steps.call("crashes", &Call::new(CRASHES));
     let sample = format!("--seed {} {SAMPLE}", fresh_seed());
@@ -42,7 +43,7 @@ pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
         let [debug, release] = both.map(|line| Call::new(&line).output());
         compare(debug.as_deref(), release.as_deref())
     });
-    kept.and(fresh).and(crashes).and(same)
+    regressions.and(fresh).and(crashes).and(same)
 }
 
 /// Both ran, and left the same traces; the result is an exit code.

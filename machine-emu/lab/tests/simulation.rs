@@ -59,7 +59,7 @@ fn a_failure_is_shortened_to_a_file_that_the_printed_command_replays() {
     let file = command.rsplit(' ').next().unwrap();
     assert!(file.starts_with("sim-cache-") && file.ends_with(".schedule"), "{command}");
     let text = fs::read_to_string(here.join(file)).unwrap();
-    assert!(text.contains(command) && text.contains(": power\n"), "{text}");
+    assert!(text.contains(command) && text.contains(": power-cut\n"), "{text}");
 
     // What failed at first is told at once; what is left after shrinking may fail in another way.
     let is_last = |line: &&str| line.starts_with("cache ") && !line.contains(" failed: ");
@@ -80,9 +80,9 @@ fn the_faults_of_a_run_can_be_printed_and_given_back() {
     let drawn = ok(here, &format!("{line} --seeds 1 --print-hashes"));
     assert_eq!(ok(here, &format!("{line} --schedule faults --print-hashes")), drawn);
 
-    let only = ok(here, &format!("{line} --faults freeze,power --print-schedule"));
+    let only = ok(here, &format!("{line} --faults freeze,power-cut --print-schedule"));
     let words: Vec<_> = only.lines().skip(1).map(|line| line.split(": ").nth(1).unwrap()).collect();
-    let allowed = ["freeze ", "power", "end", "unclog ", "heal"];
+    let allowed = ["freeze ", "power-cut", "end", "unclog ", "heal"];
     assert!(words.iter().all(|word| allowed.iter().any(|start| word.starts_with(start))), "{only}");
 }
 
@@ -111,7 +111,7 @@ fn a_command_line_that_means_nothing_is_told() {
     assert!(usage("--workload files --seed 1 --seeds 2 --print-schedule").contains("--seeds"));
     assert!(usage("--schedule faults").contains("--seed"));
     assert!(usage("--time 5").contains("it is no length of time"));
-    assert!(usage("--kept --seed 1").contains("cannot be used with"));
+    assert!(usage("--regressions --seed 1").contains("cannot be used with"));
     let (_, text) = fails(here, "sim --workload files --seed 1 --schedule missing", 1);
     assert!(text.contains("cannot read schedule missing"), "{text}");
     fs::write(here.join("bad"), "round 1 at 5 us: melt\n").unwrap();

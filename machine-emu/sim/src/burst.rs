@@ -14,8 +14,8 @@ use futures::future::join;
 use runtime::seed::Rng;
 
 use super::content::BLOCK;
+use super::harness::{End, Failure, Harness};
 use super::names::{handle_of, name};
-use super::scene::{End, Failure, Scene};
 
 /// What is known of one checkpoint of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ enum State {
 type Key = (u64, u32);
 
 struct Burst<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     clients: u32,
     bytes: usize,
     states: RefCell<BTreeMap<Key, State>>,
@@ -42,19 +42,19 @@ struct Burst<'a> {
 }
 
 /// Runs the workload to its end: each checkpoint has `bytes` bytes.
-pub(super) async fn run(scene: &Scene, clients: u32, bytes: usize, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
+pub(super) async fn run(harness: &Harness, clients: u32, bytes: usize, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
     let next = RefCell::new(vec![0; clients as usize]);
-    let workload = Burst { scene, clients, bytes, states: RefCell::default(), next };
+    let workload = Burst { harness, clients, bytes, states: RefCell::default(), next };
     for _ in 0..rounds {
         let working =
-            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        if scene.round(working.collect(), round_ms).await == End::PowerCut {
-            scene.come_back().await;
+            (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
+        if harness.round(working.collect(), round_ms).await == End::PowerCut {
+            harness.come_back().await;
         } else {
-            scene.stop_and_start().await;
+            harness.stop_and_start().await;
         }
-        scene.lively("a check", workload.check_all()).await;
+        harness.lively("a check", workload.check_all()).await;
     }
 }
 
@@ -70,7 +70,7 @@ fn file_name((generation, client): Key) -> fileio::protocol::Name {
 
 impl Burst<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let generation = self.next.borrow()[client as usize];
             self.next.borrow_mut()[client as usize] += 1;
             match self.checkpoint((generation, client), &mut rng).await {
@@ -90,14 +90,14 @@ impl Burst<'_> {
         self.set(key, State::Begun);
         let create = Create {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: ROOT,
             name: file_name(key),
             existing: Existing::Refuse {},
             change: Change::default(),
             durable: false,
         };
-        let made = self.scene.ask(client, create).await?;
+        let made = self.harness.ask(client, create).await?;
         let file = handle_of(&made.attributes);
         let data = content(key, self.bytes);
         let mut offset = 0;
@@ -107,10 +107,10 @@ impl Burst<'_> {
             let pieces = vec![data.slice(offset..offset + length)];
             let (who, at) = (Credentials::root(), offset as u64);
             let write = Write { who, file, offset: at, data: pieces, durable: false };
-            verifiers.insert(self.scene.ask(client, write).await?.write_verifier);
+            verifiers.insert(self.harness.ask(client, write).await?.write_verifier);
             offset += length;
         }
-        verifiers.insert(self.scene.ask(client, Commit { file }).await?.write_verifier);
+        verifiers.insert(self.harness.ask(client, Commit { file }).await?.write_verifier);
         assert_eq!(verifiers.len(), 1, "something is told to be lost, and no node has restarted");
         self.set(key, State::Committed(file));
 
@@ -137,12 +137,12 @@ impl Burst<'_> {
         self.set(key, State::Leaving);
         let remove = Remove {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: ROOT,
             name: file_name(key),
             durable: true,
         };
-        self.scene.ask(client, remove).await?;
+        self.harness.ask(client, remove).await?;
         self.set(key, State::Gone);
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Burst<'_> {
         loop {
             let (who, offset) = (Credentials::root(), data.len() as u64);
             let call = Read { who, file, offset, length: TRANSFER_MAX };
-            let read = self.scene.ask(client, call).await?;
+            let read = self.harness.ask(client, call).await?;
             data.extend(read.data.concat());
             if read.end {
                 return Ok(data);
@@ -182,7 +182,7 @@ impl Burst<'_> {
         for (key, state) in states {
             let who = Credentials::root();
             let lookup = Lookup { who, directory: ROOT, name: file_name(key) };
-            match self.scene.ask(0, lookup).await {
+            match self.harness.ask(0, lookup).await {
                 Ok(found) => {
                     assert!(state != State::Gone, "checkpoint {key:?} was removed and is back");
                     self.check_content(key, state, handle_of(&found)).await;

@@ -20,9 +20,9 @@ use runtime::seed::Rng;
 use volume::VolumeError;
 
 use super::content::BLOCK;
-use super::harm::Tally;
+use super::disk_damage::DamageSummary;
+use super::harness::{End, Failure, Harness};
 use super::names::{handle_of, list, name};
-use super::scene::{End, Failure, Scene};
 use super::versions::Versions;
 
 /// Directories besides the root.
@@ -81,7 +81,7 @@ struct Backup {
 }
 
 struct Damage<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     directories: Vec<Handle>,
     model: RefCell<Model>,
     numbers: Cell<u64>,
@@ -89,24 +89,24 @@ struct Damage<'a> {
 }
 
 /// Runs the workload to its end.
-pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
+pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
     let mut directories = vec![ROOT];
     for number in 0..DIRECTORIES {
         let asked = MakeNode {
             who: Credentials::root(),
-            call: scene.call_id(),
+            call: harness.call_id(),
             directory: ROOT,
             name: name(&format!("directory-{number}")),
             node: NewNode::Directory {},
             change: Change::default(),
             durable: true,
         };
-        let made = scene.ask(0, asked).await.expect("the root has room");
+        let made = harness.ask(0, asked).await.expect("the root has room");
         directories.push(handle_of(&made));
     }
     let (model, numbers) = (RefCell::default(), Cell::new(0));
-    let workload = Damage { scene, directories, model, numbers, clients };
+    let workload = Damage { harness, directories, model, numbers, clients };
     for _ in 0..rounds {
         workload.round(round_ms).await;
     }
@@ -147,47 +147,47 @@ fn is_damage(failure: Failure) -> bool {
 
 impl Damage<'_> {
     async fn round(&self, round_ms: u64) {
-        let scene = self.scene;
-        self.scene.stop().await;
+        let harness = self.harness;
+        self.harness.stop().await;
         self.committed_all();
         let well = self.backup();
-        scene.harm().forget();
-        scene.come_back().await;
+        harness.disk_damage().forget();
+        harness.come_back().await;
         self.inspect(Rule::Well).await;
         let working = (0..self.clients)
-            .map(|client| self.client(client, scene.fork_rng()).boxed_local())
+            .map(|client| self.client(client, harness.fork_rng()).boxed_local())
             .collect();
-        if scene.round(working, round_ms).await == End::Orderly {
+        if harness.round(working, round_ms).await == End::Orderly {
             // What lies damaged may keep it from that.
             self.flush().await;
-            scene.cut_power();
+            harness.cut_power();
         }
         let left = self.backup();
-        let hurt_in_use = scene.harm().tally().hurt;
-        scene.hurt();
-        let tally = scene.harm().tally();
+        let hurt_in_use = harness.disk_damage().tally().hurt;
+        harness.hurt();
+        let tally = harness.disk_damage().tally();
         let refused = self.look_at_damage(&tally).await;
-        scene.cut_power();
+        harness.cut_power();
         if hurt_in_use {
             self.restore(&well, None);
         } else {
             self.restore(&left, refused.then_some(&tally));
         }
-        scene.harm().forget();
-        scene.come_back().await;
+        harness.disk_damage().forget();
+        harness.come_back().await;
         self.inspect(Rule::Well).await;
     }
 
     /// Mounts the damaged volume, and uses it if that can be done. True if it was refused because
     /// of its disks: then nothing was written.
-    async fn look_at_damage(&self, tally: &Tally) -> bool {
-        let older = tally.may_be_older(&self.scene.cluster.geometry());
+    async fn look_at_damage(&self, tally: &DamageSummary) -> bool {
+        let older = tally.may_be_older(&self.harness.cluster.geometry());
         let rule = match (tally.hurt, older) {
             (false, _) => Rule::Well,
             (true, false) => Rule::Damaged,
             (true, true) => Rule::Older,
         };
-        match self.scene.try_to_come_back().await {
+        match self.harness.try_to_come_back().await {
             Ok(()) => {
                 let strange = &tally.strange;
                 assert!(strange.is_empty(), "mounted, though {strange:?} are not its disks");
@@ -209,34 +209,34 @@ impl Damage<'_> {
     }
 
     fn backup(&self) -> Backup {
-        let world = self.scene.cluster.world();
+        let world = self.harness.cluster.world();
         let disks = world.disks().into_iter().map(|path| {
             let image = world.disk(&path).snapshot();
             (path, image)
         });
-        let served = self.scene.cluster.served().get();
+        let served = self.harness.cluster.served().get();
         Backup { disks: disks.collect(), served, model: self.model.borrow().clone() }
     }
 
     /// Puts the disks back; only those that were hurt, if the volume was `refused` for them.
-    fn restore(&self, backup: &Backup, refused: Option<&Tally>) {
-        let world = self.scene.cluster.world();
+    fn restore(&self, backup: &Backup, refused: Option<&DamageSummary>) {
+        let world = self.harness.cluster.world();
         for (path, image) in &backup.disks {
             if refused.is_none_or(|tally| tally.disks.contains(path)) {
                 world.disk(path).restore(image);
             }
         }
         if refused.is_none() {
-            self.scene.cluster.served().set(backup.served);
+            self.harness.cluster.served().set(backup.served);
         }
         *self.model.borrow_mut() = backup.model.clone();
     }
 
     /// Makes everything durable, as far as that can be done.
     async fn flush(&self) {
-        let context = self.scene.cluster.application(0);
-        for node in (0..self.scene.cluster.geometry().fs_nodes).map(NodeId::fs) {
-            let flushed = self.scene.lively("a stop", context.spawn(node, Flush {})).await;
+        let context = self.harness.cluster.application(0);
+        for node in (0..self.harness.cluster.geometry().fs_nodes).map(NodeId::fs) {
+            let flushed = self.harness.lively("a stop", context.spawn(node, Flush {})).await;
             tracing::debug!(%node, ?flushed);
         }
     }
@@ -244,17 +244,17 @@ impl Damage<'_> {
     // --- Clients ---
 
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let directory = rng.index(self.directories.len());
             let key = (directory, name(&format!("{client}-{}", rng.below(NAMES))));
             if self.model.borrow().get(&key).is_some_and(|entry| entry.shunned) {
-                self.scene.pass(std::time::Duration::from_millis(20)).await;
+                self.harness.pass(std::time::Duration::from_millis(20)).await;
                 continue;
             }
             match self.use_name(client, &key, &mut rng).await {
                 Ok(()) => {}
                 Err(Failure::PowerCut) => return,
-                Err(failure) if is_damage(failure) && self.scene.harm().tally().hurt => {
+                Err(failure) if is_damage(failure) && self.harness.disk_damage().tally().hurt => {
                     self.change(&key, |entry| entry.shunned = true);
                 }
                 Err(failure) => panic!("{key:?}: {failure:?}"),
@@ -301,14 +301,14 @@ impl Damage<'_> {
         });
         let create = Create {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: self.directories[key.0],
             name: key.1.clone(),
             existing: Existing::Refuse {},
             change: Change::default(),
             durable: true,
         };
-        let made = self.scene.ask(client, create).await?;
+        let made = self.harness.ask(client, create).await?;
         self.change(key, |entry| {
             entry.files[place].handle = Some(handle_of(&made.attributes));
             entry.named.acknowledge(issued);
@@ -346,7 +346,7 @@ impl Damage<'_> {
         });
         let (who, offset) = (Credentials::root(), first as u64 * BLOCK);
         let write = Write { who, file, offset, data: vec![data], durable: false };
-        self.scene.ask(client, write).await?;
+        self.harness.ask(client, write).await?;
         self.change(key, |entry| {
             for (versions, number) in entry.files[place].blocks[range].iter_mut().zip(issued) {
                 versions.acknowledge(number);
@@ -356,7 +356,7 @@ impl Damage<'_> {
     }
 
     async fn commit(&self, client: u32, key: &Key, place: usize) -> Result<(), Failure> {
-        self.scene.ask(client, Commit { file: self.handle(key, place) }).await?;
+        self.harness.ask(client, Commit { file: self.handle(key, place) }).await?;
         self.change(key, |entry| entry.files[place].committed());
         Ok(())
     }
@@ -365,12 +365,12 @@ impl Damage<'_> {
         let issued = self.change(key, |entry| entry.named.issue(None));
         let remove = Remove {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: self.directories[key.0],
             name: key.1.clone(),
             durable: true,
         };
-        self.scene.ask(client, remove).await?;
+        self.harness.ask(client, remove).await?;
         self.change(key, |entry| {
             entry.named.acknowledge(issued);
             entry.named.durable(issued);
@@ -436,7 +436,7 @@ impl Damage<'_> {
     ) -> Result<Vec<u8>, Failure> {
         let (offset, length) = (first as u64 * BLOCK, (count as u64 * BLOCK) as u32);
         let call = Read { who: Credentials::root(), file, offset, length };
-        Ok(self.scene.ask(client, call).await?.data.concat())
+        Ok(self.harness.ask(client, call).await?.data.concat())
     }
 
     async fn inspect(&self, rule: Rule) {
@@ -447,7 +447,7 @@ impl Damage<'_> {
     async fn inspect_names(&self, rule: Rule) {
         let keys: Vec<Key> = self.model.borrow().keys().cloned().collect();
         for key in keys {
-            let found = self.scene.lively("a look-up", self.look_up(&key, rule)).await;
+            let found = self.harness.lively("a look-up", self.look_up(&key, rule)).await;
             let Some(found) = found else { continue };
             let entry = self.model.borrow()[&key].clone();
             let possible = entry.named.after_crash();
@@ -461,7 +461,7 @@ impl Damage<'_> {
             }
         }
         for index in 0..self.directories.len() {
-            self.scene.lively("a list", self.inspect_list(index, rule)).await;
+            self.harness.lively("a list", self.inspect_list(index, rule)).await;
         }
     }
 
@@ -469,7 +469,7 @@ impl Damage<'_> {
     async fn look_up(&self, key: &Key, rule: Rule) -> Option<Option<usize>> {
         let (directory, name) = (self.directories[key.0], key.1.clone());
         let lookup = Lookup { who: Credentials::root(), directory, name };
-        match self.scene.ask(0, lookup).await {
+        match self.harness.ask(0, lookup).await {
             Ok(attributes) => Some(Some(self.identify(key, handle_of(&attributes)))),
             Err(Failure::Refused(Error::NotFound {})) => Some(None),
             Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => None,
@@ -491,7 +491,7 @@ impl Damage<'_> {
     }
 
     async fn inspect_list(&self, index: usize, rule: Rule) {
-        let listed = match list(self.scene, 0, self.directories[index], 50).await {
+        let listed = match list(self.harness, 0, self.directories[index], 50).await {
             Ok(listed) => listed,
             Err(Error::Damaged {}) if rule != Rule::Well => return,
             Err(Error::Stale {}) if rule == Rule::Older => return,
@@ -517,7 +517,7 @@ impl Damage<'_> {
             for (place, file) in files.into_iter().enumerate() {
                 if file.handle.is_some() {
                     let checking = self.inspect_file(&key, place, file, rule);
-                    self.scene.lively("a check", checking).await;
+                    self.harness.lively("a check", checking).await;
                 }
             }
         }
@@ -564,7 +564,7 @@ impl Damage<'_> {
         for number in 0..LATE_FILES {
             let directory = number as usize % self.directories.len();
             let key = (directory, name(&format!("late-{}", self.numbers.get())));
-            let made = self.scene.lively("a late file", self.write_one_late(&key)).await;
+            let made = self.harness.lively("a late file", self.write_one_late(&key)).await;
             match made {
                 Ok(place) => late.push((key, place)),
                 Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => {}
@@ -586,7 +586,7 @@ impl Damage<'_> {
     async fn check_late(&self, late: Vec<(Key, usize)>) {
         for (key, place) in late {
             let reading = self.read_own(0, &key, place);
-            let read = self.scene.lively("a late read", reading).await;
+            let read = self.harness.lively("a late read", reading).await;
             read.unwrap_or_else(|failure| panic!("{key:?} was just written: {failure:?}"));
         }
     }
@@ -595,7 +595,7 @@ impl Damage<'_> {
     async fn remove_some(&self, rule: Rule) {
         let keys: Vec<Key> = self.model.borrow().keys().step_by(2).cloned().collect();
         for key in keys {
-            let removed = self.scene.lively("a removal", self.remove(0, &key)).await;
+            let removed = self.harness.lively("a removal", self.remove(0, &key)).await;
             match removed {
                 Ok(()) | Err(Failure::Refused(Error::NotFound {})) => {}
                 Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => {}
@@ -642,7 +642,7 @@ impl Found {
 
 /// An error that names what is damaged: a disk that was hurt, or a node's metadata. True if it is about
 /// a disk: these are looked at first.
-fn check_refusal(error: &VolumeError, tally: &Tally) -> bool {
+fn check_refusal(error: &VolumeError, tally: &DamageSummary) -> bool {
     match error {
         VolumeError::Disk { path, .. } => {
             let path = path.to_string_lossy();

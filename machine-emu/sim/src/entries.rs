@@ -23,8 +23,8 @@ use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
 
+use super::harness::{End, Failure, Harness};
 use super::names::{handle_of, list, name};
-use super::scene::{End, Failure, Scene};
 use super::versions::Versions;
 
 /// Directories.
@@ -60,7 +60,7 @@ struct Half {
 }
 
 struct Entries<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     directories: Vec<Handle>,
     named: RefCell<BTreeMap<Key, Versions<Named>>>,
     halves: RefCell<Vec<Half>>,
@@ -76,15 +76,15 @@ struct Entries<'a> {
 struct PowerCut;
 
 /// Runs the workload to its end.
-pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
+pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
     let mut directories = vec![ROOT];
     while directories.len() < DIRECTORIES {
-        let made = scene.ask(
+        let made = harness.ask(
             0,
             MakeNode {
                 who: Credentials::root(),
-                call: scene.call_id(),
+                call: harness.call_id(),
                 directory: ROOT,
                 name: name(&format!("shared-{}", directories.len())),
                 node: NewNode::Directory {},
@@ -95,7 +95,7 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         directories.push(handle_of(&made.await.expect("the root has room")));
     }
     let workload = Entries {
-        scene,
+        harness,
         directories,
         named: RefCell::default(),
         halves: RefCell::default(),
@@ -105,15 +105,15 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
     };
     for _ in 0..rounds {
         let working =
-            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        match scene.round(working.collect(), round_ms).await {
-            End::PowerCut => scene.come_back().await,
+            (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
+        match harness.round(working.collect(), round_ms).await {
+            End::PowerCut => harness.come_back().await,
             End::Orderly => {
                 workload.flushed();
-                scene.stop_and_start().await;
+                harness.stop_and_start().await;
             }
         }
-        scene.lively("a check", workload.check_after_crash()).await;
+        harness.lively("a check", workload.check_after_crash()).await;
     }
 }
 
@@ -126,7 +126,7 @@ fn end(failure: Failure) -> Result<(), PowerCut> {
 
 impl Entries<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
             let durable = rng.chance(2, 3);
             let done = match (self.settled_at(&one), rng.below(5)) {
@@ -138,7 +138,7 @@ impl Entries<'_> {
                 (Some(file), _) => self.rename(client, (one, file), other, durable).await,
             };
             let done = match done {
-                Ok(()) if !durable && self.scene.operations().is_multiple_of(4) => {
+                Ok(()) if !durable && self.harness.operations().is_multiple_of(4) => {
                     self.sync_directory(client, rng.index(DIRECTORIES)).await
                 }
                 done => done,
@@ -211,14 +211,14 @@ impl Entries<'_> {
         self.forget_halves(&key);
         let create = Create {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: self.directories[key.0],
             name: key.1.clone(),
             existing: Existing::Refuse {},
             change: Change::default(),
             durable,
         };
-        let made = self.scene.ask(client, create).await;
+        let made = self.harness.ask(client, create).await;
         let file = made.as_ref().ok().map(|created| handle_of(&created.attributes));
         self.made(&key, made.map(|created| created.attributes), durable)?;
         let Some(file) = file else { return Ok(()) };
@@ -242,14 +242,14 @@ impl Entries<'_> {
             let mut xattrs = self.xattrs.borrow_mut();
             xattrs.entry(file).or_insert_with(|| Versions::new(None)).issue(set)
         };
-        let (who, call, name) = (Credentials::root(), self.scene.call_id(), xattr_name());
+        let (who, call, name) = (Credentials::root(), self.harness.call_id(), xattr_name());
         let done = match set {
             Some(seed) => {
                 let (value, mode) = (xattr_value(seed), XattrMode::Either {});
                 let call = SetXattr { who, call, file, name, value, mode, durable };
-                self.scene.ask(client, call).await
+                self.harness.ask(client, call).await
             }
-            None => self.scene.ask(client, RemoveXattr { who, call, file, name, durable }).await,
+            None => self.harness.ask(client, RemoveXattr { who, call, file, name, durable }).await,
         };
         done.map(drop).or_else(end)?;
         if let Some(versions) = self.xattrs.borrow_mut().get_mut(&file) {
@@ -273,9 +273,9 @@ impl Entries<'_> {
         let offset = rng.below(FILE_BYTES_MAX - length);
         let data = vec![Bytes::from(vec![7; length as usize])];
         let write = Write { who: Credentials::root(), file, offset, data, durable: false };
-        self.scene.ask(client, write).await.map(|_| ()).or_else(end)?;
+        self.harness.ask(client, write).await.map(|_| ()).or_else(end)?;
         if rng.chance(1, 2) {
-            let committing = self.scene.ask(client, Commit { file });
+            let committing = self.harness.ask(client, Commit { file });
             let (committed, linked) = join(committing, self.link(client, file, other, true)).await;
             committed.map(|_| ()).or_else(end).and(linked)?;
         }
@@ -293,7 +293,7 @@ impl Entries<'_> {
         self.forget_halves(&key);
         let asked = MakeNode {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: self.directories[key.0],
             name: key.1.clone(),
             node: NewNode::Directory {},
@@ -302,7 +302,7 @@ impl Entries<'_> {
         };
         let is_made = Cell::new(false);
         let making = async {
-            let made = self.scene.ask(client, asked).await;
+            let made = self.harness.ask(client, asked).await;
             is_made.set(true);
             self.made(&key, made, durable)
         };
@@ -329,17 +329,17 @@ impl Entries<'_> {
             }
             let (above, sought) = (self.directories[key.0], key.1.clone());
             let lookup = Lookup { who: who.clone(), directory: above, name: sought };
-            match self.scene.ask(client, lookup).await {
+            match self.harness.ask(client, lookup).await {
                 Ok(found) => break handle_of(&found),
                 Err(Failure::Refused(Error::NotFound {})) => {}
                 Err(failure) => return end(failure),
             }
         };
-        let call = self.scene.call_id();
+        let call = self.harness.call_id();
         let (existing, change) = (Existing::Refuse {}, Change::default());
         let kept = name.clone();
         let create = Create { who, call, directory, name, existing, change, durable: true };
-        self.scene.ask(client, create).await.map(|_| ()).or_else(end)?;
+        self.harness.ask(client, create).await.map(|_| ()).or_else(end)?;
         self.inside.borrow_mut().entry(directory).or_default().push(kept);
         Ok(())
     }
@@ -355,13 +355,13 @@ impl Entries<'_> {
         self.inside.borrow_mut().remove(&directory);
         let who = Credentials::root();
         for DirectoryEntry { name, .. } in self.names_of(directory, client).await? {
-            let call = self.scene.call_id();
+            let call = self.harness.call_id();
             let remove = Remove { who: who.clone(), call, directory, name, durable: false };
-            self.scene.ask(client, remove).await.or_else(end)?;
+            self.harness.ask(client, remove).await.or_else(end)?;
         }
-        let (above, name, call) = (self.directories[key.0], key.1.clone(), self.scene.call_id());
+        let (above, name, call) = (self.directories[key.0], key.1.clone(), self.harness.call_id());
         let remove = RemoveDirectory { who, call, directory: above, name, durable };
-        self.scene.ask(client, remove).await.or_else(end)
+        self.harness.ask(client, remove).await.or_else(end)
     }
 
     async fn names_of(
@@ -371,7 +371,7 @@ impl Entries<'_> {
     ) -> Result<Vec<DirectoryEntry>, PowerCut> {
         let (who, after) = (Credentials::root(), 0);
         let read = ReadDirectory { who, directory, after, count_max: 100, attributes: false };
-        match self.scene.ask(client, read).await {
+        match self.harness.ask(client, read).await {
             Ok(page) => Ok(page.entries),
             Err(failure) => end(failure).map(|()| Vec::new()),
         }
@@ -389,14 +389,14 @@ impl Entries<'_> {
         }
         let link = Link {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             file,
             directory: self.directories[key.0],
             name: key.1.clone(),
             durable,
         };
         let number = self.issue(&key, Some(file));
-        match self.scene.ask(client, link).await {
+        match self.harness.ask(client, link).await {
             Ok(_) => {
                 self.answered(&key, number, durable);
                 Ok(())
@@ -419,9 +419,9 @@ impl Entries<'_> {
     ) -> Result<(), PowerCut> {
         let (directory, who) = (self.directories[key.0], Credentials::root());
         let number = self.issue(&key, None);
-        let (name, call) = (key.1.clone(), self.scene.call_id());
+        let (name, call) = (key.1.clone(), self.harness.call_id());
         let remove = Remove { who, call, directory, name, durable };
-        match self.scene.ask(client, remove).await {
+        match self.harness.ask(client, remove).await {
             Ok(()) => self.answered(&key, number, durable),
             Err(Failure::Refused(Error::IsDirectory {})) => {
                 self.remove_directory(client, &key, file, durable).await?;
@@ -448,7 +448,7 @@ impl Entries<'_> {
         }
         let rename = Rename {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             from_directory: self.directories[from.0],
             from_name: from.1.clone(),
             to_directory: self.directories[to.0],
@@ -466,7 +466,7 @@ impl Entries<'_> {
         let numbers = [self.issue(&from, None), self.issue(&to, Some(moved))];
         let half = Half { from, to, moved, replaced, from_certain, to_certain, may_have_both };
         let Half { from, to, .. } = &half;
-        match self.scene.ask(client, rename).await {
+        match self.harness.ask(client, rename).await {
             Ok(()) => {
                 self.answered(from, numbers[0], durable);
                 self.answered(to, numbers[1], durable);
@@ -501,7 +501,7 @@ impl Entries<'_> {
             inside.map(|(key, versions)| (key.clone(), versions.acknowledged())).collect()
         };
         let directory = self.directories[index];
-        self.scene.ask(client, SyncDirectory { directory }).await.or_else(end)?;
+        self.harness.ask(client, SyncDirectory { directory }).await.or_else(end)?;
         for (key, number) in answered {
             self.answered(&key, number, true);
         }
@@ -523,7 +523,7 @@ impl Entries<'_> {
     async fn look(&self, key: &Key) -> Named {
         let (directory, name) = (self.directories[key.0], key.1.clone());
         let lookup = Lookup { who: Credentials::root(), directory, name };
-        match self.scene.ask(0, lookup).await {
+        match self.harness.ask(0, lookup).await {
             Ok(attributes) => Some(handle_of(&attributes)),
             Err(Failure::Refused(Error::NotFound {})) => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
@@ -573,7 +573,7 @@ impl Entries<'_> {
         for (directory, names) in inside {
             for name in names {
                 let lookup = Lookup { who: Credentials::root(), directory, name: name.clone() };
-                let found = self.scene.ask(0, lookup).await;
+                let found = self.harness.ask(0, lookup).await;
                 assert!(found.is_ok(), "{name:?} of {directory:?} was durable: {found:?}");
             }
         }
@@ -585,7 +585,7 @@ impl Entries<'_> {
         let mut tree = Tree::default();
         let mut unseen = vec![ROOT];
         while let Some(directory) = unseen.pop() {
-            let listed = list(self.scene, 0, directory, 100).await;
+            let listed = list(self.harness, 0, directory, 100).await;
             let listed = listed.unwrap_or_else(|error| panic!("{directory:?}: {error}"));
             let mut directories = 0;
             for (name, kind, handle) in listed {
@@ -595,7 +595,7 @@ impl Entries<'_> {
                     directories += 1;
                     assert_eq!(tree.named[&handle], 1, "{name:?} is one name of a directory");
                     let asked = Parent { who: Credentials::root(), directory: handle };
-                    let above = self.scene.ask(0, asked).await.map(|above| handle_of(&above));
+                    let above = self.harness.ask(0, asked).await.map(|above| handle_of(&above));
                     assert_eq!(above, Ok(directory), "what is above {name:?}");
                     unseen.push(handle);
                 }
@@ -620,12 +620,12 @@ impl Entries<'_> {
     /// pieces that the node keeps for it.
     async fn check_xattr(&self, file: Handle) -> u64 {
         let (who, name) = (Credentials::root(), xattr_name());
-        let found = match self.scene.ask(0, GetXattr { who: who.clone(), file, name }).await {
+        let found = match self.harness.ask(0, GetXattr { who: who.clone(), file, name }).await {
             Ok(value) => Some(value),
             Err(Failure::Refused(Error::NoXattr {})) => None,
             Err(failure) => panic!("the extended attribute of {file:?}: {failure:?}"),
         };
-        let names = self.scene.ask(0, ListXattrs { who, file }).await;
+        let names = self.harness.ask(0, ListXattrs { who, file }).await;
         let listed = names.unwrap_or_else(|failure| panic!("{file:?}: {failure:?}"));
         assert_eq!(listed.len(), usize::from(found.is_some()), "{file:?} has {listed:?}");
 
@@ -640,12 +640,12 @@ impl Entries<'_> {
     }
 
     async fn attributes(&self, file: Handle) -> Attributes {
-        let found = self.scene.ask(0, GetAttributes { file }).await;
+        let found = self.harness.ask(0, GetAttributes { file }).await;
         found.unwrap_or_else(|failure| panic!("{file:?} has a name, but {failure:?}"))
     }
 
     async fn blocks(&self, file: Handle) -> u64 {
-        let context = self.scene.cluster.application(OBSERVER);
+        let context = self.harness.cluster.application(OBSERVER);
         let Handle { ino, generation } = file;
         let node = ino_node(ino, context.fs_nodes());
         let chunks = loop {
@@ -660,7 +660,7 @@ impl Entries<'_> {
     }
 
     async fn check_audit(&self, tree: &Tree) {
-        let audit = self.scene.cluster.audit().await;
+        let audit = self.harness.cluster.audit().await;
         let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
         assert!(audit.flaws.is_empty(), "the metadata contradicts itself: {:?}", audit.flaws);
         let inodes = tree.named.len() as u64 + 1;
@@ -678,13 +678,13 @@ impl Entries<'_> {
             held, needed,
             "inodes, names, blocks, pieces of xattrs, trims, promises, marks that the nodes hold and the tree needs"
         );
-        let space = self.scene.ask(0, GetSpace {}).await;
+        let space = self.harness.ask(0, GetSpace {}).await;
         assert_eq!(space.map(|space| space.inodes), Ok(inodes), "inodes as told to clients");
     }
 
     async fn check_lists(&self, present: &BTreeMap<Key, Handle>) {
         for (index, &directory) in self.directories.iter().enumerate() {
-            let listed = list(self.scene, 0, directory, 100).await;
+            let listed = list(self.harness, 0, directory, 100).await;
             let listed = listed.unwrap_or_else(|error| panic!("directory {index}: {error}"));
             for (name, _, handle) in &listed {
                 let known = present.get(&(index, name.clone())) == Some(handle);

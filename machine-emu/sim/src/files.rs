@@ -17,8 +17,8 @@ use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
 use super::content::{BLOCK, Content, Moment};
+use super::harness::{End, Failure, Harness};
 use super::losses::{Losses, Told};
-use super::scene::{End, Failure, Scene};
 
 /// How the clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ struct File {
 }
 
 struct Files<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     habits: Habits,
     all: Vec<File>,
     /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
@@ -125,20 +125,20 @@ struct Files<'a> {
 struct PowerCut;
 
 /// Runs the workload to its end.
-pub(super) async fn run(scene: &Scene, habits: Habits) {
-    scene.set_up().await;
-    let mut rng = scene.fork_rng();
+pub(super) async fn run(harness: &Harness, habits: Habits) {
+    harness.set_up().await;
+    let mut rng = harness.fork_rng();
     let mut files = Vec::new();
     for number in 0..habits.files {
-        files.push(create(scene, number, habits.blocks).await);
+        files.push(create(harness, number, habits.blocks).await);
     }
     let group = 1 + rng.below(12);
-    let restarts = scene.may_restart_nodes();
+    let restarts = harness.may_restart_nodes();
     // Where commits may lie, stripes belong to several clients.
     let group = if restarts { 1 + group % 3 } else { group };
     let locks = KeyedLock::default();
     let workload = Files {
-        scene,
+        harness,
         habits,
         all: files,
         locks,
@@ -149,18 +149,18 @@ pub(super) async fn run(scene: &Scene, habits: Habits) {
     let free_bytes = workload.free_bytes().await;
     for _ in 0..habits.rounds {
         let clients = (0..habits.clients)
-            .map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        match scene.round(clients.collect(), habits.round_ms).await {
+            .map(|client| workload.client(client, harness.fork_rng()).boxed_local());
+        match harness.round(clients.collect(), habits.round_ms).await {
             End::PowerCut => {
-                scene.come_back().await;
-                scene.lively("a check", workload.check_after_crash()).await;
+                harness.come_back().await;
+                harness.lively("a check", workload.check_after_crash()).await;
             }
             End::Orderly => {
-                scene.lively("a check", workload.check_all()).await;
+                harness.lively("a check", workload.check_all()).await;
                 if rng.chance(1, 2) {
                     workload.committed_all();
-                    scene.stop_and_start().await;
-                    scene.lively("a check", workload.check_after_crash()).await;
+                    harness.stop_and_start().await;
+                    harness.lively("a check", workload.check_after_crash()).await;
                 }
             }
         }
@@ -170,27 +170,27 @@ pub(super) async fn run(scene: &Scene, habits: Habits) {
     }
 }
 
-async fn create(scene: &Scene, number: usize, blocks: usize) -> File {
+async fn create(harness: &Harness, number: usize, blocks: usize) -> File {
     let create = Create {
         who: Credentials::root(),
-        call: scene.call_id(),
+        call: harness.call_id(),
         directory: ROOT,
         name: Name::new(format!("file-{number}").into_bytes()).expect("a name"),
         existing: Existing::Refuse {},
         change: Change::default(),
         durable: true,
     };
-    let made = scene.ask(0, create).await.expect("an empty volume has room for a file");
+    let made = harness.ask(0, create).await.expect("an empty volume has room for a file");
     let handle = Handle { ino: made.attributes.ino, generation: made.attributes.generation };
     let changed = Cell::new(Some(made.attributes.mtime));
     let content = Content::new(blocks);
-    let losses = RefCell::new(Losses::new(&content, scene.restarts()));
+    let losses = RefCell::new(Losses::new(&content, harness.restarts()));
     File { handle, content: RefCell::new(content), changed, losses }
 }
 
 impl Files<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let file = rng.index(self.all.len());
             let done = match rng.below(100) {
                 0..40 => self.write_own(client, file, &mut rng).await,
@@ -205,7 +205,7 @@ impl Files<'_> {
                 93..96 => self.seek(client, file, &mut rng).await,
                 96..99 => self.look(client, file).await,
                 _ => {
-                    self.scene.pass(Duration::from_millis(rng.below(3_000))).await;
+                    self.harness.pass(Duration::from_millis(rng.below(3_000))).await;
                     Ok(())
                 }
             };
@@ -218,12 +218,12 @@ impl Files<'_> {
     /// No node has restarted since all started. After one has, a cache that gave writes to it may say
     /// of later ones, too, that they are lost: it learns of the restart when it needs the node.
     fn keeps_all(&self) -> bool {
-        self.scene.restarts() == self.restarts_before.get()
+        self.harness.restarts() == self.restarts_before.get()
     }
 
     /// No node has restarted since the file was looked at last.
     fn is_known(&self, file: usize) -> bool {
-        !self.restarts || self.all[file].losses.borrow().is_known(self.scene.restarts())
+        !self.restarts || self.all[file].losses.borrow().is_known(self.harness.restarts())
     }
 
     /// After a node has restarted: finds out what is left of the file.
@@ -242,23 +242,23 @@ impl Files<'_> {
     /// The caller holds it alone.
     async fn look_for_losses(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let File { handle, content, losses, .. } = &self.all[file];
-        let restarts = self.scene.restarts();
+        let restarts = self.harness.restarts();
         let (mark, last) = losses.borrow_mut().begin_look();
-        let answer = self.scene.ask(client, Commit { file: *handle }).await;
+        let answer = self.harness.ask(client, Commit { file: *handle }).await;
         let Some(committed) = self.unless_lost(file, answer)? else { return Ok(()) };
-        let now = self.scene.cluster.world().now();
+        let now = self.harness.cluster.world().now();
         let verifier = committed.write_verifier;
         let told = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
-        if told != Told::Kept && self.scene.is_hopeless() {
+        if told != Told::Kept && self.harness.is_hopeless() {
             return Err(PowerCut);
         }
         let data = self.read_all(client, file).await?;
         // A read that fails makes the file be committed.
-        if told == Told::Lost && !self.scene.has_failed_reads_now() {
-            let checked = last.check(now, self.scene.moves(), &data);
+        if told == Told::Lost && !self.harness.has_failed_reads_now() {
+            let checked = last.check(now, self.harness.moves(), &data);
             checked.unwrap_or_else(|wrong| panic!("all was lost of file {file}, and {wrong}"));
         }
-        if self.scene.restarts() == restarts {
+        if self.harness.restarts() == restarts {
             let flushed = content.borrow_mut().settle_losses(&data);
             flushed.unwrap_or_else(|wrong| panic!("after a restart, file {file}: {wrong}"));
             losses.borrow_mut().flushed(&content.borrow(), restarts);
@@ -273,7 +273,7 @@ impl Files<'_> {
         answer: Result<T, Failure>,
     ) -> Result<Option<T>, PowerCut> {
         match answer {
-            Err(Failure::Refused(Error::LostWrites {})) if self.scene.restarts() > 0 => {
+            Err(Failure::Refused(Error::LostWrites {})) if self.harness.restarts() > 0 => {
                 self.all[file].losses.borrow_mut().refused();
                 Ok(None)
             }
@@ -348,8 +348,8 @@ impl Files<'_> {
         if durable {
             losses.borrow_mut().begin_commit();
         } else {
-            let now = self.scene.cluster.world().now();
-            losses.borrow_mut().begin_write(now, self.scene.moves_ended());
+            let now = self.harness.cluster.world().now();
+            losses.borrow_mut().begin_write(now, self.harness.moves_ended());
         }
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_list(&regions, &data);
@@ -362,11 +362,11 @@ impl Files<'_> {
             let cut = rng.index(data.len() + 1);
             let pieces = vec![data.slice(..cut), data.slice(cut..)];
             let call = Write { who, file: *handle, offset, data: pieces, durable };
-            self.scene.ask(client, call).await
+            self.harness.ask(client, call).await
         } else {
             let regions = regions.clone();
             let call = WriteList { who, file: *handle, regions, skip: 0, data, durable };
-            self.scene.ask(client, call).await
+            self.harness.ask(client, call).await
         };
         match answer {
             Ok(written) => {
@@ -423,7 +423,7 @@ impl Files<'_> {
         let length = (rng.below(40 * BLOCK) as u32).min(TRANSFER_MAX);
         let moments = self.moments(file);
         let call = Read { who: Credentials::root(), file: *handle, offset, length };
-        let read = self.scene.ask(client, call).await;
+        let read = self.harness.ask(client, call).await;
         let read = read.or_else(Self::ended)?;
         let moment = self.moment_of_read(moments);
         let checked =
@@ -446,11 +446,11 @@ impl Files<'_> {
         let kept_all = self.keeps_all();
         let moment = content.borrow().moment();
         let mark = losses.borrow_mut().begin_commit();
-        let answer = self.scene.ask(client, Commit { file: *handle }).await;
+        let answer = self.harness.ask(client, Commit { file: *handle }).await;
         let Some(committed) = self.unless_lost(file, answer)? else { return Ok(()) };
         let verifier = committed.write_verifier;
         let told = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
-        if told != Told::Kept && self.scene.is_hopeless() {
+        if told != Told::Kept && self.harness.is_hopeless() {
             return Err(PowerCut);
         }
         if kept_all && self.keeps_all() {
@@ -485,7 +485,7 @@ impl Files<'_> {
         let change = Change { size: Some(size), ..Change::default() };
         let who = Credentials::root();
         let call = SetAttributes { who, file: *handle, change, only_if_ctime: None, durable };
-        match self.scene.ask(client, call).await {
+        match self.harness.ask(client, call).await {
             Ok(attributes) => {
                 assert_eq!(attributes.size, size, "a cut gives the size");
                 content.borrow_mut().acknowledge(&issued);
@@ -500,7 +500,7 @@ impl Files<'_> {
         let File { handle, content, .. } = &self.all[file];
         let moments = self.moments(file);
         let call = GetAttributes { file: *handle };
-        let size = self.scene.ask(client, call).await.or_else(Self::ended)?.size;
+        let size = self.harness.ask(client, call).await.or_else(Self::ended)?.size;
         let moment = self.moment_of_read(moments);
         let (least, most) = content.borrow().sizes(&moment);
         assert!(
@@ -516,7 +516,7 @@ impl Files<'_> {
             let offset = data.len() as u64;
             let (who, file) = (Credentials::root(), self.all[file].handle);
             let call = Read { who, file, offset, length: TRANSFER_MAX };
-            let read = self.scene.ask(client, call).await.or_else(Self::ended)?;
+            let read = self.harness.ask(client, call).await.or_else(Self::ended)?;
             data.extend(read.data.concat());
             if read.end {
                 return Ok(data);
@@ -539,7 +539,7 @@ impl Files<'_> {
     }
 
     async fn check_after_crash(&self) {
-        self.restarts_before.set(self.scene.restarts());
+        self.restarts_before.set(self.harness.restarts());
         for file in 0..self.all.len() {
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
             let File { content, losses, .. } = &self.all[file];
@@ -549,7 +549,7 @@ impl Files<'_> {
                 content.borrow_mut().flush(&data)
             };
             flushed.unwrap_or_else(|wrong| panic!("after a crash, file {file}: {wrong}"));
-            losses.borrow_mut().flushed(&content.borrow(), self.scene.restarts());
+            losses.borrow_mut().flushed(&content.borrow(), self.harness.restarts());
         }
     }
 
@@ -563,7 +563,7 @@ impl Files<'_> {
     }
 
     async fn free_bytes(&self) -> u64 {
-        let space = self.scene.ask(0, GetSpace {}).await;
+        let space = self.harness.ask(0, GetSpace {}).await;
         space.unwrap_or_else(|failure| panic!("no space is told: {failure:?}")).free_bytes
     }
 
@@ -571,11 +571,11 @@ impl Files<'_> {
         for file in 0..self.all.len() {
             assert!(self.cut_to(0, file, 0, true).await.is_ok(), "no crash was asked for");
         }
-        self.scene.pass(Duration::from_secs(10)).await;
+        self.harness.pass(Duration::from_secs(10)).await;
         let after = self.free_bytes().await;
         assert!(after >= before / 10 * 9, "of {before} free bytes {after} came back");
         let range = (0, 16 * BLOCK);
-        let full = self.write(0, 0, vec![range], &mut self.scene.fork_rng()).await;
+        let full = self.write(0, 0, vec![range], &mut self.harness.fork_rng()).await;
         assert!(matches!(full, Ok(false)), "an empty volume has room");
     }
 }

@@ -15,12 +15,12 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `cluster.rs` | the cluster: all layers on the emulated machine, by the product's own boot code |
-//! | `scene.rs` | one run: rounds of clients, power cuts, recovery |
+//! | `harness.rs` | one run: rounds of clients, power cuts, recovery |
 //! | `schedule/` | faults as data |
 //! | `nemesis.rs` | drawing faults, and doing them |
 //! | `shrink.rs` | shorter schedules of a failure |
-//! | `kept.rs` | cases that failed once |
-//! | `harm.rs` | damage to disks: where it hurts, what it may cost |
+//! | `regressions.rs` | cases that failed once |
+//! | `disk_damage.rs` | damage to disks: where it hurts, what it may cost |
 //! | `quiet.rs` | panics that are caught are not printed |
 //! | `versions.rs`, `content.rs` | the oracles: what a register, a file may hold |
 //! | `history.rs` | the oracle for what happens at the same time: one order explains it |
@@ -29,8 +29,8 @@
 //! | `files.rs` | workload: content of files, by several clients; also on a volume that fills up |
 //! | `names.rs` | workload: names, compared with the reference of the file layer |
 //! | `entries.rs` | workload: names, while the power goes |
-//! | `rivals.rs` | workload: names that several want at the same time |
-//! | `holds/` | workload: files that lose their names while programs have them open; locks |
+//! | `contention.rs` | workload: names that several want at the same time |
+//! | `open_unlinked/` | workload: files that lose their names while programs have them open; locks |
 //! | `burst.rs` | workload: checkpoints |
 //! | `enumerate/` | every crash of every small workload, one after the other |
 //! | `programs/` | workload: programs that use the client |
@@ -42,25 +42,25 @@
 mod burst;
 mod cluster;
 mod content;
+mod contention;
 mod damage;
+mod disk_damage;
 pub mod emulated;
 mod entries;
 pub mod enumerate;
 mod files;
-mod harm;
+mod harness;
 mod history;
-mod holds;
-mod kept;
 mod losses;
 mod members;
 mod names;
 mod nemesis;
 mod nfs;
+mod open_unlinked;
 mod programs;
 pub mod quiet;
 mod registers;
-mod rivals;
-mod scene;
+mod regressions;
 pub mod schedule;
 mod shrink;
 mod versions;
@@ -76,11 +76,11 @@ use runtime::seed::Rng;
 
 use cluster::{Layout, Phases};
 use files::Habits;
-use nemesis::{Nemesis, Record, Restarts, Source, Tolerance};
-use scene::Scene;
+use harness::Harness;
+use nemesis::{AllowedFaults, Nemesis, Record, Restarts, Source};
 
-pub use kept::{KEPT, Kept};
-pub use schedule::{Schedule, ScheduleError, Strike};
+pub use regressions::{REGRESSIONS, RegressionCase};
+pub use schedule::{Fault, Schedule, ScheduleError};
 pub use shrink::{Shrunk, shrink};
 
 /// No run takes so much virtual time.
@@ -113,7 +113,7 @@ pub enum Workload {
     /// Names, amid power cuts.
     Entries,
     /// Names that several clients want at the same time.
-    Rivals,
+    Contention,
     /// Checkpoints.
     Burst,
     /// Programs that use the client.
@@ -123,7 +123,7 @@ pub enum Workload {
     /// Files on disks that are damaged.
     Damage,
     /// Files that lose their names while they are open.
-    OpenFiles,
+    OpenUnlinked,
     /// Processes that take over from each other.
     Members,
     /// NFS clients with sessions, open files and locks.
@@ -139,12 +139,12 @@ impl Workload {
         Self::Full,
         Self::Names,
         Self::Entries,
-        Self::Rivals,
+        Self::Contention,
         Self::Burst,
         Self::Client,
         Self::Nfs,
         Self::Damage,
-        Self::OpenFiles,
+        Self::OpenUnlinked,
         Self::Members,
         Self::Nfs4,
     ];
@@ -158,12 +158,12 @@ impl Workload {
             Self::Full => "full",
             Self::Names => "names",
             Self::Entries => "entries",
-            Self::Rivals => "rivals",
+            Self::Contention => "contention",
             Self::Burst => "burst",
             Self::Client => "client",
             Self::Nfs => "nfs",
             Self::Damage => "damage",
-            Self::OpenFiles => "holds",
+            Self::OpenUnlinked => "open-unlinked",
             Self::Members => "members",
             Self::Nfs4 => "nfs4",
         }
@@ -174,8 +174,8 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.name() == name)
     }
 
-    fn tolerance(self, seed: u64) -> Tolerance {
-        Tolerance {
+    fn allowed_faults(self, seed: u64) -> AllowedFaults {
+        AllowedFaults {
             crashes: self != Self::Names,
             read_errors: matches!(
                 self,
@@ -194,7 +194,7 @@ impl Workload {
                     | Self::Nfs
                     | Self::Nfs4
                     | Self::Damage
-                    | Self::OpenFiles
+                    | Self::OpenUnlinked
             ),
             damage: self == Self::Damage,
             late_relapses: self == Self::Entries,
@@ -205,12 +205,12 @@ impl Workload {
                     | Self::Full
                     | Self::Names
                     | Self::Entries
-                    | Self::Rivals
-                    | Self::OpenFiles
+                    | Self::Contention
+                    | Self::OpenUnlinked
             ),
             restarts: match self {
                 Self::Disks => Restarts::Disks,
-                Self::Cache | Self::OpenFiles => Restarts::All,
+                Self::Cache | Self::OpenUnlinked => Restarts::All,
                 Self::Files if Rng::new(seed ^ RESTARTS_SALT).chance(1, 2) => Restarts::All,
                 _ => Restarts::None,
             },
@@ -279,7 +279,7 @@ pub struct Case {
     pub seed: u64,
     /// The faults, if they are not to be drawn.
     pub schedule: Option<Schedule>,
-    /// Of the faults that are drawn only these words are done, see [`Strike::WORDS`].
+    /// Of the faults that are drawn only these words are done, see [`Fault::WORDS`].
     pub faults: Option<BTreeSet<String>>,
     /// A bug switched on.
     pub planted: Option<Planted>,
@@ -334,29 +334,29 @@ impl Case {
         if workload == Workload::Members {
             return members::run(seed, &source, &record);
         }
-        let nemesis = Nemesis::new(seed, workload.tolerance(seed), source, record);
-        let scene = Scene::new(seed, layout, nemesis, workload.phases());
-        let together = workload.tolerance(seed).restarts == Restarts::None
+        let nemesis = Nemesis::new(seed, workload.allowed_faults(seed), source, record);
+        let harness = Harness::new(seed, layout, nemesis, workload.phases());
+        let together = workload.allowed_faults(seed).restarts == Restarts::None
             && Rng::new(seed ^ TOGETHER_SALT).chance(2, 3);
         if together {
-            scene.cluster.world().set_processes(1);
+            harness.cluster.world().set_processes(1);
         }
         let mut memory = Rng::new(seed ^ MEMORY_SALT);
         if memory.chance(1, 2) {
-            scene.cluster.world().share_memory(1 + memory.below(2) as u32);
+            harness.cluster.world().share_memory(1 + memory.below(2) as u32);
         }
         if self.planted == Some(Planted::LyingDisks) {
-            plant_lying_disks(&scene);
+            plant_lying_disks(&harness);
         }
-        let world = scene.cluster.world().clone();
-        let working = drive(workload, &scene, &mut rng, self.planted);
+        let world = harness.cluster.world().clone();
+        let working = drive(workload, &harness, &mut rng, self.planted);
         let done = world.run_within(RUN_TIME_MAX, working);
         assert!(done.is_some(), "the world stands still, or never ends");
         Report {
             trace_hash: world.trace_hash(),
             counters: world.counters(),
             virtual_time: world.now(),
-            operations: scene.operations(),
+            operations: harness.operations(),
             schedule: Schedule::default(),
         }
     }
@@ -404,9 +404,9 @@ fn stripes_of_small_volume(layout: &Layout, rng: &mut Rng) -> u64 {
     (needed + more..2 * needed).find(suffices).unwrap_or(2 * needed)
 }
 
-fn plant_lying_disks(scene: &Scene) {
+fn plant_lying_disks(harness: &Harness) {
     let faults = DiskFaults { ignored_sync_ppm: 1_000_000, ..DiskFaults::default() };
-    let world = scene.cluster.world();
+    let world = harness.cluster.world();
     for path in world.disks() {
         world.disk(&path).set_faults(faults);
     }
@@ -414,7 +414,7 @@ fn plant_lying_disks(scene: &Scene) {
 
 fn drive<'a>(
     workload: Workload,
-    scene: &'a Scene,
+    harness: &'a Harness,
     rng: &mut Rng,
     planted: Option<Planted>,
 ) -> LocalBoxFuture<'a, ()> {
@@ -433,26 +433,32 @@ fn drive<'a>(
     match workload {
         Workload::Disks | Workload::Cache => {
             let cached = workload == Workload::Cache;
-            registers::run(scene, cached, clients, rounds, round_ms.min(1_000)).boxed_local()
+            registers::run(harness, cached, clients, rounds, round_ms.min(1_000)).boxed_local()
         }
-        Workload::Files => files::run(scene, habits).boxed_local(),
+        Workload::Files => files::run(harness, habits).boxed_local(),
         Workload::Full => {
             let habits = Habits { blocks: 3_000, write_blocks: 200, fills: true, ..habits };
-            files::run(scene, habits).boxed_local()
+            files::run(harness, habits).boxed_local()
         }
-        Workload::Names => names::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
-        Workload::Entries => entries::run(scene, clients, rounds, round_ms).boxed_local(),
-        Workload::Rivals => rivals::run(scene, clients, rounds, round_ms.min(1_000)).boxed_local(),
+        Workload::Names => names::run(harness, clients, rounds, round_ms.min(2_000)).boxed_local(),
+        Workload::Entries => entries::run(harness, clients, rounds, round_ms).boxed_local(),
+        Workload::Contention => {
+            contention::run(harness, clients, rounds, round_ms.min(1_000)).boxed_local()
+        }
         Workload::Burst => {
             // Four generations of all clients fit on one node.
             let bytes = 1 + rng.index(512 << 10);
-            burst::run(scene, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
+            burst::run(harness, clients, bytes, rounds, round_ms.min(1_000)).boxed_local()
         }
-        Workload::Client => programs::run(scene, habits, planted).boxed_local(),
-        Workload::Nfs => nfs::run(scene, habits, planted).boxed_local(),
-        Workload::Nfs4 => nfs::run_v4(scene, habits).boxed_local(),
+        Workload::Client => programs::run(harness, habits, planted).boxed_local(),
+        Workload::Nfs => nfs::run(harness, habits, planted).boxed_local(),
+        Workload::Nfs4 => nfs::run_v4(harness, habits).boxed_local(),
         Workload::Members => unreachable!("it has a world of its own"),
-        Workload::OpenFiles => holds::run(scene, clients, rounds, round_ms).boxed_local(),
-        Workload::Damage => damage::run(scene, clients, rounds, round_ms.min(2_000)).boxed_local(),
+        Workload::OpenUnlinked => {
+            open_unlinked::run(harness, clients, rounds, round_ms).boxed_local()
+        }
+        Workload::Damage => {
+            damage::run(harness, clients, rounds, round_ms.min(2_000)).boxed_local()
+        }
     }
 }

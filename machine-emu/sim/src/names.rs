@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use runtime::Call;
 use runtime::seed::Rng;
 
-use super::scene::{Failure, Scene};
+use super::harness::{Failure, Harness};
 
 /// Names of a crowded directory, at least, and at most so many more: the tree of a node has several
 /// leaves then.
@@ -32,22 +32,22 @@ struct Pair {
 }
 
 struct Tree<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     client: u32,
     model: Model,
     known: Vec<Pair>,
 }
 
 /// Runs the workload to its end.
-pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
+pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
     let mut trees = Vec::new();
     for client in 0..clients {
-        let made = scene.ask(
+        let made = harness.ask(
             client,
             MakeNode {
                 who: Credentials::root(),
-                call: scene.call_id(),
+                call: harness.call_id(),
                 directory: ROOT,
                 name: name(&format!("home-{client}")),
                 node: NewNode::Directory {},
@@ -57,22 +57,22 @@ pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64)
         );
         let real = handle_of(&made.await.expect("the root has room"));
         let known = vec![Pair { real, model: ROOT }];
-        trees.push(Tree { scene, client, model: Model::default(), known });
+        trees.push(Tree { harness, client, model: Model::default(), known });
     }
-    let mut rng = scene.fork_rng();
+    let mut rng = harness.fork_rng();
     if rng.chance(1, 3) {
         trees[0].crowd(CROWD_MIN + rng.below(CROWD_MORE)).await;
     }
     for _ in 0..rounds {
         let working =
-            trees.iter_mut().map(|tree| tree.work(scene.fork_rng()).boxed_local()).collect();
-        scene.round(working, round_ms).await;
+            trees.iter_mut().map(|tree| tree.work(harness.fork_rng()).boxed_local()).collect();
+        harness.round(working, round_ms).await;
         for tree in &trees {
-            scene.lively("a check", tree.check_all()).await;
+            harness.lively("a check", tree.check_all()).await;
         }
-        scene.stop_and_start().await;
+        harness.stop_and_start().await;
         for tree in &trees {
-            scene.lively("a check", tree.check_all()).await;
+            harness.lively("a check", tree.check_all()).await;
         }
     }
 }
@@ -108,7 +108,7 @@ fn any_name(rng: &mut Rng) -> Name {
 
 impl Tree<'_> {
     async fn work(&mut self, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             self.step(&mut rng).await;
         }
     }
@@ -117,7 +117,7 @@ impl Tree<'_> {
     async fn crowd(&self, count: u64) {
         let home = self.known[0];
         for number in 0..count {
-            let call = self.scene.call_id();
+            let call = self.harness.call_id();
             let made = self.both(|pick| Create {
                 who: Credentials::root(),
                 call,
@@ -143,7 +143,7 @@ impl Tree<'_> {
     {
         let call = make(|pair| pair.real);
         let told = format!("client {}: {call:?}", self.client);
-        let real = self.scene.ask(self.client, call).await;
+        let real = self.harness.ask(self.client, call).await;
         let model = self.model.ask(make(|pair| pair.model));
         match (real, model) {
             (Ok(real), Ok(model)) => Some((real, model)),
@@ -176,7 +176,7 @@ impl Tree<'_> {
 
     async fn step(&mut self, rng: &mut Rng) {
         let (who, name, to_name) = (any_user(rng), any_name(rng), any_name(rng));
-        let (one, other, call) = (self.any(rng), self.any(rng), self.scene.call_id());
+        let (one, other, call) = (self.any(rng), self.any(rng), self.harness.call_id());
         match rng.below(23) {
             0..4 => self.create(one, who, name, rng).await,
             4..7 => {
@@ -276,7 +276,7 @@ impl Tree<'_> {
     async fn change_xattr(&self, file: Pair, who: &Credentials, rng: &mut Rng) {
         const NAMES: [&str; 5] = ["user.a", "user.ab", "user.b", "trusted.a", "security.a"];
         let name = XattrName::new(NAMES[rng.index(5)].as_bytes()).expect("a name");
-        let (call, durable) = (self.scene.call_id(), rng.chance(1, 2));
+        let (call, durable) = (self.harness.call_id(), rng.chance(1, 2));
         match rng.below(4) {
             0 | 1 => {
                 let mode = match rng.below(4) {
@@ -333,7 +333,7 @@ impl Tree<'_> {
     }
 
     async fn create(&mut self, directory: Pair, who: Credentials, name: Name, rng: &mut Rng) {
-        let call = self.scene.call_id();
+        let call = self.harness.call_id();
         let existing = if rng.chance(1, 2) { Existing::Use {} } else { Existing::Refuse {} };
         let durable = rng.chance(1, 2);
         let created = self
@@ -359,13 +359,13 @@ impl Tree<'_> {
     /// A handle of another incarnation names nothing.
     async fn check_strange_handle(&self, pair: Pair) {
         let file = Handle { generation: pair.real.generation ^ 2, ..pair.real };
-        let found = self.scene.ask(self.client, GetAttributes { file }).await;
+        let found = self.harness.ask(self.client, GetAttributes { file }).await;
         assert_eq!(found, Err(Failure::Refused(Error::Stale {})), "{file:?} was never given");
     }
 
     /// The names of a directory are those of the model.
     async fn check_directory(&self, directory: Pair, count_max: u32) {
-        let real = list(self.scene, self.client, directory.real, count_max).await;
+        let real = list(self.harness, self.client, directory.real, count_max).await;
         let model = self.model.ask(ReadDirectory {
             who: Credentials::root(),
             directory: directory.model,
@@ -401,7 +401,7 @@ impl Tree<'_> {
 
 /// All names of a directory.
 pub(super) async fn list(
-    scene: &Scene,
+    harness: &Harness,
     client: u32,
     directory: Handle,
     count_max: u32,
@@ -411,7 +411,7 @@ pub(super) async fn list(
     loop {
         let who = Credentials::root();
         let call = ReadDirectory { who, directory, after, count_max, attributes: false };
-        let page = match scene.ask(client, call).await {
+        let page = match harness.ask(client, call).await {
             Ok(page) => page,
             Err(Failure::Refused(error)) => return Err(error),
             Err(Failure::PowerCut) => panic!("no crash was asked for"),

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use machine_emu::{Bears, DiskOperation, LinkTiming, NetworkFaults, NetworkTiming, World};
+use machine_emu::{DiskOperation, FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming, World};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId, NodeKind};
 use volume::Handed;
 
 use crate::cluster::Cluster;
-use crate::harm::{self, Harm};
-use crate::scene::Scene;
-use crate::schedule::{Item, Part, Schedule, Strike};
+use crate::disk_damage::{self, DiskDamage};
+use crate::harness::Harness;
+use crate::schedule::{Fault, RunPart, Schedule, ScheduledFault};
 
 /// Which nodes may restart while the others live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Restarts {
 /// What a workload can bear.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a kind of fault, named where it is set")]
-pub(super) struct Tolerance {
+pub(super) struct AllowedFaults {
     /// Power cuts of the whole machine.
     pub(super) crashes: bool,
     /// Reads of a disk that fail once.
@@ -60,20 +60,19 @@ impl Source {
     /// The faults of `part`: those given, or drawn by `draw`; they are told to `record`.
     pub(super) fn plan(
         &self,
-        part: Part,
+        part: RunPart,
         record: &Record,
-        draw: impl FnOnce() -> Vec<(u64, Strike)>,
-    ) -> Vec<Item> {
+        draw: impl FnOnce() -> Vec<(u64, Fault)>,
+    ) -> Vec<ScheduledFault> {
         let items = match self {
             Self::Given(schedule) => schedule.of(part),
             Self::Drawn(words) => {
-                let allowed = |strike: &Strike| {
-                    let word = strike.word();
-                    strike.is_from_reserve()
-                        || words.as_ref().is_none_or(|words| words.contains(word))
+                let allowed = |fault: &Fault| {
+                    let word = fault.word();
+                    fault.ends_fault() || words.as_ref().is_none_or(|words| words.contains(word))
                 };
-                let items = draw().into_iter().filter(|(_, strike)| allowed(strike));
-                items.map(|(at_us, strike)| Item { part, at_us, strike }).collect()
+                let items = draw().into_iter().filter(|(_, fault)| allowed(fault));
+                items.map(|(at_us, fault)| ScheduledFault { part, at_us, fault }).collect()
             }
         };
         record.borrow_mut().items.extend(items.iter().cloned());
@@ -90,14 +89,14 @@ pub(super) struct Nemesis {
     rng: RefCell<Rng>,
     /// Draws what only some seeds suffer: slow links, swizzles, processes that die.
     more: Option<RefCell<Rng>>,
-    tolerance: Tolerance,
+    allowed_faults: AllowedFaults,
     /// One fault in so many microseconds, on average twice.
     pause_max_us: u64,
     record: Record,
     rounds: Cell<u32>,
     rests: Cell<u32>,
     recoveries: Cell<u32>,
-    harm: Harm,
+    disk_damage: DiskDamage,
     read_errors: Cell<u64>,
     /// What it was when the round began.
     read_errors_before: Cell<u64>,
@@ -113,7 +112,7 @@ pub(super) struct Nemesis {
 
 impl std::fmt::Debug for Nemesis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nemesis").field("tolerance", &self.tolerance).finish_non_exhaustive()
+        f.debug_struct("Nemesis").field("tolerance", &self.allowed_faults).finish_non_exhaustive()
     }
 }
 
@@ -124,15 +123,15 @@ fn draw_moves(
     nodes: &[NodeId],
     end_us: u64,
     may_restart: bool,
-) -> Vec<(u64, Strike)> {
+) -> Vec<(u64, Fault)> {
     let (nodes, disk_nodes): (Vec<NodeId>, Vec<NodeId>) =
         nodes.iter().partition(|node| matches!(node.kind(), NodeKind::Fs(_)));
     let pause_max_us = 1_000 + end_us / (1 << rng.below(4));
-    let mut strikes = Vec::new();
+    let mut faults = Vec::new();
     let mut at_us = 1 + rng.below(pause_max_us);
     while at_us < end_us {
         let for_us = 1 + rng.below(AWAY_MAX_US);
-        strikes.push((at_us, Strike::Move { node: pick(rng, &nodes), for_us }));
+        faults.push((at_us, Fault::Move { node: pick(rng, &nodes), for_us }));
         at_us += for_us;
         let returns = rng.chance(1, 3);
         let restarts = may_restart && rng.chance(1, 3);
@@ -140,27 +139,27 @@ fn draw_moves(
             let node = pick(rng, &disk_nodes);
             let for_us = 1 + rng.below(AWAY_MAX_US);
             let after_us = 1 + rng.below(AFTER_MOVE_MAX_US);
-            let strike = if returns {
-                Strike::Move { node, for_us }
+            let fault = if returns {
+                Fault::Move { node, for_us }
             } else {
-                Strike::Restart { node, for_us, keeps_power: false }
+                Fault::Restart { node, for_us, keeps_power: false }
             };
-            strikes.push((at_us + after_us, strike));
+            faults.push((at_us + after_us, fault));
         }
         at_us += rng.below(pause_max_us);
     }
-    strikes.retain(|(at_us, _)| *at_us < end_us);
-    strikes
+    faults.retain(|(at_us, _)| *at_us < end_us);
+    faults
 }
 
 /// What requests bear where any may be lost, as all on a link are that breaks.
-fn bears_of_all(protocol: u8, tag: u8) -> Bears {
-    if is_repeatable(protocol, tag) { Bears::All } else { Bears::Loss }
+fn tolerance_if_lossy(protocol: u8, tag: u8) -> FaultTolerance {
+    if is_repeatable(protocol, tag) { FaultTolerance::All } else { FaultTolerance::Loss }
 }
 
 /// What they bear where none is lost for good.
-fn bears_of_readers(protocol: u8, tag: u8) -> Bears {
-    if is_read(protocol, tag) { Bears::All } else { Bears::Nothing }
+fn tolerance_of_reads(protocol: u8, tag: u8) -> FaultTolerance {
+    if is_read(protocol, tag) { FaultTolerance::All } else { FaultTolerance::Nothing }
 }
 
 /// Requests that may come twice: they change nothing, or are done once.
@@ -194,7 +193,7 @@ pub(super) enum Ending {
 /// The faults of one round.
 #[derive(Debug)]
 pub(super) struct Round {
-    strikes: Vec<Item>,
+    faults: Vec<ScheduledFault>,
     /// Virtual time since its beginning.
     pub(super) end: Duration,
     /// How it ends.
@@ -203,26 +202,32 @@ pub(super) struct Round {
 
 impl Nemesis {
     /// Faults from `source`, which are told to `record`.
-    pub(super) fn new(seed: u64, tolerance: Tolerance, source: Source, record: Record) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        allowed_faults: AllowedFaults,
+        source: Source,
+        record: Record,
+    ) -> Self {
         let mut rng = Rng::new(seed ^ 0x000F_A017);
         let mut more = Rng::new(seed ^ MORE_SALT);
         let mut processes = Rng::new(seed ^ PROCESSES_SALT);
         let mut moving = Rng::new(seed ^ MOVES_SALT);
         // A start that cannot read a disk ends the process.
-        let bears_failed_starts = tolerance.restarts == Restarts::All || !tolerance.read_errors;
-        let may_move = tolerance.moves && bears_failed_starts;
+        let bears_failed_starts =
+            allowed_faults.restarts == Restarts::All || !allowed_faults.read_errors;
+        let may_move = allowed_faults.moves && bears_failed_starts;
         let pause_max_us = 10_000 << rng.below(6);
         Self {
             source,
             rng: RefCell::new(rng),
-            more: (more.chance(1, 2) || tolerance.damage).then(|| RefCell::new(more)),
-            tolerance,
+            more: (more.chance(1, 2) || allowed_faults.damage).then(|| RefCell::new(more)),
+            allowed_faults,
             pause_max_us,
             record,
             rounds: Cell::new(0),
             rests: Cell::new(0),
             recoveries: Cell::new(0),
-            harm: Harm::default(),
+            disk_damage: DiskDamage::default(),
             read_errors: Cell::new(0),
             read_errors_before: Cell::new(0),
             restarts: Cell::new(0),
@@ -230,7 +235,7 @@ impl Nemesis {
             moves_ended: Cell::new(0),
             moving: (may_move && moving.chance(1, 2)).then(|| RefCell::new(moving)),
             heavy: Cell::new(false),
-            processes: (tolerance.restarts == Restarts::All && processes.chance(1, 2))
+            processes: (allowed_faults.restarts == Restarts::All && processes.chance(1, 2))
                 .then(|| 1 + processes.below(3) as u32),
         }
     }
@@ -247,7 +252,7 @@ impl Nemesis {
 
     /// Single nodes may restart while others live.
     pub(super) fn may_restart_nodes(&self) -> bool {
-        !matches!(self.tolerance.restarts, Restarts::None)
+        !matches!(self.allowed_faults.restarts, Restarts::None)
     }
 
     /// Until the power was cut an error means nothing.
@@ -256,7 +261,11 @@ impl Nemesis {
     }
 
     /// The faults of `part`: those given, or drawn by `draw`.
-    fn plan(&self, part: Part, draw: impl FnOnce(&mut Rng) -> Vec<(u64, Strike)>) -> Vec<Item> {
+    fn plan(
+        &self,
+        part: RunPart,
+        draw: impl FnOnce(&mut Rng) -> Vec<(u64, Fault)>,
+    ) -> Vec<ScheduledFault> {
         let draw = || draw(&mut self.rng.borrow_mut());
         self.source.plan(part, &self.record, draw)
     }
@@ -265,12 +274,12 @@ impl Nemesis {
     pub(super) fn prepare(&self, cluster: &Cluster) {
         let nodes = cluster.nodes();
         let draw = |rng: &mut Rng| {
-            let mut strikes = draw_setup(rng, &nodes);
-            strikes.extend(self.processes.map(|count| (0, Strike::Processes { count })));
-            strikes
+            let mut faults = draw_setup(rng, &nodes);
+            faults.extend(self.processes.map(|count| (0, Fault::Processes { count })));
+            faults
         };
-        for item in self.plan(Part::Setup, draw) {
-            self.strike(cluster, &item.strike);
+        for item in self.plan(RunPart::Setup, draw) {
+            self.inject(cluster, &item.fault);
         }
     }
 
@@ -278,30 +287,30 @@ impl Nemesis {
     pub(super) fn begin_round(&self, cluster: &Cluster, duration_max_ms: u64) -> Round {
         self.rounds.set(self.rounds.get() + 1);
         self.read_errors_before.set(self.read_errors.get());
-        let part = Part::Round(self.rounds.get());
-        let strikes = self.plan(part, |rng| self.draw_round(rng, cluster, duration_max_ms * 1000));
-        let end = strikes.iter().position(|item| item.strike.is_end());
-        let count = end.unwrap_or(strikes.len());
-        let end_us = end.map_or(duration_max_ms * 1000, |at| strikes[at].at_us);
-        let heavy = strikes[..count].iter().any(|item| item.strike.is_heavy());
-        let ending = match end.map(|at| &strikes[at].strike) {
-            Some(Strike::Die {}) => Ending::Death,
-            Some(Strike::Power {}) => Ending::Power,
+        let part = RunPart::Round(self.rounds.get());
+        let faults = self.plan(part, |rng| self.draw_round(rng, cluster, duration_max_ms * 1000));
+        let end = faults.iter().position(|item| item.fault.is_end());
+        let count = end.unwrap_or(faults.len());
+        let end_us = end.map_or(duration_max_ms * 1000, |at| faults[at].at_us);
+        let heavy = faults[..count].iter().any(|item| item.fault.is_heavy());
+        let ending = match end.map(|at| &faults[at].fault) {
+            Some(Fault::KillAll {}) => Ending::Death,
+            Some(Fault::PowerCut {}) => Ending::Power,
             _ if heavy => Ending::Power,
             _ => Ending::Orderly,
         };
-        let strikes = strikes.into_iter().take(count).collect();
-        Round { strikes, end: Duration::from_micros(end_us), ending }
+        let faults = faults.into_iter().take(count).collect();
+        Round { faults, end: Duration::from_micros(end_us), ending }
     }
 
-    /// Does the harm of `round`, and returns when it ends.
+    /// Injects the faults of `round`, and returns when it ends.
     pub(super) async fn rage(&self, round: &Round, cluster: &Cluster, context: &Context) {
         let mut now = Duration::ZERO;
-        for item in &round.strikes {
+        for item in &round.faults {
             let at = Duration::from_micros(item.at_us);
             context.sleep(at.saturating_sub(now)).await;
             now = now.max(at);
-            self.strike(cluster, &item.strike);
+            self.inject(cluster, &item.fault);
         }
         context.sleep(round.end.saturating_sub(now)).await;
     }
@@ -310,7 +319,7 @@ impl Nemesis {
     pub(super) fn calm(cluster: &Cluster) {
         let world = cluster.world();
         world.heal();
-        world.even_links();
+        world.reset_links();
         for node in cluster.nodes() {
             world.unclog(node);
             world.slow(node, 1, Duration::ZERO);
@@ -321,20 +330,20 @@ impl Nemesis {
     }
 
     /// One node after the other dies and comes back, or moves, as `round` says, until the round is over.
-    pub(super) async fn restart_nodes(&self, round: &Round, scene: &Scene, context: &Context) {
-        let world = scene.cluster.world();
+    pub(super) async fn restart_nodes(&self, round: &Round, harness: &Harness, context: &Context) {
+        let world = harness.cluster.world();
         let begin = world.now();
-        for item in &round.strikes {
-            if !matches!(item.strike, Strike::Restart { .. } | Strike::Move { .. }) {
+        for item in &round.faults {
+            if !matches!(item.fault, Fault::Restart { .. } | Fault::Move { .. }) {
                 continue;
             }
             let at = begin + Duration::from_micros(item.at_us);
             context.sleep(at.saturating_sub(world.now())).await;
-            if scene.is_over() {
+            if harness.is_over() {
                 return;
             }
-            match item.strike {
-                Strike::Restart { node, for_us, keeps_power } => {
+            match item.fault {
+                Fault::Restart { node, for_us, keeps_power } => {
                     let nodes = world.process_of(node);
                     for node in &nodes {
                         if keeps_power {
@@ -345,38 +354,44 @@ impl Nemesis {
                     }
                     self.restarts.set(self.restarts.get() + 1);
                     let away = Duration::from_micros(for_us);
-                    self.bring_back(&nodes, away, scene, context).await;
+                    self.bring_back(&nodes, away, harness, context).await;
                 }
-                Strike::Move { node, for_us } => {
+                Fault::Move { node, for_us } => {
                     let away = Duration::from_micros(for_us);
                     let kind = |node: &NodeId| std::mem::discriminant(&node.kind());
                     let mut nodes = world.process_of(node);
                     nodes.retain(|other| kind(other) == kind(&node));
-                    self.move_nodes(nodes, away, scene, context).await;
+                    self.move_nodes(nodes, away, harness, context).await;
                 }
                 _ => {}
             }
-            if scene.is_powerless() || self.is_heavy() {
+            if harness.is_powerless() || self.is_heavy() {
                 return;
             }
         }
     }
 
     /// Starts nodes again that have died.
-    async fn bring_back(&self, nodes: &[NodeId], away: Duration, scene: &Scene, context: &Context) {
+    async fn bring_back(
+        &self,
+        nodes: &[NodeId],
+        away: Duration,
+        harness: &Harness,
+        context: &Context,
+    ) {
         // A disk that was told to fail a read may be met by the start: once more, then.
         for tries in 1.. {
             context.sleep(away).await;
-            if scene.is_powerless() {
+            if harness.is_powerless() {
                 return;
             }
             if tries > 1 {
                 // What it was given since the last try is lost.
                 self.restarts.set(self.restarts.get() + 1);
             }
-            match scene.cluster.restart_some(nodes, scene.phases()).await {
+            match harness.cluster.restart_some(nodes, harness.phases()).await {
                 Ok(()) => return,
-                Err(_) if scene.is_powerless() || scene.is_hopeless() => return,
+                Err(_) if harness.is_powerless() || harness.is_hopeless() => return,
                 Err(error) => assert!(tries < STARTS_MAX, "{nodes:?} cannot come back: {error}"),
             }
         }
@@ -388,23 +403,23 @@ impl Nemesis {
         &self,
         nodes: Vec<NodeId>,
         away: Duration,
-        scene: &Scene,
+        harness: &Harness,
         context: &Context,
     ) {
         self.moves.set(self.moves.get() + 1);
         let moving = nodes.into_iter().map(async |node| {
-            let Some(handed) = self.hand_over(node, scene, context).await else { return };
+            let Some(handed) = self.hand_over(node, harness, context).await else { return };
             context.sleep(away).await;
-            if scene.is_powerless() {
+            if harness.is_powerless() {
                 return;
             }
-            match scene.cluster.take_over(node, handed, scene.phases()).await {
+            match harness.cluster.take_over(node, handed, harness.phases()).await {
                 Ok(()) => {}
-                Err(_) if scene.is_powerless() || scene.is_hopeless() => {}
+                Err(_) if harness.is_powerless() || harness.is_hopeless() => {}
                 Err(_) if self.may_restart_nodes() => {
                     // A process that cannot begin a node ends, and begins it anew.
                     self.restarts.set(self.restarts.get() + 1);
-                    self.bring_back(&[node], away, scene, context).await;
+                    self.bring_back(&[node], away, harness, context).await;
                 }
                 Err(error) => panic!("{node} cannot go on elsewhere: {error}"),
             }
@@ -414,11 +429,16 @@ impl Nemesis {
     }
 
     /// Asks a node to hand over until it has; `None` if it never will.
-    async fn hand_over(&self, node: NodeId, scene: &Scene, context: &Context) -> Option<Handed> {
+    async fn hand_over(
+        &self,
+        node: NodeId,
+        harness: &Harness,
+        context: &Context,
+    ) -> Option<Handed> {
         for _ in 0..HAND_OVERS_MAX {
-            match scene.cluster.hand_over(node, scene.phases()).await {
+            match harness.cluster.hand_over(node, harness.phases()).await {
                 Ok(handed) => return Some(handed),
-                Err(_) if scene.is_powerless() || scene.is_hopeless() => return None,
+                Err(_) if harness.is_powerless() || harness.is_hopeless() => return None,
                 Err(error) => tracing::debug!(%node, %error, "it does not hand over yet"),
             }
             context.sleep(HAND_OVER_PAUSE).await;
@@ -444,36 +464,36 @@ impl Nemesis {
     /// When the power goes again while the nodes come up, if it does.
     pub(super) fn relapse(&self) -> Option<Duration> {
         self.recoveries.set(self.recoveries.get() + 1);
-        let items = self.plan(Part::Recovery(self.recoveries.get()), |rng| {
+        let items = self.plan(RunPart::Recovery(self.recoveries.get()), |rng| {
             let at_us = if rng.chance(1, 4) {
                 Some(1 << rng.below(18))
             } else {
                 let late = self.relapses_late() && rng.chance(1, 4);
                 late.then(|| LATE_MIN_US + rng.below(LATE_MIN_US))
             };
-            at_us.map(|at_us| (at_us, Strike::Power {})).into_iter().collect()
+            at_us.map(|at_us| (at_us, Fault::PowerCut {})).into_iter().collect()
         });
-        let power = items.iter().find(|item| item.strike == Strike::Power {});
+        let power = items.iter().find(|item| item.fault == Fault::PowerCut {});
         power.map(|item| Duration::from_micros(item.at_us))
     }
 
     /// A relapse may come when the volume is mounted already.
     pub(super) fn relapses_late(&self) -> bool {
-        self.tolerance.late_relapses
+        self.allowed_faults.late_relapses
     }
 
     /// Does the damage of the next time at which nothing runs.
     pub(super) fn hurt(&self, cluster: &Cluster) {
         self.rests.set(self.rests.get() + 1);
-        let part = Part::Rest(self.rests.get());
-        for item in self.plan(part, |rng| harm::draw_at_rest(rng, cluster)) {
-            self.strike(cluster, &item.strike);
+        let part = RunPart::Rest(self.rests.get());
+        for item in self.plan(part, |rng| disk_damage::draw_at_rest(rng, cluster)) {
+            self.inject(cluster, &item.fault);
         }
     }
 
-    /// What was done to the bytes of disks since [`Harm::forget`].
-    pub(super) fn harm(&self) -> &Harm {
-        &self.harm
+    /// What was done to the bytes of disks since [`DiskDamage::forget`].
+    pub(super) fn disk_damage(&self) -> &DiskDamage {
+        &self.disk_damage
     }
 
     /// All processes die, the disks keep their power.
@@ -493,132 +513,132 @@ impl Nemesis {
         rng: &mut Rng,
         cluster: &Cluster,
         duration_max_us: u64,
-    ) -> Vec<(u64, Strike)> {
+    ) -> Vec<(u64, Fault)> {
         let end_us = rng.below(duration_max_us) + 1000;
-        let power = self.tolerance.crashes && rng.chance(3, 4);
+        let power = self.allowed_faults.crashes && rng.chance(3, 4);
         // The worse the fault, the nearer the end: what follows it tells little.
-        let heavy = power && self.tolerance.heavy && rng.chance(1, 3);
+        let heavy = power && self.allowed_faults.heavy && rng.chance(1, 3);
         let (nodes, disks) = (cluster.nodes(), cluster.world().disks());
-        let mut strikes = Vec::new();
+        let mut faults = Vec::new();
         let mut at_us = 0;
         loop {
             at_us += rng.below(self.pause_max_us) + 1;
             if at_us >= end_us {
                 break;
             }
-            let strike = draw_light(rng, &nodes, &disks);
-            strikes.extend(strike.into_iter().map(|strike| (at_us, strike)));
+            let fault = draw_light(rng, &nodes, &disks);
+            faults.extend(fault.into_iter().map(|fault| (at_us, fault)));
         }
-        if !self.tolerance.read_errors {
-            strikes.retain(|(_, strike)| !matches!(strike, Strike::FailRead { .. }));
+        if !self.allowed_faults.read_errors {
+            faults.retain(|(_, fault)| !matches!(fault, Fault::FailRead { .. }));
         }
         if heavy {
             let last_us = end_us.min(HEAVY_MAX_US);
             let at_us = end_us - last_us + rng.below(last_us);
             let drawn = draw_heavy(rng, &nodes, &disks);
-            strikes.extend(drawn.into_iter().map(|strike| (at_us, strike)));
+            faults.extend(drawn.into_iter().map(|fault| (at_us, fault)));
         }
-        let mut end = if power { Strike::Power {} } else { Strike::End {} };
+        let mut end = if power { Fault::PowerCut {} } else { Fault::End {} };
         if let Some(more) = &self.more {
             let more = &mut more.borrow_mut();
-            strikes.extend(draw_links(more, &nodes, end_us));
+            faults.extend(draw_links(more, &nodes, end_us));
             if power && !heavy && more.chance(1, 4) {
-                end = Strike::Die {};
+                end = Fault::KillAll {};
             }
-            if power && !heavy && self.tolerance.heavy && more.chance(1, 4) {
+            if power && !heavy && self.allowed_faults.heavy && more.chance(1, 4) {
                 let at_us = end_us - more.below(end_us.min(HEAVY_MAX_US));
-                strikes.push((at_us, Strike::Kill { node: pick(more, &nodes) }));
+                faults.push((at_us, Fault::Kill { node: pick(more, &nodes) }));
             }
         }
-        if self.tolerance.damage {
-            strikes.extend(harm::draw_in_use(rng, cluster, end_us));
+        if self.allowed_faults.damage {
+            faults.extend(disk_damage::draw_in_use(rng, cluster, end_us));
         }
-        strikes.extend(self.draw_restarts(rng, &nodes, end_us));
+        faults.extend(self.draw_restarts(rng, &nodes, end_us));
         if let Some(moving) = &self.moving {
             let may_restart = self.may_restart_nodes();
-            strikes.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us, may_restart));
+            faults.extend(draw_moves(&mut moving.borrow_mut(), &nodes, end_us, may_restart));
         }
-        strikes.sort_by_key(|(at_us, _)| *at_us);
-        strikes.push((end_us, end));
-        strikes
+        faults.sort_by_key(|(at_us, _)| *at_us);
+        faults.push((end_us, end));
+        faults
     }
 
-    fn draw_restarts(&self, rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)> {
-        let mut strikes = Vec::new();
-        let restarts = |node: &NodeId| match self.tolerance.restarts {
+    fn draw_restarts(&self, rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Fault)> {
+        let mut faults = Vec::new();
+        let restarts = |node: &NodeId| match self.allowed_faults.restarts {
             Restarts::None => false,
             Restarts::Disks => matches!(node.kind(), NodeKind::Disk(_)),
             Restarts::All => true,
         };
         let nodes: Vec<NodeId> = nodes.iter().copied().filter(restarts).collect();
         if nodes.is_empty() || rng.chance(1, 2) {
-            return strikes;
+            return faults;
         }
         let pause_max_us = 1_000 + end_us / (1 << rng.below(5));
         let mut at_us = 1 + rng.below(pause_max_us);
         while at_us < end_us {
             let for_us = 1 + rng.below(AWAY_MAX_US);
             let (node, keeps_power) = (pick(rng, &nodes), rng.chance(1, 3));
-            strikes.push((at_us, Strike::Restart { node, for_us, keeps_power }));
+            faults.push((at_us, Fault::Restart { node, for_us, keeps_power }));
             at_us += for_us + rng.below(pause_max_us);
         }
-        strikes
+        faults
     }
 
-    fn strike(&self, cluster: &Cluster, strike: &Strike) {
+    fn inject(&self, cluster: &Cluster, fault: &Fault) {
         let world = cluster.world();
-        tracing::debug!(now = ?world.now(), %strike);
-        if strike.is_heavy() {
+        tracing::debug!(now = ?world.now(), %fault);
+        if fault.is_heavy() {
             self.heavy.set(true);
         }
         let fail = |disk: &str, operation, after, sticky, kind| {
             world.disk(disk).fail(operation, after, sticky, kind);
         };
         let broken = std::io::ErrorKind::Other;
-        match strike {
-            Strike::Shuffle {} => world.shuffle_steps(),
-            Strike::Network { .. } => set_network(cluster, strike),
-            Strike::Freeze { node, for_us } => {
+        match fault {
+            Fault::Shuffle {} => world.shuffle_steps(),
+            Fault::Network { .. } => set_network(cluster, fault),
+            Fault::Freeze { node, for_us } => {
                 world.freeze(*node, Duration::from_micros(*for_us));
             }
-            Strike::Slow { node, factor, step_ns } => {
+            Fault::Slow { node, factor, step_ns } => {
                 world.slow(*node, *factor, Duration::from_nanos(*step_ns));
             }
-            Strike::SlowDisk { disk, factor } => world.disk(disk).slow(*factor),
-            Strike::Clog { node } => world.clog(*node),
-            Strike::Unclog { node } => world.unclog(*node),
-            Strike::Processes { count } => world.set_processes(*count),
-            Strike::Jump { node, seconds } => world.jump_clock(*node, *seconds),
-            Strike::Drift { node, ppm } => drift(world, *node, *ppm),
-            Strike::FailRead { disk, after } => {
+            Fault::SlowDisk { disk, factor } => world.disk(disk).slow(*factor),
+            Fault::Clog { node } => world.clog(*node),
+            Fault::Unclog { node } => world.unclog(*node),
+            Fault::Processes { count } => world.set_processes(*count),
+            Fault::ClockJump { node, seconds } => world.jump_clock(*node, *seconds),
+            Fault::ClockDrift { node, ppm } => drift(world, *node, *ppm),
+            Fault::FailRead { disk, after } => {
                 self.read_errors.set(self.read_errors.get() + 1);
                 fail(disk, DiskOperation::Read, *after, false, broken);
             }
-            Strike::FailWrite { disk, after } => {
+            Fault::FailWrite { disk, after } => {
                 fail(disk, DiskOperation::Write, *after, true, broken);
             }
-            Strike::FailFlush { disk, after } => {
+            Fault::FailFlush { disk, after } => {
                 fail(disk, DiskOperation::Sync, *after, false, broken);
             }
-            Strike::FillDisk { disk, after } => {
+            Fault::FillDisk { disk, after } => {
                 let full = std::io::ErrorKind::StorageFull;
                 fail(disk, DiskOperation::Write, *after, true, full);
             }
-            Strike::Cut { from, to } => world.cut(*from, *to),
-            Strike::Heal {} => world.heal(),
-            Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
+            Fault::CutLink { from, to } => world.cut(*from, *to),
+            Fault::Heal {} => world.heal(),
+            Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
                 let (latency_ns, picoseconds_per_byte) = (*latency_ns, *picoseconds_per_byte);
                 world.slow_link(*from, *to, LinkTiming { latency_ns, picoseconds_per_byte });
             }
-            Strike::EvenLinks {} => world.even_links(),
-            Strike::Kill { node } => world.kill(*node),
+            Fault::ResetLinks {} => world.reset_links(),
+            Fault::Kill { node } => world.kill(*node),
             // Whoever runs the round does these.
-            Strike::Restart { .. }
-            | Strike::Move { .. }
-            | Strike::Power {}
-            | Strike::Die {}
-            | Strike::End {} => {}
-            damage => self.harm.strike(cluster, damage),
+            Fault::Restart { .. }
+            | Fault::Move { .. }
+            | Fault::PowerCut {}
+            | Fault::KillAll {}
+            | Fault::End {} => {}
+            damage => self.disk_damage.inject(cluster, damage),
         }
     }
 }
@@ -649,8 +669,8 @@ pub(super) fn drift(world: &World, node: NodeId, ppm: i64) {
     world.drift_clock(node, i32::try_from(ppm).unwrap_or_default());
 }
 
-fn set_network(cluster: &Cluster, strike: &Strike) {
-    let &Strike::Network {
+fn set_network(cluster: &Cluster, fault: &Fault) {
+    let &Fault::Network {
         loss_ppm,
         corrupt_ppm,
         duplicate_ppm,
@@ -659,12 +679,12 @@ fn set_network(cluster: &Cluster, strike: &Strike) {
         delay_max_ns,
         jitter_ns,
         loses_any,
-    } = strike
+    } = fault
     else {
         return;
     };
     let world = cluster.world();
-    world.set_expendable(if loses_any { bears_of_all } else { bears_of_readers });
+    world.set_expendable(if loses_any { tolerance_if_lossy } else { tolerance_of_reads });
     world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
     world.set_network_faults(NetworkFaults {
         loss_ppm,
@@ -676,14 +696,14 @@ fn set_network(cluster: &Cluster, strike: &Strike) {
     });
 }
 
-fn draw_setup(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Strike)> {
-    let mut strikes = Vec::new();
+fn draw_setup(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Fault)> {
+    let mut faults = Vec::new();
     if rng.chance(1, 2) {
-        strikes.push(Strike::Shuffle {});
+        faults.push(Fault::Shuffle {});
     }
     let some = |rng: &mut Rng, ppm: u64| if rng.chance(1, 2) { rng.below(ppm) as u32 } else { 0 };
     let loses = rng.chance(1, 2);
-    strikes.push(Strike::Network {
+    faults.push(Fault::Network {
         loss_ppm: if loses { some(rng, 20_000) } else { 0 },
         corrupt_ppm: if loses { some(rng, 5_000) } else { 0 },
         duplicate_ppm: some(rng, 50_000),
@@ -694,39 +714,39 @@ fn draw_setup(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Strike)> {
         loses_any: loses,
     });
     if rng.chance(1, 2) {
-        strikes.extend(nodes.iter().map(|&node| draw_jump(rng, node)));
+        faults.extend(nodes.iter().map(|&node| draw_jump(rng, node)));
     }
-    strikes.into_iter().map(|strike| (0, strike)).collect()
+    faults.into_iter().map(|fault| (0, fault)).collect()
 }
 
-fn draw_jump(rng: &mut Rng, node: NodeId) -> Strike {
+fn draw_jump(rng: &mut Rng, node: NodeId) -> Fault {
     let seconds = rng.below(2 * CLOCK_SKEW_MAX).cast_signed() - CLOCK_SKEW_MAX.cast_signed();
-    Strike::Jump { node, seconds }
+    Fault::ClockJump { node, seconds }
 }
 
 pub(super) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
     from[rng.index(from.len())].clone()
 }
 
-fn draw_light(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> {
+fn draw_light(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Fault> {
     let node = pick(rng, nodes);
     let disk = pick(rng, disks);
     let one = match rng.below(9) {
-        0 => Strike::Freeze { node, for_us: 1 << rng.below(18) },
-        1 => Strike::Slow { node, factor: 1 + rng.below(50), step_ns: rng.below(20_000) },
-        2 => Strike::Slow { node, factor: 1, step_ns: 0 },
-        3 => Strike::SlowDisk { disk, factor: 1 + rng.below(30) },
-        4 => Strike::Clog { node },
-        5 | 6 => return nodes.iter().map(|&node| Strike::Unclog { node }).collect(),
+        0 => Fault::Freeze { node, for_us: 1 << rng.below(18) },
+        1 => Fault::Slow { node, factor: 1 + rng.below(50), step_ns: rng.below(20_000) },
+        2 => Fault::Slow { node, factor: 1, step_ns: 0 },
+        3 => Fault::SlowDisk { disk, factor: 1 + rng.below(30) },
+        4 => Fault::Clog { node },
+        5 | 6 => return nodes.iter().map(|&node| Fault::Unclog { node }).collect(),
         7 => draw_jump(rng, node),
-        _ => Strike::FailRead { disk, after: rng.below(20) },
+        _ => Fault::FailRead { disk, after: rng.below(20) },
     };
     vec![one]
 }
 
 /// A slow link, or a swizzle: some nodes are clogged one by one, and freed in another order.
-fn draw_links(rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)> {
-    let mut strikes = Vec::new();
+fn draw_links(rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Fault)> {
+    let mut faults = Vec::new();
     let times = |rng: &mut Rng, count: usize| {
         let mut times: Vec<u64> = (0..count).map(|_| rng.below(end_us)).collect();
         times.sort_unstable();
@@ -735,33 +755,33 @@ fn draw_links(rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Strike)
     if rng.chance(1, 2) {
         let (from, to) = (pick(rng, nodes), pick(rng, nodes));
         let (latency_ns, picoseconds_per_byte) = (1_000 << rng.below(12), 100 << rng.below(10));
-        let slow = Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte };
+        let slow = Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte };
         let times = times(rng, 2);
-        strikes.extend([(times[0], slow), (times[1], Strike::EvenLinks {})]);
+        faults.extend([(times[0], slow), (times[1], Fault::ResetLinks {})]);
     }
     if rng.chance(1, 2) {
         let mut some: Vec<NodeId> = nodes.iter().filter(|_| rng.chance(1, 2)).copied().collect();
         let times = times(rng, 2 * some.len());
         let (early, late) = times.split_at(some.len());
-        strikes.extend(early.iter().zip(&some).map(|(&at, &node)| (at, Strike::Clog { node })));
+        faults.extend(early.iter().zip(&some).map(|(&at, &node)| (at, Fault::Clog { node })));
         for place in (1..some.len()).rev() {
             some.swap(place, rng.index(place + 1));
         }
-        strikes.extend(late.iter().zip(&some).map(|(&at, &node)| (at, Strike::Unclog { node })));
+        faults.extend(late.iter().zip(&some).map(|(&at, &node)| (at, Fault::Unclog { node })));
     }
-    strikes
+    faults
 }
 
-fn draw_heavy(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> {
+fn draw_heavy(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Fault> {
     let disk = pick(rng, disks);
     let after = rng.below(10);
     match rng.below(5) {
-        0 => vec![Strike::FailWrite { disk, after }],
-        1 => vec![Strike::FailFlush { disk, after }],
-        2 => vec![Strike::FillDisk { disk, after }],
+        0 => vec![Fault::FailWrite { disk, after }],
+        1 => vec![Fault::FailFlush { disk, after }],
+        2 => vec![Fault::FillDisk { disk, after }],
         3 => {
             let (from, to) = (pick(rng, nodes), pick(rng, nodes));
-            vec![Strike::Cut { from, to }]
+            vec![Fault::CutLink { from, to }]
         }
         _ => {
             // Two sides that do not hear each other.
@@ -769,7 +789,7 @@ fn draw_heavy(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Strike> 
                 nodes.iter().partition(|_| rng.chance(1, 2));
             let ways = here.iter().flat_map(|&one| there.iter().map(move |&other| (one, other)));
             let both = |(one, other)| {
-                [Strike::Cut { from: one, to: other }, Strike::Cut { from: other, to: one }]
+                [Fault::CutLink { from: one, to: other }, Fault::CutLink { from: other, to: one }]
             };
             ways.flat_map(both).collect()
         }

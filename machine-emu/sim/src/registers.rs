@@ -14,7 +14,7 @@ use futures::future::join;
 use machine_emu::SECTOR_SIZE;
 use runtime::seed::Rng;
 
-use super::scene::{End, Scene};
+use super::harness::{End, Harness};
 use super::versions::Versions;
 
 /// The pause before a request that did not get through is asked again, in milliseconds.
@@ -26,7 +26,7 @@ const STRIPES: u64 = 6;
 type Sectors = BTreeMap<(u64, u64), Versions<u64>>;
 
 struct Registers<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     cached: bool,
     sectors: RefCell<Sectors>,
     /// Sectors of one stripe.
@@ -47,11 +47,11 @@ enum Stop {
 }
 
 /// Runs the workload to its end: clients of `cached` or bare stripes, each with some of its own.
-pub(super) async fn run(scene: &Scene, cached: bool, clients: u32, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
-    let per_stripe = u64::from(scene.cluster.geometry().stripe_size) / SECTOR_SIZE;
+pub(super) async fn run(harness: &Harness, cached: bool, clients: u32, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
+    let per_stripe = u64::from(harness.cluster.geometry().stripe_size) / SECTOR_SIZE;
     let workload = Registers {
-        scene,
+        harness,
         cached,
         sectors: RefCell::default(),
         per_stripe,
@@ -60,18 +60,18 @@ pub(super) async fn run(scene: &Scene, cached: bool, clients: u32, rounds: u32, 
     };
     for _ in 0..rounds {
         let working =
-            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        let end = scene.round(working.collect(), round_ms).await;
+            (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
+        let end = harness.round(working.collect(), round_ms).await;
         if end == End::PowerCut {
-            scene.come_back().await;
+            harness.come_back().await;
         }
-        scene.lively("a check", workload.check_all(end == End::PowerCut)).await;
+        harness.lively("a check", workload.check_all(end == End::PowerCut)).await;
     }
 }
 
 impl Registers<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let stripe = u64::from(client) * STRIPES + rng.below(STRIPES);
             let first = rng.below(self.per_stripe);
             let count = 1 + rng.below((self.per_stripe - first).min(24));
@@ -99,21 +99,21 @@ impl Registers<'_> {
         client: u32,
         mut call: impl FnMut(&dyn Stripes) -> blockio::Answer<T>,
     ) -> Result<T, Stop> {
-        let stripes: Rc<dyn Stripes> = self.scene.cluster.stripes(client, self.cached);
+        let stripes: Rc<dyn Stripes> = self.harness.cluster.stripes(client, self.cached);
         loop {
             let answer = call(&*stripes).await;
-            if self.scene.answered() {
+            if self.harness.answered() {
                 return Err(Stop::PowerCut);
             }
             match answer {
                 Ok(value) => return Ok(value),
                 Err(Error::LostWrites { .. }) => return Err(Stop::Lost),
-                Err(_) if self.scene.is_hopeless() => return Err(Stop::PowerCut),
+                Err(_) if self.harness.is_hopeless() => return Err(Stop::PowerCut),
                 Err(Error::Unreadable { .. }) => {}
                 Err(error) if error.is_transient() => {}
                 Err(error) => panic!("a stripe cannot be used: {error}"),
             }
-            self.scene.pass(Duration::from_millis(RETRY_MS)).await;
+            self.harness.pass(Duration::from_millis(RETRY_MS)).await;
         }
     }
 
@@ -166,7 +166,7 @@ impl Registers<'_> {
 
     /// A node has restarted: what was not synced may be lost.
     fn may_have_lost(&self) -> bool {
-        self.scene.restarts() > self.restarts_before.get()
+        self.harness.restarts() > self.restarts_before.get()
     }
 
     fn visible<'v>(&self, versions: &'v Versions<u64>) -> &'v [u64] {
@@ -231,7 +231,7 @@ impl Registers<'_> {
     async fn check_all(&self, crashed: bool) {
         if crashed {
             self.unsynced.borrow_mut().clear();
-            self.restarts_before.set(self.scene.restarts());
+            self.restarts_before.set(self.harness.restarts());
         }
         let keys: Vec<(u64, u64)> = self.sectors.borrow().keys().copied().collect();
         for (stripe, sector) in keys {

@@ -1,7 +1,7 @@
 //! A shorter schedule that still fails: parts of it are taken out for as long as something fails
 //! without them (delta debugging).
 
-use crate::schedule::{Item, Schedule, Strike};
+use crate::schedule::{Fault, Schedule, ScheduledFault};
 use crate::{Case, Violation};
 
 /// What was left of a schedule.
@@ -41,7 +41,7 @@ struct Search<P> {
 }
 
 impl<P: FnMut(usize) -> bool> Search<P> {
-    fn items(&self) -> &[Item] {
+    fn items(&self) -> &[ScheduledFault] {
         self.best.case.schedule.as_ref().map_or(&[], |schedule| &schedule.items)
     }
 
@@ -49,7 +49,7 @@ impl<P: FnMut(usize) -> bool> Search<P> {
         !self.over && self.best.runs < self.runs_max
     }
 
-    fn fails(&mut self, candidate: &[Item]) -> bool {
+    fn fails(&mut self, candidate: &[ScheduledFault]) -> bool {
         let left = self.items().len();
         self.over = !(self.go_on)(left);
         if self.over {
@@ -89,10 +89,10 @@ impl<P: FnMut(usize) -> bool> Search<P> {
     fn soften(&mut self) {
         for index in 0..self.items().len() {
             while self.may_run() {
-                let softer = softer(&self.items()[index].strike);
-                let found = softer.into_iter().any(|strike| {
+                let softer = softer(&self.items()[index].fault);
+                let found = softer.into_iter().any(|fault| {
                     let mut candidate = self.items().to_vec();
-                    candidate[index].strike = strike;
+                    candidate[index].fault = fault;
                     self.may_run() && self.fails(&candidate)
                 });
                 if !found {
@@ -103,32 +103,32 @@ impl<P: FnMut(usize) -> bool> Search<P> {
     }
 }
 
-fn given(case: &Case, items: &[Item]) -> Case {
+fn given(case: &Case, items: &[ScheduledFault]) -> Case {
     Case { schedule: Some(Schedule { items: items.to_vec() }), ..case.clone() }
 }
 
 /// Ends of rounds stay: without them the clients would do something else.
-fn without(items: &[Item], at: usize, piece: usize) -> Vec<Item> {
+fn without(items: &[ScheduledFault], at: usize, piece: usize) -> Vec<ScheduledFault> {
     let kept = items.iter().enumerate().filter(|(index, item)| {
-        !(at..at + piece).contains(index) || item.strike.is_end() && item.is_in_round()
+        !(at..at + piece).contains(index) || item.fault.is_end() && item.is_in_round()
     });
     kept.map(|(_, item)| item.clone()).collect()
 }
 
-fn softer(strike: &Strike) -> Vec<Strike> {
-    match strike {
-        Strike::Power {} | Strike::Die {} => vec![Strike::End {}],
-        Strike::Slow { node, factor, .. } => {
-            vec![Strike::Slow { node: *node, factor: *factor, step_ns: 0 }]
+fn softer(fault: &Fault) -> Vec<Fault> {
+    match fault {
+        Fault::PowerCut {} | Fault::KillAll {} => vec![Fault::End {}],
+        Fault::Slow { node, factor, .. } => {
+            vec![Fault::Slow { node: *node, factor: *factor, step_ns: 0 }]
         }
-        Strike::Network { .. } => softer_networks(strike),
+        Fault::Network { .. } => softer_networks(fault),
         _ => Vec::new(),
     }
 }
 
 /// One kind of fault less, each time.
-fn softer_networks(strike: &Strike) -> Vec<Strike> {
-    let text = strike.to_string();
+fn softer_networks(fault: &Fault) -> Vec<Fault> {
+    let text = fault.to_string();
     let fields = text.split(' ').filter(|field| field.contains("_ppm=") && !field.ends_with("=0"));
     let without = |field: &str| {
         let name = field.split('=').next().unwrap_or_default();

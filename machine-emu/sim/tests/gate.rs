@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use machine_emu::Fault;
+use machine_emu::FaultKind;
 use runtime::seed::with_seed;
-use sim::{Case, KEPT, Planted, Report, Workload, run, shrink};
+use sim::{Case, Planted, REGRESSIONS, Report, Workload, run, shrink};
 
 /// Fresh seeds of each workload in the gate.
 const SEEDS_PER_WORKLOAD: u64 = 4;
@@ -20,7 +20,7 @@ struct Sum {
     operations: u64,
     events: u64,
     virtual_time: Duration,
-    faults: BTreeMap<Fault, u64>,
+    faults: BTreeMap<FaultKind, u64>,
 }
 
 impl Sum {
@@ -89,12 +89,12 @@ fn names_survive_power_cuts() {
 
 #[test]
 fn who_wins_a_name_has_it_alone() {
-    gate(Workload::Rivals);
+    gate(Workload::Contention);
 }
 
 #[test]
 fn an_open_file_outlives_its_names_and_nothing_else_does() {
-    gate(Workload::OpenFiles);
+    gate(Workload::OpenUnlinked);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn processes_take_over_from_each_other_and_never_serve_a_node_twice() {
 
 #[test]
 fn what_failed_once_does_not_fail_again() {
-    for kept in KEPT {
+    for kept in REGRESSIONS {
         let outcome = kept.case().unwrap().run();
         outcome.unwrap_or_else(|violation| panic!("{kept:?} fails again: {violation}"));
     }
@@ -187,6 +187,6 @@ fn a_failure_shrinks_to_the_faults_that_it_needs() {
     let shrunk = shrink(&case, violation, 200, |_| true);
     let left = &shrunk.violation.schedule.items;
     assert!(left.len() <= 6 && left.len() < before, "{before} faults, then {left:?}");
-    assert!(left.iter().any(|item| item.strike.word() == "power"), "{left:?}");
+    assert!(left.iter().any(|item| item.fault.word() == "power-cut"), "{left:?}");
     assert!(shrunk.case.run().is_err(), "the shorter schedule fails again");
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::core::Core;
 use crate::disk::{DiskFaults, DiskOperation, DiskState, OrderedFailure, Platter, Survival};
-use crate::trace::Fault;
+use crate::trace::FaultKind;
 
 /// A disk, as a test holds it in its hands.
 pub struct DiskControl {
@@ -67,7 +67,7 @@ impl DiskControl {
 
     /// Everything takes `factor` times as long from now on; 1 is the normal speed.
     pub fn slow(&self, factor: u64) {
-        self.core.fault(self.disk, Fault::DiskSlowed);
+        self.core.fault(self.disk, FaultKind::DiskSlowed);
         self.with(|disk| disk.slowness = factor.max(1));
     }
 
@@ -89,7 +89,7 @@ impl DiskControl {
 
     /// One bit of each of these bytes changes at rest.
     pub fn rot(&self, offset: u64, length: usize) {
-        self.core.fault(self.disk, Fault::DiskBitsRotten);
+        self.core.fault(self.disk, FaultKind::DiskBitsRotten);
         self.with(|disk| {
             assert!(disk.platter.has(offset, length as u64), "the disk ends before that");
             disk.platter.rot(offset, length, &mut disk.rng);
@@ -138,14 +138,14 @@ impl DiskControl {
     /// Puts an old copy in the disk's place. Operations under way are lost, its owner finds it
     /// closed.
     pub fn restore(&self, snapshot: &DiskSnapshot) {
-        self.core.fault(self.disk, Fault::DiskRestored);
+        self.core.fault(self.disk, FaultKind::DiskRestored);
         self.replace(|platter| *platter = snapshot.platter.clone());
     }
 
     /// A new disk of zeros takes the disk's place. Operations under way are lost, its owner finds it
     /// closed.
     pub fn wipe(&self) {
-        self.core.fault(self.disk, Fault::DiskWiped);
+        self.core.fault(self.disk, FaultKind::DiskWiped);
         self.replace(Platter::wipe);
     }
 

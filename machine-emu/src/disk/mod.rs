@@ -22,7 +22,7 @@ use crate::events::Event;
 use crate::jmachine::{Bus, Direction, Numbers, Operation as Command};
 use crate::node::dead;
 use crate::slab::{Key, Slab};
-use crate::trace::{Fault, What};
+use crate::trace::{FaultKind, TraceEvent};
 
 pub use control::{DiskControl, DiskSnapshot};
 pub(crate) use platter::Platter;
@@ -271,40 +271,45 @@ impl DiskState {
         Some(io::Error::new(kind, error))
     }
 
-    fn read(&mut self, offset: u64, mut buffer: Buffer, hit: &dyn Fn(Fault)) -> io::Result<Bytes> {
+    fn read(
+        &mut self,
+        offset: u64,
+        mut buffer: Buffer,
+        hit: &dyn Fn(FaultKind),
+    ) -> io::Result<Bytes> {
         if let Some(error) = self.failure(DiskOperation::Read) {
-            hit(Fault::DiskReadError);
+            hit(FaultKind::DiskReadError);
             return Err(error);
         }
         if self.hits(self.faults.stale_read_ppm) && self.platter.cached().next().is_some() {
-            hit(Fault::DiskReadStale);
+            hit(FaultKind::DiskReadStale);
             self.platter.read_durable_into(offset, &mut buffer);
             return Ok(buffer.lend());
         }
         let mut place = offset;
         if self.hits(self.faults.misdirected_read_ppm) {
-            hit(Fault::DiskReadMisdirected);
+            hit(FaultKind::DiskReadMisdirected);
             place = self.elsewhere(buffer.len());
         }
         self.platter.read_into(place, &mut buffer);
         Ok(buffer.lend())
     }
 
-    fn write(&mut self, offset: u64, data: Bytes, hit: &dyn Fn(Fault)) -> io::Result<()> {
+    fn write(&mut self, offset: u64, data: Bytes, hit: &dyn Fn(FaultKind)) -> io::Result<()> {
         if let Some(error) = self.failure(DiskOperation::Write) {
-            hit(Fault::DiskWriteError);
+            hit(FaultKind::DiskWriteError);
             if self.rng.chance(1, 2) {
                 self.platter.write(offset, data);
             }
             return Err(error);
         }
         if self.hits(self.faults.lost_write_ppm) {
-            hit(Fault::DiskWriteLost);
+            hit(FaultKind::DiskWriteLost);
             return Ok(());
         }
         let mut place = offset;
         if self.hits(self.faults.misdirected_write_ppm) {
-            hit(Fault::DiskWriteMisdirected);
+            hit(FaultKind::DiskWriteMisdirected);
             place = self.elsewhere(data.len());
         }
         self.platter.write(place, data);
@@ -317,14 +322,14 @@ impl DiskState {
         self.rng.below(sectors + 1) * SECTOR_SIZE
     }
 
-    fn sync(&mut self, up_to: u64, hit: &dyn Fn(Fault)) -> io::Result<()> {
+    fn sync(&mut self, up_to: u64, hit: &dyn Fn(FaultKind)) -> io::Result<()> {
         if let Some(error) = self.failure(DiskOperation::Sync) {
-            hit(Fault::DiskSyncError);
+            hit(FaultKind::DiskSyncError);
             self.platter.fail_flush(&mut self.rng);
             return Err(error);
         }
         if self.hits(self.faults.ignored_sync_ppm) {
-            hit(Fault::DiskSyncIgnored);
+            hit(FaultKind::DiskSyncIgnored);
             return Ok(());
         }
         self.platter.flush(up_to);
@@ -465,7 +470,7 @@ impl Core {
     }
 
     fn begin_disk_operation(&self, disk: u32, asked: Asked) {
-        self.note(disk, What::DiskStart, asked.digest());
+        self.note(disk, TraceEvent::DiskStart, asked.digest());
         let mut disks = self.disks.borrow_mut();
         let disks = &mut *disks;
         let recorded = match (&mut disks.record, &asked) {
@@ -557,7 +562,7 @@ impl Core {
         if state.power_cycle != operation.power_cycle {
             return operation.asked.abort();
         }
-        self.note(disk, What::DiskDone, operation.asked.operation() as u64);
+        self.note(disk, TraceEvent::DiskDone, operation.asked.operation() as u64);
         let hit = |fault| self.fault(disk, fault);
         match operation.asked {
             Asked::Read { offset, buffer, done } => done.keep(state.read(offset, buffer, &hit)),
@@ -596,12 +601,12 @@ impl Core {
         }
         platter.cut_power(|_, _| match rng.below(3) {
             0 => {
-                self.fault(disk, Fault::DiskWriteDroppedByCrash);
+                self.fault(disk, FaultKind::DiskWriteDroppedByCrash);
                 Survival::Lost
             }
             1 => Survival::Whole,
             _ => {
-                self.fault(disk, Fault::DiskWriteTornByCrash);
+                self.fault(disk, FaultKind::DiskWriteTornByCrash);
                 Survival::Torn(rng.bits())
             }
         });

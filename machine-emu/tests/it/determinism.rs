@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use machine_emu::{Counters, DiskFaults, Fault, NetworkFaults, Shape, World};
+use machine_emu::{Counters, DiskFaults, FaultKind, NetworkFaults, Shape, World};
 use runtime::seed::with_seed;
 use runtime::{Context, NodeId};
 
@@ -97,7 +97,7 @@ fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
         assert_ne!(first.0, busy_world(seed ^ 1).0);
         let counters = first.1;
         assert!(counters.messages > 150 && counters.disk_operations > 100, "{counters:?}");
-        assert!(counters.faults.contains_key(&Fault::MessageReordered), "{counters:?}");
+        assert!(counters.faults.contains_key(&FaultKind::MessageReordered), "{counters:?}");
     });
 }
 

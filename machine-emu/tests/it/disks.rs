@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{DiskEvent, DiskFaults, DiskOperation, Fault, Shape, Survival, World};
+use machine_emu::{DiskEvent, DiskFaults, DiskOperation, FaultKind, Shape, Survival, World};
 use runtime::NodeId;
 use runtime::disk::Disk;
 use runtime::seed::with_seed;
@@ -324,7 +324,7 @@ fn a_misdirected_read_brings_bytes_of_another_place() {
     let faults = DiskFaults { misdirected_read_ppm: 1_000_000, ..DiskFaults::default() };
     world.disk("disk").set_faults(faults);
     assert!(read(&world)[..] != [7; 4096]);
-    assert_eq!(world.counters().faults[&Fault::DiskReadMisdirected], 1);
+    assert_eq!(world.counters().faults[&FaultKind::DiskReadMisdirected], 1);
     world.disk("disk").repair();
     assert!(read(&world)[..] == [7; 4096], "the disk itself is as it was");
 }
@@ -344,7 +344,7 @@ fn a_stale_read_does_not_see_what_was_not_flushed() {
     assert!(read(&world)[..] == [1; 4096]);
     world.run(async { open(&world).await.sync().await.unwrap() });
     assert!(read(&world)[..] == [2; 4096], "nothing is left to be missed");
-    assert_eq!(world.counters().faults[&Fault::DiskReadStale], 1);
+    assert_eq!(world.counters().faults[&FaultKind::DiskReadStale], 1);
 }
 
 #[test]
@@ -359,5 +359,5 @@ fn a_wiped_disk_is_zeros_and_an_old_image_brings_its_bytes_back() {
     assert!(disk.written().is_empty() && disk.unflushed().is_empty());
     disk.restore(&image);
     assert_eq!(disk.peek(8192, 4096), [9; 4096]);
-    assert_eq!(world.counters().faults[&Fault::DiskWiped], 1);
+    assert_eq!(world.counters().faults[&FaultKind::DiskWiped], 1);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{Bears, Fault, LinkTiming, NetworkFaults, NetworkTiming};
+use machine_emu::{FaultKind, FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::seed::with_seed;
 use runtime::{NodeId, Undelivered};
 
@@ -100,7 +100,7 @@ fn the_caller_of_a_lost_message_hears_so_after_the_timeout() {
     let answer = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(answer, Err(Undelivered::Lost));
     assert_eq!(world.now(), Duration::from_millis(1));
-    assert_eq!(world.counters().faults[&Fault::MessageLost], 1);
+    assert_eq!(world.counters().faults[&FaultKind::MessageLost], 1);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_damaged_message_is_never_delivered() {
                 }
             }
         });
-        assert!(world.counters().faults[&Fault::MessageCorrupted] > 50);
+        assert!(world.counters().faults[&FaultKind::MessageCorrupted] > 50);
     });
 }
 
@@ -210,7 +210,9 @@ fn only_what_is_expendable_is_lost_by_chance() {
     let world = serving(7, 1);
     world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
     // Row 1 is Ping.
-    world.set_expendable(|_, tag| if tag == 1 { Bears::All } else { Bears::Nothing });
+    world.set_expendable(
+        |_, tag| if tag == 1 { FaultTolerance::All } else { FaultTolerance::Nothing },
+    );
     let context = application(&world);
     let lost = world.run(context.spawn(NodeId::fs(0), Ping { number: 1 }));
     assert_eq!(lost, Err(Undelivered::Lost));
@@ -235,8 +237,8 @@ fn a_link_has_a_latency_and_a_bandwidth_of_its_own_in_one_direction() {
     assert!(small > Duration::from_micros(501), "{small:?}");
     // A byte takes a microsecond on the way there, and nothing on the way back.
     assert_eq!(took(far, &[0; 1000]), small + Duration::from_millis(1));
-    assert_eq!(world.counters().faults[&Fault::LinkSlowed], 1);
-    world.even_links();
+    assert_eq!(world.counters().faults[&FaultKind::LinkSlowed], 1);
+    world.reset_links();
     assert_eq!(took(far, &[0; 1000]), Duration::from_micros(2));
 }
 

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use machine_emu::{Fault, Shape, StreamFaults, World};
+use machine_emu::{FaultKind, Shape, StreamFaults, World};
 use runtime::net::{Address, Stream};
 use runtime::seed::with_seed;
 use runtime::{Context, NodeId};
@@ -155,7 +155,7 @@ fn a_cut_stream_brings_a_part_and_then_breaks_for_both_sides() {
         assert_eq!(back.kind(), ErrorKind::BrokenPipe);
         let answer = world.run(near.reader.read(&mut BytesMut::new())).unwrap_err();
         assert_eq!(answer.kind(), ErrorKind::ConnectionReset);
-        assert_eq!(world.counters().faults.get(&Fault::StreamCut), Some(&1));
+        assert_eq!(world.counters().faults.get(&FaultKind::StreamCut), Some(&1));
         lengths.push(received.len());
     }
     assert!(lengths.iter().any(|&length| 0 < length && length < data.len()), "{lengths:?}");

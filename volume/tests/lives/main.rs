@@ -4,9 +4,9 @@
 mod ahead;
 mod chunks;
 mod cluster;
+mod crash_points;
 mod grace;
 mod groups;
-mod moments;
 mod ranks;
 mod remote_locks;
 mod replies;

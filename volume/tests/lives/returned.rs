@@ -73,7 +73,7 @@ fn what_was_renamed_is_listed_while_the_node_of_its_name_comes_back() {
                 is_over.set(true);
             };
             join(restarting, is_listed(&cluster, directory, file, &is_over)).await;
-            world.even_links();
+            world.reset_links();
             is_over.set(false);
             let soon = async {
                 cluster.pass(10 * PAUSE).await;
@@ -109,7 +109,7 @@ fn a_rename_that_waits_while_the_node_of_its_new_name_restarts_loses_no_file() {
                 cluster.ask_for(tree.creation(&new, true)).await
             };
             let ((), (), made) = join3(tree.rename(&old, &new), restarting, rival).await;
-            world.even_links();
+            world.reset_links();
             assert_eq!([tree.find(&old).await, tree.find(&new).await], [None, Some(moved)]);
             match made {
                 Ok(made) => assert!(made.new),

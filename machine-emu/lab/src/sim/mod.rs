@@ -17,7 +17,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sim::{KEPT, Planted, Schedule, Strike, Workload};
+use sim::{Fault, Planted, REGRESSIONS, Schedule, Workload};
 
 use self::failure::{Failures, Shrinking};
 use self::plan::{Cases, Limit, Plan};
@@ -45,7 +45,7 @@ const TWICE_IN: u64 = 50;
 #[command(after_help = "Examples:
   mdfs-lab sim                                  100 runs of all workloads, from a fresh seed
   mdfs-lab sim --time 8h --keep-going           all night, whatever it finds
-  mdfs-lab sim --workload files,full --faults power,fail-flush --seeds 1000
+  mdfs-lab sim --workload files,full --faults power-cut,fail-flush --seeds 1000
   mdfs-lab sim --workload files --seed 7 --seeds 1 --print-schedule > faults
   mdfs-lab sim --workload files --seed 7 --schedule faults   the same run, or what you made of it
 
@@ -68,9 +68,9 @@ pub(crate) struct Sim {
     #[arg(long, value_name = "FILE", requires_all = ["workloads", "seed"])]
     #[arg(conflicts_with_all = ["faults", "time"])]
     schedule: Option<PathBuf>,
-    /// Run the cases that failed once
+    /// Run the regression cases: each failed once
     #[arg(long, conflicts_with_all = ["seeds", "seed", "workloads", "faults", "schedule", "time"])]
-    kept: bool,
+    regressions: bool,
     /// Begin no new run after this time, as in 90s, 10min or 2h
     #[arg(long, value_name = "TIME", conflicts_with = "seeds")]
     time: Option<Span>,
@@ -87,10 +87,10 @@ pub(crate) struct Sim {
     #[arg(long)]
     no_shrink: bool,
     /// Where the shortened faults go [default: sim-WORKLOAD-SEED.schedule]; shrinks --schedule, too
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_shrink", "keep_going", "kept"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_shrink", "keep_going", "regressions"])]
     shrunk: Option<PathBuf>,
     /// Print the faults of one run, as --schedule takes them
-    #[arg(long, conflicts_with_all = ["json", "print_hashes", "kept", "time"])]
+    #[arg(long, conflicts_with_all = ["json", "print_hashes", "regressions", "time"])]
     print_schedule: bool,
     /// Print the hash of the trace of each run
     #[arg(long, conflicts_with = "json")]
@@ -109,7 +109,7 @@ fn workload() -> impl TypedValueParser<Value = Workload> {
 }
 
 fn faults() -> PossibleValuesParser {
-    PossibleValuesParser::new(Strike::WORDS)
+    PossibleValuesParser::new(Fault::WORDS)
 }
 
 fn planted() -> impl TypedValueParser<Value = Planted> {
@@ -157,11 +157,17 @@ impl Sim {
     }
 
     fn plan(&self) -> Result<Plan, Failure> {
-        if self.kept {
-            let cases: Result<Vec<_>, _> = KEPT.iter().map(sim::Kept::case).collect();
-            let cases = cases.map_err(|error| Failure::Wrong(format!("a kept case: {error}")))?;
+        if self.regressions {
+            let cases: Result<Vec<_>, _> =
+                REGRESSIONS.iter().map(sim::RegressionCase::case).collect();
+            let cases =
+                cases.map_err(|error| Failure::Wrong(format!("a regression case: {error}")))?;
             let limit = Limit::Runs(cases.len() as u64);
-            return Ok(Plan { cases: Cases::Kept(cases), limit, twice_in: self.twice_in });
+            return Ok(Plan {
+                cases: Cases::RegressionCase(cases),
+                limit,
+                twice_in: self.twice_in,
+            });
         }
         let schedule = self.schedule.as_deref().map(read_schedule).transpose()?;
         let single = schedule.is_some() || self.print_schedule;

@@ -28,7 +28,7 @@ pub(super) enum Cases {
         planted: Option<Planted>,
     },
     /// Those that failed once.
-    Kept(Vec<Case>),
+    RegressionCase(Vec<Case>),
 }
 
 /// When the runs end.
@@ -51,7 +51,7 @@ impl Plan {
                 faults: faults.clone(),
                 planted: *planted,
             },
-            Cases::Kept(cases) => cases[number as usize].clone(),
+            Cases::RegressionCase(cases) => cases[number as usize].clone(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Plan {
     pub(super) fn is_twice(&self, number: u64) -> bool {
         let turn = match &self.cases {
             Cases::Mix { workloads, .. } => number / workloads.len() as u64,
-            Cases::Kept(_) => number,
+            Cases::RegressionCase(_) => number,
         };
         self.twice_in > 0 && turn.is_multiple_of(self.twice_in)
     }
@@ -92,7 +92,7 @@ impl Plan {
     pub(super) fn seed(&self) -> Option<u64> {
         match self.cases {
             Cases::Mix { seed, .. } => Some(seed),
-            Cases::Kept(_) => None,
+            Cases::RegressionCase(_) => None,
         }
     }
 }
@@ -109,7 +109,7 @@ impl fmt::Display for Plan {
                 let names: Vec<&str> = workloads.iter().map(|workload| workload.name()).collect();
                 write!(f, " of {} from seed {seed}", names.join(", "))
             }
-            Cases::Kept(_) => f.write_str(" that failed once"),
+            Cases::RegressionCase(_) => f.write_str(" that failed once"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use machine_emu::Fault;
+use machine_emu::FaultKind;
 use serde::Serialize;
 use sim::Workload;
 
@@ -17,7 +17,7 @@ use mdfs_cli::output::table;
 pub(super) struct Sums {
     seed: Option<u64>,
     workloads: BTreeMap<Workload, Sum>,
-    faults: BTreeMap<Fault, Hits>,
+    faults: BTreeMap<FaultKind, Hits>,
     /// Runs of which more is known than that they failed.
     passed: u64,
     /// Lines of their schedules.
@@ -107,12 +107,12 @@ impl Sums {
         self.faults.values().map(|sum| sum.hits).sum()
     }
 
-    fn hits(&self, fault: Fault) -> Hits {
+    fn hits(&self, fault: FaultKind) -> Hits {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
 
     fn missed(&self) -> Vec<&'static str> {
-        let missed = Fault::ALL.iter().filter(|&&fault| self.hits(fault).hits == 0);
+        let missed = FaultKind::ALL.iter().filter(|&&fault| self.hits(fault).hits == 0);
         missed.map(|fault| fault.name()).collect()
     }
 
@@ -166,7 +166,7 @@ impl Sums {
     fn fault_table(&self) -> Vec<u8> {
         let mut rows =
             vec![["fault", "hits", "runs"].map(|head| head.as_bytes().to_vec()).to_vec()];
-        rows.extend(Fault::ALL.iter().map(|&fault| {
+        rows.extend(FaultKind::ALL.iter().map(|&fault| {
             let Hits { hits, runs } = self.hits(fault);
             let cells = [fault.name().to_owned(), grouped(hits), grouped(runs)];
             cells.map(String::into_bytes).to_vec()
@@ -192,7 +192,7 @@ impl Sums {
             virtual_seconds: sum.virtual_time.as_secs_f64(),
             real_seconds: sum.real.as_secs_f64(),
         });
-        let faults = Fault::ALL.iter().map(|&fault| FaultRecord {
+        let faults = FaultKind::ALL.iter().map(|&fault| FaultRecord {
             fault: fault.name(),
             hits: self.hits(fault).hits,
             runs: self.hits(fault).runs,

@@ -49,7 +49,7 @@ impl Files<'_> {
         let moments = self.moments(file);
         let (who, length) = (Credentials::root(), regions.bytes() as u32);
         let call = ReadList { who, file: *handle, regions: regions.clone(), skip: 0, length };
-        let read = self.scene.ask(client, call).await;
+        let read = self.harness.ask(client, call).await;
         let data = read.or_else(Self::ended)?.data.concat();
         let moment = self.moment_of_read(moments);
         let content = content.borrow();

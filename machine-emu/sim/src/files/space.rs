@@ -4,7 +4,7 @@ use fileio::protocol::{Allocate, Credentials, Error, PunchHole, Seek, SeekTarget
 use runtime::seed::Rng;
 
 use super::super::content::BLOCK;
-use super::super::scene::Failure;
+use super::super::harness::Failure;
 use super::{File, Files, PowerCut, any_range};
 
 impl Files<'_> {
@@ -23,7 +23,7 @@ impl Files<'_> {
         let issued = content.borrow_mut().issue_punch(offset, length);
         let who = Credentials::root();
         let call = PunchHole { who, file: *handle, offset, length, durable };
-        self.scene.ask(client, call).await.map(drop).or_else(Self::ended)?;
+        self.harness.ask(client, call).await.map(drop).or_else(Self::ended)?;
         if durable {
             content.borrow_mut().acknowledge_durable(&issued);
         } else {
@@ -59,7 +59,7 @@ impl Files<'_> {
         target: SeekTarget,
     ) -> Result<Option<u64>, PowerCut> {
         let (who, file) = (Credentials::root(), self.all[file].handle);
-        self.scene.ask(client, Seek { who, file, offset, target }).await.or_else(Self::ended)
+        self.harness.ask(client, Seek { who, file, offset, target }).await.or_else(Self::ended)
     }
 
     /// Prepares for writes; perhaps the file becomes longer.
@@ -79,7 +79,7 @@ impl Files<'_> {
         let issued = (size > before).then(|| content.borrow_mut().issue_cut(size));
         let who = Credentials::root();
         let call = Allocate { who, file: *handle, offset, length, keep_size, durable };
-        match self.scene.ask(client, call).await {
+        match self.harness.ask(client, call).await {
             Ok(attributes) => {
                 assert_eq!(attributes.size, size, "file {file}: the size after an allocation");
                 if let Some(issued) = issued {

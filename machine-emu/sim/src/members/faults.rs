@@ -8,7 +8,7 @@ use runtime::seed::Rng;
 
 use super::{Cluster, ENGINE};
 use crate::nemesis::{self, pick};
-use crate::schedule::{Item, Strike};
+use crate::schedule::{Fault, ScheduledFault};
 
 /// Clocks differ from the world's by so much, at most: two of them by 4 %, of 8 % that keepers bear.
 const DRIFT_PPM_MAX: u64 = 20_000;
@@ -33,24 +33,24 @@ impl<'a> Faults<'a> {
         self.cluster.processes.iter().map(|process| process.node()).collect()
     }
 
-    pub(super) fn draw_setup(&self, rng: &mut Rng) -> Vec<(u64, Strike)> {
-        let mut strikes = Vec::new();
+    pub(super) fn draw_setup(&self, rng: &mut Rng) -> Vec<(u64, Fault)> {
+        let mut faults = Vec::new();
         if rng.chance(1, 2) {
-            strikes.push(Strike::Shuffle {});
+            faults.push(Fault::Shuffle {});
         }
         if rng.chance(1, 2) {
             let drifts = self.nodes().into_iter().chain([ENGINE]).map(|node| {
                 let ppm = rng.below(2 * DRIFT_PPM_MAX).cast_signed() - DRIFT_PPM_MAX.cast_signed();
-                Strike::Drift { node, ppm }
+                Fault::ClockDrift { node, ppm }
             });
-            strikes.extend(drifts);
+            faults.extend(drifts);
         }
-        strikes.into_iter().map(|strike| (0, strike)).collect()
+        faults.into_iter().map(|fault| (0, fault)).collect()
     }
 
-    pub(super) fn draw_round(&self, rng: &mut Rng) -> Vec<(u64, Strike)> {
+    pub(super) fn draw_round(&self, rng: &mut Rng) -> Vec<(u64, Fault)> {
         let end_us = 1_000_000 + rng.below(ROUND_MAX_US);
-        let mut strikes = vec![(0, draw_network(rng))];
+        let mut faults = vec![(0, draw_network(rng))];
         let mut at_us = 0;
         loop {
             at_us += 1 + rng.below(self.pause_max_us);
@@ -58,46 +58,46 @@ impl<'a> Faults<'a> {
                 break;
             }
             let drawn = draw(rng, &self.nodes());
-            strikes.extend(drawn.into_iter().map(|strike| (at_us, strike)));
+            faults.extend(drawn.into_iter().map(|fault| (at_us, fault)));
         }
-        strikes.push((end_us, Strike::End {}));
-        strikes
+        faults.push((end_us, Fault::End {}));
+        faults
     }
 
     /// Does all of `items`, each at its time.
-    pub(super) async fn strike(&self, items: &[Item]) {
+    pub(super) async fn inject(&self, items: &[ScheduledFault]) {
         let begun = self.cluster.world.now();
         for item in items {
             let at = begun + Duration::from_micros(item.at_us);
             self.cluster.sleep(at.saturating_sub(self.cluster.world.now())).await;
-            self.do_one(&item.strike);
+            self.do_one(&item.fault);
         }
     }
 
-    fn do_one(&self, strike: &Strike) {
+    fn do_one(&self, fault: &Fault) {
         let world = &self.cluster.world;
-        tracing::debug!(now = ?world.now(), %strike);
+        tracing::debug!(now = ?world.now(), %fault);
         let of = |node: NodeId| self.cluster.processes.iter().find(|one| one.node() == node);
-        match *strike {
-            Strike::Shuffle {} => world.shuffle_steps(),
-            Strike::Drift { node, ppm } => nemesis::drift(world, node, ppm),
-            Strike::Network { loss_ppm, delay_ppm, delay_max_ns, jitter_ns, .. } => {
+        match *fault {
+            Fault::Shuffle {} => world.shuffle_steps(),
+            Fault::ClockDrift { node, ppm } => nemesis::drift(world, node, ppm),
+            Fault::Network { loss_ppm, delay_ppm, delay_max_ns, jitter_ns, .. } => {
                 world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
                 let faults = NetworkFaults { loss_ppm, delay_ppm, delay_max_ns, ..calm_network() };
                 world.set_network_faults(faults);
             }
-            Strike::Freeze { node, for_us } => world.freeze(node, Duration::from_micros(for_us)),
-            Strike::Clog { node } => world.clog(node),
-            Strike::Unclog { node } => world.unclog(node),
-            Strike::Cut { from, to } => world.cut(from, to),
-            Strike::Heal {} => world.heal(),
-            Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
+            Fault::Freeze { node, for_us } => world.freeze(node, Duration::from_micros(for_us)),
+            Fault::Clog { node } => world.clog(node),
+            Fault::Unclog { node } => world.unclog(node),
+            Fault::CutLink { from, to } => world.cut(from, to),
+            Fault::Heal {} => world.heal(),
+            Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte } => {
                 world.slow_link(from, to, LinkTiming { latency_ns, picoseconds_per_byte });
             }
-            Strike::EvenLinks {} => world.even_links(),
-            Strike::Kill { node: ENGINE } => world.kill(ENGINE),
-            Strike::Kill { node } => of(node).into_iter().for_each(|process| process.kill()),
-            Strike::Restart { node, for_us, .. } => self.restart(node, for_us),
+            Fault::ResetLinks {} => world.reset_links(),
+            Fault::Kill { node: ENGINE } => world.kill(ENGINE),
+            Fault::Kill { node } => of(node).into_iter().for_each(|process| process.kill()),
+            Fault::Restart { node, for_us, .. } => self.restart(node, for_us),
             _ => {}
         }
     }
@@ -128,7 +128,7 @@ impl<'a> Faults<'a> {
     pub(super) fn calm(&self) {
         let world = &self.cluster.world;
         world.heal();
-        world.even_links();
+        world.reset_links();
         world.set_network_faults(calm_network());
         for node in self.nodes().into_iter().chain([ENGINE]) {
             world.unclog(node);
@@ -147,9 +147,9 @@ fn calm_network() -> NetworkFaults {
 
 /// Calls to the engine are carried by TCP: nothing comes twice, or is damaged. What is lost is a
 /// connection that broke.
-fn draw_network(rng: &mut Rng) -> Strike {
+fn draw_network(rng: &mut Rng) -> Fault {
     let some = |rng: &mut Rng, ppm: u64| if rng.chance(1, 2) { rng.below(ppm) as u32 } else { 0 };
-    Strike::Network {
+    Fault::Network {
         loss_ppm: some(rng, 100_000),
         corrupt_ppm: 0,
         duplicate_ppm: 0,
@@ -161,29 +161,29 @@ fn draw_network(rng: &mut Rng) -> Strike {
     }
 }
 
-fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Strike> {
+fn draw(rng: &mut Rng, nodes: &[NodeId]) -> Vec<Fault> {
     let node = pick(rng, nodes);
-    let cut = |from, to| Strike::Cut { from, to };
+    let cut = |from, to| Fault::CutLink { from, to };
     // Most pauses are short, some longer than a lease.
     let longest_us = AWAY_MAX_US >> rng.below(6);
     let for_us = rng.below(longest_us);
     match rng.below(14) {
-        0..=2 => vec![Strike::Freeze { node, for_us }],
-        3 | 4 => vec![Strike::Restart { node, for_us, keeps_power: true }],
+        0..=2 => vec![Fault::Freeze { node, for_us }],
+        3 | 4 => vec![Fault::Restart { node, for_us, keeps_power: true }],
         5 | 6 => vec![cut(node, ENGINE), cut(ENGINE, node)],
         7 => vec![cut(ENGINE, node)],
         8 => vec![cut(node, ENGINE)],
-        9 => vec![Strike::Heal {}],
-        10 => vec![Strike::Clog { node }],
-        11 => nodes.iter().map(|&node| Strike::Unclog { node }).collect(),
+        9 => vec![Fault::Heal {}],
+        10 => vec![Fault::Clog { node }],
+        11 => nodes.iter().map(|&node| Fault::Unclog { node }).collect(),
         12 => {
             let for_us = rng.below(ENGINE_AWAY_MAX_US);
-            vec![Strike::Restart { node: ENGINE, for_us, keeps_power: true }]
+            vec![Fault::Restart { node: ENGINE, for_us, keeps_power: true }]
         }
         _ => {
             let (from, to) = if rng.chance(1, 2) { (node, ENGINE) } else { (ENGINE, node) };
             let (latency_ns, picoseconds_per_byte) = (1_000 << rng.below(19), 100);
-            vec![Strike::SlowLink { from, to, latency_ns, picoseconds_per_byte }]
+            vec![Fault::SlowLink { from, to, latency_ns, picoseconds_per_byte }]
         }
     }
 }

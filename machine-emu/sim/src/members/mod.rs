@@ -28,7 +28,7 @@ use runtime::seed::Rng;
 use runtime::{Context, NodeId};
 
 use crate::nemesis::{Record, Source};
-use crate::schedule::{Part, Schedule};
+use crate::schedule::{RunPart, Schedule};
 use crate::{RUN_TIME_MAX, Report};
 use faults::Faults;
 use oracle::Oracle;
@@ -105,16 +105,16 @@ impl Cluster {
         let faults = Faults::new(self, rng);
         // Drawn in any case: a schedule that is given changes nothing but the faults.
         let mut drawing = Rng::new(rng.bits());
-        let setup = source.plan(Part::Setup, record, || faults.draw_setup(&mut drawing));
-        faults.strike(&setup).await;
+        let setup = source.plan(RunPart::Setup, record, || faults.draw_setup(&mut drawing));
+        faults.inject(&setup).await;
         for process in &self.processes {
             process.start();
         }
         for round in 1..=plan.rounds {
             let mut drawing = Rng::new(rng.bits());
             let drawn = || faults.draw_round(&mut drawing);
-            let items = source.plan(Part::Round(round), record, drawn);
-            faults.strike(&items).await;
+            let items = source.plan(RunPart::Round(round), record, drawn);
+            faults.inject(&items).await;
             faults.calm();
             self.all_is_served_soon("the faults").await;
             self.is_even_in_time().await;

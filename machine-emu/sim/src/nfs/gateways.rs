@@ -8,7 +8,7 @@ use runtime::NodeId;
 use runtime::seed::Rng;
 
 use super::link;
-use crate::scene::Scene;
+use crate::harness::Harness;
 
 /// The first application node of a gateway.
 const GATEWAY_FIRST: u32 = 4;
@@ -17,7 +17,7 @@ const GATEWAYS_MAX: u64 = 2;
 
 /// Where the gateways are.
 pub(super) struct Gateways<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     homes: Vec<NodeId>,
     /// How often each has started.
     lives: Vec<Cell<u64>>,
@@ -25,9 +25,9 @@ pub(super) struct Gateways<'a> {
 
 impl<'a> Gateways<'a> {
     /// Some, on nodes of the volume, whose fate they share, or on nodes of their own.
-    pub(super) fn draw(scene: &'a Scene, rng: &mut Rng) -> Self {
+    pub(super) fn draw(harness: &'a Harness, rng: &mut Rng) -> Self {
         let count = 1 + rng.below(GATEWAYS_MAX) as u32;
-        let fs_nodes = scene.cluster.geometry().fs_nodes;
+        let fs_nodes = harness.cluster.geometry().fs_nodes;
         let apart = rng.chance(1, 2);
         let home = |index| {
             if apart {
@@ -37,12 +37,12 @@ impl<'a> Gateways<'a> {
             }
         };
         let lives = vec![Cell::new(0); count as usize];
-        Self { scene, homes: (0..count).map(home).collect(), lives }
+        Self { harness, homes: (0..count).map(home).collect(), lives }
     }
 
     /// The run that they belong to.
-    pub(super) fn scene(&self) -> &'a Scene {
-        self.scene
+    pub(super) fn harness(&self) -> &'a Harness {
+        self.harness
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -58,7 +58,7 @@ impl<'a> Gateways<'a> {
     pub(super) fn end(&self) {
         for &home in &self.homes {
             if is_apart(home) {
-                self.scene.cluster.world().restart(home);
+                self.harness.cluster.world().restart(home);
             }
         }
     }
@@ -73,9 +73,9 @@ impl<'a> Gateways<'a> {
     async fn start_one(&self, index: u32) {
         let lives = &self.lives[index as usize];
         lives.set(lives.get() + 1);
-        let context = self.scene.cluster.world().context(self.homes[index as usize]);
+        let context = self.harness.cluster.world().context(self.homes[index as usize]);
         let entropy = std::array::from_fn(|_| context.random() as u8);
-        let geometry = self.scene.cluster.geometry();
+        let geometry = self.harness.cluster.geometry();
         let stripe_bytes = geometry.stripe_size as usize;
         let config =
             Config { exports: exports(), stripe_bytes, ..Config::new(geometry.volume, entropy) };
@@ -85,13 +85,13 @@ impl<'a> Gateways<'a> {
 
     /// Now and then one on a node of its own dies and comes back, while the volume lives on.
     pub(super) async fn restart_now_and_then(&self, mut rng: Rng) {
-        while !self.scene.is_over() {
-            self.scene.pass(Duration::from_millis(1 + rng.below(400))).await;
+        while !self.harness.is_over() {
+            self.harness.pass(Duration::from_millis(1 + rng.below(400))).await;
             let index = rng.below(u64::from(self.count())) as u32;
             let home = self.homes[index as usize];
-            if is_apart(home) && !self.scene.is_over() && rng.chance(1, 4) {
-                self.scene.cluster.world().restart(home);
-                self.scene.pass(Duration::from_millis(rng.below(50))).await;
+            if is_apart(home) && !self.harness.is_over() && rng.chance(1, 4) {
+                self.harness.cluster.world().restart(home);
+                self.harness.pass(Duration::from_millis(rng.below(50))).await;
                 self.start_one(index).await;
             }
         }

@@ -20,7 +20,7 @@ use runtime::sync::Event;
 
 use super::rpc;
 use crate::cluster::OBSERVER;
-use crate::scene::{RETRY_PAUSE, Scene, TRIES_MAX};
+use crate::harness::{Harness, RETRY_PAUSE, TRIES_MAX};
 
 /// The reserved ports that a host uses in turn.
 const PORT_FIRST: u16 = 600;
@@ -67,7 +67,7 @@ struct Waiting {
 
 /// A client host.
 pub(super) struct Link<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     /// Its address, without a port: it has another one each time that it connects.
     host: String,
     connections: Cell<u16>,
@@ -87,10 +87,10 @@ pub(super) fn address(index: u32) -> Address {
 
 impl<'a> Link<'a> {
     /// Host `index`, which uses any of `gateways`.
-    pub(super) fn new(scene: &'a Scene, index: u32, gateways: Range<u32>) -> Self {
-        let mut rng = scene.fork_rng();
+    pub(super) fn new(harness: &'a Harness, index: u32, gateways: Range<u32>) -> Self {
+        let mut rng = harness.fork_rng();
         Self {
-            scene,
+            harness,
             host: format!("10.0.0.{}", index + 1),
             connections: Cell::new(0),
             gateways,
@@ -104,14 +104,14 @@ impl<'a> Link<'a> {
     }
 
     /// What runs in the name of this host.
-    pub(super) fn scene(&self) -> &'a Scene {
-        self.scene
+    pub(super) fn harness(&self) -> &'a Harness {
+        self.harness
     }
 
     /// Tells whoever repeats a run what is done next.
     pub(super) fn tell(&self, what: impl FnOnce() -> String) {
         if tracing::enabled!(tracing::Level::DEBUG) {
-            let now = self.scene.cluster.world().now();
+            let now = self.harness.cluster.world().now();
             tracing::debug!(?now, host = self.host, what = what());
         }
     }
@@ -152,7 +152,7 @@ impl<'a> Link<'a> {
             if !excused {
                 return Ok(result);
             }
-            self.scene.pass(RETRY_PAUSE).await;
+            self.harness.pass(RETRY_PAUSE).await;
             call.xid = self.next_xid();
             call.record = rpc::renumbered(&call.record, call.xid);
             // It was answered that nothing was done; only an earlier twin may still be about.
@@ -165,14 +165,14 @@ impl<'a> Link<'a> {
     fn is_excused(&self, status: nfsstat3) -> bool {
         match status {
             nfsstat3::NFS3ERR_JUKEBOX => true,
-            nfsstat3::NFS3ERR_IO => self.scene.excuses(fileio::protocol::Error::Damaged {}),
+            nfsstat3::NFS3ERR_IO => self.harness.excuses(fileio::protocol::Error::Damaged {}),
             _ => false,
         }
     }
 
     /// The result of `call`, whatever happens to the connection meanwhile.
     pub(super) async fn exchange(&self, call: &Call) -> Result<Bytes, PowerCut> {
-        if self.scene.is_powerless() {
+        if self.harness.is_powerless() {
             return Err(PowerCut);
         }
         let (reply, replied) = oneshot::channel();
@@ -181,10 +181,10 @@ impl<'a> Link<'a> {
             self.transmit(call);
         }
         let result = replied.await;
-        if self.scene.is_powerless() {
+        if self.harness.is_powerless() {
             return Err(PowerCut);
         }
-        self.scene.answered();
+        self.harness.answered();
         result.map_err(|_| PowerCut)
     }
 
@@ -208,14 +208,14 @@ impl<'a> Link<'a> {
 
     async fn stay_connected(&self) -> std::convert::Infallible {
         loop {
-            if self.scene.is_powerless() {
+            if self.harness.is_powerless() {
                 // Whoever waits gives up.
                 self.waiting.take();
             } else if let Some(stream) = self.connect() {
                 self.serve(stream).await;
             }
             self.connected.set(false);
-            self.scene.pass(RECONNECT_PAUSE).await;
+            self.harness.pass(RECONNECT_PAUSE).await;
         }
     }
 
@@ -226,7 +226,7 @@ impl<'a> Link<'a> {
         self.connections.set(connections.wrapping_add(1));
         let port = PORT_FIRST + connections % PORTS;
         let peer = format!("{}:{port}", self.host);
-        self.scene.cluster.world().connect_from(&peer, &address(gateway)).ok()
+        self.harness.cluster.world().connect_from(&peer, &address(gateway)).ok()
     }
 
     /// Uses one connection until it breaks, or the host hangs up.
@@ -241,7 +241,7 @@ impl<'a> Link<'a> {
         }
         let (reading, writing) = (pin!(self.read(reader)), pin!(self.write(writer)));
         let both = select(reading, writing);
-        let context = self.scene.cluster.application(OBSERVER);
+        let context = self.harness.cluster.application(OBSERVER);
         let patience = Duration::from_millis(1 << self.rng.borrow_mut().below(16));
         select(both, pin!(context.sleep(patience))).await;
     }

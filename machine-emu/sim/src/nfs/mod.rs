@@ -36,7 +36,7 @@ use runtime::seed::Rng;
 
 use crate::Planted;
 use crate::files::Habits;
-use crate::scene::{End, Scene, TRIES_MAX};
+use crate::harness::{End, Harness, TRIES_MAX};
 pub(crate) use v4::run as run_v4;
 
 use files::Files;
@@ -57,33 +57,33 @@ struct Host<'a> {
 }
 
 /// Runs the workload to its end.
-pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>) {
-    scene.set_up().await;
-    let mut rng = scene.fork_rng();
-    set_stream_faults(scene, &mut rng);
-    let gateways = Gateways::draw(scene, &mut rng);
+pub(crate) async fn run(harness: &Harness, habits: Habits, planted: Option<Planted>) {
+    harness.set_up().await;
+    let mut rng = harness.fork_rng();
+    set_stream_faults(harness, &mut rng);
+    let gateways = Gateways::draw(harness, &mut rng);
     gateways.start().await;
     let mut hosts = Vec::new();
     let mut workers = 0;
     for index in 0..habits.clients {
         let more = 1 + rng.below(WORKERS_MAX) as u32;
-        let link = Link::new(scene, index, 0..gateways.count());
+        let link = Link::new(harness, index, 0..gateways.count());
         hosts.push(Host { link, workers: (workers..workers + more).collect() });
         workers += more;
     }
-    let checker = Link::new(scene, habits.clients, 0..gateways.count());
+    let checker = Link::new(harness, habits.clients, 0..gateways.count());
     let habits = Habits { clients: workers, ..habits };
     let made = checker.run(set_up(&checker, habits, planted, &mut rng)).await;
     let Ok((files, names)) = made else { panic!("no crash was asked for") };
-    let workload = Nfs { scene, gateways, hosts, checker, files, names };
+    let workload = Nfs { harness, gateways, hosts, checker, files, names };
     for _ in 0..habits.rounds {
         workload.round(habits.round_ms, &mut rng).await;
     }
 }
 
-fn set_stream_faults(scene: &Scene, rng: &mut Rng) {
+fn set_stream_faults(harness: &Harness, rng: &mut Rng) {
     let some = |rng: &mut Rng, ppm: u64| if rng.chance(1, 2) { rng.below(ppm) as u32 } else { 0 };
-    scene.cluster.world().set_stream_faults(StreamFaults {
+    harness.cluster.world().set_stream_faults(StreamFaults {
         cut_ppm: some(rng, 20_000),
         delay_ppm: some(rng, 50_000),
         delay_max_ns: 1_000 << rng.below(16),
@@ -119,7 +119,7 @@ async fn mount_root(link: &Link<'_>) -> Result<nfs_fh3, PowerCut> {
 }
 
 struct Nfs<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     gateways: Gateways<'a>,
     hosts: Vec<Host<'a>>,
     checker: Link<'a>,
@@ -129,21 +129,21 @@ struct Nfs<'a> {
 
 impl Nfs<'_> {
     async fn round(&self, round_ms: u64, rng: &mut Rng) {
-        let scene = self.scene;
+        let harness = self.harness;
         let hosts = self.hosts.iter().map(|host| self.host(host).boxed_local());
         let mut working: Vec<LocalBoxFuture<'_, ()>> = hosts.collect();
-        working.push(self.gateways.restart_now_and_then(scene.fork_rng()).boxed_local());
-        if scene.round(working, round_ms).await == End::PowerCut {
+        working.push(self.gateways.restart_now_and_then(harness.fork_rng()).boxed_local());
+        if harness.round(working, round_ms).await == End::PowerCut {
             self.gateways.end();
-            scene.come_back().await;
+            harness.come_back().await;
             return self.after_crash().await;
         }
-        scene.pass(QUIET_AFTER).await;
+        harness.pass(QUIET_AFTER).await;
         self.forget_twins();
         self.check(false).await;
         if rng.chance(1, 2) {
             self.files.all_committed();
-            scene.stop_and_start().await;
+            harness.stop_and_start().await;
             self.gateways.end();
             self.after_crash().await;
         }
@@ -151,7 +151,7 @@ impl Nfs<'_> {
 
     async fn host(&self, host: &Host<'_>) {
         let working = host.workers.iter().map(|&worker| {
-            let rng = self.scene.fork_rng();
+            let rng = self.harness.fork_rng();
             self.work(&host.link, worker, rng)
         });
         host.link.run(join_all(working)).await;
@@ -163,12 +163,12 @@ impl Nfs<'_> {
             self.names.resume(link, worker).await
         };
         let mut done = resumed.await;
-        while done.is_ok() && !self.scene.is_over() {
+        while done.is_ok() && !self.harness.is_over() {
             done = match rng.below(100) {
                 0..65 => self.files.step(link, worker, &mut rng).await,
                 65..98 => self.names.step(link, worker, &mut rng).await,
                 _ => {
-                    self.scene.pass(Duration::from_millis(rng.below(1_000))).await;
+                    self.harness.pass(Duration::from_millis(rng.below(1_000))).await;
                     Ok(())
                 }
             };
@@ -192,7 +192,7 @@ impl Nfs<'_> {
             self.files.check(&self.checker, after_crash).await?;
             self.names.check(&self.checker, after_crash).await
         });
-        let checked = self.scene.lively("a check", checking).await;
+        let checked = self.harness.lively("a check", checking).await;
         assert!(checked.is_ok(), "no crash was asked for");
     }
 }

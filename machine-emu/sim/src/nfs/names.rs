@@ -399,7 +399,7 @@ impl Names {
         link: &Link<'_>,
         present: &BTreeMap<Key, Named>,
     ) -> Result<(), PowerCut> {
-        let mut rng = link.scene().fork_rng();
+        let mut rng = link.harness().fork_rng();
         for directory in 0..DIRECTORIES {
             let state = state_of(link, &self.directories[directory]).await?;
             let listed = self.list(link, directory, &mut rng).await?;

@@ -5,7 +5,7 @@ use std::future::Future;
 use client::{Cause, Error, FileSystem};
 use runtime::Spawn;
 
-use crate::scene::{RETRY_PAUSE, Scene, TRIES_MAX};
+use crate::harness::{Harness, RETRY_PAUSE, TRIES_MAX};
 
 /// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +23,21 @@ pub(super) struct Asker<'a, S> {
     /// Which program.
     pub(super) client: u32,
     /// Whose faults excuse failures; without one each operation is tried once.
-    pub(super) scene: Option<&'a Scene>,
+    pub(super) harness: Option<&'a Harness>,
 }
 
 impl<S: Spawn> Asker<'_, S> {
     /// The power has gone: what others did not end is not known.
     pub(super) fn is_powerless(&self) -> bool {
-        self.scene.is_some_and(Scene::is_powerless)
+        self.harness.is_some_and(Harness::is_powerless)
     }
 
     /// Tells whoever repeats a run what is done next.
     pub(super) fn tell(&self, what: impl FnOnce() -> String) {
-        if let Some(scene) = self.scene
+        if let Some(harness) = self.harness
             && tracing::enabled!(tracing::Level::DEBUG)
         {
-            tracing::debug!(now = ?scene.cluster.world().now(), client = self.client, what = what());
+            tracing::debug!(now = ?harness.cluster.world().now(), client = self.client, what = what());
         }
     }
 
@@ -47,22 +47,22 @@ impl<S: Spawn> Asker<'_, S> {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let Some(scene) = self.scene else {
+        let Some(harness) = self.harness else {
             return operation().await.map_err(|error| Stop::Refused(error.cause));
         };
         for _ in 0..TRIES_MAX {
             let answer = operation().await;
             let failed = answer.as_ref().err();
-            tracing::debug!(now = ?scene.cluster.world().now(), client = self.client, ?failed);
-            if scene.is_powerless() {
+            tracing::debug!(now = ?harness.cluster.world().now(), client = self.client, ?failed);
+            if harness.is_powerless() {
                 return Err(Stop::PowerCut);
             }
             match answer {
                 Ok(done) => {
-                    scene.answered();
+                    harness.answered();
                     return Ok(done);
                 }
-                Err(Error { cause: Cause::FileIo(error), .. }) if scene.excuses(error) => {}
+                Err(Error { cause: Cause::FileIo(error), .. }) if harness.excuses(error) => {}
                 Err(error) => return Err(Stop::Refused(error.cause)),
             }
             self.system.machine().sleep(RETRY_PAUSE).await;

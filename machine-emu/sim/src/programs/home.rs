@@ -76,7 +76,7 @@ impl Home {
     pub(super) async fn new(path: String) -> Self {
         let reference = Reference(Rc::new(Model::default()));
         let system = FileSystem::new(reference, Credentials::root(), 1);
-        let reference = Asker { system, client: 0, scene: None };
+        let reference = Asker { system, client: 0, harness: None };
         let home = Self { path, reference, durable: BTreeMap::new() };
         let made = perform(&home.reference, &home.first()).await;
         assert!(made.is_ok(), "the reference has room");

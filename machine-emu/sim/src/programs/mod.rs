@@ -20,7 +20,7 @@ use runtime::seed::Rng;
 use crate::Planted;
 use crate::cluster::OBSERVER;
 use crate::files::Habits;
-use crate::scene::{End, Scene};
+use crate::harness::{End, Harness};
 use asker::{Asker, Stop};
 use home::{Home, perform};
 use reach::Reach;
@@ -46,18 +46,18 @@ struct Program<'a> {
 }
 
 struct Programs<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     habits: Habits,
     shared: Shared,
     planted: Option<Planted>,
 }
 
 /// Runs the workload to its end.
-pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>) {
-    scene.set_up().await;
-    let group = 1 + scene.fork_rng().below(12);
+pub(crate) async fn run(harness: &Harness, habits: Habits, planted: Option<Planted>) {
+    harness.set_up().await;
+    let group = 1 + harness.fork_rng().below(12);
     let shared = Shared::new(habits, group);
-    let workload = Programs { scene, habits, shared, planted };
+    let workload = Programs { harness, habits, shared, planted };
     let observer = workload.asker(OBSERVER);
     let made = workload.shared.create(&observer).await;
     assert!(made.is_ok(), "an empty volume has room for some files");
@@ -68,20 +68,20 @@ pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>)
         }
         let working = programs
             .iter_mut()
-            .map(|program| workload.work(program, scene.fork_rng()).boxed_local());
-        match scene.round(working.collect(), habits.round_ms).await {
+            .map(|program| workload.work(program, harness.fork_rng()).boxed_local());
+        match harness.round(working.collect(), habits.round_ms).await {
             End::PowerCut => {
-                scene.come_back().await;
-                scene.lively("a check", workload.check_after_crash(&observer, &programs)).await;
+                harness.come_back().await;
+                harness.lively("a check", workload.check_after_crash(&observer, &programs)).await;
             }
             End::Orderly => {
-                scene.lively("a check", workload.check(&observer, &programs)).await;
-                if scene.fork_rng().chance(1, 2) {
+                harness.lively("a check", workload.check(&observer, &programs)).await;
+                if harness.fork_rng().chance(1, 2) {
                     workload.shared.all_committed();
-                    scene.stop_and_start().await;
-                    scene.lively("a check", workload.shared.check_after_crash(&observer)).await;
+                    harness.stop_and_start().await;
+                    harness.lively("a check", workload.shared.check_after_crash(&observer)).await;
                     for program in &programs {
-                        scene.lively("a check", program.home.check(&observer)).await;
+                        harness.lively("a check", program.home.check(&observer)).await;
                     }
                 }
             }
@@ -91,11 +91,11 @@ pub(crate) async fn run(scene: &Scene, habits: Habits, planted: Option<Planted>)
 
 impl<'a> Programs<'a> {
     fn asker(&self, client: u32) -> Asker<'a, Reach> {
-        let context = self.scene.cluster.application(client);
+        let context = self.harness.cluster.application(client);
         let mark = context.random();
         let system =
             FileSystem::new(Reach { context, planted: self.planted }, Credentials::root(), mark);
-        Asker { system, client, scene: Some(self.scene) }
+        Asker { system, client, harness: Some(self.harness) }
     }
 
     async fn program(&self, client: u32, round: u32) -> Program<'a> {
@@ -107,7 +107,7 @@ impl<'a> Programs<'a> {
     async fn work(&self, program: &mut Program<'_>, mut rng: Rng) {
         let first = program.home.first();
         let mut done = perform(&program.asker, &first).await.map(drop).or_else(end);
-        while done.is_ok() && !self.scene.is_over() {
+        while done.is_ok() && !self.harness.is_over() {
             done = self.step(program, &mut rng).await;
         }
     }

@@ -6,28 +6,28 @@
 //! ```text
 //! setup       at 0 us: network loss_ppm=0 corrupt_ppm=0 ...
 //! round 1     at 12345 us: freeze node=fs:2 for_us=64
-//! round 1     at 200000 us: power
-//! recovery 1  at 128 us: power
+//! round 1     at 200000 us: power-cut
+//! recovery 1  at 128 us: power-cut
 //! ```
 //!
 //! Each line may be taken out without making the others meaningless: a round whose end is missing
 //! ends in order, at the time drawn for it.
 
-mod strike;
+mod fault;
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-pub use strike::Strike;
+pub use fault::Fault;
 
 /// Lines of a schedule, at most.
 const ITEMS_MAX: usize = 1 << 20;
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum RunPart {
     /// Once the volume is made, before the first round.
     Setup,
     /// While clients work; counted from 1.
@@ -38,7 +38,7 @@ pub enum Part {
     Recovery(u32),
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for RunPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setup => f.pad("setup"),
@@ -49,7 +49,7 @@ impl fmt::Display for Part {
     }
 }
 
-impl FromStr for Part {
+impl FromStr for RunPart {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -68,37 +68,37 @@ impl FromStr for Part {
 
 /// One fault at its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct ScheduledFault {
     /// The part of the run.
-    pub part: Part,
+    pub part: RunPart,
     /// Virtual time since the part began.
     pub at_us: u64,
     /// What happens.
-    pub strike: Strike,
+    pub fault: Fault,
 }
 
-impl Item {
+impl ScheduledFault {
     /// Happens while clients work.
     pub(crate) fn is_in_round(&self) -> bool {
-        matches!(self.part, Part::Round(_))
+        matches!(self.part, RunPart::Round(_))
     }
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for ScheduledFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<11} at {} us: {}", self.part, self.at_us, self.strike)
+        write!(f, "{:<11} at {} us: {}", self.part, self.at_us, self.fault)
     }
 }
 
-impl FromStr for Item {
+impl FromStr for ScheduledFault {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let (place, strike) = line.split_once(':').ok_or("`: ` before the fault is missing")?;
+        let (place, fault) = line.split_once(':').ok_or("`: ` before the fault is missing")?;
         let (part, at) = place.split_once(" at ").ok_or("` at ` before the time is missing")?;
         let at_us = at.trim().strip_suffix("us").and_then(|number| number.trim().parse().ok());
         let at_us = at_us.ok_or_else(|| format!("`{at}` is not a time like `12 us`"))?;
-        Ok(Self { part: part.parse()?, at_us, strike: strike.parse()? })
+        Ok(Self { part: part.parse()?, at_us, fault: fault.parse()? })
     }
 }
 
@@ -106,13 +106,13 @@ impl FromStr for Item {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// In any order; those of one part and time happen in the order of the list.
-    pub items: Vec<Item>,
+    pub items: Vec<ScheduledFault>,
 }
 
 impl Schedule {
     /// The faults of one part, in the order of time.
-    pub fn of(&self, part: Part) -> Vec<Item> {
-        let mut items: Vec<Item> =
+    pub fn of(&self, part: RunPart) -> Vec<ScheduledFault> {
+        let mut items: Vec<ScheduledFault> =
             self.items.iter().filter(|item| item.part == part).cloned().collect();
         items.sort_by_key(|item| item.at_us);
         items
@@ -169,14 +169,14 @@ mod tests {
 
     #[test]
     fn a_schedule_is_read_back_as_it_was_printed() {
-        let item = |part, at_us, strike| Item { part, at_us, strike };
+        let item = |part, at_us, fault| ScheduledFault { part, at_us, fault };
         let schedule = Schedule {
             items: vec![
-                item(Part::Setup, 0, Strike::Shuffle {}),
-                item(Part::Round(1), 12_345, Strike::Clog { node: NodeId::fs(2) }),
-                item(Part::Round(12), 7, Strike::Power {}),
-                item(Part::Rest(1), 0, Strike::Wipe { disk: "disk-0-0".into() }),
-                item(Part::Recovery(3), 1, Strike::Power {}),
+                item(RunPart::Setup, 0, Fault::Shuffle {}),
+                item(RunPart::Round(1), 12_345, Fault::Clog { node: NodeId::fs(2) }),
+                item(RunPart::Round(12), 7, Fault::PowerCut {}),
+                item(RunPart::Rest(1), 0, Fault::Wipe { disk: "disk-0-0".into() }),
+                item(RunPart::Recovery(3), 1, Fault::PowerCut {}),
             ],
         };
         let text = schedule.to_string();

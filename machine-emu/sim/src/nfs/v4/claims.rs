@@ -93,7 +93,7 @@ impl Claims {
             (Some(_), 5) => self.write_locked(worker, number).await,
             (Some(_), _) => {
                 let pause = std::time::Duration::from_millis(rng.below(300));
-                worker.host.link.scene().pass(pause).await;
+                worker.host.link.harness().pass(pause).await;
                 Ok(())
             }
         }

@@ -10,9 +10,9 @@ use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
 use super::wire::{COMPOUND, Claim, Ops, SessionId, Stateid, Told, op, status};
+use crate::harness::{RETRY_PAUSE, TRIES_MAX};
 use crate::nfs::gateways::Gateways;
 use crate::nfs::link::{Call, Link, PowerCut};
-use crate::scene::{RETRY_PAUSE, TRIES_MAX};
 
 /// The lease of a client that is silent.
 pub(super) const LEASE: Duration = Duration::from_secs(30);
@@ -107,16 +107,16 @@ pub(super) struct Host<'a> {
 impl<'a> Host<'a> {
     /// Host `index`, with a slot for each of `workers` and one for itself.
     pub(super) fn new(gateways: &'a Gateways<'a>, index: u32, workers: usize) -> Self {
-        let scene = gateways.scene();
+        let harness = gateways.harness();
         let gateway = index % gateways.count();
-        let link = Link::new(scene, index, gateway..gateway + 1);
+        let link = Link::new(harness, index, gateway..gateway + 1);
         Self {
             link,
             gateways,
             gateway,
             name: format!("host-{index}"),
             verifier: Cell::new(1),
-            rng: RefCell::new(scene.fork_rng()),
+            rng: RefCell::new(harness.fork_rng()),
             slots: workers + 1,
             session: RefCell::default(),
             sessions: Cell::new(0),
@@ -130,7 +130,7 @@ impl<'a> Host<'a> {
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.link.scene().cluster.world().now()
+        self.link.harness().cluster.world().now()
     }
 
     /// The power was away: the nodes have begun a grace, and the host gets back its locks before it ends.
@@ -215,7 +215,7 @@ impl<'a> Host<'a> {
                     self.recover(session).await?;
                 }
                 Ok(told) if self.is_excused(told.status) => {
-                    self.link.scene().pass(RETRY_PAUSE).await;
+                    self.link.harness().pass(RETRY_PAUSE).await;
                 }
                 Ok(told) => {
                     return Ok(Some(Answer { status: told.status, told, has_stray_twin }));
@@ -228,7 +228,7 @@ impl<'a> Host<'a> {
     fn is_excused(&self, status: u32) -> bool {
         match status {
             status::DELAY | status::RETRY_UNCACHED_REP => true,
-            status::IO => self.link.scene().excuses(fileio::protocol::Error::Damaged {}),
+            status::IO => self.link.harness().excuses(fileio::protocol::Error::Damaged {}),
             _ => false,
         }
     }
@@ -277,7 +277,7 @@ impl<'a> Host<'a> {
             if told.status != status::DELAY || told.results > 1 {
                 return Ok(reply);
             }
-            self.link.scene().pass(RETRY_PAUSE).await;
+            self.link.harness().pass(RETRY_PAUSE).await;
         }
         panic!("a copy of a request is being done for ever");
     }
@@ -418,7 +418,7 @@ impl<'a> Host<'a> {
             if told.status != status::DELAY {
                 return Ok(told);
             }
-            self.link.scene().pass(RETRY_PAUSE).await;
+            self.link.harness().pass(RETRY_PAUSE).await;
         }
     }
 
@@ -444,7 +444,7 @@ impl<'a> Host<'a> {
         loop {
             match self.in_session(self.slots - 1, true, ops).await? {
                 Ok(told) if self.is_excused(told.status) => {
-                    self.link.scene().pass(RETRY_PAUSE).await;
+                    self.link.harness().pass(RETRY_PAUSE).await;
                 }
                 answer => return Ok(answer),
             }

@@ -7,7 +7,7 @@
 //! | `host.rs` | one host: its session, and how it gets back what a gateway has forgotten |
 //! | `content.rs` | content: open, write, commit, cut, read, close |
 //! | `names.rs` | names: made, linked, moved, removed |
-//! | `nameless.rs` | files that lose their name while they are open |
+//! | `open_unlinked_v4.rs` | files that lose their name while they are open |
 //! | `claims.rs` | locks and share modes |
 //!
 //! A host that is alive keeps its lease, also between rounds; now and then one starts again and has forgotten
@@ -16,8 +16,8 @@
 mod claims;
 mod content;
 mod host;
-mod nameless;
 mod names;
+mod open_unlinked_v4;
 mod wire;
 
 use std::cell::Cell;
@@ -33,12 +33,12 @@ use super::gateways::Gateways;
 use super::link::PowerCut;
 use super::set_stream_faults;
 use crate::files::Habits;
-use crate::scene::{End, Scene};
+use crate::harness::{End, Harness};
 use claims::Claims;
 use content::Files;
 use host::{Answer, Host, LEASE, RENEW_PAUSE};
-use nameless::Nameless;
 use names::Names;
+use open_unlinked_v4::OpenUnlinkedV4;
 use wire::{Ops, op, status};
 
 /// Workers of one host at most.
@@ -85,23 +85,23 @@ impl Worker<'_> {
 
 /// Everything of one run.
 struct Nfs4<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     gateways: &'a Gateways<'a>,
     hosts: &'a [Host<'a>],
     checker: &'a Host<'a>,
     workers: Vec<Worker<'a>>,
     files: Files,
     names: Names,
-    nameless: Nameless,
+    open_unlinked_v4: OpenUnlinkedV4,
     claims: Claims,
 }
 
 /// Runs the workload to its end.
-pub(crate) async fn run(scene: &Scene, habits: Habits) {
-    scene.set_up().await;
-    let mut rng = scene.fork_rng();
-    set_stream_faults(scene, &mut rng);
-    let gateways = Gateways::draw(scene, &mut rng);
+pub(crate) async fn run(harness: &Harness, habits: Habits) {
+    harness.set_up().await;
+    let mut rng = harness.fork_rng();
+    set_stream_faults(harness, &mut rng);
+    let gateways = Gateways::draw(harness, &mut rng);
     gateways.start().await;
     let counts: Vec<usize> =
         (0..habits.clients).map(|_| 1 + rng.below(WORKERS_MAX) as usize).collect();
@@ -118,12 +118,13 @@ pub(crate) async fn run(scene: &Scene, habits: Habits) {
     let Ok(names) = checker.link.run(Names::create(&maker)).await else {
         panic!("no crash was asked for")
     };
-    let (nameless, claims) = (Nameless::default(), Claims::default());
+    let (open_unlinked_v4, claims) = (OpenUnlinkedV4::default(), Claims::default());
     let (gateways, hosts, checker) = (&gateways, &hosts[..], &checker);
-    let all = Nfs4 { scene, gateways, hosts, checker, workers, files, names, nameless, claims };
+    let all =
+        Nfs4 { harness, gateways, hosts, checker, workers, files, names, open_unlinked_v4, claims };
     for _ in 0..habits.rounds {
         if rng.chance(1, 2) {
-            all.keep_alive(scene.pass(GRACE_OVER)).await;
+            all.keep_alive(harness.pass(GRACE_OVER)).await;
         }
         all.round(habits.round_ms, &mut rng).await;
     }
@@ -137,21 +138,21 @@ impl<'a> Nfs4<'a> {
     }
 
     async fn round(&self, round_ms: u64, rng: &mut Rng) {
-        let scene = self.scene;
+        let harness = self.harness;
         let hosts = self.hosts.iter().map(|host| self.host(host).boxed_local());
         let mut working: Vec<LocalBoxFuture<'_, ()>> = hosts.collect();
-        working.push(self.gateways.restart_now_and_then(scene.fork_rng()).boxed_local());
-        if scene.round(working, round_ms).await == End::PowerCut {
+        working.push(self.gateways.restart_now_and_then(harness.fork_rng()).boxed_local());
+        if harness.round(working, round_ms).await == End::PowerCut {
             self.gateways.end();
-            scene.come_back().await;
+            harness.come_back().await;
             return self.after_crash().await;
         }
-        self.keep_alive(scene.pass(QUIET_AFTER)).await;
+        self.keep_alive(harness.pass(QUIET_AFTER)).await;
         self.forget_twins();
         self.check(false).await;
         if rng.chance(1, 2) {
             self.files.all_committed();
-            scene.stop_and_start().await;
+            harness.stop_and_start().await;
             self.gateways.end();
             self.after_crash().await;
         }
@@ -160,7 +161,7 @@ impl<'a> Nfs4<'a> {
     /// All workers of a host.
     async fn host(&self, host: &Host<'_>) {
         let is_own = |worker: &&Worker<'_>| std::ptr::eq(worker.host, host);
-        let mut rng = self.scene.fork_rng();
+        let mut rng = self.harness.fork_rng();
         if rng.chance(1, 8) {
             host.reboot();
         }
@@ -170,22 +171,22 @@ impl<'a> Nfs4<'a> {
                 self.claims.forget(self, host);
             }
             let working = self.workers.iter().filter(is_own);
-            join_all(working.map(|worker| self.work(worker, self.scene.fork_rng()))).await;
+            join_all(working.map(|worker| self.work(worker, self.harness.fork_rng()))).await;
         };
         host.link.run(working).await;
     }
 
     async fn work(&self, worker: &Worker<'_>, mut rng: Rng) {
         let mut done = Ok(());
-        while done.is_ok() && !self.scene.is_over() {
+        while done.is_ok() && !self.harness.is_over() {
             done = match rng.below(100) {
                 0..40 => self.files.step(worker, &mut rng).await,
                 40..65 => self.names.step(worker, &mut rng).await,
-                65..73 => self.nameless.step(worker, &mut rng).await,
+                65..73 => self.open_unlinked_v4.step(worker, &mut rng).await,
                 73..86 => self.claims.fight(self, worker, &mut rng).await,
                 86..98 => self.claims.share(self, worker, &mut rng).await,
                 _ => {
-                    self.scene.pass(Duration::from_millis(rng.below(1_000))).await;
+                    self.harness.pass(Duration::from_millis(rng.below(1_000))).await;
                     Ok(())
                 }
             };
@@ -203,7 +204,7 @@ impl<'a> Nfs4<'a> {
                     if over.get() || host.renew().await.is_err() {
                         return;
                     }
-                    select(pin!(end), pin!(self.scene.pass(RENEW_PAUSE))).await;
+                    select(pin!(end), pin!(self.harness.pass(RENEW_PAUSE))).await;
                 }
             };
             host.link.run(renewing)
@@ -224,7 +225,7 @@ impl<'a> Nfs4<'a> {
         self.gateways.start().await;
         // Each host gets back what it had before it does anything else.
         let recovering = self.hosts.iter().map(|host| host.link.run(host.renew()));
-        let recovered = self.scene.lively("a recovery", join_all(recovering)).await;
+        let recovered = self.harness.lively("a recovery", join_all(recovering)).await;
         assert!(recovered.iter().all(Result::is_ok), "no crash was asked for");
         self.check(true).await;
     }
@@ -244,18 +245,18 @@ impl<'a> Nfs4<'a> {
             self.files.check(&worker, after_crash).await?;
             self.names.check(&worker, after_crash).await
         }));
-        let checked = self.scene.lively("a check", self.keep_alive(checking)).await;
+        let checked = self.harness.lively("a check", self.keep_alive(checking)).await;
         assert!(checked.is_ok(), "no crash was asked for");
     }
 
     /// When all hosts have gone, nothing of theirs is left.
     async fn end(&self) {
-        self.scene.pass(GRACE_OVER + LEASE).await;
+        self.harness.pass(GRACE_OVER + LEASE).await;
         let ending = self.checker.link.run(async {
             let worker = self.on_checker();
             self.claims.end(&worker).await
         });
-        let ended = self.scene.lively("the end", ending).await;
+        let ended = self.harness.lively("the end", ending).await;
         assert!(ended.is_ok(), "no crash was asked for");
     }
 }

@@ -19,9 +19,9 @@ use runtime::Call;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
+use super::harness::{End, Failure, Harness};
 use super::history::{Deed, History};
 use super::names::{handle_of, is_durable, name};
-use super::scene::{End, Failure, Scene};
 
 /// Who fights for a name: two, or up to so many more, less one.
 const RIVALS_MORE: u64 = 4;
@@ -34,8 +34,8 @@ const LOOKS_MAX: u32 = 10;
 /// The longest pause before the next time.
 const LOOK_PAUSE_MAX_US: u64 = 1_000;
 
-struct Rivals<'a> {
-    scene: &'a Scene,
+struct Contention<'a> {
+    harness: &'a Harness,
     names: Cell<u64>,
 }
 
@@ -43,18 +43,18 @@ struct Rivals<'a> {
 struct PowerCut;
 
 /// Runs the workload to its end.
-pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
-    let workload = Rivals { scene, names: Cell::default() };
+pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
+    let workload = Contention { harness, names: Cell::default() };
     for _ in 0..rounds {
-        let before = scene.lively("a check", workload.inodes()).await;
+        let before = harness.lively("a check", workload.inodes()).await;
         let working =
-            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        match scene.round(working.collect(), round_ms).await {
-            End::PowerCut => scene.come_back().await,
+            (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
+        match harness.round(working.collect(), round_ms).await {
+            End::PowerCut => harness.come_back().await,
             End::Orderly => {
-                scene.stop_and_start().await;
-                let after = scene.lively("a check", workload.inodes()).await;
+                harness.stop_and_start().await;
+                let after = harness.lively("a check", workload.inodes()).await;
                 assert_eq!(after, before, "inodes, once all names were removed again");
             }
         }
@@ -68,9 +68,9 @@ fn end(failure: Failure) -> Result<(), PowerCut> {
     }
 }
 
-impl Rivals<'_> {
+impl Contention<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let done = if rng.chance(1, 2) {
                 self.fight_for_files(client, &mut rng).await
             } else {
@@ -83,7 +83,7 @@ impl Rivals<'_> {
     }
 
     async fn inodes(&self) -> u64 {
-        let space = self.scene.ask(0, GetSpace {}).await;
+        let space = self.harness.ask(0, GetSpace {}).await;
         space.unwrap_or_else(|failure| panic!("no space is told: {failure:?}")).inodes
     }
 
@@ -93,16 +93,16 @@ impl Rivals<'_> {
     }
 
     /// Lets some nodes, `client` among them, do what `moves` has for them, all at the same time.
-    async fn rivals<'b>(
+    async fn contention<'b>(
         &self,
         client: u32,
         rng: &mut Rng,
         moves: impl Fn(u32, Rng) -> LocalBoxFuture<'b, Result<(), PowerCut>>,
     ) -> Result<(), PowerCut> {
         let count = 2 + rng.below(RIVALS_MORE) as u32;
-        let rivals =
+        let contention =
             (0..count).map(|rival| moves((client + rival) % OBSERVER, Rng::new(rng.bits())));
-        join_all(rivals.collect::<Vec<_>>()).await.into_iter().collect()
+        join_all(contention.collect::<Vec<_>>()).await.into_iter().collect()
     }
 
     /// Some make, take and move the files of a few names, while others look at these.
@@ -110,18 +110,18 @@ impl Rivals<'_> {
         let prizes = 2 + rng.index(2);
         let count = 2 + rng.below(RIVALS_MORE) as usize;
         let fight = Fight {
-            scene: self.scene,
+            harness: self.harness,
             names: (0..prizes + count).map(|_| self.fresh_name()).collect(),
             prizes,
             fighting: Cell::new(count),
             history: History::default(),
         };
         let node = |number: usize| (client + number as u32) % OBSERVER;
-        let rivals = (0..count).map(|number| {
+        let contention = (0..count).map(|number| {
             let (own, rng) = (prizes + number, Rng::new(rng.bits()));
             fight.rival(node(number), own, rng).boxed_local()
         });
-        let mut all: Vec<_> = rivals.collect();
+        let mut all: Vec<_> = contention.collect();
         all.extend(
             (0..OBSERVERS).map(|number| {
                 fight.observe(node(count + number), Rng::new(rng.bits())).boxed_local()
@@ -134,7 +134,7 @@ impl Rivals<'_> {
     /// Some put files into a directory that others remove.
     async fn fight_for_directory(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
         let prize = self.fresh_name();
-        let call = self.scene.call_id();
+        let call = self.harness.call_id();
         let make = MakeNode {
             who: Credentials::root(),
             call,
@@ -144,12 +144,12 @@ impl Rivals<'_> {
             change: Change::default(),
             durable: is_durable(call),
         };
-        let directory = match self.scene.ask(client, make).await {
+        let directory = match self.harness.ask(client, make).await {
             Ok(attributes) => handle_of(&attributes),
             Err(failure) => return end(failure),
         };
         let put = RefCell::new(Vec::new());
-        self.rivals(client, rng, |client, mut rng| {
+        self.contention(client, rng, |client, mut rng| {
             let (prize, put) = (&prize, &put);
             async move {
                 if rng.chance(1, 2) {
@@ -162,7 +162,7 @@ impl Rivals<'_> {
         })
         .await?;
         for name in put.take() {
-            let above = match self.scene.ask(client, GetAttributes { file: directory }).await {
+            let above = match self.harness.ask(client, GetAttributes { file: directory }).await {
                 Err(Failure::PowerCut) => return Err(PowerCut),
                 above => above,
             };
@@ -193,10 +193,10 @@ impl Rivals<'_> {
     }
 
     async fn remove_directory(&self, client: u32, prize: &Name) -> Result<(), PowerCut> {
-        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let (who, call) = (Credentials::root(), self.harness.call_id());
         let (name, durable) = (prize.clone(), is_durable(call));
         let remove = RemoveDirectory { who, call, directory: ROOT, name, durable };
-        match self.scene.ask(client, remove).await {
+        match self.harness.ask(client, remove).await {
             Ok(()) | Err(Failure::Refused(Error::NotEmpty {} | Error::NotFound {})) => Ok(()),
             Err(failure) => end(failure),
         }
@@ -205,20 +205,20 @@ impl Rivals<'_> {
     async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<(), Failure> {
         let create = Create {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory,
             name,
             existing: Existing::Refuse {},
             change: Change::default(),
             durable: false,
         };
-        self.scene.ask(client, create).await.map(drop)
+        self.harness.ask(client, create).await.map(drop)
     }
 
     async fn remove(&self, client: u32, directory: Handle, name: Name) -> Result<(), Failure> {
-        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let (who, call) = (Credentials::root(), self.harness.call_id());
         let remove = Remove { who, call, directory, name, durable: false };
-        self.scene.ask(client, remove).await
+        self.harness.ask(client, remove).await
     }
 
     async fn lookup(
@@ -228,13 +228,13 @@ impl Rivals<'_> {
         name: Name,
     ) -> Result<Attributes, Failure> {
         let lookup = Lookup { who: Credentials::root(), directory, name };
-        self.scene.ask(client, lookup).await
+        self.harness.ask(client, lookup).await
     }
 }
 
 /// Several clients at a few names of the root.
 struct Fight<'a> {
-    scene: &'a Scene,
+    harness: &'a Harness,
     /// The prizes, then one name of each rival that no other rival knows.
     names: Vec<Name>,
     prizes: usize,
@@ -301,7 +301,7 @@ impl Fight<'_> {
             }
             self.look(client, one).await?;
             self.look(client, other).await?;
-            self.scene.pass(Duration::from_micros(rng.below(LOOK_PAUSE_MAX_US))).await;
+            self.harness.pass(Duration::from_micros(rng.below(LOOK_PAUSE_MAX_US))).await;
         }
         Ok(())
     }
@@ -315,7 +315,7 @@ impl Fight<'_> {
         self.history.check(self.names.len());
         for file in self.history.files() {
             let names = found.iter().filter(|one| **one == Some(file)).count() as u32;
-            match self.scene.ask(client, GetAttributes { file }).await {
+            match self.harness.ask(client, GetAttributes { file }).await {
                 Ok(attributes) => assert!(
                     names > 0 && attributes.links == names,
                     "{file:?} has {names} names and {} links",
@@ -345,7 +345,7 @@ impl Fight<'_> {
     {
         let told = format!("{call:?}");
         let began = self.history.asked();
-        let answer = match self.scene.ask(client, call).await {
+        let answer = match self.harness.ask(client, call).await {
             Ok(reply) => Ok(reply),
             Err(Failure::Refused(error)) => Err(error),
             Err(Failure::PowerCut) => return Err(PowerCut),
@@ -358,7 +358,7 @@ impl Fight<'_> {
     fn creation(&self, name: usize, existing: Existing, durable: bool) -> Create {
         Create {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             directory: ROOT,
             name: self.names[name].clone(),
             existing,
@@ -403,7 +403,7 @@ impl Fight<'_> {
     }
 
     async fn remove(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
-        let (who, call) = (Credentials::root(), self.scene.call_id());
+        let (who, call) = (Credentials::root(), self.harness.call_id());
         let taken = self.names[name].clone();
         let remove = Remove { who, call, directory: ROOT, name: taken, durable };
         let deed = |answer| Ok(Deed::Remove { name, done: is_done(answer, Error::NotFound {})? });
@@ -411,7 +411,7 @@ impl Fight<'_> {
     }
 
     async fn rename(&self, client: u32, from: usize, to: usize) -> Result<bool, PowerCut> {
-        let call = self.scene.call_id();
+        let call = self.harness.call_id();
         let rename = Rename {
             who: Credentials::root(),
             call,
@@ -432,7 +432,7 @@ impl Fight<'_> {
     }
 
     async fn link(&self, client: u32, file: Handle, name: usize) -> Result<(), PowerCut> {
-        let call = self.scene.call_id();
+        let call = self.harness.call_id();
         let link = Link {
             who: Credentials::root(),
             call,

@@ -10,7 +10,7 @@ use runtime::seed::Rng;
 
 use crate::cluster::Cluster;
 use crate::nemesis::pick;
-use crate::schedule::Strike;
+use crate::schedule::Fault;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Disks that hold copies of a node's roots, at most (docs/format.md).
@@ -22,7 +22,7 @@ const ROTS_MAX: u64 = 24;
 
 /// What stands at a place of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Region {
+enum DiskRegion {
     Superblock,
     Roots,
     Log,
@@ -30,23 +30,23 @@ enum Region {
     Rest,
 }
 
-fn region(geometry: &Geometry, disk: &DiskControl, offset: u64) -> Region {
+fn region(geometry: &Geometry, disk: &DiskControl, offset: u64) -> DiskRegion {
     let stripes = geometry.stripe_offset(0);
     let index = offset.saturating_sub(stripes) / u64::from(geometry.stripe_size);
     if offset < geometry.slot_offset(0) || index >= geometry.stripes_per_disk {
-        Region::Superblock
+        DiskRegion::Superblock
     } else if offset < stripes {
-        Region::Roots
+        DiskRegion::Roots
     } else if disk.peek(geometry.stripe_offset(index), 4) == b"mdLS" {
-        Region::Log
+        DiskRegion::Log
     } else {
-        Region::Rest
+        DiskRegion::Rest
     }
 }
 
 /// What was done since the last time at which all was well.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct DamageSummary {
     /// Bytes changed, or did not change when they should have.
     pub(super) hurt: bool,
     /// Disks whose bytes were changed.
@@ -62,7 +62,7 @@ pub(super) struct Tally {
     pub(super) strange: BTreeSet<String>,
 }
 
-impl Tally {
+impl DamageSummary {
     /// May what is found be of an earlier time than the last commit, though it is never torn and
     /// never another file's? Each case is a limit of today: issue 4 (recovery, scrubbing) and
     /// redundancy will make it tighter.
@@ -85,21 +85,21 @@ impl Tally {
 
 /// Does damage, and remembers what was done.
 #[derive(Default)]
-pub(super) struct Harm {
+pub(super) struct DiskDamage {
     /// The last one of each disk, and the epoch in which it was taken.
     photographs: RefCell<BTreeMap<String, (DiskSnapshot, u64)>>,
-    tally: RefCell<Tally>,
+    tally: RefCell<DamageSummary>,
 }
 
-impl std::fmt::Debug for Harm {
+impl std::fmt::Debug for DiskDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Harm").field("tally", &self.tally).finish_non_exhaustive()
     }
 }
 
-impl Harm {
+impl DiskDamage {
     /// What was done since [`forget`](Self::forget).
-    pub(super) fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> DamageSummary {
         self.tally.borrow().clone()
     }
 
@@ -108,55 +108,55 @@ impl Harm {
         self.tally.take();
     }
 
-    /// Does the damage of `strike`; nothing if it is none, or makes no sense.
-    pub(super) fn strike(&self, cluster: &Cluster, strike: &Strike) {
+    /// Does the damage of `fault`; nothing if it is none, or makes no sense.
+    pub(super) fn inject(&self, cluster: &Cluster, fault: &Fault) {
         let control = |disk: &str| cluster.world().disk(disk);
         let mut tally = self.tally.borrow_mut();
-        tally.hurt |= !matches!(strike, Strike::Photograph { .. });
-        match strike {
-            Strike::Exchange { disk, other } => {
+        tally.hurt |= !matches!(fault, Fault::SaveImage { .. });
+        match fault {
+            Fault::SwapDisks { disk, other } => {
                 tally.disks.extend([disk.clone(), other.clone()]);
             }
-            Strike::Rot { disk, .. }
-            | Strike::OldImage { disk }
-            | Strike::Wipe { disk }
-            | Strike::ForeignDisk { disk } => {
+            Fault::BitRot { disk, .. }
+            | Fault::RestoreImage { disk }
+            | Fault::Wipe { disk }
+            | Fault::ForeignDisk { disk } => {
                 tally.disks.insert(disk.clone());
             }
             _ => {}
         }
-        match strike {
-            Strike::Rot { disk, offset, length } => {
+        match fault {
+            Fault::BitRot { disk, offset, length } => {
                 match region(&cluster.geometry(), &control(disk), *offset) {
-                    Region::Roots => tally.roots += 1,
-                    Region::Log => tally.logs += 1,
-                    Region::Superblock | Region::Rest => {}
+                    DiskRegion::Roots => tally.roots += 1,
+                    DiskRegion::Log => tally.logs += 1,
+                    DiskRegion::Superblock | DiskRegion::Rest => {}
                 }
                 control(disk).rot(*offset, *length as usize);
             }
-            Strike::LoseWrites { disk, ppm } => {
+            Fault::LoseWrites { disk, ppm } => {
                 tally.forgets = true;
                 change_faults(&control(disk), |faults| faults.lost_write_ppm = *ppm);
             }
-            Strike::Misdirect { disk, write_ppm, read_ppm } => {
+            Fault::Misdirect { disk, write_ppm, read_ppm } => {
                 tally.forgets |= *write_ppm > 0;
                 change_faults(&control(disk), |faults| {
                     faults.misdirected_write_ppm = *write_ppm;
                     faults.misdirected_read_ppm = *read_ppm;
                 });
             }
-            Strike::StaleReads { disk, ppm } => {
+            Fault::StaleReads { disk, ppm } => {
                 change_faults(&control(disk), |faults| faults.stale_read_ppm = *ppm);
             }
-            Strike::Lie { disk, ppm } => {
+            Fault::IgnoreFlushes { disk, ppm } => {
                 tally.forgets = true;
                 change_faults(&control(disk), |faults| faults.ignored_sync_ppm = *ppm);
             }
-            Strike::Photograph { disk } => {
+            Fault::SaveImage { disk } => {
                 let photograph = (control(disk).snapshot(), cluster.served().get());
                 self.photographs.borrow_mut().insert(disk.clone(), photograph);
             }
-            Strike::OldImage { disk } => {
+            Fault::RestoreImage { disk } => {
                 if let Some((image, epoch)) = self.photographs.borrow().get(disk) {
                     control(disk).restore(image);
                     tally.strange.remove(disk);
@@ -167,15 +167,15 @@ impl Harm {
                     }
                 }
             }
-            Strike::Wipe { disk } => {
+            Fault::Wipe { disk } => {
                 control(disk).wipe();
                 tally.strange.insert(disk.clone());
             }
-            Strike::ForeignDisk { disk } => {
+            Fault::ForeignDisk { disk } => {
                 let done = make_foreign(&control(disk));
                 tally.strange.extend(done.then(|| disk.clone()));
             }
-            Strike::Exchange { disk, other } => {
+            Fault::SwapDisks { disk, other } => {
                 let own = ![disk, other].into_iter().any(|disk| tally.strange.contains(disk));
                 if own && disk != other {
                     let images = [control(disk).snapshot(), control(other).snapshot()];
@@ -206,49 +206,53 @@ fn make_foreign(disk: &DiskControl) -> bool {
 }
 
 /// Damage while the volume is used: of some rounds, of one kind.
-pub(super) fn draw_in_use(rng: &mut Rng, cluster: &Cluster, end_us: u64) -> Vec<(u64, Strike)> {
+pub(super) fn draw_in_use(rng: &mut Rng, cluster: &Cluster, end_us: u64) -> Vec<(u64, Fault)> {
     let disks = cluster.world().disks();
     let at_us = rng.below(end_us);
     let ppm = 1_000 << rng.below(10);
     let disk = pick(rng, &disks);
-    let mut strikes = match rng.below(10) {
-        0 => vec![Strike::LoseWrites { disk, ppm }],
-        1 => vec![Strike::Misdirect { disk, write_ppm: ppm, read_ppm: 0 }],
-        2 => vec![Strike::Misdirect { disk, write_ppm: 0, read_ppm: ppm }],
-        3 => vec![Strike::StaleReads { disk, ppm }],
-        4 => disks.iter().map(|disk| Strike::Lie { disk: disk.clone(), ppm: 1_000_000 }).collect(),
-        5 => vec![Strike::Lie { disk, ppm }],
+    let mut faults = match rng.below(10) {
+        0 => vec![Fault::LoseWrites { disk, ppm }],
+        1 => vec![Fault::Misdirect { disk, write_ppm: ppm, read_ppm: 0 }],
+        2 => vec![Fault::Misdirect { disk, write_ppm: 0, read_ppm: ppm }],
+        3 => vec![Fault::StaleReads { disk, ppm }],
+        4 => disks
+            .iter()
+            .map(|disk| Fault::IgnoreFlushes { disk: disk.clone(), ppm: 1_000_000 })
+            .collect(),
+        5 => vec![Fault::IgnoreFlushes { disk, ppm }],
         6 => draw_rots(rng, cluster),
         _ => Vec::new(),
     };
     if rng.chance(1, 2) {
-        strikes.push(Strike::Photograph { disk: pick(rng, &disks) });
+        faults.push(Fault::SaveImage { disk: pick(rng, &disks) });
     }
-    strikes.into_iter().map(|strike| (at_us, strike)).collect()
+    faults.into_iter().map(|fault| (at_us, fault)).collect()
 }
 
 /// Damage while nothing runs.
-pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &Cluster) -> Vec<(u64, Strike)> {
+pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &Cluster) -> Vec<(u64, Fault)> {
     let disks = cluster.world().disks();
     let disk = pick(rng, &disks);
-    let strikes = match rng.below(10) {
+    let faults = match rng.below(10) {
         0..5 => draw_rots(rng, cluster),
-        5 => vec![Strike::Wipe { disk }],
-        6 => vec![Strike::ForeignDisk { disk }],
-        7 => vec![Strike::Exchange { disk, other: pick(rng, &disks) }],
-        _ => disks.iter().map(|disk| Strike::OldImage { disk: disk.clone() }).collect(),
+        5 => vec![Fault::Wipe { disk }],
+        6 => vec![Fault::ForeignDisk { disk }],
+        7 => vec![Fault::SwapDisks { disk, other: pick(rng, &disks) }],
+        _ => disks.iter().map(|disk| Fault::RestoreImage { disk: disk.clone() }).collect(),
     };
-    strikes.into_iter().map(|strike| (0, strike)).collect()
+    faults.into_iter().map(|fault| (0, fault)).collect()
 }
 
 /// Some rots, in one kind of place or anywhere.
-fn draw_rots(rng: &mut Rng, cluster: &Cluster) -> Vec<Strike> {
+fn draw_rots(rng: &mut Rng, cluster: &Cluster) -> Vec<Fault> {
     let geometry = cluster.geometry();
     let disks = cluster.world().disks();
-    let wanted = [None, Some(Region::Superblock), Some(Region::Roots), Some(Region::Log)];
+    let wanted =
+        [None, Some(DiskRegion::Superblock), Some(DiskRegion::Roots), Some(DiskRegion::Log)];
     let wanted = wanted[rng.index(wanted.len())];
     let count = 1 + rng.below(ROTS_MAX);
-    let mut strikes = Vec::new();
+    let mut faults = Vec::new();
     for _ in 0..count {
         let disk = pick(rng, &disks);
         let control = cluster.world().disk(&disk);
@@ -263,7 +267,7 @@ fn draw_rots(rng: &mut Rng, cluster: &Cluster) -> Vec<Strike> {
         };
         let length = 1 + rng.below(ROT_BYTES_MAX);
         let offset = block + rng.below(BLOCK - length);
-        strikes.push(Strike::Rot { disk, offset, length });
+        faults.push(Fault::BitRot { disk, offset, length });
     }
-    strikes
+    faults
 }

@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 20_000;
 /// Files that one worker keeps so, at most.
 const KEPT_MAX: usize = 4;
 
-struct Kept {
+struct NfsOpenUnlinkedFile {
     worker: u32,
     open: u64,
     bytes: Bytes,
@@ -26,15 +26,15 @@ struct Kept {
 
 /// All that are open.
 #[derive(Default)]
-pub(super) struct Nameless {
-    kept: RefCell<Vec<Kept>>,
+pub(super) struct OpenUnlinkedV4 {
+    kept: RefCell<Vec<NfsOpenUnlinkedFile>>,
     next: Cell<u64>,
 }
 
-impl Nameless {
+impl OpenUnlinkedV4 {
     /// Makes one more, or looks at one and closes it.
     pub(super) async fn step(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
-        let mine = |kept: &Kept| kept.worker == worker.number;
+        let mine = |kept: &NfsOpenUnlinkedFile| kept.worker == worker.number;
         let count = self.kept.borrow().iter().filter(|kept| mine(kept)).count();
         if count < KEPT_MAX && rng.chance(1, 2) {
             return self.make(worker, rng).await;
@@ -59,7 +59,12 @@ impl Nameless {
         let bytes = any_bytes(1 + rng.below(BYTES_MAX), rng);
         let filled = self.fill(worker, open, &name, &bytes).await;
         if let Ok(Some(may_lag)) = filled {
-            self.kept.borrow_mut().push(Kept { worker: worker.number, open, bytes, may_lag });
+            self.kept.borrow_mut().push(NfsOpenUnlinkedFile {
+                worker: worker.number,
+                open,
+                bytes,
+                may_lag,
+            });
         } else {
             worker.host.forget_open(open);
         }
@@ -88,8 +93,8 @@ impl Nameless {
         Ok(Some(met_own_work))
     }
 
-    async fn check(&self, worker: &Worker<'_>, kept: &Kept) -> Result<(), PowerCut> {
-        let Kept { open, bytes, may_lag, .. } = kept;
+    async fn check(&self, worker: &Worker<'_>, kept: &NfsOpenUnlinkedFile) -> Result<(), PowerCut> {
+        let NfsOpenUnlinkedFile { open, bytes, may_lag, .. } = kept;
         let answer = worker.ask(false, || {
             let (ops, stateid) = on(worker, *open, false)?;
             let read = ops.op(op::READ).fixed(&stateid).long(0).word(bytes.len() as u32 + 1);

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use runtime::seed::Rng;
 
-use super::{Mortal, OVER, OpenFiles, PowerCut, Program};
+use super::{CrashableClient, OVER, OpenUnlinked, PowerCut, Program};
 
 /// Programs that fight for a file: two, or up to so many more, less one.
 const FIGHTERS_MORE: u64 = 3;
@@ -21,23 +21,26 @@ const BYTES: u64 = 8;
 struct Believed {
     fighter: usize,
     kind: LockKind,
-    lock: Lock<Mortal>,
+    lock: Lock<CrashableClient>,
 }
 
 /// The locks that programs have, one for each at most.
 type Beliefs = RefCell<Vec<Believed>>;
 
-impl OpenFiles<'_> {
+impl OpenUnlinked<'_> {
     /// Some programs lock bytes of a file, each for a while; some of them die.
     pub(super) async fn fight(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
         let path = self.fresh_path();
-        let restarts = self.scene.restarts();
+        let restarts = self.harness.restarts();
         let maker = self.program(client);
         let options = OpenOptions::new().read(true).write(true);
         let made = self.ask(async || maker.system.open(&path, options.create(true)).await).await?;
         let made = made.unwrap_or_else(|error| panic!("{path} cannot be made: {error}"));
         if self.ask(async || made.sync().await).await?.is_err() {
-            assert!(self.scene.restarts() > restarts, "{path} was lost, and nothing has restarted");
+            assert!(
+                self.harness.restarts() > restarts,
+                "{path} was lost, and nothing has restarted"
+            );
             return Ok(());
         }
         let beliefs = Beliefs::default();
@@ -74,15 +77,15 @@ impl OpenFiles<'_> {
             let kind = if shared { LockKind::Shared {} } else { LockKind::Exclusive {} };
             let locked = self.ask(async || file.lock(range, kind).await).await?;
             let lock = locked.unwrap_or_else(|error| panic!("{path} cannot be locked: {error}"));
-            tracing::debug!(now = ?self.scene.cluster.world().now(), path, fighter, ?range, ?kind);
+            tracing::debug!(now = ?self.harness.cluster.world().now(), path, fighter, ?range, ?kind);
             check(beliefs, fighter, range, kind);
             beliefs.borrow_mut().push(Believed { fighter, kind, lock });
             let pause = Duration::from_millis(rng.below(200));
-            let lasts = rng.chance(1, 40) && !self.scene.is_over();
-            self.scene.pass(if lasts { OVER } else { pause }).await;
-            if rng.chance(1, 16) && !self.scene.is_over() {
+            let lasts = rng.chance(1, 40) && !self.harness.is_over();
+            self.harness.pass(if lasts { OVER } else { pause }).await;
+            if rng.chance(1, 16) && !self.harness.is_over() {
                 // The dead believe nothing; their locks go when their leases end.
-                tracing::debug!(now = ?self.scene.cluster.world().now(), path, fighter, "dies");
+                tracing::debug!(now = ?self.harness.cluster.world().now(), path, fighter, "dies");
                 program.die();
                 beliefs.borrow_mut().retain(|believed| believed.fighter != fighter);
                 return Ok(());

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use runtime::{NodeId, NodeKind};
 
-/// What stands in a field of a [`Strike`].
+/// What stands in a field of a [`Fault`].
 trait Field: Sized {
     fn print(&self) -> String;
     fn parse(text: &str) -> Option<Self>;
@@ -59,16 +59,16 @@ impl Field for NodeId {
     }
 }
 
-macro_rules! strikes {
+macro_rules! faults {
     ($( $(#[$doc:meta])* $variant:ident $word:literal { $( $field:ident: $type:ty ),* $(,)? } )*) => {
         /// One fault, or the end of one.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "the names of the fields tell what they are, with units")]
-        pub enum Strike {
+        pub enum Fault {
             $( $(#[$doc])* $variant { $( $field: $type ),* }, )*
         }
 
-        impl Strike {
+        impl Fault {
             /// The words of all faults.
             pub const WORDS: &[&str] = &[ $( $word ),* ];
 
@@ -80,7 +80,7 @@ macro_rules! strikes {
             }
         }
 
-        impl fmt::Display for Strike {
+        impl fmt::Display for Fault {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.word())?;
                 match self {
@@ -92,7 +92,7 @@ macro_rules! strikes {
             }
         }
 
-        impl FromStr for Strike {
+        impl FromStr for Fault {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
@@ -124,7 +124,7 @@ impl Fields<'_> {
     }
 }
 
-strikes! {
+faults! {
     /// The seed decides which ready task runs next, for the whole run.
     Shuffle "shuffle" {}
     /// Nodes live in so many processes: those of one kind whose indices leave the same rest die and
@@ -147,9 +147,9 @@ strikes! {
     /// They go on.
     Unclog "unclog" { node: NodeId }
     /// The wall clock of a node jumps.
-    Jump "jump" { node: NodeId, seconds: i64 }
+    ClockJump "clock-jump" { node: NodeId, seconds: i64 }
     /// The monotonic clock of a node, and its timers, run so much too fast from now on.
-    Drift "drift" { node: NodeId, ppm: i64 }
+    ClockDrift "clock-drift" { node: NodeId, ppm: i64 }
     /// A read of a disk fails once, after so many more.
     FailRead "fail-read" { disk: String, after: u64 }
     /// A write of a disk fails, after so many more, and from then on all do.
@@ -160,17 +160,17 @@ strikes! {
     /// What lies below a disk is full: no write of it succeeds any more.
     FillDisk "fill-disk" { disk: String, after: u64 }
     /// Messages from one node to another are lost.
-    Cut "cut" { from: NodeId, to: NodeId }
+    CutLink "cut-link" { from: NodeId, to: NodeId }
     /// All nodes reach each other again.
     Heal "heal" {}
     /// Messages from one node to another have a latency and a bandwidth of their own.
     SlowLink "slow-link" { from: NodeId, to: NodeId, latency_ns: u64, picoseconds_per_byte: u64 }
     /// All links have the same again.
-    EvenLinks "even-links" {}
+    ResetLinks "reset-links" {}
     /// The process of a node dies; its disks keep their power.
     Kill "kill" { node: NodeId }
     /// Bits of a disk change at rest.
-    Rot "rot" { disk: String, offset: u64, length: u64 }
+    BitRot "bit-rot" { disk: String, offset: u64, length: u64 }
     /// A disk answers so many writes and does not do them.
     LoseWrites "lose-writes" { disk: String, ppm: u32 }
     /// A disk does so many writes elsewhere, and so many reads.
@@ -178,19 +178,19 @@ strikes! {
     /// A disk answers so many reads with what it had flushed, not with what was written since.
     StaleReads "stale-reads" { disk: String, ppm: u32 }
     /// A disk answers so many flushes and does nothing.
-    Lie "lie" { disk: String, ppm: u32 }
+    IgnoreFlushes "ignore-flushes" { disk: String, ppm: u32 }
     /// The bytes of a disk are kept for a later `old-image`.
-    Photograph "photograph" { disk: String }
+    SaveImage "save-image" { disk: String }
     /// A disk has the bytes again that were kept last.
-    OldImage "old-image" { disk: String }
+    RestoreImage "restore-image" { disk: String }
     /// A disk of zeros takes a disk's place.
     Wipe "wipe" { disk: String }
     /// A disk of another volume takes a disk's place.
     ForeignDisk "foreign-disk" { disk: String }
     /// Two disks change places.
-    Exchange "exchange" { disk: String, other: String }
+    SwapDisks "swap-disks" { disk: String, other: String }
     /// All processes die, the disks keep their power. A round ends with it.
-    Die "die" {}
+    KillAll "kill-all" {}
     /// The process of a node dies, with the power of its disks unless they keep it, and starts again
     /// while all others live on. One at a time: those that come too early wait.
     Restart "restart" { node: NodeId, for_us: u64, keeps_power: bool }
@@ -199,12 +199,12 @@ strikes! {
     /// loss. Takes turns with `restart`.
     Move "move" { node: NodeId, for_us: u64 }
     /// The power of everything goes. A round ends with it.
-    Power "power" {}
+    PowerCut "power-cut" {}
     /// A round ends in order: clients end what they have begun.
     End "end" {}
 }
 
-impl Strike {
+impl Fault {
     /// Nothing answers for certain after it until the power was cut: whoever gets no answer, or an
     /// error, knows nothing. What is acknowledged still counts.
     pub(crate) fn is_heavy(&self) -> bool {
@@ -213,19 +213,19 @@ impl Strike {
             Self::FailWrite { .. }
                 | Self::FailFlush { .. }
                 | Self::FillDisk { .. }
-                | Self::Cut { .. }
+                | Self::CutLink { .. }
                 | Self::Kill { .. }
         )
     }
 
     /// Ends a round.
     pub(crate) fn is_end(&self) -> bool {
-        matches!(self, Self::Power {} | Self::Die {} | Self::End {})
+        matches!(self, Self::PowerCut {} | Self::KillAll {} | Self::End {})
     }
 
     /// Ends another fault, or a round.
-    pub(crate) fn is_from_reserve(&self) -> bool {
-        matches!(self, Self::Unclog { .. } | Self::Heal {} | Self::EvenLinks {} | Self::End {})
+    pub(crate) fn ends_fault(&self) -> bool {
+        matches!(self, Self::Unclog { .. } | Self::Heal {} | Self::ResetLinks {} | Self::End {})
     }
 }
 
@@ -235,21 +235,21 @@ mod tests {
 
     #[test]
     fn a_fault_is_read_back_as_it_was_printed() {
-        let strikes = [
-            Strike::Freeze { node: NodeId::disk(3), for_us: 12 },
-            Strike::FailRead { disk: "disk-0-1".into(), after: 4 },
-            Strike::Jump { node: NodeId::fs(0), seconds: -5 },
-            Strike::Cut { from: NodeId::application(1), to: NodeId::fs(2) },
-            Strike::Heal {},
+        let faults = [
+            Fault::Freeze { node: NodeId::disk(3), for_us: 12 },
+            Fault::FailRead { disk: "disk-0-1".into(), after: 4 },
+            Fault::ClockJump { node: NodeId::fs(0), seconds: -5 },
+            Fault::CutLink { from: NodeId::application(1), to: NodeId::fs(2) },
+            Fault::Heal {},
         ];
-        for strike in strikes {
-            assert_eq!(strike.to_string().parse(), Ok(strike));
+        for fault in faults {
+            assert_eq!(fault.to_string().parse(), Ok(fault));
         }
     }
 
     #[test]
     fn what_cannot_be_read_is_told() {
-        let wrong = |text: &str| text.parse::<Strike>().unwrap_err();
+        let wrong = |text: &str| text.parse::<Fault>().unwrap_err();
         assert!(wrong("melt node=fs:1").contains("freeze"));
         assert_eq!(wrong("freeze for_us=1"), "`node=` is missing");
         assert_eq!(wrong("freeze node=1 for_us=1"), "`node` cannot be `1`");
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn the_page_of_the_simulator_tells_of_every_fault() {
         let page = include_str!("../../../../docs/simulation.md");
-        for word in Strike::WORDS {
+        for word in Fault::WORDS {
             assert!(page.contains(&format!("\n| `{word}` | ")), "no row for `{word}`");
         }
     }

@@ -14,7 +14,7 @@ use runtime::{Call, NodeId};
 use volume::VolumeError;
 
 use super::cluster::{Cluster, Layout, OBSERVER, Phases};
-use super::harm::Harm;
+use super::disk_damage::DiskDamage;
 use super::nemesis::{Ending, Nemesis};
 
 /// Once no fault is left everything under way ends in this time, and a volume is mounted.
@@ -50,7 +50,7 @@ pub(super) enum End {
 
 /// One run.
 #[derive(Debug)]
-pub(super) struct Scene {
+pub(super) struct Harness {
     /// The cluster.
     pub(super) cluster: Cluster,
     nemesis: Nemesis,
@@ -63,7 +63,7 @@ pub(super) struct Scene {
     phases: Phases,
 }
 
-impl Scene {
+impl Harness {
     /// A cluster of `layout` that suffers what `nemesis` does.
     pub(super) fn new(seed: u64, layout: Layout, nemesis: Nemesis, phases: Phases) -> Self {
         Self {
@@ -190,8 +190,8 @@ impl Scene {
     }
 
     /// What was done to the disks.
-    pub(super) fn harm(&self) -> &Harm {
-        self.nemesis.harm()
+    pub(super) fn disk_damage(&self) -> &DiskDamage {
+        self.nemesis.disk_damage()
     }
 
     /// The power of everything goes.

@@ -8,7 +8,7 @@
 //! Programs that live through a power cut keep some files, whose content and loss of name were made
 //! durable before: they find them again.
 
-mod fight;
+mod locks;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -26,8 +26,8 @@ use runtime::{Call, Context, NodeId, Spawn};
 
 use crate::cluster::OBSERVER;
 use crate::enumerate::volume::flaws;
+use crate::harness::{End, Harness, RETRY_PAUSE, TRIES_MAX};
 use crate::names::name;
-use crate::scene::{End, RETRY_PAUSE, Scene, TRIES_MAX};
 
 /// Bytes of a file, at most.
 const FILE_BYTES_MAX: u64 = 40_000;
@@ -45,12 +45,12 @@ struct PowerCut;
 
 /// A program's way to the cluster, until it dies: then nothing is sent and nothing answered.
 #[derive(Clone)]
-struct Mortal {
+struct CrashableClient {
     context: Context,
     alive: Rc<Cell<bool>>,
 }
 
-impl Spawn for Mortal {
+impl Spawn for CrashableClient {
     fn spawn<C: Call>(
         &self,
         to: NodeId,
@@ -89,7 +89,7 @@ impl Spawn for Mortal {
     }
 }
 
-impl Mortal {
+impl CrashableClient {
     /// Never resolves once the program is dead.
     async fn live(&self) {
         if !self.alive.get() {
@@ -98,11 +98,11 @@ impl Mortal {
     }
 }
 
-type File = client::File<Mortal>;
+type File = client::File<CrashableClient>;
 
 /// One program.
 struct Program {
-    system: FileSystem<Mortal>,
+    system: FileSystem<CrashableClient>,
 }
 
 impl Program {
@@ -112,42 +112,42 @@ impl Program {
 }
 
 /// A file without a name, durably so, that programs have open.
-struct Kept {
+struct OpenUnlinkedFile {
     open: Vec<(Program, File)>,
     content: Vec<u8>,
     handle: Handle,
 }
 
-struct OpenFiles<'a> {
-    scene: &'a Scene,
+struct OpenUnlinked<'a> {
+    harness: &'a Harness,
     names: Cell<u64>,
-    kept: RefCell<Vec<Kept>>,
+    kept: RefCell<Vec<OpenUnlinkedFile>>,
 }
 
 /// Runs the workload to its end.
-pub(super) async fn run(scene: &Scene, clients: u32, rounds: u32, round_ms: u64) {
-    scene.set_up().await;
-    let workload = OpenFiles { scene, names: Cell::default(), kept: RefCell::default() };
+pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
+    harness.set_up().await;
+    let workload = OpenUnlinked { harness, names: Cell::default(), kept: RefCell::default() };
     for _ in 0..rounds {
         let working =
-            (0..clients).map(|client| workload.client(client, scene.fork_rng()).boxed_local());
-        if scene.round(working.collect(), round_ms).await == End::PowerCut {
-            scene.come_back().await;
-        } else if scene.fork_rng().chance(1, 2) {
-            scene.stop_and_start().await;
+            (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
+        if harness.round(working.collect(), round_ms).await == End::PowerCut {
+            harness.come_back().await;
+        } else if harness.fork_rng().chance(1, 2) {
+            harness.stop_and_start().await;
         }
-        scene.lively("a check", workload.check_kept()).await;
+        harness.lively("a check", workload.check_kept()).await;
     }
     workload.kept.take();
-    scene.lively("an end", workload.nothing_is_left()).await;
-    scene.stop_and_start().await;
-    let audit = scene.lively("an audit", scene.cluster.audit()).await;
+    harness.lively("an end", workload.nothing_is_left()).await;
+    harness.stop_and_start().await;
+    let audit = harness.lively("an audit", harness.cluster.audit()).await;
     assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
 }
 
-impl OpenFiles<'_> {
+impl OpenUnlinked<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
-        while !self.scene.is_over() {
+        while !self.harness.is_over() {
             let done = if rng.chance(1, 3) {
                 self.fight(client, &mut rng).await
             } else {
@@ -160,9 +160,9 @@ impl OpenFiles<'_> {
     }
 
     fn program(&self, client: u32) -> Program {
-        let context = self.scene.cluster.application(client % OBSERVER);
+        let context = self.harness.cluster.application(client % OBSERVER);
         let mark = context.random();
-        let machine = Mortal { context, alive: Rc::new(Cell::new(true)) };
+        let machine = CrashableClient { context, alive: Rc::new(Cell::new(true)) };
         Program { system: FileSystem::new(machine, Credentials::root(), mark) }
     }
 
@@ -178,12 +178,12 @@ impl OpenFiles<'_> {
     ) -> Result<Result<T, FileIoError>, PowerCut> {
         for _ in 0..TRIES_MAX {
             let answer = operation().await;
-            if self.scene.is_powerless() {
+            if self.harness.is_powerless() {
                 return Err(PowerCut);
             }
             match answer {
                 Ok(done) => {
-                    self.scene.answered();
+                    self.harness.answered();
                     return Ok(Ok(done));
                 }
                 Err(Error { cause: Cause::FileIo(FileIoError::Undelivered { why }), .. })
@@ -191,14 +191,14 @@ impl OpenFiles<'_> {
                 Err(Error { cause: Cause::FileIo(error), .. }) => return Ok(Err(error)),
                 Err(error) => panic!("{error}"),
             }
-            self.scene.pass(RETRY_PAUSE).await;
+            self.harness.pass(RETRY_PAUSE).await;
         }
         panic!("asked in vain, {TRIES_MAX} times");
     }
 
     /// One file from its beginning to its end.
     async fn play(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
-        let restarts = self.scene.restarts();
+        let restarts = self.harness.restarts();
         let (path, first) = (self.fresh_path(), self.program(client));
         let options = OpenOptions::new().read(true).write(true);
         let opened =
@@ -207,7 +207,10 @@ impl OpenFiles<'_> {
         let mut content = Vec::new();
         if self.write(&file, &mut content, rng).await?.is_err() {
             // Its creation was lost before it was durable.
-            assert!(self.scene.restarts() > restarts, "{path} was lost, and nothing has restarted");
+            assert!(
+                self.harness.restarts() > restarts,
+                "{path} was lost, and nothing has restarted"
+            );
             return Ok(());
         }
         let mut open = vec![(first, file)];
@@ -227,7 +230,7 @@ impl OpenFiles<'_> {
         }
         let has_room = self.kept.borrow().len() < KEPT_MAX;
         if has_room && rng.chance(1, 3) {
-            self.kept.borrow_mut().push(Kept { open, content, handle });
+            self.kept.borrow_mut().push(OpenUnlinkedFile { open, content, handle });
             return Ok(());
         }
         if rng.chance(1, 4) {
@@ -284,7 +287,7 @@ impl OpenFiles<'_> {
             self.rename(&system, &other, path).await?;
             self.ask(async || system.sync().await).await?.expect("all can be made durable");
             // A node that restarted before that has lost what it had answered.
-            return Ok(self.scene.restarts() == restarts);
+            return Ok(self.harness.restarts() == restarts);
         }
         loop {
             match self.ask(async || system.remove_file(path).await).await? {
@@ -303,23 +306,23 @@ impl OpenFiles<'_> {
 
     async fn rename(
         &self,
-        system: &FileSystem<Mortal>,
+        system: &FileSystem<CrashableClient>,
         from: &str,
         to: &str,
     ) -> Result<(), PowerCut> {
         for _ in 0..TRIES_MAX {
             let renamed = system.rename(from, to).await;
-            if self.scene.is_powerless() {
+            if self.harness.is_powerless() {
                 return Err(PowerCut);
             }
             match renamed {
                 Ok(()) | Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => {
                     return Ok(());
                 }
-                Err(Error { cause: Cause::FileIo(error), .. }) if self.scene.excuses(error) => {}
+                Err(Error { cause: Cause::FileIo(error), .. }) if self.harness.excuses(error) => {}
                 Err(error) => panic!("{from} cannot be renamed: {error}"),
             }
-            self.scene.pass(RETRY_PAUSE).await;
+            self.harness.pass(RETRY_PAUSE).await;
         }
         panic!("asked in vain, {TRIES_MAX} times");
     }
@@ -333,7 +336,7 @@ impl OpenFiles<'_> {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let (some, what) = (rng.index(open.len()), rng.below(8));
-        tracing::debug!(now = ?self.scene.cluster.world().now(), ?handle, open = open.len(), what);
+        tracing::debug!(now = ?self.harness.cluster.world().now(), ?handle, open = open.len(), what);
         match what {
             0..3 => {
                 let written = self.write(&open[some].1, content, rng).await?;
@@ -348,8 +351,8 @@ impl OpenFiles<'_> {
                 drop(file);
             }
             // Several of these would outlast what clients have to end their work.
-            _ if rng.chance(1, 4) && !self.scene.is_over() => self.scene.pass(OVER).await,
-            _ => self.scene.pass(Duration::from_millis(rng.below(1_000))).await,
+            _ if rng.chance(1, 4) && !self.harness.is_over() => self.harness.pass(OVER).await,
+            _ => self.harness.pass(Duration::from_millis(rng.below(1_000))).await,
         }
         Ok(())
     }
@@ -382,7 +385,7 @@ impl OpenFiles<'_> {
         let (context, path) = (program.system.machine().context.clone(), self.fresh_path());
         let link = Link {
             who: Credentials::root(),
-            call: self.scene.call_id(),
+            call: self.harness.call_id(),
             file: handle,
             directory: ROOT,
             name: name(&path[1..]),
@@ -390,12 +393,12 @@ impl OpenFiles<'_> {
         };
         loop {
             let linked = fileio::client::ask(&context, link.clone()).await;
-            if self.scene.is_powerless() {
+            if self.harness.is_powerless() {
                 return Err(PowerCut);
             }
             match linked {
                 Err(FileIoError::NotFound {}) => return Ok(()),
-                Err(FileIoError::Undelivered { .. }) => self.scene.pass(RETRY_PAUSE).await,
+                Err(FileIoError::Undelivered { .. }) => self.harness.pass(RETRY_PAUSE).await,
                 told => panic!("a file without a name got one: {told:?}"),
             }
         }
@@ -419,27 +422,27 @@ impl OpenFiles<'_> {
 
     /// A file that has lost its name; after a restart the word of that may be on its way for a while.
     async fn nameless(&self, path: &str, file: &File) -> Result<Attributes, PowerCut> {
-        let until = self.scene.cluster.world().now() + GONE_WITHIN;
+        let until = self.harness.cluster.world().now() + GONE_WITHIN;
         loop {
             let found = self.ask(async || file.metadata().await).await?;
             let found = found.unwrap_or_else(|error| panic!("{path} is open: {error}"));
             if found.links == 0 {
                 return Ok(found);
             }
-            let waits = self.scene.restarts() > 0 && self.scene.cluster.world().now() < until;
+            let waits = self.harness.restarts() > 0 && self.harness.cluster.world().now() < until;
             assert!(waits, "{path} has no name and counts {} links", found.links);
-            self.scene.pass(LOOK_PAUSE).await;
+            self.harness.pass(LOOK_PAUSE).await;
         }
     }
 
     /// A file that nobody has open goes in bounded time.
     async fn is_gone(&self, handle: Handle) -> Result<(), PowerCut> {
-        let context = self.scene.cluster.application(OBSERVER);
+        let context = self.harness.cluster.application(OBSERVER);
         tracing::debug!(now = ?context.now(), ?handle, "is closed");
         let until = context.now() + GONE_WITHIN;
         while context.now() < until {
             let looked = fileio::client::ask(&context, GetAttributes { file: handle }).await;
-            if self.scene.is_powerless() {
+            if self.harness.is_powerless() {
                 return Err(PowerCut);
             }
             match looked {
@@ -447,7 +450,7 @@ impl OpenFiles<'_> {
                 Ok(_) | Err(FileIoError::Undelivered { .. }) => {}
                 Err(error) => panic!("{handle:?}: {error}"),
             }
-            self.scene.pass(LOOK_PAUSE).await;
+            self.harness.pass(LOOK_PAUSE).await;
         }
         panic!("{handle:?} has no name, nobody has it open, and it is still there");
     }
@@ -457,13 +460,13 @@ impl OpenFiles<'_> {
     async fn check_kept(&self) {
         let mut kept = self.kept.take();
         for pause in [Duration::ZERO, OVER] {
-            self.scene.pass(pause).await;
-            for Kept { open, content, .. } in &kept {
+            self.harness.pass(pause).await;
+            for OpenUnlinkedFile { open, content, .. } in &kept {
                 assert!(self.check(open, content).await.is_ok(), "the power is on");
             }
         }
-        let mut rng = self.scene.fork_rng();
-        for Kept { open, handle, .. } in kept.extract_if(.., |_| rng.chance(1, 2)) {
+        let mut rng = self.harness.fork_rng();
+        for OpenUnlinkedFile { open, handle, .. } in kept.extract_if(.., |_| rng.chance(1, 2)) {
             drop(open);
             assert!(self.is_gone(handle).await.is_ok(), "the power is on");
         }
@@ -472,17 +475,17 @@ impl OpenFiles<'_> {
 
     /// No node keeps a file without a name, or has one to free.
     async fn nothing_is_left(&self) {
-        let context = self.scene.cluster.application(OBSERVER);
+        let context = self.harness.cluster.application(OBSERVER);
         let until = context.now() + GONE_WITHIN;
         loop {
-            let audit = self.scene.cluster.audit().await;
+            let audit = self.harness.cluster.audit().await;
             let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
             let left = audit.unlinked.len() + audit.trims.len();
             if left == 0 {
                 return;
             }
             assert!(context.now() < until, "{left} files without a name, and nobody has any open");
-            self.scene.pass(LOOK_PAUSE).await;
+            self.harness.pass(LOOK_PAUSE).await;
         }
     }
 }

@@ -1,0 +1,62 @@
+//! Cases that failed once, so that they do not fail again.
+
+use crate::{Case, Schedule, ScheduleError, Workload};
+
+/// A case that fails without the fix of one bug; `docs/bugs.md` tells which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegressionCase {
+    /// What clients do.
+    pub workload: Workload,
+    /// Draws everything that is not given here.
+    pub seed: u64,
+    /// The text of the faults, if not those that the seed draws.
+    pub schedule: Option<&'static str>,
+    /// What was wrong, in a few words.
+    pub what: &'static str,
+}
+
+impl RegressionCase {
+    /// As a run. The error is in the text of the schedule.
+    pub fn case(&self) -> Result<Case, ScheduleError> {
+        let schedule = self.schedule.map(str::parse::<Schedule>).transpose()?;
+        Ok(Case { schedule, ..Case::new(self.workload, self.seed) })
+    }
+}
+
+const fn regression(workload: Workload, seed: u64, what: &'static str) -> RegressionCase {
+    RegressionCase { workload, seed, schedule: None, what }
+}
+
+/// All of them.
+pub const REGRESSIONS: &[RegressionCase] = &[
+    regression(Workload::Entries, 0, "a name outlived its inode over a crash"),
+    regression(Workload::Entries, 1, "half a rename: two names, one link"),
+    regression(Workload::Entries, 91073, "a page of an old tree was read where another is now"),
+    regression(Workload::Files, 9, "a block taken and freed in one record"),
+    regression(Workload::Full, 5003, "a refused write left old checksums"),
+    regression(Workload::Full, 6, "a volume too small for one node"),
+    regression(Workload::Files, 20526, "what was written after a seal was not known as dirty"),
+    regression(Workload::Files, 40321, "what was written after a seal was not known as dirty"),
+    regression(Workload::Disks, 5, "a flush that did not notice a restart of the disk node"),
+    regression(Workload::Cache, 8, "a flush that did not notice a restart of the cache"),
+    regression(Workload::Client, 223, "a commit undid what changed the inode meanwhile"),
+    regression(Workload::Client, 75, "what was written after a seal was not known as dirty"),
+    regression(Workload::Full, 435_633_446, "a group offered again after a crash had two owners"),
+    regression(Workload::Contention, 9, "a removal that came later was told of a stale handle"),
+    regression(Workload::Contention, 256, "a lookup took a rename that was slow for damage"),
+    regression(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
+    regression(
+        Workload::OpenUnlinked,
+        878_300_681,
+        "a node that crashed alone forgot a part of a rename",
+    ),
+    regression(Workload::Full, 2_669_246_294, "groups offered and not taken belonged to nobody"),
+    regression(
+        Workload::Names,
+        113_955_505,
+        "a checkpoint waited for lines that its own writes held",
+    ),
+    regression(Workload::Nfs4, 52_007_084, "a removal that was done was to be asked again"),
+    regression(Workload::Nfs, 151, "a durable create that met its own name was not durable"),
+    regression(Workload::Nfs, 5000, "a directory had the times of an earlier state after a crash"),
+];
