@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use runtime::{Caller, NodeId};
 
 mod table {
@@ -36,7 +36,7 @@ impl runtime::Server<Bench> for Server {
 const NODES: u32 = 64;
 
 fn world() -> World {
-    let world = World::new(1, Shape { fs_nodes: NODES, disk_nodes: 0 });
+    let world = World::new(1, WorldShape { fs_nodes: NODES, disk_nodes: 0 });
     for index in 0..NODES {
         world.context(NodeId::fs(index)).serve::<Bench>(Rc::new(Server));
     }

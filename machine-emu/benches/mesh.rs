@@ -5,8 +5,8 @@
 //! it runs once, small.
 
 use machine_emu::mesh::{
-    Delivery, Fabric, FlitMesh, Geometry, Latencies, Mesh, MeshTiming, Policy, Traffic, Wires,
-    judge,
+    Delivery, FlitMesh, ForwardPolicy, Latencies, Mesh, MeshGeometry, MeshModel, MeshTiming,
+    Traffic, Wires, judge,
 };
 use runtime::seed::{Rng, with_seed};
 
@@ -21,8 +21,8 @@ fn cpu_seconds() -> f64 {
     nanoseconds.unwrap_or_default() as f64 / 1e9
 }
 
-fn cube() -> Geometry {
-    Geometry::new([8; 3], 0, &[], None).expect("a cube")
+fn cube() -> MeshGeometry {
+    MeshGeometry::new([8; 3], 0, &[], None).expect("a cube")
 }
 
 fn open() -> MeshTiming {
@@ -33,7 +33,7 @@ fn uniform(seed: u64, words: u32, load: f64) -> Traffic {
     Traffic::uniform(seed, 512, words, load / f64::from(open().flits(words)))
 }
 
-fn latencies(mesh: &mut impl Fabric, mut traffic: Traffic, cycles: u64) -> Latencies {
+fn latencies(mesh: &mut impl MeshModel, mut traffic: Traffic, cycles: u64) -> Latencies {
     let mut latencies = Latencies::default();
     let hear = |delivery: &Delivery| latencies.add(delivery.latency());
     traffic.drive(mesh, cycles, hear).expect("all can be sent");
@@ -46,7 +46,7 @@ fn speed(cycles: u64, large: bool) {
     for words in [2, 4, 8] {
         let mut best = (0.0, Latencies::default(), 0);
         for seed in 0..5 {
-            let mut mesh = Mesh::new(cube(), open(), Policy::Canonical);
+            let mut mesh = Mesh::new(cube(), open(), ForwardPolicy::Canonical);
             let begun = cpu_seconds();
             let latencies = latencies(&mut mesh, uniform(seed, words, 0.1), cycles);
             let rate = latencies.count as f64 / (cpu_seconds() - begun).max(1e-9);
@@ -109,7 +109,7 @@ fn main() {
     for wires in [Wires::Own, Wires::Links] {
         let timing = MeshTiming { wires, ..open() };
         saturation(&format!("worms, {wires:?}"), cycles, |traffic, cycles| {
-            latencies(&mut Mesh::new(cube(), timing, Policy::Canonical), traffic, cycles)
+            latencies(&mut Mesh::new(cube(), timing, ForwardPolicy::Canonical), traffic, cycles)
         });
         if large {
             saturation(&format!("flits, {wires:?}"), cycles, |traffic, cycles| {

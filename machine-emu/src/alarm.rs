@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::core::Core;
-use crate::slab::Key;
+use crate::slab::SlabKey;
 
 /// The world's side of an alarm.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl AlarmState {
 /// Resolves when the world rings.
 pub(crate) struct Alarm {
     core: Rc<Core>,
-    key: Key,
+    key: SlabKey,
 }
 
 impl Alarm {
@@ -36,7 +36,7 @@ impl Alarm {
         Self { core, key }
     }
 
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> SlabKey {
         self.key
     }
 }

@@ -14,16 +14,16 @@ use runtime::{Epoch, NodeId, NodeKind};
 
 use crate::alarm::{Alarm, AlarmState};
 use crate::clock::Clock;
-use crate::disk::Disks;
-use crate::events::{Event, Events};
+use crate::disk::EmulatedDisks;
+use crate::events::{Events, WorldEvent};
 use crate::jmachine::Emulated;
-use crate::link::Link;
-use crate::network::Network;
-use crate::node::{Next, NodeMachine, Nodes};
-use crate::slab::{Key, Slab};
+use crate::link::MeshLink;
+use crate::network::EmulatedNetwork;
+use crate::node::{NextStep, NodeMachine, Nodes};
+use crate::slab::{KeyedSlab, SlabKey};
 use crate::stream::Streams;
-use crate::tasks::{MAIN, Tasks, Work};
-use crate::trace::{FaultKind, Trace, TraceEvent};
+use crate::tasks::{MAIN, TaskKind, TaskTable};
+use crate::trace::{FaultKind, TraceTag, WorldTrace};
 
 /// Steps without any progress of time, at most: more can only be a task that wakes itself for ever.
 const STEPS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
@@ -33,7 +33,7 @@ const POOL_LIMIT_BYTES: usize = 256 << 20;
 
 /// How many nodes a world has. Application nodes come into being when first asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct WorldShape {
     /// File-system nodes.
     pub fs_nodes: u32,
     /// Disk nodes.
@@ -51,7 +51,7 @@ pub(crate) fn rng_for(seed: u64, purpose: &str, id: u64) -> Rng {
 /// All state of a world. Nothing here is borrowed while a task or a destructor runs.
 pub(crate) struct Core {
     pub(crate) seed: u64,
-    pub(crate) shape: Shape,
+    pub(crate) shape: WorldShape,
     pub(crate) now_ns: Cell<u64>,
     pub(crate) epoch: Cell<Epoch>,
     pub(crate) pool_limit_bytes: Cell<usize>,
@@ -62,25 +62,25 @@ pub(crate) struct Core {
     extensions: RefCell<BTreeMap<u32, Arc<Extensions>>>,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) events: RefCell<Events>,
-    pub(crate) alarms: RefCell<Slab<AlarmState>>,
-    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) alarms: RefCell<KeyedSlab<AlarmState>>,
+    pub(crate) tasks: RefCell<TaskTable>,
     pub(crate) nodes: RefCell<Nodes>,
-    pub(crate) network: RefCell<Network>,
+    pub(crate) network: RefCell<EmulatedNetwork>,
     /// The mesh under the network, if it is one.
-    pub(crate) link: RefCell<Option<Link>>,
-    pub(crate) disks: RefCell<Disks>,
+    pub(crate) link: RefCell<Option<MeshLink>>,
+    pub(crate) disks: RefCell<EmulatedDisks>,
     pub(crate) streams: RefCell<Streams>,
     /// The J-Machine that this world is, if it is one.
     pub(crate) machine: RefCell<Option<Rc<Emulated>>>,
-    pub(crate) trace: Trace,
+    pub(crate) trace: WorldTrace,
     /// The generation of the future that `World::run` drives, and whether it was woken.
     pub(crate) main: Cell<(u32, bool)>,
     steps_at_this_instant: Cell<u64>,
-    woken: RefCell<Vec<Key>>,
+    woken: RefCell<Vec<SlabKey>>,
 }
 
 impl Core {
-    pub(crate) fn new(seed: u64, shape: Shape) -> Rc<Self> {
+    pub(crate) fn new(seed: u64, shape: WorldShape) -> Rc<Self> {
         let core = Rc::new(Self {
             seed,
             shape,
@@ -95,12 +95,12 @@ impl Core {
             alarms: RefCell::default(),
             tasks: RefCell::default(),
             nodes: RefCell::new(Nodes::new(shape)),
-            network: RefCell::new(Network::new(rng_for(seed, "network", 0))),
+            network: RefCell::new(EmulatedNetwork::new(rng_for(seed, "network", 0))),
             link: RefCell::default(),
             disks: RefCell::default(),
             streams: RefCell::new(Streams::new(rng_for(seed, "streams", 0))),
             machine: RefCell::default(),
-            trace: Trace::default(),
+            trace: WorldTrace::default(),
             main: Cell::new((0, false)),
             steps_at_this_instant: Cell::new(0),
             woken: RefCell::default(),
@@ -143,7 +143,7 @@ impl Core {
         Some(self.extensions.borrow_mut().entry(memory).or_default().clone())
     }
 
-    pub(crate) fn note(&self, node: u32, what: TraceEvent, detail: u64) {
+    pub(crate) fn note(&self, node: u32, what: TraceTag, detail: u64) {
         let now_ns = self.now_ns.get();
         // Two runs of one seed that differ are compared by these lines.
         tracing::trace!(target: "mdfs::world", now_ns, node, ?what, detail);
@@ -151,11 +151,11 @@ impl Core {
     }
 
     pub(crate) fn fault(&self, node: u32, fault: FaultKind) {
-        self.note(node, TraceEvent::FaultKind, fault as u64);
+        self.note(node, TraceTag::FaultKind, fault as u64);
         self.trace.fault(fault);
     }
 
-    pub(crate) fn push_in(&self, delay_ns: u64, event: Event) {
+    pub(crate) fn push_in(&self, delay_ns: u64, event: WorldEvent) {
         let due_ns = self.now_ns.get().saturating_add(delay_ns);
         self.events.borrow_mut().push(due_ns, event);
     }
@@ -164,7 +164,7 @@ impl Core {
     /// goes on whatever a layer does.
     pub(crate) fn alarm_in(self: &Rc<Self>, delay_ns: u64) -> Alarm {
         let alarm = Alarm::new(self.clone());
-        self.push_in(delay_ns.max(1), Event::Alarm(alarm.key()));
+        self.push_in(delay_ns.max(1), WorldEvent::Alarm(alarm.key()));
         alarm
     }
 
@@ -173,7 +173,7 @@ impl Core {
         let alarm = Alarm::new(self.clone());
         let due_ns = self.nodes.borrow_mut().await_idle(node, alarm.key(), self.now_ns.get());
         if let Some(due_ns) = due_ns {
-            self.events.borrow_mut().push(due_ns, Event::Idle(node));
+            self.events.borrow_mut().push(due_ns, WorldEvent::Idle(node));
         }
         alarm
     }
@@ -181,7 +181,7 @@ impl Core {
     /// A request has come to `node`.
     pub(crate) fn stir(&self, node: u32) {
         if let Some(due_ns) = self.nodes.borrow_mut().stir(node, self.now_ns.get()) {
-            self.events.borrow_mut().push(due_ns, Event::Idle(node));
+            self.events.borrow_mut().push(due_ns, WorldEvent::Idle(node));
         }
     }
 
@@ -191,11 +191,11 @@ impl Core {
         loop {
             let next = self.nodes.borrow_mut().next(self.now_ns.get());
             match next {
-                Next::Nobody => return false,
-                Next::Busy(node, until_ns) => {
-                    self.events.borrow_mut().push(until_ns, Event::Free(node));
+                NextStep::NoneReady => return false,
+                NextStep::Busy(node, until_ns) => {
+                    self.events.borrow_mut().push(until_ns, WorldEvent::Free(node));
                 }
-                Next::Run(node, task) => {
+                NextStep::Run(node, task) => {
                     if self.poll(node, task) {
                         return true;
                     }
@@ -224,15 +224,15 @@ impl Core {
     }
 
     /// Polls a task; false if it is gone.
-    fn poll(self: &Rc<Self>, node: u32, task: Key) -> bool {
+    fn poll(self: &Rc<Self>, node: u32, task: SlabKey) -> bool {
         let taken = self.tasks.borrow_mut().take(task);
         let Some((mut work, waker)) = taken else { return false };
         self.count_step();
-        self.note(node, TraceEvent::Step, u64::from(task.index));
+        self.note(node, TraceTag::Step, u64::from(task.index));
         let mut cx = Context::from_waker(&waker);
         let done = match &mut work {
-            Work::Plain(future) => future.poll_unpin(&mut cx).is_ready(),
-            Work::Answer { handler, caller, call } => match handler.poll_unpin(&mut cx) {
+            TaskKind::Plain(future) => future.poll_unpin(&mut cx).is_ready(),
+            TaskKind::Answer { handler, caller, call } => match handler.poll_unpin(&mut cx) {
                 Poll::Pending => false,
                 Poll::Ready(reply) => {
                     self.reply(node, *caller, *call, reply);
@@ -281,25 +281,25 @@ impl Core {
         }
         self.trace.event();
         match event {
-            Event::Alarm(key) => self.ring(key),
-            Event::Arrive(key) => self.arrive(key),
-            Event::Enter(key) => self.enter_mesh(key),
-            Event::Mesh => self.advance_mesh(limit_ns),
-            Event::Refuse(call, why) => self.refuse(call, why),
-            Event::Disk(key) => self.finish_disk_operation(key),
-            Event::Bus(node, disk) => self.advance_bus(node, disk),
-            Event::Free(node) => self.nodes.borrow_mut().freed(node),
-            Event::Idle(node) => self.look_idle(node),
+            WorldEvent::Alarm(key) => self.ring(key),
+            WorldEvent::Arrive(key) => self.arrive(key),
+            WorldEvent::Enter(key) => self.enter_mesh(key),
+            WorldEvent::Mesh => self.advance_mesh(limit_ns),
+            WorldEvent::Refuse(call, why) => self.refuse(call, why),
+            WorldEvent::Disk(key) => self.finish_disk_operation(key),
+            WorldEvent::Bus(node, disk) => self.advance_bus(node, disk),
+            WorldEvent::Free(node) => self.nodes.borrow_mut().freed(node),
+            WorldEvent::Idle(node) => self.look_idle(node),
         }
         true
     }
 
-    fn ring(&self, alarm: Key) {
+    fn ring(&self, alarm: SlabKey) {
         // An alarm that nobody waits for any more is no event.
         let Some(waker) = self.alarms.borrow_mut().get_mut(alarm).map(AlarmState::ring) else {
             return;
         };
-        self.note(0, TraceEvent::Alarm, u64::from(alarm.index));
+        self.note(0, TraceTag::Alarm, u64::from(alarm.index));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -309,12 +309,12 @@ impl Core {
         let found = self.nodes.borrow_mut().idle(node, self.now_ns.get());
         match found {
             Ok(waiting) => {
-                self.note(node, TraceEvent::Idle, waiting.len() as u64);
+                self.note(node, TraceTag::Idle, waiting.len() as u64);
                 for alarm in waiting {
                     self.ring(alarm);
                 }
             }
-            Err(Some(due_ns)) => self.events.borrow_mut().push(due_ns, Event::Idle(node)),
+            Err(Some(due_ns)) => self.events.borrow_mut().push(due_ns, WorldEvent::Idle(node)),
             Err(None) => {}
         }
     }

@@ -7,30 +7,30 @@ use std::rc::Rc;
 
 use runtime::Class;
 
-use crate::jmachine::{Costs, Level, Levels};
+use crate::jmachine::{Levels, NodeCosts, PriorityLevel};
 
 /// The processor of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Cpu {
     step_ns: u64,
     free_at_ns: u64,
-    mdp: Option<Mdp>,
+    mdp: Option<MdpCpu>,
 }
 
 /// A processor on which everything costs time.
 #[derive(Debug)]
-struct Mdp {
-    costs: Rc<Costs>,
+struct MdpCpu {
+    costs: Rc<NodeCosts>,
     levels: Levels,
     /// Of the step that runs, or ran last.
-    level: Level,
+    level: PriorityLevel,
 }
 
 /// Control overtakes bulk; the background is what waits for an idle node.
-fn level_of(class: Class) -> Level {
+fn level_of(class: Class) -> PriorityLevel {
     match class {
-        Class::Control => Level::P1,
-        Class::Bulk => Level::P0,
+        Class::Control => PriorityLevel::P1,
+        Class::Bulk => PriorityLevel::P0,
     }
 }
 
@@ -41,8 +41,8 @@ impl Cpu {
     }
 
     /// From now on messages and steps cost what they cost on a J-Machine.
-    pub(crate) fn load(&mut self, costs: Rc<Costs>) {
-        self.mdp = Some(Mdp { costs, levels: Levels::default(), level: Level::P0 });
+    pub(crate) fn load(&mut self, costs: Rc<NodeCosts>) {
+        self.mdp = Some(MdpCpu { costs, levels: Levels::default(), level: PriorityLevel::P0 });
     }
 
     /// Stands still until `until_ns`.
@@ -135,7 +135,7 @@ impl Cpu {
     }
 
     /// What a level has worked so far.
-    pub(crate) fn worked_ns(&self, level: Level) -> u64 {
+    pub(crate) fn worked_ns(&self, level: PriorityLevel) -> u64 {
         self.mdp.as_ref().map_or(0, |mdp| mdp.levels.worked_ns(level))
     }
 }

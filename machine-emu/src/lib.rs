@@ -63,7 +63,7 @@ mod tasks;
 mod trace;
 mod world;
 
-pub use crate::core::Shape;
+pub use crate::core::WorldShape;
 pub use disk::{
     DiskControl, DiskEvent, DiskFaults, DiskOperation, DiskSnapshot, SECTOR_SIZE, Survival,
 };
@@ -71,5 +71,5 @@ pub use engine::{EngineStore, SimulatedEngine};
 pub use link::{LinkError, MeshSetup};
 pub use network::{FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
 pub use stream::StreamFaults;
-pub use trace::{Counters, FaultKind};
+pub use trace::{FaultKind, WorldCounters};
 pub use world::World;

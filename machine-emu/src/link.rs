@@ -11,14 +11,14 @@ use std::rc::Rc;
 use runtime::{Class, NodeId};
 use thiserror::Error;
 
-use crate::core::{Core, Shape};
-use crate::events::Event;
+use crate::core::{Core, WorldShape};
+use crate::events::WorldEvent;
 use crate::mesh::{
-    Delivery, Geometry, GeometryError, Letter, Mesh, MeshTiming, Policy, Priority, Recorder,
-    SendError,
+    Delivery, ForwardPolicy, Letter, Mesh, MeshGeometry, MeshGeometryError, MeshTiming, Priority,
+    Recorder, SendError,
 };
 use crate::network::NetworkTiming;
-use crate::slab::Key;
+use crate::slab::SlabKey;
 
 /// Bytes of a word that hold data; its tag holds none.
 const WORD_BYTES: usize = 4;
@@ -31,11 +31,11 @@ const ENVELOPE_WORDS: u32 = 8;
 #[derive(Debug)]
 pub struct MeshSetup {
     /// Its nodes and links.
-    pub geometry: Geometry,
+    pub geometry: MeshGeometry,
     /// Its parameters.
     pub timing: MeshTiming,
     /// Who passes on what cannot be sent directly.
-    pub policy: Policy,
+    pub policy: ForwardPolicy,
     /// Words of data in a message, at most; longer frames become several.
     pub block_words: u32,
     /// Cycles from a message's arrival to the first word that its handler takes out.
@@ -51,11 +51,11 @@ pub struct MeshSetup {
 impl MeshSetup {
     /// The J-Machine of the thesis' chapter 4 with `disk_nodes` disk nodes: 8x8x8, 10 MHz, blocks
     /// of 128 words; messages leave their queue as fast as they come in.
-    pub fn thesis(disk_nodes: u32) -> Result<Self, GeometryError> {
+    pub fn thesis(disk_nodes: u32) -> Result<Self, MeshGeometryError> {
         Ok(Self {
-            geometry: Geometry::thesis(disk_nodes)?,
+            geometry: MeshGeometry::thesis(disk_nodes)?,
             timing: MeshTiming::default(),
-            policy: Policy::Canonical,
+            policy: ForwardPolicy::Canonical,
             block_words: 128,
             dispatch_cycles: 4,
             receive_cycles_per_word: 2,
@@ -70,7 +70,7 @@ impl MeshSetup {
 pub enum LinkError {
     /// There is no such mesh.
     #[error(transparent)]
-    Geometry(#[from] GeometryError),
+    MeshGeometry(#[from] MeshGeometryError),
     /// The mesh cannot be as slow or as fast as a profile says.
     #[error("{name} is {value}: the mesh takes {least} to {most}; change the profile")]
     Number {
@@ -112,9 +112,9 @@ pub enum LinkError {
 }
 
 /// A mesh in a world.
-pub(crate) struct Link {
+pub(crate) struct MeshLink {
     pub(crate) mesh: Mesh,
-    shape: Shape,
+    shape: WorldShape,
     block_words: u32,
     dispatch_cycles: u64,
     receive_cycles_per_word: u64,
@@ -124,29 +124,29 @@ pub(crate) struct Link {
     busy_until: Vec<u64>,
     /// The place of the host in the tables of the world.
     host: Option<u32>,
-    /// Frames of which each message is sent, and counted, by itself: see [`Row`].
-    rows: BTreeMap<u64, Row>,
+    /// Frames of which each message is sent, and counted, by itself: see [`FrameMessages`].
+    rows: BTreeMap<u64, FrameMessages>,
     arrived: Vec<Delivery>,
 }
 
 /// The messages of one frame whose sender's processor feeds them one after the other.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct FrameMessages {
     sent: u32,
     taken_out: u32,
     /// When the last of those was.
     done_ns: u64,
 }
 
-impl Link {
+impl MeshLink {
     /// `host` is the place of the host in the tables of the world.
     pub(crate) fn new(
         setup: MeshSetup,
-        shape: Shape,
+        shape: WorldShape,
         host: Option<u32>,
     ) -> Result<Self, LinkError> {
         let MeshSetup { geometry, timing, block_words, recorder, .. } = setup;
-        let Shape { fs_nodes, disk_nodes } = shape;
+        let WorldShape { fs_nodes, disk_nodes } = shape;
         if host.is_some() != geometry.host().is_some() {
             return Err(LinkError::Host);
         }
@@ -184,7 +184,7 @@ impl Link {
     /// Where the node of the world with this place in its tables stands in the mesh. Applications
     /// share places once there are more of them.
     fn stands(&self, node: u32) -> u32 {
-        let Shape { fs_nodes, disk_nodes } = self.shape;
+        let WorldShape { fs_nodes, disk_nodes } = self.shape;
         let geometry = self.mesh.geometry();
         let [x, y, z] = geometry.size().map(u32::from);
         // Planes of constant Y, counted from the disks; rows along X in each.
@@ -202,7 +202,7 @@ impl Link {
     }
 
     /// The row of messages for a frame of so many bytes.
-    fn letter(&self, from: u32, to: u32, class: Class, bytes: usize, frame: Key) -> Letter {
+    fn letter(&self, from: u32, to: u32, class: Class, bytes: usize, frame: SlabKey) -> Letter {
         let block_bytes = self.block_words as usize * WORD_BYTES;
         let count = bytes.div_ceil(block_bytes).max(1);
         let rest = bytes - (count - 1) * block_bytes;
@@ -244,7 +244,7 @@ impl Core {
     /// From now on frames go through a mesh.
     pub(crate) fn use_mesh(&self, setup: MeshSetup) -> Result<(), LinkError> {
         let host = setup.host.and_then(|host| self.nodes.borrow().index(host));
-        let link = Link::new(setup, self.shape, host)?;
+        let link = MeshLink::new(setup, self.shape, host)?;
         *self.link.borrow_mut() = Some(link);
         let mut network = self.network.borrow_mut();
         network.forget_link_timings();
@@ -256,7 +256,7 @@ impl Core {
     }
 
     /// A frame enters the mesh. Panics if it cannot be sent: the machine traps.
-    pub(crate) fn enter_mesh(&self, frame: Key) {
+    pub(crate) fn enter_mesh(&self, frame: SlabKey) {
         let mut link = self.link.borrow_mut();
         let Some(link) = link.as_mut() else { return };
         let envelope = self.network.borrow_mut().envelope_of(frame);
@@ -269,7 +269,7 @@ impl Core {
             row.sent += 1;
             if row.sent < letter.count {
                 letter.last_words = letter.words;
-                self.push_in(pace_ns, Event::Enter(frame));
+                self.push_in(pace_ns, WorldEvent::Enter(frame));
             }
             letter.count = 1;
         }
@@ -302,8 +302,8 @@ impl Core {
     }
 
     /// A message has arrived. With the last of its row the frame has.
-    fn hear(&self, link: &mut Link, delivery: &Delivery) {
-        let frame = Key { index: (delivery.tag >> 32) as u32, generation: delivery.tag as u32 };
+    fn hear(&self, link: &mut MeshLink, delivery: &Delivery) {
+        let frame = SlabKey { index: (delivery.tag >> 32) as u32, generation: delivery.tag as u32 };
         let envelope = self.network.borrow_mut().envelope_of(frame);
         if let Some((from, to, class, bytes)) = envelope
             && let Some(done_ns) = self.processor_takes(link, delivery, to, class)
@@ -315,7 +315,7 @@ impl Core {
             if row.taken_out == count {
                 let done_ns = row.done_ns;
                 link.rows.remove(&delivery.tag);
-                self.events.borrow_mut().push(done_ns, Event::Arrive(frame));
+                self.events.borrow_mut().push(done_ns, WorldEvent::Arrive(frame));
             }
             return;
         }
@@ -326,7 +326,7 @@ impl Core {
         });
         let done = link.take_out(delivery, frozen_until_ns, slowness);
         if delivery.last {
-            self.events.borrow_mut().push(done * link.cycle_ns(), Event::Arrive(frame));
+            self.events.borrow_mut().push(done * link.cycle_ns(), WorldEvent::Arrive(frame));
         }
     }
 
@@ -334,7 +334,7 @@ impl Core {
     /// `None` if processors cost no time. The host looks for messages now and then.
     fn processor_takes(
         &self,
-        link: &mut Link,
+        link: &mut MeshLink,
         delivery: &Delivery,
         to: u32,
         class: Class,
@@ -355,13 +355,13 @@ impl Core {
         Some(done_ns)
     }
 
-    fn plan_mesh(&self, link: &mut Link) {
+    fn plan_mesh(&self, link: &mut MeshLink) {
         let Some(next) = link.mesh.next_cycle() else { return };
         // At the end of the cycle, so that all that is sent at its beginning is in it.
         let due_ns = ((next + 1) * link.cycle_ns() - 1).max(self.now_ns.get());
         if link.planned_ns.is_none_or(|planned_ns| due_ns < planned_ns) {
             link.planned_ns = Some(due_ns);
-            self.events.borrow_mut().push(due_ns, Event::Mesh);
+            self.events.borrow_mut().push(due_ns, WorldEvent::Mesh);
         }
     }
 }
@@ -372,13 +372,13 @@ mod tests {
 
     use super::*;
 
-    fn link(shape: Shape) -> Link {
-        Link::new(MeshSetup::thesis(8).unwrap(), shape, None).unwrap()
+    fn link(shape: WorldShape) -> MeshLink {
+        MeshLink::new(MeshSetup::thesis(8).unwrap(), shape, None).unwrap()
     }
 
     #[test]
     fn nodes_stand_in_the_slice_on_the_edge_and_at_the_far_side() {
-        let link = link(Shape { fs_nodes: 64, disk_nodes: 8 });
+        let link = link(WorldShape { fs_nodes: 64, disk_nodes: 8 });
         let geometry = link.mesh.geometry();
         let stands = |node| geometry.place(link.stands(node));
         assert!((0..64).all(|node| stands(node).y == 7));
@@ -391,8 +391,8 @@ mod tests {
 
     #[test]
     fn a_frame_becomes_blocks_with_an_envelope_each() {
-        let link = link(Shape { fs_nodes: 64, disk_nodes: 8 });
-        let frame = Key { index: 3, generation: 9 };
+        let link = link(WorldShape { fs_nodes: 64, disk_nodes: 8 });
+        let frame = SlabKey { index: 3, generation: 9 };
         let rows = |bytes| {
             let letter = link.letter(0, 64, Class::Bulk, bytes, frame);
             (letter.count, letter.words, letter.last_words)
@@ -407,7 +407,7 @@ mod tests {
     fn a_world_that_does_not_fit_is_refused() {
         let new = |fs_nodes, disk_nodes, block_words| {
             let setup = MeshSetup { block_words, ..MeshSetup::thesis(8).unwrap() };
-            Link::new(setup, Shape { fs_nodes, disk_nodes }, None).err()
+            MeshLink::new(setup, WorldShape { fs_nodes, disk_nodes }, None).err()
         };
         let nodes = |fs_nodes, disk_nodes| {
             Some(LinkError::Nodes { fs_nodes, disk_nodes, main: 512, disk: 8 })

@@ -14,10 +14,10 @@ use runtime::wire::{BULK_LENGTH_MAX, Decoder, Encoder, HEAD_LENGTH_MAX};
 use runtime::{Caller, Class, Table, Undelivered, hash};
 
 use crate::core::Core;
-use crate::events::Event;
-use crate::slab::{Key, Slab};
-use crate::tasks::Work;
-use crate::trace::{FaultKind, TraceEvent};
+use crate::events::WorldEvent;
+use crate::slab::{KeyedSlab, SlabKey};
+use crate::tasks::TaskKind;
+use crate::trace::{FaultKind, TraceTag};
 
 /// Frames on their way to one node, at most; past it a request is refused with `Busy`.
 const INBOUND_FRAMES_MAX: u32 = 65_536;
@@ -82,33 +82,33 @@ struct WaitingCall {
     from: u32,
     to: u32,
     /// The request and its reply.
-    bears: FaultTolerance,
+    tolerance: FaultTolerance,
     message: Box<dyn Message>,
 }
 
 #[derive(Clone)]
-enum Body {
+enum FrameBody {
     Request { caller: Caller, protocol: u8 },
     Reply,
 }
 
 /// What travels.
 #[derive(Clone)]
-struct Frame {
+struct EmulatedFrame {
     from: u32,
     to: u32,
     class: Class,
-    call: Key,
-    body: Body,
+    call: SlabKey,
+    body: FrameBody,
     head: Vec<u8>,
     bulk: Bytes,
-    /// See [`WaitingCall::bears`].
-    bears: FaultTolerance,
+    /// See [`WaitingCall::tolerance`].
+    tolerance: FaultTolerance,
     /// Computed where it matters: for frames that are going to be damaged.
     checksum: Option<u32>,
 }
 
-impl Frame {
+impl EmulatedFrame {
     fn bytes(&self) -> usize {
         FRAME_HEADER_BYTES + self.head.len() + self.bulk.len()
     }
@@ -142,14 +142,14 @@ impl Frame {
 
 /// One direction between two nodes. Indexed by class: control, bulk.
 #[derive(Clone, Copy, Default)]
-struct Link {
+struct NodeLink {
     /// When the wire is free again.
     free_ns: [u64; 2],
     /// When the last frame arrives.
     last_ns: [u64; 2],
 }
 
-impl Link {
+impl NodeLink {
     /// When the last byte of a frame has left. Bulk waits for everything, control for control.
     fn transmit(&mut self, class: Class, now_ns: u64, duration_ns: u64) -> u64 {
         let [control, bulk] = &mut self.free_ns;
@@ -178,47 +178,47 @@ pub enum FaultTolerance {
 }
 
 /// Says of a request, by its table and its row, what it bears.
-pub(crate) type Expendable = Box<dyn Fn(u8, u8) -> FaultTolerance>;
+pub(crate) type ToleranceOf = Box<dyn Fn(u8, u8) -> FaultTolerance>;
 
 /// What happens to one frame.
-enum Fate {
+enum FrameFate {
     Arrives { at_ns: u64, twin_at_ns: Option<u64> },
     Lost,
 }
 
 /// All links, and what is on them.
-pub(crate) struct Network {
+pub(crate) struct EmulatedNetwork {
     pub(crate) timing: NetworkTiming,
     pub(crate) faults: NetworkFaults,
     /// What requests bear; everything unless told otherwise.
-    pub(crate) expendable: Option<Expendable>,
+    pub(crate) tolerance_of: Option<ToleranceOf>,
     rng: Rng,
-    links: Table<u64, Link>,
+    links: Table<u64, NodeLink>,
     /// Links with a timing of their own.
     timings: BTreeMap<(u32, u32), LinkTiming>,
     cut: BTreeSet<(u32, u32)>,
     clogged: BTreeSet<u32>,
     /// Frames from or to a clogged node, in the order in which they were sent.
-    held: Vec<Frame>,
-    frames: Slab<Frame>,
-    calls: Slab<WaitingCall>,
+    held: Vec<EmulatedFrame>,
+    frames: KeyedSlab<EmulatedFrame>,
+    calls: KeyedSlab<WaitingCall>,
     inbound: Vec<u32>,
 }
 
-impl Network {
+impl EmulatedNetwork {
     pub(crate) fn new(rng: Rng) -> Self {
         Self {
             timing: NetworkTiming::default(),
             faults: NetworkFaults::default(),
-            expendable: None,
+            tolerance_of: None,
             rng,
             links: Table::default(),
             timings: BTreeMap::new(),
             cut: BTreeSet::new(),
             clogged: BTreeSet::new(),
             held: Vec::new(),
-            frames: Slab::default(),
-            calls: Slab::default(),
+            frames: KeyedSlab::default(),
+            calls: KeyedSlab::default(),
             inbound: Vec::new(),
         }
     }
@@ -232,7 +232,7 @@ impl Network {
         self.timings.clear();
     }
 
-    fn timing_of(&self, frame: &Frame) -> LinkTiming {
+    fn timing_of(&self, frame: &EmulatedFrame) -> LinkTiming {
         let NetworkTiming { latency_ns, picoseconds_per_byte, .. } = self.timing;
         let own = self.timings.get(&(frame.from, frame.to));
         own.copied().unwrap_or(LinkTiming { latency_ns, picoseconds_per_byte })
@@ -254,12 +254,12 @@ impl Network {
         self.clogged.insert(node);
     }
 
-    fn is_clogged(&self, frame: &Frame) -> bool {
+    fn is_clogged(&self, frame: &EmulatedFrame) -> bool {
         self.clogged.contains(&frame.from) || self.clogged.contains(&frame.to)
     }
 
     /// The frames that need to be held no longer.
-    fn unclog(&mut self, node: u32) -> Vec<Frame> {
+    fn unclog(&mut self, node: u32) -> Vec<EmulatedFrame> {
         self.clogged.remove(&node);
         let (held, free) =
             std::mem::take(&mut self.held).into_iter().partition(|frame| self.is_clogged(frame));
@@ -273,7 +273,7 @@ impl Network {
     }
 
     /// From whom, to whom, in what class, and how many bytes: what a mesh needs to know of a frame.
-    pub(crate) fn envelope_of(&mut self, frame: Key) -> Option<(u32, u32, Class, usize)> {
+    pub(crate) fn envelope_of(&mut self, frame: SlabKey) -> Option<(u32, u32, Class, usize)> {
         let frame = self.frames.get_mut(frame)?;
         Some((frame.from, frame.to, frame.class, frame.head.len() + frame.bulk.len()))
     }
@@ -293,7 +293,7 @@ impl Network {
     /// When a frame arrives that leaves now; `hit` hears of faults.
     fn arrival_ns(
         &mut self,
-        frame: &Frame,
+        frame: &EmulatedFrame,
         now_ns: u64,
         slowness: u64,
         hit: &mut dyn FnMut(FaultKind),
@@ -324,23 +324,23 @@ impl Network {
     /// Draws what happens to a frame.
     fn fate(
         &mut self,
-        frame: &mut Frame,
+        frame: &mut EmulatedFrame,
         now_ns: u64,
         slowness: u64,
         hit: &mut dyn FnMut(FaultKind),
-    ) -> Fate {
+    ) -> FrameFate {
         if self.cut.contains(&(frame.from, frame.to)) {
             hit(FaultKind::MessageCut);
-            return Fate::Lost;
+            return FrameFate::Lost;
         }
-        let NetworkFaults { loss_ppm, duplicate_ppm, corrupt_ppm, .. } = match frame.bears {
+        let NetworkFaults { loss_ppm, duplicate_ppm, corrupt_ppm, .. } = match frame.tolerance {
             FaultTolerance::Nothing => NetworkFaults::default(),
             FaultTolerance::Loss => NetworkFaults { duplicate_ppm: 0, ..self.faults },
             FaultTolerance::All => self.faults,
         };
         if self.hits(loss_ppm) {
             hit(FaultKind::MessageLost);
-            return Fate::Lost;
+            return FrameFate::Lost;
         }
         let at_ns = self.arrival_ns(frame, now_ns, slowness, hit);
         let twin_at_ns = self.hits(duplicate_ppm).then(|| {
@@ -351,7 +351,7 @@ impl Network {
             hit(FaultKind::MessageCorrupted);
             frame.damage(&mut self.rng);
         }
-        Fate::Arrives { at_ns, twin_at_ns }
+        FrameFate::Arrives { at_ns, twin_at_ns }
     }
 }
 
@@ -368,44 +368,46 @@ impl Core {
         if head.len() > HEAD_LENGTH_MAX || bulk.len() > BULK_LENGTH_MAX {
             return message.refuse(Undelivered::ProtocolMismatch);
         }
-        let body = Body::Request { caller, protocol: message.protocol() };
-        let (call, bears) = {
+        let body = FrameBody::Request { caller, protocol: message.protocol() };
+        let (call, tolerance) = {
             let mut network = self.network.borrow_mut();
             let tag = head.first().copied().unwrap_or_default();
-            let expendable = network.expendable.as_ref();
-            let bears =
-                expendable.map_or(FaultTolerance::All, |bears| bears(message.protocol(), tag));
+            let tolerance_of = network.tolerance_of.as_ref();
+            let tolerance = tolerance_of
+                .map_or(FaultTolerance::All, |tolerance| tolerance(message.protocol(), tag));
             if *network.inbound(to) >= INBOUND_FRAMES_MAX {
                 drop(network);
                 return message.refuse(Undelivered::Busy);
             }
-            (network.calls.insert(WaitingCall { from, to, bears, message }), bears)
+            (network.calls.insert(WaitingCall { from, to, tolerance, message }), tolerance)
         };
-        let frame = Frame { from, to, class, call, body, head, bulk, bears, checksum: None };
+        let frame =
+            EmulatedFrame { from, to, class, call, body, head, bulk, tolerance, checksum: None };
         self.trace.request(frame.bytes());
-        self.note(from, TraceEvent::Request, frame.digest());
+        self.note(from, TraceTag::Request, frame.digest());
         self.transmit(frame);
     }
 
     /// Sends the reply of the node `from` to a call of the node `to`.
-    pub(crate) fn reply(&self, from: u32, to: u32, call: Key, reply: Encoder) {
+    pub(crate) fn reply(&self, from: u32, to: u32, call: SlabKey, reply: Encoder) {
         if self.living(from).is_none() {
             return;
         }
         let (head, bulk) = reply.finish();
         let bulk = join(&bulk);
-        let body = Body::Reply;
+        let body = FrameBody::Reply;
         // A call that is gone has been answered: its other reply may have any fate.
-        let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.bears);
-        let bears = waiting.unwrap_or(FaultTolerance::All);
+        let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.tolerance);
+        let tolerance = waiting.unwrap_or(FaultTolerance::All);
         let class = Class::Control;
-        let frame = Frame { from, to, class, call, body, head, bulk, bears, checksum: None };
+        let frame =
+            EmulatedFrame { from, to, class, call, body, head, bulk, tolerance, checksum: None };
         self.trace.reply(frame.bytes());
-        self.note(from, TraceEvent::Reply, frame.digest());
+        self.note(from, TraceTag::Reply, frame.digest());
         self.transmit(frame);
     }
 
-    fn transmit(&self, mut frame: Frame) {
+    fn transmit(&self, mut frame: EmulatedFrame) {
         let now_ns = self.feed(&frame);
         let slowness = {
             let nodes = self.nodes.borrow();
@@ -419,14 +421,15 @@ impl Core {
         let to = frame.to;
         let fate = network.fate(&mut frame, now_ns, slowness, &mut |fault| self.fault(to, fault));
         let meshed = self.link.borrow().is_some();
-        let comes = |frame| if meshed { Event::Enter(frame) } else { Event::Arrive(frame) };
+        let comes =
+            |frame| if meshed { WorldEvent::Enter(frame) } else { WorldEvent::Arrive(frame) };
         let mut events = self.events.borrow_mut();
         match fate {
-            Fate::Lost => {
+            FrameFate::Lost => {
                 let told_ns = now_ns + network.timing.lost_after_ns;
-                events.push(told_ns, Event::Refuse(frame.call, Undelivered::Lost));
+                events.push(told_ns, WorldEvent::Refuse(frame.call, Undelivered::Lost));
             }
-            Fate::Arrives { at_ns, twin_at_ns } => {
+            FrameFate::Arrives { at_ns, twin_at_ns } => {
                 if let Some(twin_at_ns) = twin_at_ns {
                     *network.inbound(to) += 1;
                     let twin = network.frames.insert(frame.clone());
@@ -440,7 +443,7 @@ impl Core {
 
     /// The processor of the sender feeds a frame into the network; from when on it can be there as fast
     /// as the network goes. A processor that costs no time is done at once.
-    fn feed(&self, frame: &Frame) -> u64 {
+    fn feed(&self, frame: &EmulatedFrame) -> u64 {
         let now_ns = self.now_ns.get();
         let bytes = frame.head.len() + frame.bulk.len();
         let mut nodes = self.nodes.borrow_mut();
@@ -458,12 +461,12 @@ impl Core {
     }
 
     /// The processor of the receiver takes a frame in.
-    fn take_in(&self, frame: &Frame) {
+    fn take_in(&self, frame: &EmulatedFrame) {
         let Some(machine) = &*self.machine.borrow() else { return };
         let bytes = frame.head.len() + frame.bulk.len();
         let handler_ns = match frame.body {
-            Body::Request { .. } => machine.costs.handler_ns(),
-            Body::Reply => 0,
+            FrameBody::Request { .. } => machine.costs.handler_ns(),
+            FrameBody::Reply => 0,
         };
         let mut nodes = self.nodes.borrow_mut();
         let receiver = &mut nodes.get_mut(frame.to).cpu;
@@ -484,25 +487,25 @@ impl Core {
     }
 
     /// A frame has reached its node.
-    pub(crate) fn arrive(self: &Rc<Self>, frame: Key) {
+    pub(crate) fn arrive(self: &Rc<Self>, frame: SlabKey) {
         let frame = {
             let mut network = self.network.borrow_mut();
             let Some(frame) = network.frames.remove(frame) else { return };
             *network.inbound(frame.to) -= 1;
             frame
         };
-        self.note(frame.to, TraceEvent::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
+        self.note(frame.to, TraceTag::Arrive, u64::from(frame.from) << 32 | frame.bytes() as u64);
         self.take_in(&frame);
         if !frame.intact() {
             return self.lose(frame.call);
         }
         match frame.body {
-            Body::Reply => self.arrive_reply(&frame),
-            Body::Request { caller, protocol } => self.arrive_request(frame, caller, protocol),
+            FrameBody::Reply => self.arrive_reply(&frame),
+            FrameBody::Request { caller, protocol } => self.arrive_request(frame, caller, protocol),
         }
     }
 
-    fn arrive_request(self: &Rc<Self>, frame: Frame, caller: Caller, protocol: u8) {
+    fn arrive_request(self: &Rc<Self>, frame: EmulatedFrame, caller: Caller, protocol: u8) {
         let machine = self.living(frame.to);
         let living = machine.and_then(|machine| Some((machine.living_host()?, machine)));
         let Some((host, machine)) = living else {
@@ -512,16 +515,17 @@ impl Core {
                 return self.lose(frame.call);
             }
             let latency_ns = self.network.borrow().timing.latency_ns;
-            return self.push_in(latency_ns, Event::Refuse(frame.call, Undelivered::Unreachable));
+            return self
+                .push_in(latency_ns, WorldEvent::Refuse(frame.call, Undelivered::Unreachable));
         };
         self.stir(frame.to);
         let bulk = machine.take_in(frame.bulk);
         let handler = host.run_bytes(caller, protocol, &frame.head, bulk);
-        let work = Work::Answer { handler, caller: frame.from, call: frame.call };
+        let work = TaskKind::Answer { handler, caller: frame.from, call: frame.call };
         self.tasks.borrow_mut().spawn(frame.to, frame.class, work);
     }
 
-    fn arrive_reply(&self, frame: &Frame) {
+    fn arrive_reply(&self, frame: &EmulatedFrame) {
         // The call is gone if this is a twin's reply, or if its caller gave up or died.
         let call = self.network.borrow_mut().calls.remove(frame.call);
         if let Some(call) = call {
@@ -534,16 +538,16 @@ impl Core {
     }
 
     /// The frame, or the other node, is gone: the caller will notice in time.
-    fn lose(&self, call: Key) {
+    fn lose(&self, call: SlabKey) {
         let lost_after_ns = self.network.borrow().timing.lost_after_ns;
-        self.push_in(lost_after_ns, Event::Refuse(call, Undelivered::Lost));
+        self.push_in(lost_after_ns, WorldEvent::Refuse(call, Undelivered::Lost));
     }
 
     /// The time to tell a caller that its call has failed, unless it has been answered.
-    pub(crate) fn refuse(&self, call: Key, why: Undelivered) {
+    pub(crate) fn refuse(&self, call: SlabKey, why: Undelivered) {
         let call = self.network.borrow_mut().calls.remove(call);
         if let Some(call) = call {
-            self.note(call.from, TraceEvent::Refuse, u64::from(call.to));
+            self.note(call.from, TraceTag::Refuse, u64::from(call.to));
             call.message.refuse(why);
         }
     }
@@ -562,7 +566,7 @@ impl Core {
             }
         }
         for call in orphans {
-            let event = Event::Refuse(call, Undelivered::Lost);
+            let event = WorldEvent::Refuse(call, Undelivered::Lost);
             self.push_in(network.timing.lost_after_ns, event);
         }
         let own = own.into_iter().filter_map(|key| network.calls.remove(key));

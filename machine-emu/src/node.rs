@@ -19,11 +19,11 @@ use runtime::seed::Rng;
 use runtime::{Class, Epoch, Host, Machine, NodeId, NodeKind, Undelivered};
 
 use crate::clock::Clock;
-use crate::core::{Core, Shape, rng_for};
+use crate::core::{Core, WorldShape, rng_for};
 use crate::cpu::Cpu;
-use crate::slab::Key;
-use crate::tasks::Work;
-use crate::trace::TraceEvent;
+use crate::slab::SlabKey;
+use crate::tasks::TaskKind;
+use crate::trace::TraceTag;
 
 /// A node counts as idle once no request runs or waits there and it has run nothing for so long.
 const IDLE_AFTER_NS: u64 = 20_000;
@@ -36,14 +36,14 @@ const IDLE_PAUSE_MAX_NS: u64 = 10_000_000;
 /// What a node knows about being idle.
 #[derive(Debug)]
 struct Idle {
-    waiting: Vec<Key>,
+    waiting: Vec<SlabKey>,
     pause_ns: u64,
     /// When to look next. An event for another time is out of date.
     due_ns: Option<u64>,
 }
 
 /// One node, alive or dead.
-pub(crate) struct Node {
+pub(crate) struct EmulatedNode {
     pub(crate) id: NodeId,
     pub(crate) incarnation: u32,
     /// Of the present incarnation, or of the last one.
@@ -53,7 +53,7 @@ pub(crate) struct Node {
     /// Messages from and to this node take so many times as long.
     pub(crate) slowness: u64,
     /// Tasks to run, by class: control first.
-    ready: [VecDeque<Key>; 2],
+    ready: [VecDeque<SlabKey>; 2],
     /// In the list of ready nodes, or waiting for its processor.
     listed: bool,
     /// Waiting for its processor.
@@ -63,19 +63,19 @@ pub(crate) struct Node {
 }
 
 /// What to do next among the ready nodes.
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Poll this task of this node.
-    Run(u32, Key),
+    Run(u32, SlabKey),
     /// This node's processor is busy until then.
     Busy(u32, u64),
     /// Nobody is ready.
-    Nobody,
+    NoneReady,
 }
 
 /// All nodes of a world.
 pub(crate) struct Nodes {
-    shape: Shape,
-    all: Vec<Node>,
+    shape: WorldShape,
+    all: Vec<EmulatedNode>,
     applications: BTreeMap<u32, u32>,
     ready: VecDeque<u32>,
     /// Chooses among what is ready, if the order shall be any.
@@ -83,7 +83,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: WorldShape) -> Self {
         Self {
             shape,
             all: Vec::new(),
@@ -95,7 +95,7 @@ impl Nodes {
 
     /// The place of a node in the tables of the world, if the node exists.
     pub(crate) fn index(&self, node: NodeId) -> Option<u32> {
-        let Shape { fs_nodes, disk_nodes } = self.shape;
+        let WorldShape { fs_nodes, disk_nodes } = self.shape;
         match node.kind() {
             NodeKind::Fs(index) => (index < fs_nodes).then_some(index),
             NodeKind::Disk(index) => (index < disk_nodes).then_some(fs_nodes + index),
@@ -109,7 +109,7 @@ impl Nodes {
         if let NodeKind::Application(application) = id.kind() {
             self.applications.insert(application, self.all.len() as u32);
         }
-        self.all.push(Node {
+        self.all.push(EmulatedNode {
             id,
             incarnation: 0,
             machine,
@@ -133,16 +133,16 @@ impl Nodes {
         self.all.len() as u32
     }
 
-    pub(crate) fn get(&self, node: u32) -> &Node {
+    pub(crate) fn get(&self, node: u32) -> &EmulatedNode {
         &self.all[node as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, node: u32) -> &mut Node {
+    pub(crate) fn get_mut(&mut self, node: u32) -> &mut EmulatedNode {
         &mut self.all[node as usize]
     }
 
     /// Puts a woken task into the run queue of its node.
-    pub(crate) fn enqueue(&mut self, node: u32, class: Class, task: Key) {
+    pub(crate) fn enqueue(&mut self, node: u32, class: Class, task: SlabKey) {
         let state = &mut self.all[node as usize];
         let queue = match class {
             Class::Control => &mut state.ready[0],
@@ -160,13 +160,13 @@ impl Nodes {
     }
 
     /// The next task to run: nodes take turns, a step each.
-    pub(crate) fn next(&mut self, now_ns: u64) -> Next {
+    pub(crate) fn next(&mut self, now_ns: u64) -> NextStep {
         while let Some(node) = pick(&mut self.ready, &mut self.shuffle) {
             let state = &mut self.all[node as usize];
             let class = if state.ready[0].is_empty() { Class::Bulk } else { Class::Control };
             if let Some(until_ns) = state.cpu.busy_until_ns(now_ns, class) {
                 state.parked = true;
-                return Next::Busy(node, until_ns);
+                return NextStep::Busy(node, until_ns);
             }
             let [control, bulk] = &mut state.ready;
             let first = if control.is_empty() { &mut *bulk } else { &mut *control };
@@ -178,13 +178,13 @@ impl Nodes {
             if let Some(task) = task {
                 state.cpu.begin_step(now_ns, class);
                 state.last_step_ns = now_ns;
-                return Next::Run(node, task);
+                return NextStep::Run(node, task);
             }
         }
-        Next::Nobody
+        NextStep::NoneReady
     }
 
-    /// The processor of a node that was [`Next::Busy`] may be free.
+    /// The processor of a node that was [`NextStep::Busy`] may be free.
     pub(crate) fn freed(&mut self, node: u32) {
         if std::mem::take(&mut self.all[node as usize].parked) {
             self.ready.push_back(node);
@@ -192,7 +192,7 @@ impl Nodes {
     }
 
     /// `waiter` wants to be told when `node` is idle. When to look, if that is not planned yet.
-    pub(crate) fn await_idle(&mut self, node: u32, waiter: Key, now_ns: u64) -> Option<u64> {
+    pub(crate) fn await_idle(&mut self, node: u32, waiter: SlabKey, now_ns: u64) -> Option<u64> {
         let idle = &mut self.all[node as usize].idle;
         idle.waiting.push(waiter);
         if idle.due_ns.is_some() {
@@ -215,7 +215,7 @@ impl Nodes {
     }
 
     /// Whom to tell that `node` is idle now, or when to look again.
-    pub(crate) fn idle(&mut self, node: u32, now_ns: u64) -> Result<Vec<Key>, Option<u64>> {
+    pub(crate) fn idle(&mut self, node: u32, now_ns: u64) -> Result<Vec<SlabKey>, Option<u64>> {
         let state = &mut self.all[node as usize];
         if state.idle.due_ns != Some(now_ns) {
             return Err(None);
@@ -243,7 +243,7 @@ impl Nodes {
     }
 
     /// Breaks the circles of references between the world and its nodes.
-    pub(crate) fn dissolve(&mut self) -> Vec<Node> {
+    pub(crate) fn dissolve(&mut self) -> Vec<EmulatedNode> {
         self.applications.clear();
         self.ready.clear();
         std::mem::take(&mut self.all)
@@ -386,7 +386,7 @@ impl Machine for NodeMachine {
 
     fn task(&self, _: NodeId, task: LocalBoxFuture<'static, ()>) {
         if self.alive() {
-            self.core.tasks.borrow_mut().spawn(self.node, Class::Bulk, Work::Plain(task));
+            self.core.tasks.borrow_mut().spawn(self.node, Class::Bulk, TaskKind::Plain(task));
         }
     }
 
@@ -432,7 +432,11 @@ pub(crate) fn dead() -> io::Error {
 
 impl Core {
     /// Looks at a node; `None` once the world is gone.
-    pub(crate) fn with_node<T>(&self, node: u32, look: impl FnOnce(&Node) -> T) -> Option<T> {
+    pub(crate) fn with_node<T>(
+        &self,
+        node: u32,
+        look: impl FnOnce(&EmulatedNode) -> T,
+    ) -> Option<T> {
         let nodes = self.nodes.borrow();
         (node < nodes.len()).then(|| look(nodes.get(node)))
     }
@@ -449,7 +453,7 @@ impl Core {
         let Some(machine) = self.living(node) else { return false };
         // First of all: what follows runs destructors, and a dead node's words are not heard.
         let host = machine.die();
-        self.note(node, TraceEvent::Crash, u64::from(machine.incarnation));
+        self.note(node, TraceTag::Crash, u64::from(machine.incarnation));
         self.nodes.borrow_mut().clear(node);
         let tasks = self.tasks.borrow_mut().evict(node);
         let calls = self.abandon_calls(node);
@@ -467,7 +471,7 @@ impl Core {
         state.clock.restart(&mut self.rng.borrow_mut());
         state.cpu.thaw();
         state.machine = NodeMachine::new(self.clone(), state.id, node, state.incarnation);
-        self.note(node, TraceEvent::Restart, u64::from(state.incarnation));
+        self.note(node, TraceTag::Restart, u64::from(state.incarnation));
         nodes.freed(node);
     }
 }

@@ -1,50 +1,50 @@
 //! Values by small keys: no allocation per value, and a key never finds a later tenant.
 
-/// Names one value of a [`Slab`].
+/// Names one value of a [`KeyedSlab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct SlabKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct SlabEntry<T> {
     generation: u32,
     value: Option<T>,
 }
 
 /// Values by key.
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
-    entries: Vec<Entry<T>>,
+pub(crate) struct KeyedSlab<T> {
+    entries: Vec<SlabEntry<T>>,
     free: Vec<u32>,
 }
 
-impl<T> Default for Slab<T> {
+impl<T> Default for KeyedSlab<T> {
     fn default() -> Self {
         Self { entries: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+impl<T> KeyedSlab<T> {
+    pub(crate) fn insert(&mut self, value: T) -> SlabKey {
         if let Some(index) = self.free.pop() {
             let entry = &mut self.entries[index as usize];
             entry.value = Some(value);
-            return Key { index, generation: entry.generation };
+            return SlabKey { index, generation: entry.generation };
         }
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 values at a time");
-        self.entries.push(Entry { generation: 0, value: Some(value) });
-        Key { index, generation: 0 }
+        self.entries.push(SlabEntry { generation: 0, value: Some(value) });
+        SlabKey { index, generation: 0 }
     }
 
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.index as usize)?;
         let current = entry.generation == key.generation;
         entry.value.as_mut().filter(|_| current)
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: SlabKey) -> Option<T> {
         let entry = self.entries.get_mut(key.index as usize)?;
         if entry.generation != key.generation {
             return None;
@@ -56,9 +56,9 @@ impl<T> Slab<T> {
     }
 
     /// All values, by index.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabKey, &T)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| {
-            let key = Key { index: index as u32, generation: entry.generation };
+            let key = SlabKey { index: index as u32, generation: entry.generation };
             entry.value.as_ref().map(|value| (key, value))
         })
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_key_does_not_find_the_next_tenant_of_its_place() {
-        let mut slab = Slab::default();
+        let mut slab = KeyedSlab::default();
         let first = slab.insert('a');
         assert_eq!(slab.remove(first), Some('a'));
         let second = slab.insert('b');

@@ -19,7 +19,7 @@ use runtime::seed::Rng;
 use crate::alarm::Alarm;
 use crate::core::Core;
 use crate::jmachine::HostWire;
-use crate::trace::{FaultKind, TraceEvent};
+use crate::trace::{FaultKind, TraceTag};
 
 /// Bytes on their way in one direction of a stream, at most; then the writer waits.
 const PIPE_BYTES_MAX: usize = 256 << 10;
@@ -59,7 +59,7 @@ pub(crate) struct Streams {
     rng: Rng,
     listeners: BTreeMap<String, ListenerState>,
     /// Pipes that end at a node, to be reset when it dies.
-    pipes: Vec<(u32, std::rc::Weak<RefCell<Pipe>>)>,
+    pipes: Vec<(u32, std::rc::Weak<RefCell<StreamPipe>>)>,
     ports: u32,
     clients: u64,
 }
@@ -91,7 +91,7 @@ impl Streams {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     Open,
     /// The writer is gone: what is under way still arrives.
     Closed,
@@ -102,22 +102,22 @@ enum End {
 }
 
 /// One direction of a stream.
-struct Pipe {
+struct StreamPipe {
     chunks: VecDeque<(u64, Bytes)>,
     bytes: usize,
-    end: End,
+    end: StreamEnd,
     reader_gone: bool,
     last_ns: u64,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-impl Pipe {
+impl StreamPipe {
     fn new() -> Rc<RefCell<Self>> {
         Rc::new(RefCell::new(Self {
             chunks: VecDeque::new(),
             bytes: 0,
-            end: End::Open,
+            end: StreamEnd::Open,
             reader_gone: false,
             last_ns: 0,
             reader: None,
@@ -132,46 +132,46 @@ impl Pipe {
     }
 
     fn cut(&mut self) {
-        if self.end == End::Open {
-            self.end = End::Cut;
+        if self.end == StreamEnd::Open {
+            self.end = StreamEnd::Cut;
         }
         self.wake();
     }
 
     fn reset(&mut self) {
-        self.end = End::Reset;
+        self.end = StreamEnd::Reset;
         self.chunks.clear();
         self.wake();
     }
 }
 
 /// What a reader finds.
-enum Found {
+enum ReadOutcome {
     Bytes(Bytes),
     NotBefore(u64),
-    End,
+    StreamEnd,
     Reset,
 }
 
 struct PipeReader {
     core: Rc<Core>,
-    pipe: Rc<RefCell<Pipe>>,
+    pipe: Rc<RefCell<StreamPipe>>,
     alarm: Option<Alarm>,
 }
 
 impl PipeReader {
     /// Takes at most `room` bytes, if there are any.
-    fn look(&self, room: usize) -> Option<Found> {
+    fn look(&self, room: usize) -> Option<ReadOutcome> {
         let mut pipe = self.pipe.borrow_mut();
         let Some(&(at_ns, ref chunk)) = pipe.chunks.front() else {
             return match pipe.end {
-                End::Open => None,
-                End::Closed => Some(Found::End),
-                End::Cut | End::Reset => Some(Found::Reset),
+                StreamEnd::Open => None,
+                StreamEnd::Closed => Some(ReadOutcome::StreamEnd),
+                StreamEnd::Cut | StreamEnd::Reset => Some(ReadOutcome::Reset),
             };
         };
         if at_ns > self.core.now_ns.get() {
-            return Some(Found::NotBefore(at_ns));
+            return Some(ReadOutcome::NotBefore(at_ns));
         }
         let mut count = chunk.len().min(room);
         let streams = &mut *self.core.streams.borrow_mut();
@@ -189,26 +189,26 @@ impl PipeReader {
         if let Some(writer) = pipe.writer.take() {
             writer.wake();
         }
-        Some(Found::Bytes(taken))
+        Some(ReadOutcome::Bytes(taken))
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<Bytes>> {
         loop {
             if let Some(alarm) = &mut self.alarm {
-                if alarm.poll_unpin(cx).is_pending() && self.pipe.borrow().end != End::Reset {
+                if alarm.poll_unpin(cx).is_pending() && self.pipe.borrow().end != StreamEnd::Reset {
                     self.pipe.borrow_mut().reader = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
                 self.alarm = None;
             }
             match self.look(room) {
-                Some(Found::Bytes(taken)) => return Poll::Ready(Ok(taken)),
-                Some(Found::End) => return Poll::Ready(Ok(Bytes::new())),
-                Some(Found::Reset) => {
+                Some(ReadOutcome::Bytes(taken)) => return Poll::Ready(Ok(taken)),
+                Some(ReadOutcome::StreamEnd) => return Poll::Ready(Ok(Bytes::new())),
+                Some(ReadOutcome::Reset) => {
                     let error = io::Error::from(io::ErrorKind::ConnectionReset);
                     return Poll::Ready(Err(error));
                 }
-                Some(Found::NotBefore(at_ns)) => {
+                Some(ReadOutcome::NotBefore(at_ns)) => {
                     let wait_ns = at_ns - self.core.now_ns.get();
                     self.alarm = Some(self.core.alarm_in(wait_ns));
                 }
@@ -268,9 +268,9 @@ impl Drop for PipeReader {
 
 struct PipeWriter {
     core: Rc<Core>,
-    pipe: Rc<RefCell<Pipe>>,
+    pipe: Rc<RefCell<StreamPipe>>,
     /// The other direction.
-    back: Rc<RefCell<Pipe>>,
+    back: Rc<RefCell<StreamPipe>>,
     /// What it takes to and from the host of a J-Machine, in place of the usual latency.
     wire: Option<HostWire>,
 }
@@ -283,7 +283,7 @@ impl PipeWriter {
     ) -> Poll<io::Result<()>> {
         let mut pipe = self.pipe.borrow_mut();
         while let Some(part) = parts.front_mut() {
-            if pipe.reader_gone || matches!(pipe.end, End::Cut | End::Reset) {
+            if pipe.reader_gone || matches!(pipe.end, StreamEnd::Cut | StreamEnd::Reset) {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             let room = PIPE_BYTES_MAX - pipe.bytes;
@@ -324,7 +324,7 @@ impl PipeWriter {
                     continue;
                 }
             }
-            self.core.note(0, TraceEvent::Stream, runtime::hash::xxh3(&chunk));
+            self.core.note(0, TraceTag::Stream, runtime::hash::xxh3(&chunk));
             pipe.bytes += chunk.len();
             pipe.chunks.push_back((at_ns, Bytes::copy_from_slice(&chunk)));
             if let Some(reader) = pipe.reader.take() {
@@ -345,8 +345,8 @@ impl Writer for PipeWriter {
 impl Drop for PipeWriter {
     fn drop(&mut self) {
         let mut pipe = self.pipe.borrow_mut();
-        if pipe.end == End::Open {
-            pipe.end = End::Closed;
+        if pipe.end == StreamEnd::Open {
+            pipe.end = StreamEnd::Closed;
         }
         pipe.wake();
     }
@@ -419,7 +419,7 @@ impl Core {
         if listener.backlog.len() >= BACKLOG_MAX {
             return Err(refused());
         }
-        let (up, down) = (Pipe::new(), Pipe::new());
+        let (up, down) = (StreamPipe::new(), StreamPipe::new());
         let at_host = self.nodes.borrow().get(listener.node).id;
         let machine = self.machine.borrow();
         let machine = machine.as_ref().filter(|machine| machine.is_host(at_host));
@@ -438,8 +438,8 @@ impl Core {
 
     fn stream(
         self: &Rc<Self>,
-        from: &Rc<RefCell<Pipe>>,
-        to: &Rc<RefCell<Pipe>>,
+        from: &Rc<RefCell<StreamPipe>>,
+        to: &Rc<RefCell<StreamPipe>>,
         peer: String,
         wire: Option<HostWire>,
     ) -> Stream {

@@ -9,13 +9,13 @@ use futures::future::LocalBoxFuture;
 use runtime::Class;
 use runtime::wire::Encoder;
 
-use crate::slab::Key;
+use crate::slab::SlabKey;
 
 /// The index of the future that `World::run` drives; no task has it.
 pub(crate) const MAIN: u32 = u32::MAX;
 
 /// What a task does.
-pub(crate) enum Work {
+pub(crate) enum TaskKind {
     /// A task of a layer.
     Plain(LocalBoxFuture<'static, ()>),
     /// A handler whose reply goes back to the node `caller`.
@@ -25,7 +25,7 @@ pub(crate) enum Work {
         /// Whom to answer.
         caller: u32,
         /// Which of its calls.
-        call: Key,
+        call: SlabKey,
     },
 }
 
@@ -33,18 +33,18 @@ pub(crate) enum Work {
 /// must be `Send`, but the world is one thread.
 #[derive(Default)]
 struct Woken {
-    keys: Mutex<Vec<Key>>,
+    keys: Mutex<Vec<SlabKey>>,
 }
 
 impl Woken {
-    fn keys(&self) -> MutexGuard<'_, Vec<Key>> {
+    fn keys(&self) -> MutexGuard<'_, Vec<SlabKey>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The waker of one task.
 pub(crate) struct TaskWaker {
-    key: Key,
+    key: SlabKey,
     /// The task is in the queue, or in the run queue of its node.
     queued: AtomicBool,
     woken: Arc<Woken>,
@@ -69,34 +69,41 @@ impl Wake for TaskWaker {
     }
 }
 
-struct Slot {
+struct TaskSlot {
     generation: u32,
     node: u32,
     class: Class,
     occupied: bool,
     /// Absent while the task is polled.
-    work: Option<(Work, Waker)>,
+    work: Option<(TaskKind, Waker)>,
     waker: Arc<TaskWaker>,
 }
 
 /// All tasks of the world.
 #[derive(Default)]
-pub(crate) struct Tasks {
-    slots: Vec<Slot>,
+pub(crate) struct TaskTable {
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
     woken: Arc<Woken>,
     mains: u32,
 }
 
-impl Tasks {
+impl TaskTable {
     /// Adds a task and wakes it.
-    pub(crate) fn spawn(&mut self, node: u32, class: Class, work: Work) {
+    pub(crate) fn spawn(&mut self, node: u32, class: Class, work: TaskKind) {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
-        let key = Key { index, generation };
+        let key = SlabKey { index, generation };
         if index as usize == self.slots.len() {
             let waker = self.waker(key);
-            self.slots.push(Slot { generation, node, class, occupied: false, work: None, waker });
+            self.slots.push(TaskSlot {
+                generation,
+                node,
+                class,
+                occupied: false,
+                work: None,
+                waker,
+            });
         }
         let fresh = self.woken.clone();
         let slot = &mut self.slots[index as usize];
@@ -115,19 +122,19 @@ impl Tasks {
         self.woken.keys().push(key);
     }
 
-    fn waker(&self, key: Key) -> Arc<TaskWaker> {
+    fn waker(&self, key: SlabKey) -> Arc<TaskWaker> {
         Arc::new(TaskWaker { key, queued: AtomicBool::new(true), woken: self.woken.clone() })
     }
 
     /// A waker for the future that `World::run` drives.
-    pub(crate) fn main_waker(&mut self) -> (Key, Arc<TaskWaker>) {
+    pub(crate) fn main_waker(&mut self) -> (SlabKey, Arc<TaskWaker>) {
         self.mains = self.mains.wrapping_add(1);
-        let key = Key { index: MAIN, generation: self.mains };
+        let key = SlabKey { index: MAIN, generation: self.mains };
         (key, self.waker(key))
     }
 
     /// Exchanges the keys of all woken tasks for the empty `spare`.
-    pub(crate) fn take_woken(&self, spare: &mut Vec<Key>) {
+    pub(crate) fn take_woken(&self, spare: &mut Vec<SlabKey>) {
         let mut keys = self.woken.keys();
         if !keys.is_empty() {
             std::mem::swap(&mut *keys, spare);
@@ -135,13 +142,13 @@ impl Tasks {
     }
 
     /// Node and class of a task, if it still exists.
-    pub(crate) fn place(&self, key: Key) -> Option<(u32, Class)> {
+    pub(crate) fn place(&self, key: SlabKey) -> Option<(u32, Class)> {
         let slot = self.slots.get(key.index as usize)?;
         (slot.occupied && slot.generation == key.generation).then_some((slot.node, slot.class))
     }
 
     /// Takes a task out, to be polled.
-    pub(crate) fn take(&mut self, key: Key) -> Option<(Work, Waker)> {
+    pub(crate) fn take(&mut self, key: SlabKey) -> Option<(TaskKind, Waker)> {
         self.place(key)?;
         let slot = &mut self.slots[key.index as usize];
         slot.waker.begin();
@@ -149,7 +156,12 @@ impl Tasks {
     }
 
     /// Puts a task back after a poll. Returns it if its node died meanwhile.
-    pub(crate) fn put_back(&mut self, key: Key, work: Work, waker: Waker) -> Option<Work> {
+    pub(crate) fn put_back(
+        &mut self,
+        key: SlabKey,
+        work: TaskKind,
+        waker: Waker,
+    ) -> Option<TaskKind> {
         if self.place(key).is_none() {
             return Some(work);
         }
@@ -158,13 +170,13 @@ impl Tasks {
     }
 
     /// Forgets a task that has ended.
-    pub(crate) fn finish(&mut self, key: Key) {
+    pub(crate) fn finish(&mut self, key: SlabKey) {
         if self.place(key).is_some() {
             self.vacate(key.index);
         }
     }
 
-    fn vacate(&mut self, index: u32) -> Option<Work> {
+    fn vacate(&mut self, index: u32) -> Option<TaskKind> {
         let slot = &mut self.slots[index as usize];
         slot.occupied = false;
         slot.generation = slot.generation.wrapping_add(1);
@@ -173,7 +185,7 @@ impl Tasks {
     }
 
     /// Takes away all tasks of a node. To be dropped by the caller, once nothing is borrowed.
-    pub(crate) fn evict(&mut self, node: u32) -> Vec<Work> {
+    pub(crate) fn evict(&mut self, node: u32) -> Vec<TaskKind> {
         let mut evicted = Vec::new();
         for index in 0..self.slots.len() {
             if self.slots[index].occupied && self.slots[index].node == node {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// What is noted in the trace. The numbers are part of the hash.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub(crate) enum TraceEvent {
+pub(crate) enum TraceTag {
     Step = 1,
     Alarm,
     Request,
@@ -83,7 +83,7 @@ faults! {
 
 /// What a world has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct WorldCounters {
     /// Events of the queue: alarms, arrivals, ends of disk operations.
     pub events: u64,
     /// Steps of tasks.
@@ -101,7 +101,7 @@ pub struct Counters {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Trace {
+pub(crate) struct WorldTrace {
     hash: Cell<u64>,
     events: Cell<u64>,
     steps: Cell<u64>,
@@ -122,17 +122,17 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-impl Trace {
+impl WorldTrace {
     /// Notes that `what` happened at `time_ns` at `node`.
-    pub(crate) fn note(&self, time_ns: u64, node: u32, what: TraceEvent, detail: u64) {
+    pub(crate) fn note(&self, time_ns: u64, node: u32, what: TraceTag, detail: u64) {
         let place = u64::from(node) << 8 | u64::from(what as u8);
         let hash = self.hash.get();
         let mixed = fold(hash ^ time_ns ^ 0x9E37_79B9_7F4A_7C15, place ^ 0xD6E8_FEB8_6659_FD93);
         self.hash
             .set(fold(mixed ^ detail, 0xA076_1D64_78BD_642F).wrapping_add(hash.rotate_left(7)));
         match what {
-            TraceEvent::Step => add(&self.steps, 1),
-            TraceEvent::DiskStart => add(&self.disk_operations, 1),
+            TraceTag::Step => add(&self.steps, 1),
+            TraceTag::DiskStart => add(&self.disk_operations, 1),
             _ => {}
         }
     }
@@ -160,8 +160,8 @@ impl Trace {
         self.hash.get()
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        Counters {
+    pub(crate) fn counters(&self) -> WorldCounters {
+        WorldCounters {
             events: self.events.get(),
             steps: self.steps.get(),
             messages: self.messages.get(),

@@ -12,13 +12,13 @@ use futures::channel::oneshot;
 use runtime::net::{Address, Stream};
 use runtime::{Context, Epoch, NodeId, NodeKind};
 
-use crate::core::{Core, Shape, rng_for};
+use crate::core::{Core, WorldShape, rng_for};
 use crate::disk::{DiskControl, DiskEvent};
 use crate::link::{LinkError, MeshSetup};
 use crate::mesh::{Mesh, Recorder};
 use crate::network::{FaultTolerance, LinkTiming, NetworkFaults, NetworkTiming};
 use crate::stream::StreamFaults;
-use crate::trace::{Counters, FaultKind};
+use crate::trace::{FaultKind, WorldCounters};
 
 /// One [`World::run`] may take so much virtual time; what takes longer is taken for a livelock.
 const RUN_TIME_MAX: Duration = Duration::from_hours(1);
@@ -30,15 +30,15 @@ const RUN_TIME_MAX: Duration = Duration::from_hours(1);
 /// the world from being freed.
 #[derive(Clone)]
 pub struct World {
-    owner: Rc<Owner>,
+    owner: Rc<WorldOwner>,
 }
 
 /// Frees the world with its last handle.
-struct Owner {
+struct WorldOwner {
     core: Rc<Core>,
 }
 
-impl Drop for Owner {
+impl Drop for WorldOwner {
     fn drop(&mut self) {
         // In a panic something is borrowed just now: leave it to the end of the process.
         if !std::thread::panicking() {
@@ -58,8 +58,8 @@ impl std::fmt::Debug for World {
 
 impl World {
     /// The world of `seed`: all nodes of `shape` live and serve nothing yet.
-    pub fn new(seed: u64, shape: Shape) -> Self {
-        Self { owner: Rc::new(Owner { core: Core::new(seed, shape) }) }
+    pub fn new(seed: u64, shape: WorldShape) -> Self {
+        Self { owner: Rc::new(WorldOwner { core: Core::new(seed, shape) }) }
     }
 
     pub(crate) fn core(&self) -> &Rc<Core> {
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// What has happened, counted.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> WorldCounters {
         self.core().trace.counters()
     }
 
@@ -148,7 +148,7 @@ impl World {
     /// The power of the whole machine goes: all file-system and disk nodes crash at one instant.
     /// Applications live on, elsewhere.
     pub fn crash_everything(&self) {
-        let Shape { fs_nodes, disk_nodes } = self.core().shape;
+        let WorldShape { fs_nodes, disk_nodes } = self.core().shape;
         let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
         nodes.for_each(|node| self.crash(node));
     }
@@ -177,7 +177,7 @@ impl World {
     /// The nodes that end with `node`, itself among them.
     pub fn process_of(&self, node: NodeId) -> Vec<NodeId> {
         let core = self.core();
-        let Shape { fs_nodes, disk_nodes } = core.shape;
+        let WorldShape { fs_nodes, disk_nodes } = core.shape;
         let nodes = (0..fs_nodes).map(NodeId::fs).chain((0..disk_nodes).map(NodeId::disk));
         nodes.filter(|other| *other == node || core.is_one_process(node, *other)).collect()
     }
@@ -286,10 +286,10 @@ impl World {
     }
 
     /// From now on requests are lost, doubled or damaged by chance, and their replies, only as far as
-    /// `expendable` says, of the number of their table and the tag of their row. For requests that do
+    /// `tolerance_of` says, of the number of their table and the tag of their row. For requests that do
     /// not bear it yet; delays and cuts hit all.
-    pub fn set_expendable(&self, expendable: impl Fn(u8, u8) -> FaultTolerance + 'static) {
-        self.core().network.borrow_mut().expendable = Some(Box::new(expendable));
+    pub fn set_fault_tolerance(&self, tolerance_of: impl Fn(u8, u8) -> FaultTolerance + 'static) {
+        self.core().network.borrow_mut().tolerance_of = Some(Box::new(tolerance_of));
     }
 
     /// Messages from `from` to `to` are lost from now on; the other direction works.

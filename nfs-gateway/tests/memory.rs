@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fileio::model::Model;
 use fileio::protocol::FileIo;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use nfs_gateway::{Config, Gateway, limits};
 use peak_alloc::PeakAlloc;
 use runtime::net::Address;
@@ -69,7 +69,7 @@ fn promises() -> Vec<Vec<u8>> {
 #[test]
 fn no_promise_is_paid_in_advance() {
     with_seed(|rng| {
-        let world = World::new(rng.bits(), Shape { fs_nodes: 1, disk_nodes: 0 });
+        let world = World::new(rng.bits(), WorldShape { fs_nodes: 1, disk_nodes: 0 });
         world.context(NodeId::fs(0)).serve::<FileIo>(std::rc::Rc::new(Model::default()));
         let ctx = world.context(NodeId::application(0));
         let config = Config::new(VolumeId(1), [1; 32]);

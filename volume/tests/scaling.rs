@@ -14,7 +14,7 @@ use bytes::Bytes;
 use fileio::client::ask;
 use fileio::protocol::{CallId, Change, Create, Credentials, Existing, Handle, Name, ROOT, Write};
 use futures::future::join_all;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use runtime::{Context, NodeId};
 
 use small_volume::Volume;
@@ -51,7 +51,7 @@ async fn write_file(client: &Context, number: u32) {
 
 /// How long `clients` clients take to write all files together, on so many nodes.
 fn time_of(clients: u32, fs_nodes: u32) -> Duration {
-    let world = World::new(45, Shape { fs_nodes, disk_nodes: 1 });
+    let world = World::new(45, WorldShape { fs_nodes, disk_nodes: 1 });
     let machine = world.clone();
     world.run(async move {
         Volume::format(&machine, fs_nodes).await;

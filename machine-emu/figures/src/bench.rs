@@ -7,9 +7,9 @@ use std::time::Duration;
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
-use machine_emu::jmachine::{Machine, Profile, Topology, TopologyError};
-use machine_emu::mesh::Policy;
-use machine_emu::{LinkError, MeshSetup, Shape, World};
+use machine_emu::jmachine::{JMachine, Profile, Topology, TopologyError};
+use machine_emu::mesh::ForwardPolicy;
+use machine_emu::{LinkError, MeshSetup, World, WorldShape};
 use runtime::{Context, Epoch, NodeId, Undelivered, VolumeId};
 use volume::{MemoryBudget, VolumeError, node};
 
@@ -52,14 +52,14 @@ pub enum RunError {
 
 /// How large a machine is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct MachineSize {
     pub(crate) fs_nodes: u32,
     pub(crate) disk_nodes: u32,
     pub(crate) clients: u32,
 }
 
 /// An emulated machine and what runs on it.
-pub(crate) struct Bench {
+pub(crate) struct FigureBench {
     pub(crate) world: World,
     pub(crate) geometry: Geometry,
     profile: Profile,
@@ -70,10 +70,10 @@ fn path(node: u32, disk: u32) -> String {
     format!("disk-{node}-{disk}")
 }
 
-impl Bench {
+impl FigureBench {
     /// A machine with disks of zeros; nothing is served.
-    pub(crate) fn new(rig: &Rig, layout: Layout) -> Result<Self, RunError> {
-        let Layout { fs_nodes, disk_nodes, clients } = layout;
+    pub(crate) fn new(rig: &Rig, layout: MachineSize) -> Result<Self, RunError> {
+        let MachineSize { fs_nodes, disk_nodes, clients } = layout;
         let Rig { profile, traffic } = rig;
         let topology = Topology::parse(&format!("8x8x8 disks={disk_nodes}"))?;
         let numbers = profile.numbers();
@@ -91,16 +91,16 @@ impl Bench {
             geometry.stripes_per_disk -= 1;
         }
         // Nothing is drawn from the seed once the world is a J-Machine.
-        let world = World::new(1996, Shape { fs_nodes, disk_nodes });
+        let world = World::new(1996, WorldShape { fs_nodes, disk_nodes });
         for node in 0..disk_nodes {
             for disk in 0..disks_per_node {
                 world.create_disk(&path(node, disk), geometry.disk_length());
             }
         }
-        let machine = Machine { profile: profile.clone(), topology, host: None };
+        let machine = JMachine { profile: profile.clone(), topology, host: None };
         world.emulate(&machine, clients);
         if *traffic {
-            world.use_mesh(MeshSetup::machine(&machine, Policy::Canonical)?)?;
+            world.use_mesh(MeshSetup::machine(&machine, ForwardPolicy::Canonical)?)?;
         }
         Ok(Self { world, geometry, profile: profile.clone(), disks_per_node })
     }

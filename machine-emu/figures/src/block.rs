@@ -8,8 +8,8 @@ use bytes::Bytes;
 use runtime::NodeId;
 use runtime::seed::Rng;
 
-use crate::bench::{Bench, CHUNKS, Layout, RunError, STRIPE, disk_of, write_stripe};
-use crate::report::{Curve, Panel, Report, Series};
+use crate::bench::{CHUNKS, FigureBench, MachineSize, RunError, STRIPE, disk_of, write_stripe};
+use crate::report::{Curve, FigureReport, Panel, Series};
 use crate::{Figure, Profiles, Rig};
 
 /// Disk nodes of the experiments, and the rate that Fig. 4.2b gives for each, in kb/s.
@@ -27,11 +27,12 @@ const FITTED: &[&str] =
 const KILOBYTES: f64 = 4096.0;
 
 /// Which random stripes: the mean of a few draws, since each favours some disk nodes.
-const DRAWS: [Pattern; 3] = [Pattern::Random(1), Pattern::Random(2), Pattern::Random(3)];
+const DRAWS: [ChunkPattern; 3] =
+    [ChunkPattern::Random(1), ChunkPattern::Random(2), ChunkPattern::Random(3)];
 
 /// Where chunks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum ChunkPattern {
     /// To consecutive stripes: round robin over disk nodes and their disks.
     RoundRobin,
     /// To stripes drawn from this seed: some disk nodes get more of them than others.
@@ -42,18 +43,18 @@ pub enum Pattern {
 
 /// One experiment.
 #[derive(Clone, Copy, Debug)]
-pub struct BlockRun {
+pub struct BlockExperiment {
     /// Disk nodes, with four disks each.
     pub disk_nodes: u32,
     /// Nodes that write.
     pub clients: u32,
     /// Where to.
-    pub pattern: Pattern,
+    pub pattern: ChunkPattern,
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct BlockResult {
     /// How long it took.
     pub time: Duration,
     /// Of that time, disks moved for this share on average.
@@ -64,7 +65,7 @@ pub struct Written {
     pub refused: u64,
 }
 
-impl Written {
+impl BlockResult {
     /// As the thesis has it.
     pub fn seconds(&self) -> f64 {
         self.time.as_secs_f64()
@@ -72,9 +73,9 @@ impl Written {
 }
 
 /// Does one experiment.
-pub fn measure_blocks(rig: &Rig, run: BlockRun) -> Result<Written, RunError> {
-    let BlockRun { disk_nodes, clients, pattern } = run;
-    let bench = Bench::new(rig, Layout { fs_nodes: 1, disk_nodes, clients })?;
+pub fn measure_blocks(rig: &Rig, run: BlockExperiment) -> Result<BlockResult, RunError> {
+    let BlockExperiment { disk_nodes, clients, pattern } = run;
+    let bench = FigureBench::new(rig, MachineSize { fs_nodes: 1, disk_nodes, clients })?;
     bench.world.run(bench.serve_disks())?;
     let nodes = || (0..disk_nodes).map(NodeId::disk);
     let before: Duration = nodes().map(|node| bench.worked(node)).sum();
@@ -99,7 +100,7 @@ pub fn measure_blocks(rig: &Rig, run: BlockRun) -> Result<Written, RunError> {
     let time = transfer + serial;
     let disks = f64::from(disk_nodes * geometry.disks_per_node);
     let moved = bench.moved().saturating_sub(moved_before);
-    Ok(Written {
+    Ok(BlockResult {
         time,
         disks_busy: moved.as_secs_f64() / time.as_secs_f64() / disks,
         processors_busy: worked.as_secs_f64() / time.as_secs_f64() / f64::from(disk_nodes),
@@ -107,15 +108,15 @@ pub fn measure_blocks(rig: &Rig, run: BlockRun) -> Result<Written, RunError> {
     })
 }
 
-fn places(pattern: Pattern, geometry: &Geometry) -> Vec<u64> {
+fn places(pattern: ChunkPattern, geometry: &Geometry) -> Vec<u64> {
     let (stripes, disks) = (geometry.stripes(), u64::from(geometry.disks()));
     match pattern {
-        Pattern::RoundRobin => (0..CHUNKS).collect(),
-        Pattern::Random(seed) => {
+        ChunkPattern::RoundRobin => (0..CHUNKS).collect(),
+        ChunkPattern::Random(seed) => {
             let mut rng = Rng::new(seed);
             (0..CHUNKS).map(|_| rng.below(stripes)).collect()
         }
-        Pattern::Scattered(seed) => {
+        ChunkPattern::Scattered(seed) => {
             let mut rng = Rng::new(seed);
             let place = |chunk| rng.below(stripes / disks) * disks + chunk % disks;
             (0..CHUNKS).map(place).collect()
@@ -131,14 +132,14 @@ fn seconds_at_rate(rate: f64) -> f64 {
 fn curve(
     rig: &Rig,
     series: Series,
-    patterns: &[Pattern],
+    patterns: &[ChunkPattern],
     disk_nodes: u32,
 ) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for clients in CLIENTS {
         let mut sum = 0.0;
         for &pattern in patterns {
-            sum += measure_blocks(rig, BlockRun { disk_nodes, clients, pattern })?.seconds();
+            sum += measure_blocks(rig, BlockExperiment { disk_nodes, clients, pattern })?.seconds();
         }
         points.push((f64::from(clients), sum / patterns.len() as f64));
     }
@@ -155,10 +156,10 @@ fn best_of(curve: &Curve) -> f64 {
 }
 
 /// Figs. 4.1a and b.
-pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<Report, RunError> {
+pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<FigureReport, RunError> {
     let (patterns, what) = match figure {
         Figure::F41b => (DRAWS.as_slice(), "random stripes, mean of three draws"),
-        _ => ([Pattern::RoundRobin].as_slice(), "consecutive stripes"),
+        _ => ([ChunkPattern::RoundRobin].as_slice(), "consecutive stripes"),
     };
     let (mut calibrated, mut ideal, mut thesis) = (Vec::new(), Vec::new(), Vec::new());
     let ends = [CLIENTS[0], CLIENTS[CLIENTS.len() - 1]].map(f64::from);
@@ -193,7 +194,7 @@ pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
         );
     }
     calibrated.extend(thesis);
-    Ok(Report {
+    Ok(FigureReport {
         figure,
         title: format!("Block I/O: 4 MB written to {what}"),
         x: "clients".to_owned(),
@@ -207,7 +208,7 @@ pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
             Panel { title: "calibrated, and the thesis' best".to_owned(), curves: calibrated },
             Panel { title: "ideal".to_owned(), curves: ideal },
         ],
-        fitted: Report::fitted_of(&profiles.calibrated.profile, FITTED),
+        fitted: FigureReport::fitted_of(&profiles.calibrated.profile, FITTED),
         notes,
     })
 }
@@ -216,14 +217,14 @@ pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
 fn best_curve(rig: &Rig, series: Series, y: impl Fn(f64) -> f64) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for (disk_nodes, _) in RATES {
-        let best = best_of(&curve(rig, series, &[Pattern::RoundRobin], disk_nodes)?);
+        let best = best_of(&curve(rig, series, &[ChunkPattern::RoundRobin], disk_nodes)?);
         points.push((f64::from(disk_nodes), y(best)));
     }
     Ok(Curve { series, name: series.name().to_owned(), points })
 }
 
 /// Figs. 4.2a and b.
-pub(crate) fn best(profiles: &Profiles, figure: Figure) -> Result<Report, RunError> {
+pub(crate) fn best(profiles: &Profiles, figure: Figure) -> Result<FigureReport, RunError> {
     let is_rate = figure == Figure::F42b;
     let y = |seconds: f64| if is_rate { KILOBYTES / seconds } else { seconds };
     let points = RATES.map(|(disk_nodes, rate)| (f64::from(disk_nodes), y(seconds_at_rate(rate))));
@@ -268,7 +269,7 @@ pub(crate) fn best(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
         },
         Panel { title: "ideal".to_owned(), curves: vec![linear(&ideal), ideal] },
     ];
-    Ok(Report {
+    Ok(FigureReport {
         figure,
         title: "Block I/O at the best load".to_owned(),
         x: "disk nodes".to_owned(),
@@ -281,7 +282,7 @@ pub(crate) fn best(profiles: &Profiles, figure: Figure) -> Result<Report, RunErr
         marks: Vec::new(),
         stroke: None,
         panels,
-        fitted: Report::fitted_of(&profiles.calibrated.profile, FITTED),
+        fitted: FigureReport::fitted_of(&profiles.calibrated.profile, FITTED),
         notes,
     })
 }

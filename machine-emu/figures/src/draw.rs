@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Curve, Panel, Report, Series};
+use crate::report::{Curve, FigureReport, Panel, Series};
 
 // Sizes in pixels.
 const PANEL_WIDTH: f64 = 500.0;
@@ -23,14 +23,14 @@ const COLOURS: [&str; 6] = ["#1b3a5c", "#b5482a", "#3c7d5a", "#8a5aa8", "#c79a1e
 const LEVEL_NAMES_MAX: usize = 12;
 
 /// One direction of a plot.
-struct Scale {
+struct PlotScale {
     low: f64,
     high: f64,
     is_log: bool,
     length: f64,
 }
 
-impl Scale {
+impl PlotScale {
     /// How far along `value` is.
     fn at(&self, value: f64) -> f64 {
         let way = |value: f64| if self.is_log { value.max(1e-12).ln() } else { value };
@@ -71,7 +71,7 @@ fn label(value: f64) -> String {
     if text.is_empty() { "0".to_owned() } else { text.to_owned() }
 }
 
-impl Report {
+impl FigureReport {
     /// The figure as SVG.
     pub fn svg(&self) -> String {
         let title = format!("Figure {}: {}", self.figure.number(), self.title);
@@ -100,7 +100,7 @@ impl Report {
         svg
     }
 
-    fn scales(&self, panel: &Panel) -> (Scale, Scale) {
+    fn scales(&self, panel: &Panel) -> (PlotScale, PlotScale) {
         let points = || panel.curves.iter().flat_map(|curve| &curve.points);
         let (first, last) = (self.ticks.first(), self.ticks.last());
         let low = first.map_or(0.0, |tick| tick.0);
@@ -110,11 +110,11 @@ impl Report {
         } else {
             (low - (high - low) * 0.03, high + (high - low) * 0.03)
         };
-        let x = Scale { low, high, is_log: self.x_is_log, length: PLOT_WIDTH };
+        let x = PlotScale { low, high, is_log: self.x_is_log, length: PLOT_WIDTH };
         let top = points().map(|point| point.1).fold(0.0, f64::max).max(1e-9);
         let bottom = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
         let (low, high) = if self.y_is_log { (bottom / 1.3, top * 1.3) } else { (0.0, top * 1.08) };
-        (x, Scale { low, high, is_log: self.y_is_log, length: PLOT_HEIGHT })
+        (x, PlotScale { low, high, is_log: self.y_is_log, length: PLOT_HEIGHT })
     }
 
     fn draw_panel(&self, svg: &mut String, left: f64, panel: &Panel) {
@@ -144,7 +144,13 @@ impl Report {
         }
     }
 
-    fn draw_axes(&self, svg: &mut String, (left, bottom): (f64, f64), x: &Scale, y: &Scale) {
+    fn draw_axes(
+        &self,
+        svg: &mut String,
+        (left, bottom): (f64, f64),
+        x: &PlotScale,
+        y: &PlotScale,
+    ) {
         let values = if y.is_log { log_steps(y.low, y.high) } else { steps(y.high) };
         for value in values {
             let up = bottom - y.at(value);
@@ -249,10 +255,10 @@ mod tests {
     #[test]
     fn a_scale_puts_its_ends_at_its_ends() {
         for is_log in [false, true] {
-            let scale = Scale { low: 2.0, high: 32.0, is_log, length: 100.0 };
+            let scale = PlotScale { low: 2.0, high: 32.0, is_log, length: 100.0 };
             assert!(scale.at(2.0).abs() < 1e-9 && (scale.at(32.0) - 100.0).abs() < 1e-9);
         }
-        let scale = Scale { low: 1.0, high: 16.0, is_log: true, length: 4.0 };
+        let scale = PlotScale { low: 1.0, high: 16.0, is_log: true, length: 4.0 };
         assert!((scale.at(2.0) - 1.0).abs() < 1e-9);
     }
 

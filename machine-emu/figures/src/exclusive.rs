@@ -21,12 +21,12 @@ runtime::protocol! {
 
 /// The node with the free list.
 #[derive(Debug, Default)]
-pub(crate) struct Server {
+pub(crate) struct AllocationServer {
     lock: KeyedLock<()>,
     held: RefCell<Option<KeyGuard<()>>>,
 }
 
-impl runtime::Server<Allocator> for Server {
+impl runtime::Server<Allocator> for AllocationServer {
     fn handle(self: Rc<Self>, _: Caller, request: Request) -> LocalBoxFuture<'static, Reply> {
         async move {
             match request {

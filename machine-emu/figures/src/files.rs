@@ -7,9 +7,9 @@ use bytes::Bytes;
 use client::{Credentials, FileSystem};
 use runtime::{Context, NodeId};
 
-use crate::bench::{Bench, Layout, RunError, STRIPE};
-use crate::exclusive::{Allocator, Give, Server, Take};
-use crate::report::{Curve, Panel, Report, Series};
+use crate::bench::{FigureBench, MachineSize, RunError, STRIPE};
+use crate::exclusive::{AllocationServer, Allocator, Give, Take};
+use crate::report::{Curve, FigureReport, Panel, Series};
 use crate::{Figure, Profiles, Rig};
 
 /// Files of one experiment.
@@ -42,7 +42,7 @@ pub enum Allocation {
 
 /// One experiment.
 #[derive(Clone, Copy, Debug)]
-pub struct FilesRun {
+pub struct FilesExperiment {
     /// Nodes that write the eight files between them.
     pub clients: u32,
     /// How blocks are allocated.
@@ -51,7 +51,7 @@ pub struct FilesRun {
 
 /// What came of it.
 #[derive(Clone, Copy, Debug)]
-pub struct FilesWritten {
+pub struct FilesResult {
     /// How long it took.
     pub time: Duration,
     /// Of the clients' time, the share in which they waited for the allocator.
@@ -59,17 +59,17 @@ pub struct FilesWritten {
 }
 
 /// Does one experiment, and reads every file back.
-pub fn measure_files(rig: &Rig, run: FilesRun) -> Result<FilesWritten, RunError> {
-    let FilesRun { clients, allocation } = run;
-    let layout = Layout { fs_nodes: FS_NODES, disk_nodes: DISK_NODES, clients };
-    let bench = Bench::new(rig, layout)?;
+pub fn measure_files(rig: &Rig, run: FilesExperiment) -> Result<FilesResult, RunError> {
+    let FilesExperiment { clients, allocation } = run;
+    let layout = MachineSize { fs_nodes: FS_NODES, disk_nodes: DISK_NODES, clients };
+    let bench = FigureBench::new(rig, layout)?;
     bench.world.run(bench.serve_files())?;
-    bench.world.context(ALLOCATOR).serve::<Allocator>(Rc::new(Server::default()));
+    bench.world.context(ALLOCATOR).serve::<Allocator>(Rc::new(AllocationServer::default()));
     let exclusive_ms = rig.profile.numbers().file.exclusive.value;
     let exclusive = Duration::from_nanos((exclusive_ms * 1e6) as u64);
     let (time, waits) = bench.world.run(bench.time(clients, |context, client| async move {
         let files = FileSystem::new(context.clone(), Credentials::root(), u64::from(client));
-        let mut gate = Gate { context, allocation, exclusive, waited: Duration::ZERO };
+        let mut gate = AllocationGate { context, allocation, exclusive, waited: Duration::ZERO };
         for file in (client..FILES).step_by(clients as usize) {
             write_file(&files, &mut gate, file).await?;
         }
@@ -86,7 +86,7 @@ pub fn measure_files(rig: &Rig, run: FilesRun) -> Result<FilesWritten, RunError>
     }))?;
     let waited: Duration = waits.iter().sum();
     let all = time.as_secs_f64() * f64::from(clients);
-    Ok(FilesWritten { time, waited: waited.as_secs_f64() / all })
+    Ok(FilesResult { time, waited: waited.as_secs_f64() / all })
 }
 
 fn path(file: u32) -> String {
@@ -98,7 +98,7 @@ fn content(file: u32) -> Vec<u8> {
 }
 
 /// What a client passes before it changes anything.
-struct Gate {
+struct AllocationGate {
     context: Context,
     allocation: Allocation,
     /// How long each write holds what is exclusive, besides its own work.
@@ -106,7 +106,7 @@ struct Gate {
     waited: Duration,
 }
 
-impl Gate {
+impl AllocationGate {
     async fn enter(&mut self, work: Duration) -> Result<(), RunError> {
         if self.allocation == Allocation::Own {
             return Ok(());
@@ -128,7 +128,7 @@ impl Gate {
 
 async fn write_file(
     files: &FileSystem<Context>,
-    gate: &mut Gate,
+    gate: &mut AllocationGate,
     file: u32,
 ) -> Result<(), RunError> {
     gate.enter(Duration::ZERO).await?;
@@ -153,14 +153,14 @@ fn curve(
 ) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for (clients, _) in SECONDS {
-        let written = measure_files(rig, FilesRun { clients, allocation })?;
+        let written = measure_files(rig, FilesExperiment { clients, allocation })?;
         points.push((f64::from(clients), written.time.as_secs_f64()));
     }
     Ok(Curve { series, name: name.to_owned(), points })
 }
 
 /// Fig. 4.5.
-pub(crate) fn files(profiles: &Profiles) -> Result<Report, RunError> {
+pub(crate) fn files(profiles: &Profiles) -> Result<FigureReport, RunError> {
     let Profiles { ideal, calibrated } = profiles;
     let points = SECONDS.map(|(clients, seconds)| (f64::from(clients), seconds)).to_vec();
     let thesis = Curve { series: Series::Thesis, name: "thesis".to_owned(), points };
@@ -173,7 +173,7 @@ pub(crate) fn files(profiles: &Profiles) -> Result<Report, RunError> {
         curve(ideal, (Series::Ideal, "ideal, today's allocator"), Allocation::Own)?,
     ];
     let speed_up = curves[2].points[0].1 / curves[2].points[2].1;
-    let run = FilesRun { clients: 4, allocation: Allocation::Exclusive };
+    let run = FilesExperiment { clients: 4, allocation: Allocation::Exclusive };
     let waited = measure_files(calibrated, run)?.waited;
     let notes = vec![
         "Fitted is the time with one client; those with two and four are predicted.".to_owned(),
@@ -191,7 +191,7 @@ pub(crate) fn files(profiles: &Profiles) -> Result<Report, RunError> {
          probably by chance."
             .to_owned(),
     ];
-    Ok(Report {
+    Ok(FigureReport {
         figure: Figure::F45,
         title: "The file system: eight files of 64 KB written in pieces of 2 KB".to_owned(),
         x: "clients".to_owned(),
@@ -202,7 +202,7 @@ pub(crate) fn files(profiles: &Profiles) -> Result<Report, RunError> {
         marks: Vec::new(),
         stroke: None,
         panels: vec![Panel { title: String::new(), curves }],
-        fitted: Report::fitted_of(&calibrated.profile, &["file.exclusive"]),
+        fitted: FigureReport::fitted_of(&calibrated.profile, &["file.exclusive"]),
         notes,
     })
 }

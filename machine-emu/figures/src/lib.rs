@@ -41,10 +41,10 @@ mod report;
 use machine_emu::jmachine::Profile;
 
 pub use bench::RunError;
-pub use block::{BlockRun, Pattern, Written, measure_blocks};
-pub use files::{Allocation, FilesRun, FilesWritten, measure_files};
-pub use lines::{CacheRun, LinesRun, Map, measure_cache, measure_lines};
-pub use report::{Curve, Panel, Report, Series};
+pub use block::{BlockExperiment, BlockResult, ChunkPattern, measure_blocks};
+pub use files::{Allocation, FilesExperiment, FilesResult, measure_files};
+pub use lines::{CacheExperiment, LineChoice, LinesExperiment, measure_cache, measure_lines};
+pub use report::{Curve, FigureReport, Panel, Series};
 
 /// A figure of chapter 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +89,7 @@ impl Figure {
     }
 
     /// Runs its experiments with both profiles.
-    pub fn run(self, profiles: &Profiles) -> Result<Report, RunError> {
+    pub fn run(self, profiles: &Profiles) -> Result<FigureReport, RunError> {
         let mut report = match self {
             Self::F41a | Self::F41b => block::load(profiles, self),
             Self::F42a | Self::F42b => block::best(profiles, self),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::bench::{Bench, CHUNKS, Layout, RunError, STRIPE, cache_of, write_stripe};
-use crate::report::{Curve, Panel, Report, Series};
+use crate::bench::{CHUNKS, FigureBench, MachineSize, RunError, STRIPE, cache_of, write_stripe};
+use crate::report::{Curve, FigureReport, Panel, Series};
 use crate::{Figure, Profiles, Rig};
 
 /// Nodes of the cache in Fig. 4.3.
@@ -16,14 +16,14 @@ const REPEATS: u32 = 8;
 
 /// Which line a client writes; the thesis does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Map {
+pub enum LineChoice {
     /// Each client has a region of five quarters of a stripe and writes where it begins.
     Regions,
     /// Client `i` writes stripe `i`.
     Plain,
 }
 
-impl Map {
+impl LineChoice {
     fn stripe(self, client: u32) -> u64 {
         match self {
             Self::Regions => u64::from(client) * 5 / 4,
@@ -34,16 +34,16 @@ impl Map {
 
 /// One experiment of Fig. 4.3.
 #[derive(Clone, Copy, Debug)]
-pub struct LinesRun {
+pub struct LinesExperiment {
     /// Nodes that write, each its own line again and again.
     pub clients: u32,
     /// Which line.
-    pub map: Map,
+    pub map: LineChoice,
 }
 
 /// One experiment of Fig. 4.4.
 #[derive(Clone, Copy, Debug)]
-pub struct CacheRun {
+pub struct CacheExperiment {
     /// Nodes of the cache.
     pub cache_nodes: u32,
     /// Disk nodes.
@@ -53,9 +53,10 @@ pub struct CacheRun {
 }
 
 /// Does one experiment of Fig. 4.3; how long each client took.
-pub fn measure_lines(rig: &Rig, run: LinesRun) -> Result<Vec<Duration>, RunError> {
-    let LinesRun { clients, map } = run;
-    let bench = Bench::new(rig, Layout { fs_nodes: LINE_NODES, disk_nodes: 1, clients })?;
+pub fn measure_lines(rig: &Rig, run: LinesExperiment) -> Result<Vec<Duration>, RunError> {
+    let LinesExperiment { clients, map } = run;
+    let bench =
+        FigureBench::new(rig, MachineSize { fs_nodes: LINE_NODES, disk_nodes: 1, clients })?;
     bench.serve_caches();
     let (geometry, data) = (bench.geometry, Bytes::from(vec![0x5A; STRIPE as usize]));
     let (_, times) = bench.world.run(bench.time(clients, |context, client| {
@@ -73,9 +74,9 @@ pub fn measure_lines(rig: &Rig, run: LinesRun) -> Result<Vec<Duration>, RunError
 }
 
 /// Does one experiment of Fig. 4.4; how long it took until the last write was answered.
-pub fn measure_cache(rig: &Rig, run: CacheRun) -> Result<Duration, RunError> {
-    let CacheRun { cache_nodes, disk_nodes, clients } = run;
-    let bench = Bench::new(rig, Layout { fs_nodes: cache_nodes, disk_nodes, clients })?;
+pub fn measure_cache(rig: &Rig, run: CacheExperiment) -> Result<Duration, RunError> {
+    let CacheExperiment { cache_nodes, disk_nodes, clients } = run;
+    let bench = FigureBench::new(rig, MachineSize { fs_nodes: cache_nodes, disk_nodes, clients })?;
     bench.world.run(bench.serve_disks())?;
     bench.serve_caches();
     let (geometry, data) = (bench.geometry, Bytes::from(vec![0x5A; STRIPE as usize]));
@@ -96,10 +97,10 @@ pub fn measure_cache(rig: &Rig, run: CacheRun) -> Result<Duration, RunError> {
 const LOADS: [u32; 16] = [1, 2, 4, 8, 12, 16, 20, 24, 25, 26, 27, 28, 29, 30, 31, 32];
 
 /// The slowest client's time over clients.
-fn line_curve(rig: &Rig, series: Series, map: Map, name: &str) -> Result<Curve, RunError> {
+fn line_curve(rig: &Rig, series: Series, map: LineChoice, name: &str) -> Result<Curve, RunError> {
     let mut points = Vec::new();
     for clients in LOADS {
-        let times = measure_lines(rig, LinesRun { clients, map })?;
+        let times = measure_lines(rig, LinesExperiment { clients, map })?;
         let slowest = times.into_iter().max().unwrap_or_default();
         points.push((f64::from(clients), slowest.as_secs_f64() / f64::from(REPEATS)));
     }
@@ -108,19 +109,24 @@ fn line_curve(rig: &Rig, series: Series, map: Map, name: &str) -> Result<Curve, 
 
 /// What the machine writes in all, as a share of what as many machines with one client would.
 fn aggregate(rig: &Rig, clients: u32) -> Result<f64, RunError> {
-    let alone = measure_lines(rig, LinesRun { clients: 1, map: Map::Regions })?[0];
-    let times = measure_lines(rig, LinesRun { clients, map: Map::Regions })?;
+    let alone = measure_lines(rig, LinesExperiment { clients: 1, map: LineChoice::Regions })?[0];
+    let times = measure_lines(rig, LinesExperiment { clients, map: LineChoice::Regions })?;
     let rates = times.iter().map(|time| alone.as_secs_f64() / time.as_secs_f64());
     Ok(rates.sum::<f64>() / f64::from(clients))
 }
 
 /// Fig. 4.3.
-pub(crate) fn lines(profiles: &Profiles) -> Result<Report, RunError> {
+pub(crate) fn lines(profiles: &Profiles) -> Result<FigureReport, RunError> {
     let Profiles { ideal, calibrated } = profiles;
     let curves = vec![
-        line_curve(calibrated, Series::Calibrated, Map::Regions, "calibrated")?,
-        line_curve(calibrated, Series::Other, Map::Plain, "calibrated, line i for client i")?,
-        line_curve(ideal, Series::Ideal, Map::Regions, "ideal")?,
+        line_curve(calibrated, Series::Calibrated, LineChoice::Regions, "calibrated")?,
+        line_curve(
+            calibrated,
+            Series::Other,
+            LineChoice::Plain,
+            "calibrated, line i for client i",
+        )?,
+        line_curve(ideal, Series::Ideal, LineChoice::Regions, "ideal")?,
     ];
     let all = aggregate(calibrated, LINE_NODES)?;
     let notes = vec![
@@ -139,7 +145,7 @@ pub(crate) fn lines(profiles: &Profiles) -> Result<Report, RunError> {
             .to_owned(),
     ];
     let ticks = [1, 4, 8, 12, 16, 20, 24, 28, 32];
-    Ok(Report {
+    Ok(FigureReport {
         figure: Figure::F43,
         title: "The cache alone: each client writes its own line again and again, 32 nodes"
             .to_owned(),
@@ -151,7 +157,7 @@ pub(crate) fn lines(profiles: &Profiles) -> Result<Report, RunError> {
         marks: vec![(24.0, "thesis: good to 24".to_owned()), (32.0, "shared by 32".to_owned())],
         stroke: None,
         panels: vec![Panel { title: String::new(), curves }],
-        fitted: Report::fitted_of(&calibrated.profile, &["node.receive_word"]),
+        fitted: FigureReport::fitted_of(&calibrated.profile, &["node.receive_word"]),
         notes,
     })
 }
@@ -179,7 +185,7 @@ fn cache_curves(rig: &Rig, series: Series) -> Result<Vec<Curve>, RunError> {
     for clients in CACHE_CLIENTS {
         let mut points = Vec::new();
         for (place, cache_nodes, disk_nodes) in places() {
-            let time = measure_cache(rig, CacheRun { cache_nodes, disk_nodes, clients })?;
+            let time = measure_cache(rig, CacheExperiment { cache_nodes, disk_nodes, clients })?;
             points.push((place, time.as_secs_f64()));
         }
         let name = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
@@ -189,7 +195,7 @@ fn cache_curves(rig: &Rig, series: Series) -> Result<Vec<Curve>, RunError> {
 }
 
 /// Fig. 4.4.
-pub(crate) fn cache(profiles: &Profiles) -> Result<Report, RunError> {
+pub(crate) fn cache(profiles: &Profiles) -> Result<FigureReport, RunError> {
     let lines = profiles.calibrated.profile.numbers().node.lines.value;
     let notes = vec![
         "The plot of the thesis is lost; it says that time generally falls with nodes and clients until \
@@ -209,7 +215,7 @@ pub(crate) fn cache(profiles: &Profiles) -> Result<Report, RunError> {
             .to_owned(),
     ];
     let tick = |(place, cache_nodes, disk_nodes)| (place, format!("{cache_nodes}/{disk_nodes}"));
-    Ok(Report {
+    Ok(FigureReport {
         figure: Figure::F44,
         title: "The cache with disks: 4 MB written round robin".to_owned(),
         x: "nodes of the cache / disk nodes".to_owned(),
@@ -229,7 +235,7 @@ pub(crate) fn cache(profiles: &Profiles) -> Result<Report, RunError> {
                 curves: cache_curves(&profiles.ideal, Series::Ideal)?,
             },
         ],
-        fitted: Report::fitted_of(
+        fitted: FigureReport::fitted_of(
             &profiles.calibrated.profile,
             &["node.receive_word", "disk_node.copy", "disk_node.buffers"],
         ),

@@ -58,7 +58,7 @@ pub struct Panel {
 
 /// A figure.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct FigureReport {
     /// Which.
     #[serde(serialize_with = "number")]
     pub figure: Figure,
@@ -106,7 +106,7 @@ fn short(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-impl Report {
+impl FigureReport {
     /// The fitted numbers of `profile` among `names`, with their values.
     pub(crate) fn fitted_of(profile: &Profile, names: &[&str]) -> Vec<String> {
         let fitted = profile.fitted().into_iter();

@@ -6,23 +6,23 @@
 use std::time::Duration;
 
 use figures::{
-    Allocation, BlockRun, Figure, FilesRun, LinesRun, Map, Panel, Pattern, Profiles, Report, Rig,
-    Series, measure_blocks, measure_files, measure_lines,
+    Allocation, BlockExperiment, ChunkPattern, Figure, FigureReport, FilesExperiment, LineChoice,
+    LinesExperiment, Panel, Profiles, Rig, Series, measure_blocks, measure_files, measure_lines,
 };
-use machine_emu::jmachine::{Costs, Profile};
+use machine_emu::jmachine::{NodeCosts, Profile};
 
-fn run(figure: Figure) -> Report {
+fn run(figure: Figure) -> FigureReport {
     figure.run(&Profiles::default()).unwrap()
 }
 
 /// The y of the curve of this series and name.
-fn ys(report: &Report, series: Series, name: &str) -> Vec<f64> {
+fn ys(report: &FigureReport, series: Series, name: &str) -> Vec<f64> {
     let curve = report.curve(series, name).unwrap_or_else(|| panic!("no curve {name}"));
     curve.points.iter().map(|point| point.1).collect()
 }
 
 /// The five curves of a panel of Fig. 4.1, from one disk node to eight.
-fn loads(report: &Report, series: Series) -> Vec<Vec<f64>> {
+fn loads(report: &FigureReport, series: Series) -> Vec<Vec<f64>> {
     let names = ["1 disk node", "2 disk nodes", "4 disk nodes", "6 disk nodes", "8 disk nodes"];
     names.iter().map(|name| ys(report, series, name)).collect()
 }
@@ -84,15 +84,15 @@ fn ideal_software_gives_each_disk_node_nearly_two_megabytes_a_second() {
 }
 
 /// How far Fig. 4.1 with another pattern is from the one with consecutive stripes, on average.
-fn mean_difference(rig: &Rig, pattern: Pattern) -> f64 {
+fn mean_difference(rig: &Rig, pattern: ChunkPattern) -> f64 {
     let (mut sum, mut points) = (0.0, 0.0);
     for disk_nodes in [1, 2, 4, 6, 8] {
         for clients in [1, 2, 4, 8, 16, 32, 64] {
             let seconds = |pattern| {
-                let run = BlockRun { disk_nodes, clients, pattern };
+                let run = BlockExperiment { disk_nodes, clients, pattern };
                 measure_blocks(rig, run).unwrap().seconds()
             };
-            sum += f64::abs(seconds(pattern) / seconds(Pattern::RoundRobin) - 1.0);
+            sum += f64::abs(seconds(pattern) / seconds(ChunkPattern::RoundRobin) - 1.0);
             points += 1.0;
         }
     }
@@ -102,11 +102,11 @@ fn mean_difference(rig: &Rig, pattern: Pattern) -> f64 {
 #[test]
 fn where_stripes_are_on_their_disks_does_not_matter() {
     let rig = Rig::from(Profile::as_measured());
-    let places = mean_difference(&rig, Pattern::Scattered(1));
+    let places = mean_difference(&rig, ChunkPattern::Scattered(1));
     assert!(places <= 0.05, "{places}");
     // Drawn without regard to the disk nodes, 64 chunks are uneven, and the fullest node ends last. The
     // goal was 0.10: without traffic it is missed.
-    let drawn = mean_difference(&rig, Pattern::Random(1));
+    let drawn = mean_difference(&rig, ChunkPattern::Random(1));
     assert!(drawn <= 0.13, "{drawn}");
     assert!(places < drawn, "{places}, {drawn}");
 }
@@ -116,7 +116,7 @@ fn where_messages_meet_random_stripes_are_nearly_as_fast_as_consecutive_ones() {
     // Nothing is fitted to this: consecutive stripes lose in the mesh what random ones lose at the fullest
     // node.
     let rig = Rig { traffic: true, ..Profile::as_measured().into() };
-    let drawn = mean_difference(&rig, Pattern::Random(1));
+    let drawn = mean_difference(&rig, ChunkPattern::Random(1));
     assert!(drawn <= 0.10, "{drawn}");
 }
 
@@ -124,7 +124,7 @@ fn where_messages_meet_random_stripes_are_nearly_as_fast_as_consecutive_ones() {
 fn where_messages_meet_the_rates_of_few_disk_nodes_stay_and_those_of_many_fall() {
     let rig = |traffic| Rig { traffic, ..Profile::as_measured().into() };
     let rate = |traffic, disk_nodes, clients| {
-        let run = BlockRun { disk_nodes, clients, pattern: Pattern::RoundRobin };
+        let run = BlockExperiment { disk_nodes, clients, pattern: ChunkPattern::RoundRobin };
         4096.0 / measure_blocks(&rig(traffic), run).unwrap().seconds()
     };
     // The best loads of the network without traffic.
@@ -136,9 +136,9 @@ fn where_messages_meet_the_rates_of_few_disk_nodes_stay_and_those_of_many_fall()
 
 #[test]
 fn the_disks_are_idle_for_most_of_the_time() {
-    for pattern in [Pattern::RoundRobin, Pattern::Random(1)] {
+    for pattern in [ChunkPattern::RoundRobin, ChunkPattern::Random(1)] {
         for (disk_nodes, clients) in [(1, 4), (8, 16), (8, 64)] {
-            let run = BlockRun { disk_nodes, clients, pattern };
+            let run = BlockExperiment { disk_nodes, clients, pattern };
             let written = measure_blocks(&Profile::as_measured().into(), run).unwrap();
             assert!(written.disks_busy < 0.5, "{written:?}");
             assert!(written.disks_busy > 0.0 && written.processors_busy > written.disks_busy);
@@ -149,7 +149,7 @@ fn the_disks_are_idle_for_most_of_the_time() {
 #[test]
 fn refused_writes_are_what_load_costs() {
     let refused = |clients| {
-        let run = BlockRun { disk_nodes: 2, clients, pattern: Pattern::RoundRobin };
+        let run = BlockExperiment { disk_nodes: 2, clients, pattern: ChunkPattern::RoundRobin };
         measure_blocks(&Profile::as_measured().into(), run).unwrap().refused
     };
     assert_eq!(refused(2), 0);
@@ -160,23 +160,24 @@ fn refused_writes_are_what_load_costs() {
 fn the_cache_scales_to_24_clients_and_collides_between_25_and_32() {
     let profile = Rig::from(Profile::as_measured());
     let slowest = |clients, map| {
-        let times = measure_lines(&profile, LinesRun { clients, map }).unwrap();
+        let times = measure_lines(&profile, LinesExperiment { clients, map }).unwrap();
         times.iter().max().unwrap().as_secs_f64()
     };
-    let alone = slowest(1, Map::Regions);
+    let alone = slowest(1, LineChoice::Regions);
     let efficiency = |clients, map| alone / slowest(clients, map);
     for clients in 1..=24 {
-        assert!(efficiency(clients, Map::Regions) >= 0.90, "{clients}");
+        assert!(efficiency(clients, LineChoice::Regions) >= 0.90, "{clients}");
     }
-    let first = (25..=32).find(|&clients| efficiency(clients, Map::Regions) < 0.90);
+    let first = (25..=32).find(|&clients| efficiency(clients, LineChoice::Regions) < 0.90);
     assert_eq!(first, Some(27), "the client with the index 26 shares a node with the first");
-    let all = efficiency(32, Map::Regions);
+    let all = efficiency(32, LineChoice::Regions);
     assert!((0.45..=0.60).contains(&all), "colliding clients take twice as long: {all}");
     // As a rate of all together.
-    let times = measure_lines(&profile, LinesRun { clients: 32, map: Map::Regions }).unwrap();
+    let times =
+        measure_lines(&profile, LinesExperiment { clients: 32, map: LineChoice::Regions }).unwrap();
     let rate = times.iter().map(|time| alone / time.as_secs_f64()).sum::<f64>() / 32.0;
     assert!((0.75..=0.95).contains(&rate), "{rate}");
-    assert!(efficiency(32, Map::Plain) >= 0.90, "line i for client i never collides");
+    assert!(efficiency(32, LineChoice::Plain) >= 0.90, "line i for client i never collides");
 }
 
 /// The share of neighbouring points, along the nodes of the cache and along the disk nodes, at which a
@@ -201,7 +202,7 @@ fn the_cache_with_disks_gains_with_nodes_down_to_the_time_that_the_clients_need(
     for (panel, profile) in report.panels.iter().zip([Profile::as_measured(), Profile::ideal()]) {
         // With one disk node more nodes of the cache are refused more often, and that delays it.
         assert!(rises(panel) <= 0.06, "{}: {}", panel.title, rises(panel));
-        let costs = Costs::new(profile.numbers());
+        let costs = NodeCosts::new(profile.numbers());
         let stripe = 64 << 10;
         // A client sends while the cache takes in; a node of the cache does 64 / 32 of them.
         let each_ns = costs.send_ns(stripe).max(costs.receive_ns(stripe)) + costs.handler_ns();
@@ -223,8 +224,9 @@ fn the_cache_with_disks_gains_with_nodes_down_to_the_time_that_the_clients_need(
 #[test]
 fn the_exclusive_allocator_does_not_scale_and_todays_does() {
     let profile = Rig::from(Profile::as_measured());
-    let measure =
-        |clients, allocation| measure_files(&profile, FilesRun { clients, allocation }).unwrap();
+    let measure = |clients, allocation| {
+        measure_files(&profile, FilesExperiment { clients, allocation }).unwrap()
+    };
     let old = [1, 2, 4].map(|clients| measure(clients, Allocation::Exclusive));
     let seconds = old.map(|written| written.time.as_secs_f64());
     assert!(is_within(seconds[0], 2.421, 0.02), "fitted: {seconds:?}");

@@ -11,7 +11,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use sim::enumerate::{self, Options};
+use sim::enumerate::{self, EnumerationOptions};
 use sim::{Case, Workload, quiet};
 
 /// States of one turn of the crash enumerator: all of one operation, and some of two.
@@ -49,7 +49,7 @@ fn hunters() -> Vec<Hunter> {
 /// Crashes of small workloads; the seed draws those of two operations.
 fn enumerate_crashes(seed: u64) -> Result<(), String> {
     let states_max = CRASH_STATES_MAX;
-    let options = Options { operations: 2, states_max, seed, threads: 1, planted: None };
+    let options = EnumerationOptions { operations: 2, states_max, seed, threads: 1, planted: None };
     let report = quiet::catch(|| enumerate::run(&options, |_| {}))?;
     report.violations.into_iter().next().map_or(Ok(()), |violation| Err(violation.text))
 }

@@ -14,12 +14,12 @@ use futures::future::join;
 use runtime::seed::Rng;
 
 use super::content::BLOCK;
-use super::harness::{End, Failure, Harness};
+use super::harness::{CallFailure, Harness, RoundEnd};
 use super::names::{handle_of, name};
 
 /// What is known of one checkpoint of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CheckpointState {
     /// Being written: it may be there, whole or in part.
     Begun,
     /// Its commit was answered.
@@ -31,13 +31,13 @@ enum State {
 }
 
 /// Generation and client.
-type Key = (u64, u32);
+type CheckpointKey = (u64, u32);
 
-struct Burst<'a> {
+struct CheckpointWorkload<'a> {
     harness: &'a Harness,
     clients: u32,
     bytes: usize,
-    states: RefCell<BTreeMap<Key, State>>,
+    states: RefCell<BTreeMap<CheckpointKey, CheckpointState>>,
     next: RefCell<Vec<u64>>,
 }
 
@@ -45,49 +45,49 @@ struct Burst<'a> {
 pub(super) async fn run(harness: &Harness, clients: u32, bytes: usize, rounds: u32, round_ms: u64) {
     harness.set_up().await;
     let next = RefCell::new(vec![0; clients as usize]);
-    let workload = Burst { harness, clients, bytes, states: RefCell::default(), next };
+    let workload = CheckpointWorkload { harness, clients, bytes, states: RefCell::default(), next };
     for _ in 0..rounds {
         let working =
             (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
-        if harness.round(working.collect(), round_ms).await == End::PowerCut {
-            harness.come_back().await;
+        if harness.round(working.collect(), round_ms).await == RoundEnd::PowerCut {
+            harness.recover().await;
         } else {
-            harness.stop_and_start().await;
+            harness.stop_and_recover().await;
         }
-        harness.lively("a check", workload.check_all()).await;
+        harness.within_limit("a check", workload.check_all()).await;
     }
 }
 
-fn content((generation, client): Key, bytes: usize) -> Bytes {
+fn content((generation, client): CheckpointKey, bytes: usize) -> Bytes {
     let mut data = vec![0; bytes];
     Rng::new(generation << 16 | u64::from(client)).fill(&mut data);
     data.into()
 }
 
-fn file_name((generation, client): Key) -> fileio::protocol::Name {
+fn file_name((generation, client): CheckpointKey) -> fileio::protocol::Name {
     name(&format!("checkpoint-{client}-{generation}"))
 }
 
-impl Burst<'_> {
+impl CheckpointWorkload<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.harness.is_over() {
             let generation = self.next.borrow()[client as usize];
             self.next.borrow_mut()[client as usize] += 1;
             match self.checkpoint((generation, client), &mut rng).await {
                 Ok(()) => {}
-                Err(Failure::PowerCut) => return,
+                Err(CallFailure::PowerCut) => return,
                 Err(failure) => panic!("client {client}: {failure:?}"),
             }
         }
     }
 
-    fn set(&self, key: Key, state: State) {
+    fn set(&self, key: CheckpointKey, state: CheckpointState) {
         self.states.borrow_mut().insert(key, state);
     }
 
-    async fn checkpoint(&self, key: Key, rng: &mut Rng) -> Result<(), Failure> {
+    async fn checkpoint(&self, key: CheckpointKey, rng: &mut Rng) -> Result<(), CallFailure> {
         let (generation, client) = key;
-        self.set(key, State::Begun);
+        self.set(key, CheckpointState::Begun);
         let create = Create {
             who: Credentials::root(),
             call: self.harness.call_id(),
@@ -112,16 +112,16 @@ impl Burst<'_> {
         }
         verifiers.insert(self.harness.ask(client, Commit { file }).await?.write_verifier);
         assert_eq!(verifiers.len(), 1, "something is told to be lost, and no node has restarted");
-        self.set(key, State::Committed(file));
+        self.set(key, CheckpointState::Committed(file));
 
         let neighbour = (generation.saturating_sub(1), (client + 1) % self.clients);
         let state = self.states.borrow().get(&neighbour).copied();
-        if let Some(State::Committed(file)) = state {
+        if let Some(CheckpointState::Committed(file)) = state {
             self.check_committed(client, neighbour, file).await?;
         }
         let old = (generation.saturating_sub(3), client);
         let state = self.states.borrow().get(&old).copied();
-        if let Some(State::Committed(file)) = state
+        if let Some(CheckpointState::Committed(file)) = state
             && old != key
         {
             // Somebody reads it meanwhile: all of it, or it is gone.
@@ -133,8 +133,8 @@ impl Burst<'_> {
         Ok(())
     }
 
-    async fn remove(&self, client: u32, key: Key) -> Result<(), Failure> {
-        self.set(key, State::Leaving);
+    async fn remove(&self, client: u32, key: CheckpointKey) -> Result<(), CallFailure> {
+        self.set(key, CheckpointState::Leaving);
         let remove = Remove {
             who: Credentials::root(),
             call: self.harness.call_id(),
@@ -143,19 +143,24 @@ impl Burst<'_> {
             durable: true,
         };
         self.harness.ask(client, remove).await?;
-        self.set(key, State::Gone);
+        self.set(key, CheckpointState::Gone);
         Ok(())
     }
 
-    async fn check_committed(&self, client: u32, key: Key, file: Handle) -> Result<(), Failure> {
+    async fn check_committed(
+        &self,
+        client: u32,
+        key: CheckpointKey,
+        file: Handle,
+    ) -> Result<(), CallFailure> {
         match self.read_all(client, file).await {
             Ok(data) => {
                 assert!(data == content(key, self.bytes), "checkpoint {key:?} is not as committed");
                 Ok(())
             }
             // Its owner has removed it meanwhile.
-            Err(Failure::Refused(Error::Stale {}))
-                if self.states.borrow().get(&key) != Some(&State::Committed(file)) =>
+            Err(CallFailure::Refused(Error::Stale {}))
+                if self.states.borrow().get(&key) != Some(&CheckpointState::Committed(file)) =>
             {
                 Ok(())
             }
@@ -163,7 +168,7 @@ impl Burst<'_> {
         }
     }
 
-    async fn read_all(&self, client: u32, file: Handle) -> Result<Vec<u8>, Failure> {
+    async fn read_all(&self, client: u32, file: Handle) -> Result<Vec<u8>, CallFailure> {
         let mut data = Vec::new();
         loop {
             let (who, offset) = (Credentials::root(), data.len() as u64);
@@ -177,21 +182,24 @@ impl Burst<'_> {
     }
 
     async fn check_all(&self) {
-        let states: Vec<(Key, State)> =
+        let states: Vec<(CheckpointKey, CheckpointState)> =
             self.states.borrow().iter().map(|(&key, &state)| (key, state)).collect();
         for (key, state) in states {
             let who = Credentials::root();
             let lookup = Lookup { who, directory: ROOT, name: file_name(key) };
             match self.harness.ask(0, lookup).await {
                 Ok(found) => {
-                    assert!(state != State::Gone, "checkpoint {key:?} was removed and is back");
+                    assert!(
+                        state != CheckpointState::Gone,
+                        "checkpoint {key:?} was removed and is back"
+                    );
                     self.check_content(key, state, handle_of(&found)).await;
                     // One way or the other: it is not looked at again.
                     let removed = self.remove(0, key).await;
                     removed.unwrap_or_else(|failure| panic!("{key:?}: {failure:?}"));
                 }
-                Err(Failure::Refused(Error::NotFound {})) => {
-                    let is_lost = matches!(state, State::Committed(_));
+                Err(CallFailure::Refused(Error::NotFound {})) => {
+                    let is_lost = matches!(state, CheckpointState::Committed(_));
                     assert!(!is_lost, "checkpoint {key:?} was committed and is gone");
                 }
                 Err(failure) => panic!("checkpoint {key:?}: {failure:?}"),
@@ -200,11 +208,11 @@ impl Burst<'_> {
         self.states.borrow_mut().clear();
     }
 
-    async fn check_content(&self, key: Key, state: State, file: Handle) {
+    async fn check_content(&self, key: CheckpointKey, state: CheckpointState, file: Handle) {
         let data = self.read_all(0, file).await;
         let data = data.unwrap_or_else(|failure| panic!("checkpoint {key:?}: {failure:?}"));
         let wanted = content(key, self.bytes);
-        if state != State::Begun {
+        if state != CheckpointState::Begun {
             assert!(data == wanted, "checkpoint {key:?} is not as committed");
             return;
         }

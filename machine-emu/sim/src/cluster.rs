@@ -11,7 +11,7 @@ use std::time::Duration;
 use blockio::{BlockClient, Geometry, Stripes};
 use cache::CacheClient;
 use futures::future::try_join_all;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use meta::memory::MemoryBudget;
 use meta::store::StoreError;
 use meta::{MetaServer, NodeAudit};
@@ -30,7 +30,7 @@ const REJOIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// The shape of a cluster.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct ClusterLayout {
     /// File-system nodes.
     pub(super) fs_nodes: u32,
     /// Disk nodes.
@@ -45,7 +45,7 @@ pub(super) struct Layout {
     pub(super) cache_bytes: usize,
 }
 
-impl Layout {
+impl ClusterLayout {
     /// Some small cluster. Stripes are smaller than in use, so that little data crosses many.
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let stripe_size = [16 << 10, 32 << 10, 64 << 10][rng.index(3)];
@@ -77,7 +77,7 @@ impl Layout {
 }
 
 /// A cluster: all layers, unmodified, on nodes of a [`World`].
-pub(super) struct Cluster {
+pub(super) struct SimulatedCluster {
     world: World,
     geometry: Geometry,
     cache_bytes: usize,
@@ -90,7 +90,7 @@ pub(super) struct Cluster {
     served: Cell<u64>,
 }
 
-impl std::fmt::Debug for Cluster {
+impl std::fmt::Debug for SimulatedCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cluster").field("geometry", &self.geometry).finish_non_exhaustive()
     }
@@ -100,11 +100,11 @@ fn path_of(node: u32, disk: u32) -> String {
     format!("disk-{node}-{disk}")
 }
 
-impl Cluster {
+impl SimulatedCluster {
     /// Nodes and used disks, nothing formatted.
-    pub(super) fn new(seed: u64, layout: Layout) -> Self {
-        let Layout { fs_nodes, disk_nodes, disks_per_node, cache_bytes, .. } = layout;
-        let world = World::new(seed, Shape { fs_nodes, disk_nodes });
+    pub(super) fn new(seed: u64, layout: ClusterLayout) -> Self {
+        let ClusterLayout { fs_nodes, disk_nodes, disks_per_node, cache_bytes, .. } = layout;
+        let world = World::new(seed, WorldShape { fs_nodes, disk_nodes });
         let geometry = layout.geometry();
         for node in 0..disk_nodes {
             for disk in 0..disks_per_node {
@@ -123,7 +123,7 @@ impl Cluster {
     }
 
     /// The same, so that the next [`restart`](Self::restart) is in `epoch`.
-    pub(super) fn before_epoch(seed: u64, layout: Layout, epoch: u64) -> Self {
+    pub(super) fn before_epoch(seed: u64, layout: ClusterLayout, epoch: u64) -> Self {
         let cluster = Self::new(seed, layout);
         cluster.epoch.set(epoch - 1);
         cluster

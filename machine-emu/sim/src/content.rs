@@ -48,7 +48,7 @@ impl Sizes {
 
 /// What one file may hold.
 #[derive(Clone, Debug)]
-pub(super) struct Content {
+pub(super) struct ExpectedContent {
     blocks: Vec<Versions<Block>>,
     sizes: Sizes,
 }
@@ -73,7 +73,7 @@ pub(super) struct Moment {
     unanswered: Vec<usize>,
 }
 
-impl Content {
+impl ExpectedContent {
     /// An empty file that never has more than `blocks` blocks.
     pub(super) fn new(blocks: usize) -> Self {
         let empty: Block = Rc::from(vec![0; BLOCK as usize]);

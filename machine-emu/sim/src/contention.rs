@@ -19,14 +19,14 @@ use runtime::Call;
 use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
-use super::harness::{End, Failure, Harness};
-use super::history::{Deed, History};
+use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
+use super::history::{History, NameOperation};
 use super::names::{handle_of, is_durable, name};
 
 /// Who fights for a name: two, or up to so many more, less one.
-const RIVALS_MORE: u64 = 4;
+const CLIENTS_MORE: u64 = 4;
 /// What each of them does, one after the other.
-const MOVES: u32 = 3;
+const OPERATIONS: u32 = 3;
 /// Those who only look.
 const OBSERVERS: usize = 2;
 /// Each of them looks so often at two names, at most.
@@ -39,32 +39,22 @@ struct Contention<'a> {
     names: Cell<u64>,
 }
 
-/// The power went.
-struct PowerCut;
-
 /// Runs the workload to its end.
 pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
     harness.set_up().await;
     let workload = Contention { harness, names: Cell::default() };
     for _ in 0..rounds {
-        let before = harness.lively("a check", workload.inodes()).await;
+        let before = harness.within_limit("a check", workload.inodes()).await;
         let working =
             (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
         match harness.round(working.collect(), round_ms).await {
-            End::PowerCut => harness.come_back().await,
-            End::Orderly => {
-                harness.stop_and_start().await;
-                let after = harness.lively("a check", workload.inodes()).await;
+            RoundEnd::PowerCut => harness.recover().await,
+            RoundEnd::Orderly => {
+                harness.stop_and_recover().await;
+                let after = harness.within_limit("a check", workload.inodes()).await;
                 assert_eq!(after, before, "inodes, once all names were removed again");
             }
         }
-    }
-}
-
-fn end(failure: Failure) -> Result<(), PowerCut> {
-    match failure {
-        Failure::PowerCut => Err(PowerCut),
-        Failure::Refused(error) => panic!("refused: {error}"),
     }
 }
 
@@ -72,9 +62,9 @@ impl Contention<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.harness.is_over() {
             let done = if rng.chance(1, 2) {
-                self.fight_for_files(client, &mut rng).await
+                self.contend_for_files(client, &mut rng).await
             } else {
-                self.fight_for_directory(client, &mut rng).await
+                self.contend_for_directory(client, &mut rng).await
             };
             if let Err(PowerCut) = done {
                 return;
@@ -99,27 +89,27 @@ impl Contention<'_> {
         rng: &mut Rng,
         moves: impl Fn(u32, Rng) -> LocalBoxFuture<'b, Result<(), PowerCut>>,
     ) -> Result<(), PowerCut> {
-        let count = 2 + rng.below(RIVALS_MORE) as u32;
-        let contention =
-            (0..count).map(|rival| moves((client + rival) % OBSERVER, Rng::new(rng.bits())));
+        let count = 2 + rng.below(CLIENTS_MORE) as u32;
+        let contention = (0..count)
+            .map(|contender| moves((client + contender) % OBSERVER, Rng::new(rng.bits())));
         join_all(contention.collect::<Vec<_>>()).await.into_iter().collect()
     }
 
     /// Some make, take and move the files of a few names, while others look at these.
-    async fn fight_for_files(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
-        let prizes = 2 + rng.index(2);
-        let count = 2 + rng.below(RIVALS_MORE) as usize;
-        let fight = Fight {
+    async fn contend_for_files(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+        let contended_count = 2 + rng.index(2);
+        let count = 2 + rng.below(CLIENTS_MORE) as usize;
+        let fight = ContendedNames {
             harness: self.harness,
-            names: (0..prizes + count).map(|_| self.fresh_name()).collect(),
-            prizes,
-            fighting: Cell::new(count),
+            names: (0..contended_count + count).map(|_| self.fresh_name()).collect(),
+            contended_count,
+            active: Cell::new(count),
             history: History::default(),
         };
         let node = |number: usize| (client + number as u32) % OBSERVER;
         let contention = (0..count).map(|number| {
-            let (own, rng) = (prizes + number, Rng::new(rng.bits()));
-            fight.rival(node(number), own, rng).boxed_local()
+            let (own, rng) = (contended_count + number, Rng::new(rng.bits()));
+            fight.contender(node(number), own, rng).boxed_local()
         });
         let mut all: Vec<_> = contention.collect();
         all.extend(
@@ -132,30 +122,30 @@ impl Contention<'_> {
     }
 
     /// Some put files into a directory that others remove.
-    async fn fight_for_directory(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
-        let prize = self.fresh_name();
+    async fn contend_for_directory(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+        let contended = self.fresh_name();
         let call = self.harness.call_id();
         let make = MakeNode {
             who: Credentials::root(),
             call,
             directory: ROOT,
-            name: prize.clone(),
+            name: contended.clone(),
             node: NewNode::Directory {},
             change: Change::default(),
             durable: is_durable(call),
         };
         let directory = match self.harness.ask(client, make).await {
             Ok(attributes) => handle_of(&attributes),
-            Err(failure) => return end(failure),
+            Err(failure) => return failure.power_cut(),
         };
         let put = RefCell::new(Vec::new());
         self.contention(client, rng, |client, mut rng| {
-            let (prize, put) = (&prize, &put);
+            let (contended, put) = (&contended, &put);
             async move {
                 if rng.chance(1, 2) {
                     self.put(client, directory, put).await
                 } else {
-                    self.remove_directory(client, prize).await
+                    self.remove_directory(client, contended).await
                 }
             }
             .boxed_local()
@@ -163,18 +153,18 @@ impl Contention<'_> {
         .await?;
         for name in put.take() {
             let above = match self.harness.ask(client, GetAttributes { file: directory }).await {
-                Err(Failure::PowerCut) => return Err(PowerCut),
+                Err(CallFailure::PowerCut) => return Err(PowerCut),
                 above => above,
             };
-            assert!(above.is_ok(), "{prize} was removed with {name} in it: {above:?}");
+            assert!(above.is_ok(), "{contended} was removed with {name} in it: {above:?}");
             let found = match self.lookup(client, directory, name.clone()).await {
-                Err(Failure::PowerCut) => return Err(PowerCut),
+                Err(CallFailure::PowerCut) => return Err(PowerCut),
                 found => found,
             };
-            assert!(found.is_ok(), "{name} was put into {prize}: {found:?}");
-            self.remove(client, directory, name).await.or_else(end)?;
+            assert!(found.is_ok(), "{name} was put into {contended}: {found:?}");
+            self.remove(client, directory, name).await.or_else(CallFailure::power_cut)?;
         }
-        self.remove_directory(client, &prize).await
+        self.remove_directory(client, &contended).await
     }
 
     async fn put(
@@ -186,23 +176,23 @@ impl Contention<'_> {
         let name = self.fresh_name();
         match self.create(client, directory, name.clone()).await {
             Ok(()) => put.borrow_mut().push(name),
-            Err(Failure::Refused(Error::Stale {} | Error::NotFound {})) => {}
-            Err(failure) => end(failure)?,
+            Err(CallFailure::Refused(Error::Stale {} | Error::NotFound {})) => {}
+            Err(failure) => failure.power_cut()?,
         }
         Ok(())
     }
 
-    async fn remove_directory(&self, client: u32, prize: &Name) -> Result<(), PowerCut> {
+    async fn remove_directory(&self, client: u32, contended: &Name) -> Result<(), PowerCut> {
         let (who, call) = (Credentials::root(), self.harness.call_id());
-        let (name, durable) = (prize.clone(), is_durable(call));
+        let (name, durable) = (contended.clone(), is_durable(call));
         let remove = RemoveDirectory { who, call, directory: ROOT, name, durable };
         match self.harness.ask(client, remove).await {
-            Ok(()) | Err(Failure::Refused(Error::NotEmpty {} | Error::NotFound {})) => Ok(()),
-            Err(failure) => end(failure),
+            Ok(()) | Err(CallFailure::Refused(Error::NotEmpty {} | Error::NotFound {})) => Ok(()),
+            Err(failure) => failure.power_cut(),
         }
     }
 
-    async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<(), Failure> {
+    async fn create(&self, client: u32, directory: Handle, name: Name) -> Result<(), CallFailure> {
         let create = Create {
             who: Credentials::root(),
             call: self.harness.call_id(),
@@ -215,7 +205,7 @@ impl Contention<'_> {
         self.harness.ask(client, create).await.map(drop)
     }
 
-    async fn remove(&self, client: u32, directory: Handle, name: Name) -> Result<(), Failure> {
+    async fn remove(&self, client: u32, directory: Handle, name: Name) -> Result<(), CallFailure> {
         let (who, call) = (Credentials::root(), self.harness.call_id());
         let remove = Remove { who, call, directory, name, durable: false };
         self.harness.ask(client, remove).await
@@ -226,39 +216,40 @@ impl Contention<'_> {
         client: u32,
         directory: Handle,
         name: Name,
-    ) -> Result<Attributes, Failure> {
+    ) -> Result<Attributes, CallFailure> {
         let lookup = Lookup { who: Credentials::root(), directory, name };
         self.harness.ask(client, lookup).await
     }
 }
 
 /// Several clients at a few names of the root.
-struct Fight<'a> {
+struct ContendedNames<'a> {
     harness: &'a Harness,
     /// The prizes, then one name of each rival that no other rival knows.
     names: Vec<Name>,
-    prizes: usize,
+    contended_count: usize,
     /// Rivals that have not done all their moves.
-    fighting: Cell<usize>,
+    active: Cell<usize>,
     history: History,
 }
 
-impl Fight<'_> {
-    async fn rival(&self, client: u32, own: usize, mut rng: Rng) -> Result<(), PowerCut> {
+impl ContendedNames<'_> {
+    async fn contender(&self, client: u32, own: usize, mut rng: Rng) -> Result<(), PowerCut> {
         let mut outcome = Ok(());
-        for _ in 0..MOVES {
-            outcome = self.do_move(client, own, &mut rng).await;
+        for _ in 0..OPERATIONS {
+            outcome = self.one_operation(client, own, &mut rng).await;
             if outcome.is_err() {
                 break;
             }
         }
-        self.fighting.set(self.fighting.get() - 1);
+        self.active.set(self.active.get() - 1);
         outcome
     }
 
-    async fn do_move(&self, client: u32, own: usize, rng: &mut Rng) -> Result<(), PowerCut> {
-        let (one, more) = (rng.index(self.prizes), 1 + rng.index(self.prizes - 1));
-        let other = (one + more) % self.prizes;
+    async fn one_operation(&self, client: u32, own: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+        let (one, more) =
+            (rng.index(self.contended_count), 1 + rng.index(self.contended_count - 1));
+        let other = (one + more) % self.contended_count;
         let durable = rng.chance(1, 2);
         match rng.below(8) {
             0 => self.make(client, one, durable).await,
@@ -269,14 +260,14 @@ impl Fight<'_> {
                 self.make(client, own, durable).await?;
                 self.rename(client, own, one).await.map(|_| ())
             }
-            6 => self.carry_off(client, one, own, other).await,
+            6 => self.move_away(client, one, own, other).await,
             _ => self.remove(client, one, durable).await,
         }
     }
 
     /// Renames a file to a name that no other rival knows. It gets a prize for its name, unless that
     /// is taken, before the other one goes.
-    async fn carry_off(
+    async fn move_away(
         &self,
         client: u32,
         from: usize,
@@ -294,9 +285,9 @@ impl Fight<'_> {
 
     /// Looks at two names again and again while others fight.
     async fn observe(&self, client: u32, mut rng: Rng) -> Result<(), PowerCut> {
-        let (one, other) = (rng.index(self.prizes), rng.index(self.names.len()));
+        let (one, other) = (rng.index(self.contended_count), rng.index(self.names.len()));
         for _ in 0..LOOKS_MAX {
-            if self.fighting.get() == 0 {
+            if self.active.get() == 0 {
                 break;
             }
             self.look(client, one).await?;
@@ -321,10 +312,10 @@ impl Fight<'_> {
                     "{file:?} has {names} names and {} links",
                     attributes.links
                 ),
-                Err(Failure::Refused(Error::Stale {})) => {
+                Err(CallFailure::Refused(Error::Stale {})) => {
                     assert_eq!(names, 0, "names of {file:?}, which is gone");
                 }
-                Err(failure) => return end(failure),
+                Err(failure) => return failure.power_cut(),
             }
         }
         for name in (0..self.names.len()).filter(|name| found[*name].is_some()) {
@@ -333,12 +324,12 @@ impl Fight<'_> {
         Ok(())
     }
 
-    /// Asks, and notes what `deed` takes the answer for.
+    /// Asks, and notes what `operation` takes the answer for.
     async fn ask<C>(
         &self,
         client: u32,
         call: C,
-        deed: impl FnOnce(Result<C::Reply, Error>) -> Result<Deed, Error>,
+        operation: impl FnOnce(Result<C::Reply, Error>) -> Result<NameOperation, Error>,
     ) -> Result<(), PowerCut>
     where
         C: Call<Protocol = FileIo> + Clone + fmt::Debug,
@@ -347,11 +338,11 @@ impl Fight<'_> {
         let began = self.history.asked();
         let answer = match self.harness.ask(client, call).await {
             Ok(reply) => Ok(reply),
-            Err(Failure::Refused(error)) => Err(error),
-            Err(Failure::PowerCut) => return Err(PowerCut),
+            Err(CallFailure::Refused(error)) => Err(error),
+            Err(CallFailure::PowerCut) => return Err(PowerCut),
         };
-        let deed = deed(answer).unwrap_or_else(|error| panic!("{told}: {error}"));
-        self.history.answered(began, deed);
+        let operation = operation(answer).unwrap_or_else(|error| panic!("{told}: {error}"));
+        self.history.answered(began, operation);
         Ok(())
     }
 
@@ -370,8 +361,8 @@ impl Fight<'_> {
     async fn make(&self, client: u32, name: usize, durable: bool) -> Result<(), PowerCut> {
         let create = self.creation(name, Existing::Refuse {}, durable);
         self.ask(client, create, |answer| match answer {
-            Ok(made) => Ok(Deed::Make { name, made: Some(handle_of(&made.attributes)) }),
-            Err(Error::Exists {}) => Ok(Deed::Make { name, made: None }),
+            Ok(made) => Ok(NameOperation::Make { name, made: Some(handle_of(&made.attributes)) }),
+            Err(Error::Exists {}) => Ok(NameOperation::Make { name, made: None }),
             Err(error) => Err(error),
         })
         .await
@@ -381,7 +372,7 @@ impl Fight<'_> {
         let create = self.creation(name, Existing::Use {}, durable);
         self.ask(client, create, |answer| {
             let Created { attributes, new } = answer?;
-            Ok(Deed::Open { name, file: handle_of(&attributes), new })
+            Ok(NameOperation::Open { name, file: handle_of(&attributes), new })
         })
         .await
     }
@@ -396,7 +387,7 @@ impl Fight<'_> {
                 Err(Error::NotFound {}) => None,
                 Err(error) => return Err(error),
             };
-            Ok(Deed::Look { name, found: seen })
+            Ok(NameOperation::Look { name, found: seen })
         })
         .await?;
         Ok(seen)
@@ -406,8 +397,9 @@ impl Fight<'_> {
         let (who, call) = (Credentials::root(), self.harness.call_id());
         let taken = self.names[name].clone();
         let remove = Remove { who, call, directory: ROOT, name: taken, durable };
-        let deed = |answer| Ok(Deed::Remove { name, done: is_done(answer, Error::NotFound {})? });
-        self.ask(client, remove, deed).await
+        let operation =
+            |answer| Ok(NameOperation::Remove { name, done: is_done(answer, Error::NotFound {})? });
+        self.ask(client, remove, operation).await
     }
 
     async fn rename(&self, client: u32, from: usize, to: usize) -> Result<bool, PowerCut> {
@@ -425,7 +417,7 @@ impl Fight<'_> {
         let mut done = false;
         self.ask(client, rename, |answer| {
             done = is_done(answer, Error::NotFound {})?;
-            Ok(Deed::Rename { from, to, done })
+            Ok(NameOperation::Rename { from, to, done })
         })
         .await?;
         Ok(done)
@@ -443,7 +435,7 @@ impl Fight<'_> {
         };
         self.ask(client, link, |answer| {
             let done = is_done(answer.map(|_| ()), Error::Exists {})?;
-            Ok(Deed::Link { file, name, done })
+            Ok(NameOperation::Link { file, name, done })
         })
         .await
     }

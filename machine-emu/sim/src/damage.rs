@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fileio::protocol::{
-    Change, Commit, Create, Credentials, Error, Existing, Flush, Handle, Lookup, MakeNode, Name,
-    NewNode, ROOT, Read, Remove, Write,
+    Change, Commit, Create, Credentials, Error, Existing, Flush, Handle, Lookup, MakeNode, NewNode,
+    ROOT, Read, Remove, Write,
 };
 use futures::FutureExt as _;
 use machine_emu::DiskSnapshot;
@@ -21,8 +21,8 @@ use volume::VolumeError;
 
 use super::content::BLOCK;
 use super::disk_damage::DamageSummary;
-use super::harness::{End, Failure, Harness};
-use super::names::{handle_of, list, name};
+use super::harness::{CallFailure, Harness, RoundEnd};
+use super::names::{NameKey, handle_of, list, name};
 use super::versions::Versions;
 
 /// Directories besides the root.
@@ -36,12 +36,9 @@ const PIECE: usize = 8;
 /// Files that are made on a damaged volume.
 const LATE_FILES: u64 = 4;
 
-/// A name: directory and name in it.
-type Key = (usize, Name);
-
 /// One file, from its creation to its removal.
 #[derive(Clone, Debug)]
-struct File {
+struct StampedFile {
     number: u64,
     /// Unknown while its creation is not answered.
     handle: Option<Handle>,
@@ -53,18 +50,18 @@ struct File {
 
 /// What a name may name: files by their place in `files`.
 #[derive(Clone, Debug)]
-struct Entry {
+struct StampedName {
     named: Versions<Option<usize>>,
-    files: Vec<File>,
+    files: Vec<StampedFile>,
     /// A request failed for damage: nobody uses the name until the disks are well again.
     shunned: bool,
 }
 
-type Model = BTreeMap<Key, Entry>;
+type StampedModel = BTreeMap<NameKey, StampedName>;
 
 /// What may be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum ReadRule {
     /// What a crash leaves, and no error.
     Well,
     /// What a crash leaves, or an error.
@@ -77,13 +74,13 @@ enum Rule {
 struct Backup {
     disks: BTreeMap<String, DiskSnapshot>,
     served: u64,
-    model: Model,
+    model: StampedModel,
 }
 
-struct Damage<'a> {
+struct DamageWorkload<'a> {
     harness: &'a Harness,
     directories: Vec<Handle>,
-    model: RefCell<Model>,
+    model: RefCell<StampedModel>,
     numbers: Cell<u64>,
     clients: u32,
 }
@@ -106,7 +103,7 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         directories.push(handle_of(&made));
     }
     let (model, numbers) = (RefCell::default(), Cell::new(0));
-    let workload = Damage { harness, directories, model, numbers, clients };
+    let workload = DamageWorkload { harness, directories, model, numbers, clients };
     for _ in 0..rounds {
         workload.round(round_ms).await;
     }
@@ -141,30 +138,30 @@ fn version_of(bytes: &[u8], file: u64, block: u64) -> Result<u64, String> {
     Err(format!("file {file}, block {block}: there are bytes that begin as {found:?}"))
 }
 
-fn is_damage(failure: Failure) -> bool {
-    matches!(failure, Failure::Refused(Error::Damaged {}))
+fn is_damage(failure: CallFailure) -> bool {
+    matches!(failure, CallFailure::Refused(Error::Damaged {}))
 }
 
-impl Damage<'_> {
+impl DamageWorkload<'_> {
     async fn round(&self, round_ms: u64) {
         let harness = self.harness;
         self.harness.stop().await;
         self.committed_all();
         let well = self.backup();
         harness.disk_damage().forget();
-        harness.come_back().await;
-        self.inspect(Rule::Well).await;
+        harness.recover().await;
+        self.check_all(ReadRule::Well).await;
         let working = (0..self.clients)
             .map(|client| self.client(client, harness.fork_rng()).boxed_local())
             .collect();
-        if harness.round(working, round_ms).await == End::Orderly {
+        if harness.round(working, round_ms).await == RoundEnd::Orderly {
             // What lies damaged may keep it from that.
             self.flush().await;
             harness.cut_power();
         }
         let left = self.backup();
         let hurt_in_use = harness.disk_damage().tally().hurt;
-        harness.hurt();
+        harness.damage_disks();
         let tally = harness.disk_damage().tally();
         let refused = self.look_at_damage(&tally).await;
         harness.cut_power();
@@ -174,8 +171,8 @@ impl Damage<'_> {
             self.restore(&left, refused.then_some(&tally));
         }
         harness.disk_damage().forget();
-        harness.come_back().await;
-        self.inspect(Rule::Well).await;
+        harness.recover().await;
+        self.check_all(ReadRule::Well).await;
     }
 
     /// Mounts the damaged volume, and uses it if that can be done. True if it was refused because
@@ -183,17 +180,17 @@ impl Damage<'_> {
     async fn look_at_damage(&self, tally: &DamageSummary) -> bool {
         let older = tally.may_be_older(&self.harness.cluster.geometry());
         let rule = match (tally.hurt, older) {
-            (false, _) => Rule::Well,
-            (true, false) => Rule::Damaged,
-            (true, true) => Rule::Older,
+            (false, _) => ReadRule::Well,
+            (true, false) => ReadRule::Damaged,
+            (true, true) => ReadRule::Older,
         };
-        match self.harness.try_to_come_back().await {
+        match self.harness.try_recover().await {
             Ok(()) => {
                 let strange = &tally.strange;
                 assert!(strange.is_empty(), "mounted, though {strange:?} are not its disks");
-                self.inspect(rule).await;
+                self.check_all(rule).await;
                 let late = self.write_late(rule).await;
-                self.inspect(rule).await;
+                self.check_all(rule).await;
                 self.check_late(late).await;
                 self.remove_some(rule).await;
                 self.flush().await;
@@ -236,7 +233,7 @@ impl Damage<'_> {
     async fn flush(&self) {
         let context = self.harness.cluster.application(0);
         for node in (0..self.harness.cluster.geometry().fs_nodes).map(NodeId::fs) {
-            let flushed = self.harness.lively("a stop", context.spawn(node, Flush {})).await;
+            let flushed = self.harness.within_limit("a stop", context.spawn(node, Flush {})).await;
             tracing::debug!(%node, ?flushed);
         }
     }
@@ -253,7 +250,7 @@ impl Damage<'_> {
             }
             match self.use_name(client, &key, &mut rng).await {
                 Ok(()) => {}
-                Err(Failure::PowerCut) => return,
+                Err(CallFailure::PowerCut) => return,
                 Err(failure) if is_damage(failure) && self.harness.disk_damage().tally().hurt => {
                     self.change(&key, |entry| entry.shunned = true);
                 }
@@ -262,7 +259,7 @@ impl Damage<'_> {
         }
     }
 
-    async fn use_name(&self, client: u32, key: &Key, rng: &mut Rng) -> Result<(), Failure> {
+    async fn use_name(&self, client: u32, key: &NameKey, rng: &mut Rng) -> Result<(), CallFailure> {
         let present = {
             let model = self.model.borrow();
             let file = model.get(key).and_then(|entry| *entry.named.flushed());
@@ -284,16 +281,17 @@ impl Damage<'_> {
         }
     }
 
-    fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> T {
+    fn change<T>(&self, key: &NameKey, change: impl FnOnce(&mut StampedName) -> T) -> T {
         let mut model = self.model.borrow_mut();
-        let fresh = || Entry { named: Versions::new(None), files: Vec::new(), shunned: false };
+        let fresh =
+            || StampedName { named: Versions::new(None), files: Vec::new(), shunned: false };
         change(model.entry(key.clone()).or_insert_with(fresh))
     }
 
-    async fn create(&self, client: u32, key: &Key, blocks: u64) -> Result<usize, Failure> {
+    async fn create(&self, client: u32, key: &NameKey, blocks: u64) -> Result<usize, CallFailure> {
         self.numbers.set(self.numbers.get() + 1);
         let blocks = vec![Versions::new(0); blocks as usize];
-        let file = File { number: self.numbers.get(), handle: None, blocks, whole: false };
+        let file = StampedFile { number: self.numbers.get(), handle: None, blocks, whole: false };
         let (place, issued) = self.change(key, |entry| {
             entry.files.push(file);
             let place = entry.files.len() - 1;
@@ -317,22 +315,22 @@ impl Damage<'_> {
         Ok(place)
     }
 
-    fn handle(&self, key: &Key, place: usize) -> Handle {
+    fn handle(&self, key: &NameKey, place: usize) -> Handle {
         self.model.borrow()[key].files[place].handle.expect("its creation was answered")
     }
 
     async fn write(
         &self,
         client: u32,
-        key: &Key,
+        key: &NameKey,
         place: usize,
         first: usize,
         count: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let file = self.handle(key, place);
         let range = first..first + count;
         let (issued, data) = self.change(key, |entry| {
-            let File { number, blocks, .. } = &mut entry.files[place];
+            let StampedFile { number, blocks, .. } = &mut entry.files[place];
             let mut data = Vec::new();
             let issued: Vec<usize> = (first as u64..)
                 .zip(&mut blocks[range.clone()])
@@ -355,13 +353,13 @@ impl Damage<'_> {
         Ok(())
     }
 
-    async fn commit(&self, client: u32, key: &Key, place: usize) -> Result<(), Failure> {
+    async fn commit(&self, client: u32, key: &NameKey, place: usize) -> Result<(), CallFailure> {
         self.harness.ask(client, Commit { file: self.handle(key, place) }).await?;
         self.change(key, |entry| entry.files[place].committed());
         Ok(())
     }
 
-    async fn remove(&self, client: u32, key: &Key) -> Result<(), Failure> {
+    async fn remove(&self, client: u32, key: &NameKey) -> Result<(), CallFailure> {
         let issued = self.change(key, |entry| entry.named.issue(None));
         let remove = Remove {
             who: Credentials::root(),
@@ -379,7 +377,7 @@ impl Damage<'_> {
     }
 
     /// Nobody else writes the file: it is as acknowledged, or damaged.
-    async fn read_own(&self, client: u32, key: &Key, place: usize) -> Result<(), Failure> {
+    async fn read_own(&self, client: u32, key: &NameKey, place: usize) -> Result<(), CallFailure> {
         let file = self.model.borrow()[key].files[place].clone();
         let found = self.read(client, &file).await?;
         for ((block, versions), found) in (0..).zip(&file.blocks).zip(found.blocks) {
@@ -390,23 +388,23 @@ impl Damage<'_> {
             let right = possible.contains(&version);
             assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");
         }
-        if found.damaged { Err(Failure::Refused(Error::Damaged {})) } else { Ok(()) }
+        if found.damaged { Err(CallFailure::Refused(Error::Damaged {})) } else { Ok(()) }
     }
 
     /// A clean stop follows, or was.
     fn committed_all(&self) {
         for entry in self.model.borrow_mut().values_mut() {
             entry.named.durable(entry.named.acknowledged());
-            entry.files.iter_mut().for_each(File::committed);
+            entry.files.iter_mut().for_each(StampedFile::committed);
         }
     }
 
     // --- Looking ---
 
     /// The blocks of a file that can be read.
-    async fn read(&self, client: u32, file: &File) -> Result<Found, Failure> {
+    async fn read(&self, client: u32, file: &StampedFile) -> Result<FoundBlocks, CallFailure> {
         let handle = file.handle.expect("its creation was answered");
-        let mut found = Found { bytes: 0, blocks: Vec::new(), damaged: false };
+        let mut found = FoundBlocks { bytes: 0, blocks: Vec::new(), damaged: false };
         while found.blocks.len() < file.blocks.len() {
             let first = found.blocks.len();
             let count = PIECE.min(file.blocks.len() - first);
@@ -433,27 +431,27 @@ impl Damage<'_> {
         file: Handle,
         first: usize,
         count: usize,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, CallFailure> {
         let (offset, length) = (first as u64 * BLOCK, (count as u64 * BLOCK) as u32);
         let call = Read { who: Credentials::root(), file, offset, length };
         Ok(self.harness.ask(client, call).await?.data.concat())
     }
 
-    async fn inspect(&self, rule: Rule) {
+    async fn check_all(&self, rule: ReadRule) {
         self.inspect_names(rule).await;
         self.inspect_files(rule).await;
     }
 
-    async fn inspect_names(&self, rule: Rule) {
-        let keys: Vec<Key> = self.model.borrow().keys().cloned().collect();
+    async fn inspect_names(&self, rule: ReadRule) {
+        let keys: Vec<NameKey> = self.model.borrow().keys().cloned().collect();
         for key in keys {
-            let found = self.harness.lively("a look-up", self.look_up(&key, rule)).await;
+            let found = self.harness.within_limit("a look-up", self.look_up(&key, rule)).await;
             let Some(found) = found else { continue };
             let entry = self.model.borrow()[&key].clone();
             let possible = entry.named.after_crash();
-            let right = possible.contains(&found) || rule == Rule::Older;
+            let right = possible.contains(&found) || rule == ReadRule::Older;
             assert!(right, "{key:?} names {found:?}, possible were {possible:?}");
-            if rule == Rule::Well {
+            if rule == ReadRule::Well {
                 self.change(&key, |entry| {
                     entry.named.flush(found);
                     entry.shunned = false;
@@ -461,26 +459,26 @@ impl Damage<'_> {
             }
         }
         for index in 0..self.directories.len() {
-            self.harness.lively("a list", self.inspect_list(index, rule)).await;
+            self.harness.within_limit("a list", self.inspect_list(index, rule)).await;
         }
     }
 
     /// The file that `key` names, if that can be told.
-    async fn look_up(&self, key: &Key, rule: Rule) -> Option<Option<usize>> {
+    async fn look_up(&self, key: &NameKey, rule: ReadRule) -> Option<Option<usize>> {
         let (directory, name) = (self.directories[key.0], key.1.clone());
         let lookup = Lookup { who: Credentials::root(), directory, name };
         match self.harness.ask(0, lookup).await {
             Ok(attributes) => Some(Some(self.identify(key, handle_of(&attributes)))),
-            Err(Failure::Refused(Error::NotFound {})) => Some(None),
-            Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => None,
+            Err(CallFailure::Refused(Error::NotFound {})) => Some(None),
+            Err(CallFailure::Refused(Error::Damaged {})) if rule != ReadRule::Well => None,
             // A directory that is not there yet.
-            Err(Failure::Refused(Error::Stale {})) if rule == Rule::Older => None,
+            Err(CallFailure::Refused(Error::Stale {})) if rule == ReadRule::Older => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
         }
     }
 
     /// The file of this handle: one of those that had this name.
-    fn identify(&self, key: &Key, handle: Handle) -> usize {
+    fn identify(&self, key: &NameKey, handle: Handle) -> usize {
         self.change(key, |entry| {
             let known = entry.files.iter().position(|file| file.handle == Some(handle));
             let place = known.or_else(|| entry.files.iter().position(|file| file.handle.is_none()));
@@ -490,11 +488,11 @@ impl Damage<'_> {
         })
     }
 
-    async fn inspect_list(&self, index: usize, rule: Rule) {
+    async fn inspect_list(&self, index: usize, rule: ReadRule) {
         let listed = match list(self.harness, 0, self.directories[index], 50).await {
             Ok(listed) => listed,
-            Err(Error::Damaged {}) if rule != Rule::Well => return,
-            Err(Error::Stale {}) if rule == Rule::Older => return,
+            Err(Error::Damaged {}) if rule != ReadRule::Well => return,
+            Err(Error::Stale {}) if rule == ReadRule::Older => return,
             Err(error) => panic!("directory {index} cannot be listed: {error}"),
         };
         for (name, _, handle) in listed {
@@ -505,50 +503,50 @@ impl Damage<'_> {
             assert!(self.model.borrow().contains_key(&key), "{key:?} is listed, nobody made it");
             let place = self.identify(&key, handle);
             let entry = self.model.borrow()[&key].clone();
-            let right = rule == Rule::Older || entry.named.after_crash().contains(&Some(place));
+            let right = rule == ReadRule::Older || entry.named.after_crash().contains(&Some(place));
             assert!(right, "{key:?} is listed as {place}");
         }
     }
 
-    async fn inspect_files(&self, rule: Rule) {
-        let keys: Vec<Key> = self.model.borrow().keys().cloned().collect();
+    async fn inspect_files(&self, rule: ReadRule) {
+        let keys: Vec<NameKey> = self.model.borrow().keys().cloned().collect();
         for key in keys {
             let files = self.model.borrow()[&key].files.clone();
             for (place, file) in files.into_iter().enumerate() {
                 if file.handle.is_some() {
                     let checking = self.inspect_file(&key, place, file, rule);
-                    self.harness.lively("a check", checking).await;
+                    self.harness.within_limit("a check", checking).await;
                 }
             }
         }
     }
 
-    async fn inspect_file(&self, key: &Key, place: usize, file: File, rule: Rule) {
+    async fn inspect_file(&self, key: &NameKey, place: usize, file: StampedFile, rule: ReadRule) {
         let named = self.model.borrow()[key].named.clone();
         let found = match self.read(0, &file).await {
             Ok(found) => found,
-            Err(Failure::Refused(Error::Stale {})) => {
+            Err(CallFailure::Refused(Error::Stale {})) => {
                 let kept = named.after_crash().iter().all(|named| *named == Some(place));
-                assert!(rule == Rule::Older || !kept, "{key:?} is there, its file is gone");
+                assert!(rule == ReadRule::Older || !kept, "{key:?} is there, its file is gone");
                 return;
             }
             Err(failure) => panic!("{key:?} cannot be read: {failure:?}"),
         };
-        assert!(rule != Rule::Well || !found.damaged, "{key:?} is damaged, its disks are well");
+        assert!(rule != ReadRule::Well || !found.damaged, "{key:?} is damaged, its disks are well");
         let whole = file.blocks.len() as u64 * BLOCK;
-        let long = found.damaged || found.bytes == whole || !file.whole || rule == Rule::Older;
+        let long = found.damaged || found.bytes == whole || !file.whole || rule == ReadRule::Older;
         assert!(long, "{key:?} has {} bytes, not {whole}", found.bytes);
         for ((block, versions), bytes) in (0..).zip(&file.blocks).zip(found.blocks) {
             let Some(bytes) = bytes else { continue };
             let version = version_of(&bytes, file.number, block);
             let version = version.unwrap_or_else(|wrong| panic!("{key:?}: {wrong}"));
             let right = match rule {
-                Rule::Older => version <= *versions.last(),
-                Rule::Well | Rule::Damaged => versions.after_crash().contains(&version),
+                ReadRule::Older => version <= *versions.last(),
+                ReadRule::Well | ReadRule::Damaged => versions.after_crash().contains(&version),
             };
             let possible = versions.after_crash();
             assert!(right, "{key:?}, block {block}: version {version}, not one of {possible:?}");
-            if rule == Rule::Well {
+            if rule == ReadRule::Well {
                 self.change(key, |entry| {
                     entry.files[place].blocks[block as usize].flush(version);
                 });
@@ -559,23 +557,23 @@ impl Damage<'_> {
     // --- A damaged volume that serves ---
 
     /// Makes files on a damaged volume; those that could be made, and are not damaged.
-    async fn write_late(&self, rule: Rule) -> Vec<(Key, usize)> {
+    async fn write_late(&self, rule: ReadRule) -> Vec<(NameKey, usize)> {
         let mut late = Vec::new();
         for number in 0..LATE_FILES {
             let directory = number as usize % self.directories.len();
             let key = (directory, name(&format!("late-{}", self.numbers.get())));
-            let made = self.harness.lively("a late file", self.write_one_late(&key)).await;
+            let made = self.harness.within_limit("a late file", self.write_one_late(&key)).await;
             match made {
                 Ok(place) => late.push((key, place)),
-                Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => {}
-                Err(Failure::Refused(Error::Stale {})) if rule == Rule::Older => {}
+                Err(CallFailure::Refused(Error::Damaged {})) if rule != ReadRule::Well => {}
+                Err(CallFailure::Refused(Error::Stale {})) if rule == ReadRule::Older => {}
                 Err(failure) => panic!("{key:?} cannot be made: {failure:?}"),
             }
         }
         late
     }
 
-    async fn write_one_late(&self, key: &Key) -> Result<usize, Failure> {
+    async fn write_one_late(&self, key: &NameKey) -> Result<usize, CallFailure> {
         let place = self.create(0, key, 5).await?;
         self.write(0, key, place, 0, 5).await?;
         self.commit(0, key, place).await?;
@@ -583,30 +581,30 @@ impl Damage<'_> {
     }
 
     /// What was written to a damaged volume is there: its disks do as they are told.
-    async fn check_late(&self, late: Vec<(Key, usize)>) {
+    async fn check_late(&self, late: Vec<(NameKey, usize)>) {
         for (key, place) in late {
             let reading = self.read_own(0, &key, place);
-            let read = self.harness.lively("a late read", reading).await;
+            let read = self.harness.within_limit("a late read", reading).await;
             read.unwrap_or_else(|failure| panic!("{key:?} was just written: {failure:?}"));
         }
     }
 
     /// Removes half of the names: freeing must not hurt others.
-    async fn remove_some(&self, rule: Rule) {
-        let keys: Vec<Key> = self.model.borrow().keys().step_by(2).cloned().collect();
+    async fn remove_some(&self, rule: ReadRule) {
+        let keys: Vec<NameKey> = self.model.borrow().keys().step_by(2).cloned().collect();
         for key in keys {
-            let removed = self.harness.lively("a removal", self.remove(0, &key)).await;
+            let removed = self.harness.within_limit("a removal", self.remove(0, &key)).await;
             match removed {
-                Ok(()) | Err(Failure::Refused(Error::NotFound {})) => {}
-                Err(Failure::Refused(Error::Damaged {})) if rule != Rule::Well => {}
-                Err(Failure::Refused(Error::Stale {})) if rule == Rule::Older => {}
+                Ok(()) | Err(CallFailure::Refused(Error::NotFound {})) => {}
+                Err(CallFailure::Refused(Error::Damaged {})) if rule != ReadRule::Well => {}
+                Err(CallFailure::Refused(Error::Stale {})) if rule == ReadRule::Older => {}
                 Err(failure) => panic!("{key:?} cannot be removed: {failure:?}"),
             }
         }
     }
 }
 
-impl File {
+impl StampedFile {
     fn committed(&mut self) {
         self.whole |= self.blocks.iter().all(|block| block.acknowledged() > 0);
         for block in &mut self.blocks {
@@ -616,14 +614,14 @@ impl File {
 }
 
 /// What was read of a file.
-struct Found {
+struct FoundBlocks {
     bytes: u64,
     /// What could be read; holes, and what lies behind the end, are zeros.
     blocks: Vec<Option<Vec<u8>>>,
     damaged: bool,
 }
 
-impl Found {
+impl FoundBlocks {
     /// `count` blocks from `first` on were asked for, and `data` came.
     fn add(&mut self, first: usize, count: usize, data: &[u8]) {
         assert!(data.len().is_multiple_of(BLOCK as usize), "a file ends within a block");

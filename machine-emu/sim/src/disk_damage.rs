@@ -8,7 +8,7 @@ use machine_emu::{DiskControl, DiskFaults, DiskSnapshot};
 use runtime::VolumeId;
 use runtime::seed::Rng;
 
-use crate::cluster::Cluster;
+use crate::cluster::SimulatedCluster;
 use crate::nemesis::pick;
 use crate::schedule::Fault;
 
@@ -109,7 +109,7 @@ impl DiskDamage {
     }
 
     /// Does the damage of `fault`; nothing if it is none, or makes no sense.
-    pub(super) fn inject(&self, cluster: &Cluster, fault: &Fault) {
+    pub(super) fn inject(&self, cluster: &SimulatedCluster, fault: &Fault) {
         let control = |disk: &str| cluster.world().disk(disk);
         let mut tally = self.tally.borrow_mut();
         tally.hurt |= !matches!(fault, Fault::SaveImage { .. });
@@ -206,7 +206,11 @@ fn make_foreign(disk: &DiskControl) -> bool {
 }
 
 /// Damage while the volume is used: of some rounds, of one kind.
-pub(super) fn draw_in_use(rng: &mut Rng, cluster: &Cluster, end_us: u64) -> Vec<(u64, Fault)> {
+pub(super) fn draw_in_use(
+    rng: &mut Rng,
+    cluster: &SimulatedCluster,
+    end_us: u64,
+) -> Vec<(u64, Fault)> {
     let disks = cluster.world().disks();
     let at_us = rng.below(end_us);
     let ppm = 1_000 << rng.below(10);
@@ -231,7 +235,7 @@ pub(super) fn draw_in_use(rng: &mut Rng, cluster: &Cluster, end_us: u64) -> Vec<
 }
 
 /// Damage while nothing runs.
-pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &Cluster) -> Vec<(u64, Fault)> {
+pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<(u64, Fault)> {
     let disks = cluster.world().disks();
     let disk = pick(rng, &disks);
     let faults = match rng.below(10) {
@@ -245,7 +249,7 @@ pub(super) fn draw_at_rest(rng: &mut Rng, cluster: &Cluster) -> Vec<(u64, Fault)
 }
 
 /// Some rots, in one kind of place or anywhere.
-fn draw_rots(rng: &mut Rng, cluster: &Cluster) -> Vec<Fault> {
+fn draw_rots(rng: &mut Rng, cluster: &SimulatedCluster) -> Vec<Fault> {
     let geometry = cluster.geometry();
     let disks = cluster.world().disks();
     let wanted =

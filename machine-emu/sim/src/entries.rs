@@ -23,8 +23,8 @@ use runtime::seed::Rng;
 
 use super::cluster::OBSERVER;
 
-use super::harness::{End, Failure, Harness};
-use super::names::{handle_of, list, name};
+use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
+use super::names::{NameKey, handle_of, list, name};
 use super::versions::Versions;
 
 /// Directories.
@@ -41,16 +41,15 @@ const USERS_MAX: u64 = 4;
 const CHUNKS_MAX: u32 = 64;
 
 /// What a name may name.
-type Named = Option<Handle>;
-type Key = (usize, Name);
+type NamedFile = Option<Handle>;
 
 /// A rename that was not answered.
 #[derive(Clone, Debug)]
-struct Half {
-    from: Key,
-    to: Key,
+struct PendingRename {
+    from: NameKey,
+    to: NameKey,
     moved: Handle,
-    replaced: Named,
+    replaced: NamedFile,
     /// The old name was durable before: only then the file must have a name.
     from_certain: bool,
     /// The new name was durably what was replaced.
@@ -59,21 +58,18 @@ struct Half {
     may_have_both: bool,
 }
 
-struct Entries<'a> {
+struct EntriesWorkload<'a> {
     harness: &'a Harness,
     directories: Vec<Handle>,
-    named: RefCell<BTreeMap<Key, Versions<Named>>>,
-    halves: RefCell<Vec<Half>>,
+    named: RefCell<BTreeMap<NameKey, Versions<NamedFile>>>,
+    pending_renames: RefCell<Vec<PendingRename>>,
     /// The extended attribute of each file, as the seed of its value.
     xattrs: RefCell<BTreeMap<Handle, Versions<Option<u64>>>>,
     /// Made by a request that was not answered: its handle is not known.
-    unknown: RefCell<Vec<Key>>,
+    unknown: RefCell<Vec<NameKey>>,
     /// What was durably put into directories, until somebody empties them.
     inside: RefCell<BTreeMap<Handle, Vec<Name>>>,
 }
-
-/// The power went.
-struct PowerCut;
 
 /// Runs the workload to its end.
 pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: u64) {
@@ -94,11 +90,11 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         );
         directories.push(handle_of(&made.await.expect("the root has room")));
     }
-    let workload = Entries {
+    let workload = EntriesWorkload {
         harness,
         directories,
         named: RefCell::default(),
-        halves: RefCell::default(),
+        pending_renames: RefCell::default(),
         xattrs: RefCell::default(),
         unknown: RefCell::default(),
         inside: RefCell::default(),
@@ -107,24 +103,17 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
         let working =
             (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
         match harness.round(working.collect(), round_ms).await {
-            End::PowerCut => harness.come_back().await,
-            End::Orderly => {
+            RoundEnd::PowerCut => harness.recover().await,
+            RoundEnd::Orderly => {
                 workload.flushed();
-                harness.stop_and_start().await;
+                harness.stop_and_recover().await;
             }
         }
-        harness.lively("a check", workload.check_after_crash()).await;
+        harness.within_limit("a check", workload.check_after_crash()).await;
     }
 }
 
-fn end(failure: Failure) -> Result<(), PowerCut> {
-    match failure {
-        Failure::PowerCut => Err(PowerCut),
-        Failure::Refused(error) => panic!("refused: {error}"),
-    }
-}
-
-impl Entries<'_> {
+impl EntriesWorkload<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.harness.is_over() {
             let (one, other) = (any_key(client, &mut rng), any_key(client, &mut rng));
@@ -149,29 +138,31 @@ impl Entries<'_> {
         }
     }
 
-    fn settled_at(&self, key: &Key) -> Named {
+    fn settled_at(&self, key: &NameKey) -> NamedFile {
         self.named.borrow().get(key).and_then(|versions| *versions.flushed())
     }
 
     /// A crash now would leave `key` as it is.
-    fn is_certain(&self, key: &Key, named: Named) -> bool {
+    fn is_certain(&self, key: &NameKey, named: NamedFile) -> bool {
         let entries = self.named.borrow();
         let Some(versions) = entries.get(key) else { return named.is_none() };
         versions.after_crash().iter().all(|version| *version == named)
     }
 
     /// Of an earlier rename nothing can be said any more.
-    fn forget_halves(&self, key: &Key) {
-        self.halves.borrow_mut().retain(|half| half.from != *key && half.to != *key);
+    fn forget_pending_renames(&self, key: &NameKey) {
+        self.pending_renames
+            .borrow_mut()
+            .retain(|pending| pending.from != *key && pending.to != *key);
     }
 
-    fn issue(&self, key: &Key, named: Named) -> usize {
-        self.forget_halves(key);
+    fn issue(&self, key: &NameKey, named: NamedFile) -> usize {
+        self.forget_pending_renames(key);
         let mut entries = self.named.borrow_mut();
         entries.entry(key.clone()).or_insert_with(|| Versions::new(None)).issue(named)
     }
 
-    fn answered(&self, key: &Key, number: usize, durable: bool) {
+    fn answered(&self, key: &NameKey, number: usize, durable: bool) {
         let mut entries = self.named.borrow_mut();
         let Some(versions) = entries.get_mut(key) else { return };
         versions.acknowledge(number);
@@ -183,8 +174,8 @@ impl Entries<'_> {
     /// The outcome of making `key`: its handle is known only now.
     fn made(
         &self,
-        key: &Key,
-        made: Result<Attributes, Failure>,
+        key: &NameKey,
+        made: Result<Attributes, CallFailure>,
         durable: bool,
     ) -> Result<(), PowerCut> {
         match made {
@@ -195,7 +186,7 @@ impl Entries<'_> {
             }
             Err(failure) => {
                 self.unknown.borrow_mut().push(key.clone());
-                end(failure)
+                failure.power_cut()
             }
         }
     }
@@ -203,12 +194,12 @@ impl Entries<'_> {
     async fn create(
         &self,
         client: u32,
-        key: Key,
-        other: Key,
+        key: NameKey,
+        other: NameKey,
         durable: bool,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
-        self.forget_halves(&key);
+        self.forget_pending_renames(&key);
         let create = Create {
             who: Credentials::root(),
             call: self.harness.call_id(),
@@ -251,7 +242,7 @@ impl Entries<'_> {
             }
             None => self.harness.ask(client, RemoveXattr { who, call, file, name, durable }).await,
         };
-        done.map(drop).or_else(end)?;
+        done.map(drop).or_else(CallFailure::power_cut)?;
         if let Some(versions) = self.xattrs.borrow_mut().get_mut(&file) {
             versions.acknowledge(number);
             if durable {
@@ -266,18 +257,18 @@ impl Entries<'_> {
         &self,
         client: u32,
         file: Handle,
-        other: Key,
+        other: NameKey,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let length = 1 + rng.below(20_000);
         let offset = rng.below(FILE_BYTES_MAX - length);
         let data = vec![Bytes::from(vec![7; length as usize])];
         let write = Write { who: Credentials::root(), file, offset, data, durable: false };
-        self.harness.ask(client, write).await.map(|_| ()).or_else(end)?;
+        self.harness.ask(client, write).await.map(|_| ()).or_else(CallFailure::power_cut)?;
         if rng.chance(1, 2) {
             let committing = self.harness.ask(client, Commit { file });
             let (committed, linked) = join(committing, self.link(client, file, other, true)).await;
-            committed.map(|_| ()).or_else(end).and(linked)?;
+            committed.map(|_| ()).or_else(CallFailure::power_cut).and(linked)?;
         }
         Ok(())
     }
@@ -286,11 +277,11 @@ impl Entries<'_> {
     async fn make_directory(
         &self,
         client: u32,
-        key: Key,
+        key: NameKey,
         durable: bool,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
-        self.forget_halves(&key);
+        self.forget_pending_renames(&key);
         let asked = MakeNode {
             who: Credentials::root(),
             call: self.harness.call_id(),
@@ -318,7 +309,7 @@ impl Entries<'_> {
     async fn use_early(
         &self,
         client: u32,
-        key: &Key,
+        key: &NameKey,
         name: Name,
         is_made: &Cell<bool>,
     ) -> Result<(), PowerCut> {
@@ -331,15 +322,15 @@ impl Entries<'_> {
             let lookup = Lookup { who: who.clone(), directory: above, name: sought };
             match self.harness.ask(client, lookup).await {
                 Ok(found) => break handle_of(&found),
-                Err(Failure::Refused(Error::NotFound {})) => {}
-                Err(failure) => return end(failure),
+                Err(CallFailure::Refused(Error::NotFound {})) => {}
+                Err(failure) => return failure.power_cut(),
             }
         };
         let call = self.harness.call_id();
         let (existing, change) = (Existing::Refuse {}, Change::default());
         let kept = name.clone();
         let create = Create { who, call, directory, name, existing, change, durable: true };
-        self.harness.ask(client, create).await.map(|_| ()).or_else(end)?;
+        self.harness.ask(client, create).await.map(|_| ()).or_else(CallFailure::power_cut)?;
         self.inside.borrow_mut().entry(directory).or_default().push(kept);
         Ok(())
     }
@@ -348,7 +339,7 @@ impl Entries<'_> {
     async fn remove_directory(
         &self,
         client: u32,
-        key: &Key,
+        key: &NameKey,
         directory: Handle,
         durable: bool,
     ) -> Result<(), PowerCut> {
@@ -357,11 +348,11 @@ impl Entries<'_> {
         for DirectoryEntry { name, .. } in self.names_of(directory, client).await? {
             let call = self.harness.call_id();
             let remove = Remove { who: who.clone(), call, directory, name, durable: false };
-            self.harness.ask(client, remove).await.or_else(end)?;
+            self.harness.ask(client, remove).await.or_else(CallFailure::power_cut)?;
         }
         let (above, name, call) = (self.directories[key.0], key.1.clone(), self.harness.call_id());
         let remove = RemoveDirectory { who, call, directory: above, name, durable };
-        self.harness.ask(client, remove).await.or_else(end)
+        self.harness.ask(client, remove).await.or_else(CallFailure::power_cut)
     }
 
     async fn names_of(
@@ -373,7 +364,7 @@ impl Entries<'_> {
         let read = ReadDirectory { who, directory, after, count_max: 100, attributes: false };
         match self.harness.ask(client, read).await {
             Ok(page) => Ok(page.entries),
-            Err(failure) => end(failure).map(|()| Vec::new()),
+            Err(failure) => failure.power_cut(),
         }
     }
 
@@ -381,7 +372,7 @@ impl Entries<'_> {
         &self,
         client: u32,
         file: Handle,
-        key: Key,
+        key: NameKey,
         durable: bool,
     ) -> Result<(), PowerCut> {
         if self.settled_at(&key).is_some() {
@@ -401,19 +392,19 @@ impl Entries<'_> {
                 self.answered(&key, number, durable);
                 Ok(())
             }
-            Err(Failure::Refused(Error::IsDirectory {} | Error::NotPermitted {})) => {
+            Err(CallFailure::Refused(Error::IsDirectory {} | Error::NotPermitted {})) => {
                 let number = self.issue(&key, None);
                 self.answered(&key, number, false);
                 Ok(())
             }
-            Err(failure) => end(failure),
+            Err(failure) => failure.power_cut(),
         }
     }
 
     async fn remove(
         &self,
         client: u32,
-        key: Key,
+        key: NameKey,
         file: Handle,
         durable: bool,
     ) -> Result<(), PowerCut> {
@@ -423,12 +414,12 @@ impl Entries<'_> {
         let remove = Remove { who, call, directory, name, durable };
         match self.harness.ask(client, remove).await {
             Ok(()) => self.answered(&key, number, durable),
-            Err(Failure::Refused(Error::IsDirectory {})) => {
+            Err(CallFailure::Refused(Error::IsDirectory {})) => {
                 self.remove_directory(client, &key, file, durable).await?;
                 self.answered(&key, number, durable);
             }
             Err(failure) => {
-                assert!(failure == Failure::PowerCut, "{key:?} = {file:?}: {failure:?}");
+                assert!(failure == CallFailure::PowerCut, "{key:?} = {file:?}: {failure:?}");
                 return Err(PowerCut);
             }
         }
@@ -438,8 +429,8 @@ impl Entries<'_> {
     async fn rename(
         &self,
         client: u32,
-        (from, moved): (Key, Handle),
-        to: Key,
+        (from, moved): (NameKey, Handle),
+        to: NameKey,
         durable: bool,
     ) -> Result<(), PowerCut> {
         let replaced = self.settled_at(&to);
@@ -464,18 +455,19 @@ impl Entries<'_> {
             .get(&to)
             .is_some_and(|versions| versions.after_crash().contains(&Some(moved)));
         let numbers = [self.issue(&from, None), self.issue(&to, Some(moved))];
-        let half = Half { from, to, moved, replaced, from_certain, to_certain, may_have_both };
-        let Half { from, to, .. } = &half;
+        let pending =
+            PendingRename { from, to, moved, replaced, from_certain, to_certain, may_have_both };
+        let PendingRename { from, to, .. } = &pending;
         match self.harness.ask(client, rename).await {
             Ok(()) => {
                 self.answered(from, numbers[0], durable);
                 self.answered(to, numbers[1], durable);
                 if !durable {
-                    self.halves.borrow_mut().push(half);
+                    self.pending_renames.borrow_mut().push(pending);
                 }
                 Ok(())
             }
-            Err(Failure::Refused(
+            Err(CallFailure::Refused(
                 Error::IsDirectory {} | Error::NotDirectory {} | Error::NotEmpty {},
             )) => {
                 // Nothing was done.
@@ -485,23 +477,26 @@ impl Entries<'_> {
                 }
                 Ok(())
             }
-            Err(Failure::PowerCut) => {
-                self.halves.borrow_mut().push(half);
+            Err(CallFailure::PowerCut) => {
+                self.pending_renames.borrow_mut().push(pending);
                 Err(PowerCut)
             }
-            Err(failure) => end(failure),
+            Err(failure) => failure.power_cut(),
         }
     }
 
     /// What was answered before, of the names of one directory, survives any crash.
     async fn sync_directory(&self, client: u32, index: usize) -> Result<(), PowerCut> {
-        let answered: Vec<(Key, usize)> = {
+        let answered: Vec<(NameKey, usize)> = {
             let named = self.named.borrow();
             let inside = named.iter().filter(|(key, _)| key.0 == index);
             inside.map(|(key, versions)| (key.clone(), versions.acknowledged())).collect()
         };
         let directory = self.directories[index];
-        self.harness.ask(client, SyncDirectory { directory }).await.or_else(end)?;
+        self.harness
+            .ask(client, SyncDirectory { directory })
+            .await
+            .or_else(CallFailure::power_cut)?;
         for (key, number) in answered {
             self.answered(&key, number, true);
         }
@@ -520,20 +515,20 @@ impl Entries<'_> {
         }
     }
 
-    async fn look(&self, key: &Key) -> Named {
+    async fn look(&self, key: &NameKey) -> NamedFile {
         let (directory, name) = (self.directories[key.0], key.1.clone());
         let lookup = Lookup { who: Credentials::root(), directory, name };
         match self.harness.ask(0, lookup).await {
             Ok(attributes) => Some(handle_of(&attributes)),
-            Err(Failure::Refused(Error::NotFound {})) => None,
+            Err(CallFailure::Refused(Error::NotFound {})) => None,
             Err(failure) => panic!("{key:?} cannot be looked up: {failure:?}"),
         }
     }
 
     async fn check_after_crash(&self) {
-        let mut present: BTreeMap<Key, Handle> = BTreeMap::new();
+        let mut present: BTreeMap<NameKey, Handle> = BTreeMap::new();
         let unknown = self.unknown.take();
-        let mut keys: Vec<Key> = self.named.borrow().keys().cloned().collect();
+        let mut keys: Vec<NameKey> = self.named.borrow().keys().cloned().collect();
         keys.extend(unknown.iter().cloned());
         for key in keys {
             let found = self.look(&key).await;
@@ -545,8 +540,8 @@ impl Entries<'_> {
             assert!(right, "{key:?} names {found:?}, possible were {possible:?}");
             versions.flush(found);
         }
-        for half in self.halves.take() {
-            self.check_half(&half).await;
+        for pending in self.pending_renames.take() {
+            self.check_pending_rename(&pending).await;
         }
         self.check_lists(&present).await;
         self.check_inside().await;
@@ -554,15 +549,17 @@ impl Entries<'_> {
     }
 
     /// A rename that was not answered, or not durable, was done or was not done.
-    async fn check_half(&self, half: &Half) {
-        let (from, to) = (self.look(&half.from).await, self.look(&half.to).await);
-        match (from == Some(half.moved), to == Some(half.moved)) {
-            (true, true) => assert!(half.may_have_both, "{half:?} left two names"),
-            (false, false) => assert!(!half.from_certain, "{half:?} lost its file"),
+    async fn check_pending_rename(&self, pending: &PendingRename) {
+        let (from, to) = (self.look(&pending.from).await, self.look(&pending.to).await);
+        match (from == Some(pending.moved), to == Some(pending.moved)) {
+            (true, true) => assert!(pending.may_have_both, "{pending:?} left two names"),
+            (false, false) => assert!(!pending.from_certain, "{pending:?} lost its file"),
             // Or never, nor what came before it.
-            (false, true) => assert!(from.is_none() || half.may_have_both, "{half:?} was done"),
+            (false, true) => {
+                assert!(from.is_none() || pending.may_have_both, "{pending:?} was done")
+            }
             (true, false) => {
-                assert!(!half.to_certain || to == half.replaced, "{half:?} took {to:?}");
+                assert!(!pending.to_certain || to == pending.replaced, "{pending:?} took {to:?}");
             }
         }
     }
@@ -582,7 +579,7 @@ impl Entries<'_> {
     /// Walks the tree. Links are exact, directories know what is above them, and the nodes hold no
     /// inode, no name and no block but those of the tree.
     async fn check_nothing_else_is_there(&self) {
-        let mut tree = Tree::default();
+        let mut tree = WalkedTree::default();
         let mut unseen = vec![ROOT];
         while let Some(directory) = unseen.pop() {
             let listed = list(self.harness, 0, directory, 100).await;
@@ -622,7 +619,7 @@ impl Entries<'_> {
         let (who, name) = (Credentials::root(), xattr_name());
         let found = match self.harness.ask(0, GetXattr { who: who.clone(), file, name }).await {
             Ok(value) => Some(value),
-            Err(Failure::Refused(Error::NoXattr {})) => None,
+            Err(CallFailure::Refused(Error::NoXattr {})) => None,
             Err(failure) => panic!("the extended attribute of {file:?}: {failure:?}"),
         };
         let names = self.harness.ask(0, ListXattrs { who, file }).await;
@@ -659,7 +656,7 @@ impl Entries<'_> {
         chunks.iter().map(meta::protocol::Chunk::count).sum()
     }
 
-    async fn check_audit(&self, tree: &Tree) {
+    async fn check_audit(&self, tree: &WalkedTree) {
         let audit = self.harness.cluster.audit().await;
         let audit = audit.unwrap_or_else(|error| panic!("the audit failed: {error}"));
         assert!(audit.flaws.is_empty(), "the metadata contradicts itself: {:?}", audit.flaws);
@@ -682,7 +679,7 @@ impl Entries<'_> {
         assert_eq!(space.map(|space| space.inodes), Ok(inodes), "inodes as told to clients");
     }
 
-    async fn check_lists(&self, present: &BTreeMap<Key, Handle>) {
+    async fn check_lists(&self, present: &BTreeMap<NameKey, Handle>) {
         for (index, &directory) in self.directories.iter().enumerate() {
             let listed = list(self.harness, 0, directory, 100).await;
             let listed = listed.unwrap_or_else(|error| panic!("directory {index}: {error}"));
@@ -701,7 +698,7 @@ impl Entries<'_> {
 
 /// What was found on a walk.
 #[derive(Default)]
-struct Tree {
+struct WalkedTree {
     names: u64,
     /// All but the root, with the number of their names.
     named: BTreeMap<Handle, u32>,
@@ -722,6 +719,6 @@ fn xattr_value(seed: u64) -> Vec<u8> {
     value
 }
 
-fn any_key(client: u32, rng: &mut Rng) -> Key {
+fn any_key(client: u32, rng: &mut Rng) -> NameKey {
     (rng.index(DIRECTORIES), name(&format!("{client}-{}", rng.below(NAMES))))
 }

@@ -1,4 +1,4 @@
-//! Several clients write, read, cut, punch and commit some files, compared with [`Content`]. In some runs
+//! Several clients write, read, cut, punch and commit some files, compared with [`ExpectedContent`]. In some runs
 //! single nodes restart meanwhile: there clients write whole blocks, and know by [`Losses`] what may be lost.
 
 mod lists;
@@ -16,9 +16,9 @@ use futures::FutureExt as _;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::content::{BLOCK, Content, Moment};
-use super::harness::{End, Failure, Harness};
-use super::losses::{Losses, Told};
+use super::content::{BLOCK, ExpectedContent, Moment};
+use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
+use super::losses::{CommitVerdict, Losses};
 
 /// How the clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -99,18 +99,18 @@ fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64)
     (offset, length)
 }
 
-struct File {
+struct ContentFile {
     handle: Handle,
-    content: RefCell<Content>,
+    content: RefCell<ExpectedContent>,
     /// The time of the last change, as an answer told it.
     changed: Cell<Option<Time>>,
     losses: RefCell<Losses>,
 }
 
-struct Files<'a> {
+struct FilesWorkload<'a> {
     harness: &'a Harness,
     habits: Habits,
-    all: Vec<File>,
+    all: Vec<ContentFile>,
     /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one client.
@@ -120,9 +120,6 @@ struct Files<'a> {
     /// Single nodes that had restarted when all nodes started last.
     restarts_before: Cell<u64>,
 }
-
-/// The power went: the client ends.
-struct PowerCut;
 
 /// Runs the workload to its end.
 pub(super) async fn run(harness: &Harness, habits: Habits) {
@@ -137,7 +134,7 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     // Where commits may lie, stripes belong to several clients.
     let group = if restarts { 1 + group % 3 } else { group };
     let locks = KeyedLock::default();
-    let workload = Files {
+    let workload = FilesWorkload {
         harness,
         habits,
         all: files,
@@ -151,16 +148,16 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
         let clients = (0..habits.clients)
             .map(|client| workload.client(client, harness.fork_rng()).boxed_local());
         match harness.round(clients.collect(), habits.round_ms).await {
-            End::PowerCut => {
-                harness.come_back().await;
-                harness.lively("a check", workload.check_after_crash()).await;
+            RoundEnd::PowerCut => {
+                harness.recover().await;
+                harness.within_limit("a check", workload.check_after_crash()).await;
             }
-            End::Orderly => {
-                harness.lively("a check", workload.check_all()).await;
+            RoundEnd::Orderly => {
+                harness.within_limit("a check", workload.check_all()).await;
                 if rng.chance(1, 2) {
                     workload.committed_all();
-                    harness.stop_and_start().await;
-                    harness.lively("a check", workload.check_after_crash()).await;
+                    harness.stop_and_recover().await;
+                    harness.within_limit("a check", workload.check_after_crash()).await;
                 }
             }
         }
@@ -170,7 +167,7 @@ pub(super) async fn run(harness: &Harness, habits: Habits) {
     }
 }
 
-async fn create(harness: &Harness, number: usize, blocks: usize) -> File {
+async fn create(harness: &Harness, number: usize, blocks: usize) -> ContentFile {
     let create = Create {
         who: Credentials::root(),
         call: harness.call_id(),
@@ -183,12 +180,12 @@ async fn create(harness: &Harness, number: usize, blocks: usize) -> File {
     let made = harness.ask(0, create).await.expect("an empty volume has room for a file");
     let handle = Handle { ino: made.attributes.ino, generation: made.attributes.generation };
     let changed = Cell::new(Some(made.attributes.mtime));
-    let content = Content::new(blocks);
+    let content = ExpectedContent::new(blocks);
     let losses = RefCell::new(Losses::new(&content, harness.restarts()));
-    File { handle, content: RefCell::new(content), changed, losses }
+    ContentFile { handle, content: RefCell::new(content), changed, losses }
 }
 
-impl Files<'_> {
+impl FilesWorkload<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.harness.is_over() {
             let file = rng.index(self.all.len());
@@ -241,20 +238,20 @@ impl Files<'_> {
     /// Commits the file and reads it: what it is then is durable, unless one more node has restarted.
     /// The caller holds it alone.
     async fn look_for_losses(&self, client: u32, file: usize) -> Result<(), PowerCut> {
-        let File { handle, content, losses, .. } = &self.all[file];
+        let ContentFile { handle, content, losses, .. } = &self.all[file];
         let restarts = self.harness.restarts();
         let (mark, last) = losses.borrow_mut().begin_look();
         let answer = self.harness.ask(client, Commit { file: *handle }).await;
         let Some(committed) = self.unless_lost(file, answer)? else { return Ok(()) };
         let now = self.harness.cluster.world().now();
         let verifier = committed.write_verifier;
-        let told = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
-        if told != Told::Kept && self.harness.is_hopeless() {
+        let verdict = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
+        if verdict != CommitVerdict::Kept && self.harness.is_uncertain() {
             return Err(PowerCut);
         }
         let data = self.read_all(client, file).await?;
         // A read that fails makes the file be committed.
-        if told == Told::Lost && !self.harness.has_failed_reads_now() {
+        if verdict == CommitVerdict::Lost && !self.harness.has_failed_reads_now() {
             let checked = last.check(now, self.harness.moves(), &data);
             checked.unwrap_or_else(|wrong| panic!("all was lost of file {file}, and {wrong}"));
         }
@@ -270,10 +267,10 @@ impl Files<'_> {
     fn unless_lost<T>(
         &self,
         file: usize,
-        answer: Result<T, Failure>,
+        answer: Result<T, CallFailure>,
     ) -> Result<Option<T>, PowerCut> {
         match answer {
-            Err(Failure::Refused(Error::LostWrites {})) if self.harness.restarts() > 0 => {
+            Err(CallFailure::Refused(Error::LostWrites {})) if self.harness.restarts() > 0 => {
                 self.all[file].losses.borrow_mut().refused();
                 Ok(None)
             }
@@ -344,7 +341,7 @@ impl Files<'_> {
         let regions = lists::list_of(&ranges);
         let data = any_bytes(regions.bytes(), rng);
         let durable = rng.chance(1, 10);
-        let File { handle, content, changed, losses } = &self.all[file];
+        let ContentFile { handle, content, changed, losses } = &self.all[file];
         if durable {
             losses.borrow_mut().begin_commit();
         } else {
@@ -388,15 +385,15 @@ impl Files<'_> {
                 }
                 Ok(false)
             }
-            Err(Failure::Refused(Error::NoSpace {})) if self.habits.fills => Ok(true),
+            Err(CallFailure::Refused(Error::NoSpace {})) if self.habits.fills => Ok(true),
             refused => self.unless_lost(file, refused).map(|_| false),
         }
     }
 
-    fn ended<T>(failure: Failure) -> Result<T, PowerCut> {
+    fn ended<T>(failure: CallFailure) -> Result<T, PowerCut> {
         match failure {
-            Failure::PowerCut => Err(PowerCut),
-            Failure::Refused(error) => panic!("refused: {error}"),
+            CallFailure::PowerCut => Err(PowerCut),
+            CallFailure::Refused(error) => panic!("refused: {error}"),
         }
     }
 
@@ -417,7 +414,7 @@ impl Files<'_> {
 
     async fn read(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content, .. } = &self.all[file];
+        let ContentFile { handle, content, .. } = &self.all[file];
         let most = content.borrow().size().1;
         let offset = rng.below(most + 2 * BLOCK);
         let length = (rng.below(40 * BLOCK) as u32).min(TRANSFER_MAX);
@@ -442,19 +439,23 @@ impl Files<'_> {
         } else {
             (None, Some(locks.shared(file).await))
         };
-        let File { handle, content, losses, .. } = &self.all[file];
+        let ContentFile { handle, content, losses, .. } = &self.all[file];
         let kept_all = self.keeps_all();
         let moment = content.borrow().moment();
         let mark = losses.borrow_mut().begin_commit();
         let answer = self.harness.ask(client, Commit { file: *handle }).await;
         let Some(committed) = self.unless_lost(file, answer)? else { return Ok(()) };
         let verifier = committed.write_verifier;
-        let told = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
-        if told != Told::Kept && self.harness.is_hopeless() {
+        let verdict = losses.borrow_mut().committed(mark, verifier, &mut content.borrow_mut());
+        if verdict != CommitVerdict::Kept && self.harness.is_uncertain() {
             return Err(PowerCut);
         }
         if kept_all && self.keeps_all() {
-            assert_eq!(told, Told::Kept, "something is told to be lost, and no node has restarted");
+            assert_eq!(
+                verdict,
+                CommitVerdict::Kept,
+                "something is told to be lost, and no node has restarted"
+            );
             content.borrow_mut().committed(&moment);
             if is_alone {
                 losses.borrow_mut().rests(&content.borrow());
@@ -479,7 +480,7 @@ impl Files<'_> {
         durable: bool,
     ) -> Result<(), PowerCut> {
         let size = if self.restarts { size - size % BLOCK } else { size };
-        let File { handle, content, losses, .. } = &self.all[file];
+        let ContentFile { handle, content, losses, .. } = &self.all[file];
         losses.borrow_mut().begin_commit();
         let issued = content.borrow_mut().issue_cut(size);
         let change = Change { size: Some(size), ..Change::default() };
@@ -497,7 +498,7 @@ impl Files<'_> {
 
     async fn look(&self, client: u32, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content, .. } = &self.all[file];
+        let ContentFile { handle, content, .. } = &self.all[file];
         let moments = self.moments(file);
         let call = GetAttributes { file: *handle };
         let size = self.harness.ask(client, call).await.or_else(Self::ended)?.size;
@@ -542,7 +543,7 @@ impl Files<'_> {
         self.restarts_before.set(self.harness.restarts());
         for file in 0..self.all.len() {
             let Ok(data) = self.read_all(0, file).await else { panic!("no crash was asked for") };
-            let File { content, losses, .. } = &self.all[file];
+            let ContentFile { content, losses, .. } = &self.all[file];
             let flushed = if self.restarts {
                 content.borrow_mut().settle_losses(&data)
             } else {

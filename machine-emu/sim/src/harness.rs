@@ -13,35 +13,49 @@ use runtime::seed::Rng;
 use runtime::{Call, NodeId};
 use volume::VolumeError;
 
-use super::cluster::{Cluster, Layout, OBSERVER, Phases};
+use super::cluster::{ClusterLayout, OBSERVER, Phases, SimulatedCluster};
 use super::disk_damage::DiskDamage;
-use super::nemesis::{Ending, Nemesis};
+use super::nemesis::{Nemesis, RoundEnding};
 
 /// Once no fault is left everything under way ends in this time, and a volume is mounted.
-const LIVELY_WITHIN: Duration = Duration::from_mins(2);
+const DONE_WITHIN: Duration = Duration::from_mins(2);
 /// The pause before a request that did not get through is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// What a host needs to end the disk operations of a process that died, at most: nobody else opens
 /// the disks before.
-const LANDING_TIME: Duration = Duration::from_secs(2);
+const DISK_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Tries of one request while faults last.
 pub(super) const TRIES_MAX: u32 = 20_000;
 
 /// Bytes of a request's description in the log, at most.
-const TOLD_BYTES_MAX: usize = 400;
+const DESCRIPTION_BYTES_MAX: usize = 400;
 
 /// How a request of a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// The power went, or will go: whether it was done nobody knows.
     PowerCut,
     /// It was refused, and nothing was done.
     Refused(Error),
 }
 
+/// The power was cut: the outcome of a call is unknown, and its client ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PowerCut;
+
+impl CallFailure {
+    /// The power cut. Panics if the call was refused.
+    pub(super) fn power_cut<T>(self) -> Result<T, PowerCut> {
+        match self {
+            Self::PowerCut => Err(PowerCut),
+            Self::Refused(error) => panic!("refused: {error}"),
+        }
+    }
+}
+
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RoundEnd {
     /// All requests were answered.
     Orderly,
     /// The power went.
@@ -52,12 +66,12 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Harness {
     /// The cluster.
-    pub(super) cluster: Cluster,
+    pub(super) cluster: SimulatedCluster,
     nemesis: Nemesis,
     rng: RefCell<Rng>,
     over: Cell<bool>,
     /// What is answered now does not count: the power has gone, or will for sure.
-    powerless: Cell<bool>,
+    power_off: Cell<bool>,
     operations: Cell<u64>,
     calls: Cell<u64>,
     phases: Phases,
@@ -65,13 +79,13 @@ pub(super) struct Harness {
 
 impl Harness {
     /// A cluster of `layout` that suffers what `nemesis` does.
-    pub(super) fn new(seed: u64, layout: Layout, nemesis: Nemesis, phases: Phases) -> Self {
+    pub(super) fn new(seed: u64, layout: ClusterLayout, nemesis: Nemesis, phases: Phases) -> Self {
         Self {
-            cluster: Cluster::new(seed, layout),
+            cluster: SimulatedCluster::new(seed, layout),
             nemesis,
             rng: RefCell::new(Rng::new(seed ^ 0x0005_CE7E)),
             over: Cell::new(true),
-            powerless: Cell::new(false),
+            power_off: Cell::new(false),
             operations: Cell::new(0),
             calls: Cell::new(0),
             phases,
@@ -117,40 +131,40 @@ impl Harness {
         &self,
         clients: Vec<LocalBoxFuture<'_, ()>>,
         duration_max_ms: u64,
-    ) -> End {
+    ) -> RoundEnd {
         let round = self.nemesis.begin_round(&self.cluster, duration_max_ms);
         let context = self.cluster.application(OBSERVER);
         self.over.set(false);
-        let raging = async {
-            self.nemesis.rage(&round, &self.cluster, &context).await;
+        let injecting = async {
+            self.nemesis.inject_round(&round, &self.cluster, &context).await;
             self.over.set(true);
-            self.powerless.set(round.ending != Ending::Orderly);
+            self.power_off.set(round.ending != RoundEnding::Orderly);
             match round.ending {
-                Ending::Orderly => {}
-                Ending::Power => self.nemesis.crash(&self.cluster),
-                Ending::Death => {
+                RoundEnding::Orderly => {}
+                RoundEnding::Power => self.nemesis.crash(&self.cluster),
+                RoundEnding::Death => {
                     self.nemesis.kill(&self.cluster);
-                    context.sleep(LANDING_TIME).await;
+                    context.sleep(DISK_SETTLE_TIME).await;
                 }
             }
             Nemesis::calm(&self.cluster);
         };
         let restarting = self.nemesis.restart_nodes(&round, self, &context);
-        let all = join(join(join_all(clients), restarting), raging);
-        match select(pin!(all), context.sleep(round.end + LIVELY_WITHIN)).await {
-            Either::Left(_) if round.ending == Ending::Orderly => End::Orderly,
-            Either::Left(_) => End::PowerCut,
-            Either::Right(_) => panic!("clients still wait {LIVELY_WITHIN:?} after the last fault"),
+        let all = join(join(join_all(clients), restarting), injecting);
+        match select(pin!(all), context.sleep(round.end + DONE_WITHIN)).await {
+            Either::Left(_) if round.ending == RoundEnding::Orderly => RoundEnd::Orderly,
+            Either::Left(_) => RoundEnd::PowerCut,
+            Either::Right(_) => panic!("clients still wait {DONE_WITHIN:?} after the last fault"),
         }
     }
 
     /// Brings the cluster up after a power cut; the power may go again meanwhile, or right after.
-    pub(super) async fn come_back(&self) {
+    pub(super) async fn recover(&self) {
         let context = self.cluster.application(OBSERVER);
         loop {
             self.cluster.restart();
             let relapse = self.nemesis.relapse();
-            let limit = relapse.unwrap_or(LIVELY_WITHIN);
+            let limit = relapse.unwrap_or(DONE_WITHIN);
             let mounting = pin!(self.cluster.mount(self.phases));
             match select(mounting, pin!(context.sleep(limit))).await {
                 Either::Left((Ok(()), rest)) => {
@@ -162,31 +176,31 @@ impl Harness {
                 }
                 Either::Left((Err(error), _)) => panic!("the volume cannot be mounted: {error}"),
                 Either::Right(_) if relapse.is_none() => {
-                    panic!("the volume is not mounted after {LIVELY_WITHIN:?}")
+                    panic!("the volume is not mounted after {DONE_WITHIN:?}")
                 }
                 Either::Right(_) => self.nemesis.crash(&self.cluster),
             }
         }
-        self.powerless.set(false);
+        self.power_off.set(false);
     }
 
     /// Ends the volume cleanly, cuts the power and comes back.
-    pub(super) async fn stop_and_start(&self) {
+    pub(super) async fn stop_and_recover(&self) {
         self.stop().await;
-        self.come_back().await;
+        self.recover().await;
     }
 
     /// Brings the cluster up once, or tells why it cannot be. Panics if that takes too long.
-    pub(super) async fn try_to_come_back(&self) -> Result<(), VolumeError> {
+    pub(super) async fn try_recover(&self) -> Result<(), VolumeError> {
         self.cluster.restart();
-        let mounted = self.lively("a mount", self.cluster.mount(self.phases)).await;
-        self.powerless.set(mounted.is_err());
+        let mounted = self.within_limit("a mount", self.cluster.mount(self.phases)).await;
+        self.power_off.set(mounted.is_err());
         mounted
     }
 
     /// Does the damage that the nemesis has for a volume at rest.
-    pub(super) fn hurt(&self) {
-        self.nemesis.hurt(&self.cluster);
+    pub(super) fn damage_disks(&self) {
+        self.nemesis.damage_disks(&self.cluster);
     }
 
     /// What was done to the disks.
@@ -196,7 +210,7 @@ impl Harness {
 
     /// The power of everything goes.
     pub(super) fn cut_power(&self) {
-        self.powerless.set(true);
+        self.power_off.set(true);
         self.nemesis.crash(&self.cluster);
     }
 
@@ -205,61 +219,61 @@ impl Harness {
         let nodes = self.cluster.geometry().fs_nodes;
         let context = self.cluster.application(OBSERVER);
         for node in (0..nodes).map(NodeId::fs) {
-            let settling = until_told(
+            let settling = retry_while_lost(
                 || context.spawn(node, Flush {}),
                 |error| matches!(error, Error::Undelivered { why: Undelivered::Lost }),
             );
-            let flushed = self.lively("a clean stop", settling).await;
+            let flushed = self.within_limit("a clean stop", settling).await;
             flushed.unwrap_or_else(|error| panic!("a clean stop of {node} failed: {error}"));
         }
-        let concluding = until_told(
+        let concluding = retry_while_lost(
             || self.cluster.final_checkpoint(self.phases),
             |error| {
                 matches!(error, VolumeError::Flush(Error::Undelivered { why: Undelivered::Lost }))
             },
         );
-        let final_checkpointd = self.lively("a clean stop", concluding).await;
-        final_checkpointd.unwrap_or_else(|error| panic!("a clean stop failed: {error}"));
+        let checkpointed = self.within_limit("a clean stop", concluding).await;
+        checkpointed.unwrap_or_else(|error| panic!("a clean stop failed: {error}"));
         self.cut_power();
     }
 
     /// The outcome of `work`, which no fault holds up. Panics if it takes too long.
-    pub(super) async fn lively<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
-        let limit = self.cluster.application(OBSERVER).sleep(LIVELY_WITHIN);
+    pub(super) async fn within_limit<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        let limit = self.cluster.application(OBSERVER).sleep(DONE_WITHIN);
         match select(pin!(work), limit).await {
             Either::Left((outcome, _)) => outcome,
-            Either::Right(_) => panic!("{what} takes more than {LIVELY_WITHIN:?}"),
+            Either::Right(_) => panic!("{what} takes more than {DONE_WITHIN:?}"),
         }
     }
 
     /// Asks until there is an answer, also after it may have been done: the same request, so that one
     /// with a call id is done once.
-    pub(super) async fn ask<C>(&self, client: u32, call: C) -> Result<C::Reply, Failure>
+    pub(super) async fn ask<C>(&self, client: u32, call: C) -> Result<C::Reply, CallFailure>
     where
         C: Call<Protocol = FileIo> + Clone + fmt::Debug,
     {
         // What was under way when it went may have been done or not: what builds on it would be in doubt twice.
-        if self.powerless.get() {
-            return Err(Failure::PowerCut);
+        if self.power_off.get() {
+            return Err(CallFailure::PowerCut);
         }
         tracing::debug!(now = ?self.cluster.world().now(), client, call = %Short(&call));
         let context = self.cluster.application(client);
         for _ in 0..TRIES_MAX {
             let answer = fileio::client::ask(&context, call.clone()).await;
             tracing::debug!(now = ?self.cluster.world().now(), client, failed = ?answer.as_ref().err());
-            if self.powerless.get() {
-                return Err(Failure::PowerCut);
+            if self.power_off.get() {
+                return Err(CallFailure::PowerCut);
             }
             match answer {
                 Ok(reply) => {
                     self.operations.set(self.operations.get() + 1);
                     return Ok(reply);
                 }
-                Err(Error::Undelivered { .. } | Error::Damaged {}) if self.is_hopeless() => {
-                    return Err(Failure::PowerCut);
+                Err(Error::Undelivered { .. } | Error::Damaged {}) if self.is_uncertain() => {
+                    return Err(CallFailure::PowerCut);
                 }
-                Err(error) if self.excuses(error) => {}
-                Err(error) => return Err(Failure::Refused(error)),
+                Err(error) if self.is_expected(error) => {}
+                Err(error) => return Err(CallFailure::Refused(error)),
             }
             context.sleep(RETRY_PAUSE).await;
         }
@@ -268,20 +282,20 @@ impl Harness {
 
     /// A request failed: nobody knows whether it was done, if a fault lasts that only a power cut
     /// ends. Then nothing that comes after it is certain either.
-    pub(super) fn is_hopeless(&self) -> bool {
+    pub(super) fn is_uncertain(&self) -> bool {
         if self.nemesis.is_heavy() {
-            self.powerless.set(true);
+            self.power_off.set(true);
         }
         self.nemesis.is_heavy()
     }
 
     /// The power has gone, and nothing is served yet.
-    pub(super) fn is_powerless(&self) -> bool {
-        self.powerless.get()
+    pub(super) fn is_power_off(&self) -> bool {
+        self.power_off.get()
     }
 
     /// A failure that the faults explain: whoever asked may ask again.
-    pub(super) fn excuses(&self, error: Error) -> bool {
+    pub(super) fn is_expected(&self, error: Error) -> bool {
         match error {
             Error::Undelivered { why } => {
                 matches!(why, Undelivered::Busy | Undelivered::Lost)
@@ -326,7 +340,7 @@ impl Harness {
     /// Notes an answer of another layer; true if the power has gone meanwhile.
     pub(super) fn answered(&self) -> bool {
         self.operations.set(self.operations.get() + 1);
-        self.powerless.get()
+        self.power_off.get()
     }
 }
 
@@ -336,12 +350,12 @@ struct Short<'a, C>(&'a C);
 impl<C: fmt::Debug> fmt::Display for Short<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{:?}", self.0);
-        f.write_str(text.get(..TOLD_BYTES_MAX).unwrap_or(&text))
+        f.write_str(text.get(..DESCRIPTION_BYTES_MAX).unwrap_or(&text))
     }
 }
 
 /// The outcome of `work`, which is done again as long as its reply is lost.
-async fn until_told<T, E, F: Future<Output = Result<T, E>>>(
+async fn retry_while_lost<T, E, F: Future<Output = Result<T, E>>>(
     work: impl Fn() -> F,
     is_lost: impl Fn(&E) -> bool,
 ) -> Result<T, E> {

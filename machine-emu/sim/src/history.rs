@@ -10,11 +10,11 @@ use fileio::protocol::Handle;
 const OPERATIONS_MAX: usize = 128;
 
 /// What each name names. Names are numbers here.
-type Names = Vec<Option<Handle>>;
+type NameTable = Vec<Option<Handle>>;
 
 /// What was asked, and the answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Deed {
+pub(super) enum NameOperation {
     /// Make a file; `None`: the name names something already.
     Make { name: usize, made: Option<Handle> },
     /// Make a file unless the name names one.
@@ -29,9 +29,9 @@ pub(super) enum Deed {
     Link { file: Handle, name: usize, done: bool },
 }
 
-impl Deed {
+impl NameOperation {
     /// The names after it, if this may be the answer when they are `names` before it.
-    fn after(self, names: &Names) -> Option<Names> {
+    fn after(self, names: &NameTable) -> Option<NameTable> {
         let with = |changes: &[(usize, Option<Handle>)]| {
             let mut after = names.clone();
             for &(name, named) in changes {
@@ -84,17 +84,17 @@ impl Deed {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Operation {
+struct HistoryEntry {
     began: u64,
     ended: u64,
-    deed: Deed,
+    operation: NameOperation,
 }
 
 /// The operations of some clients on a few names, none of which names anything at first.
 #[derive(Debug, Default)]
 pub(super) struct History {
     now: Cell<u64>,
-    operations: RefCell<Vec<Operation>>,
+    operations: RefCell<Vec<HistoryEntry>>,
 }
 
 impl History {
@@ -105,14 +105,14 @@ impl History {
     }
 
     /// What was asked at `began` is answered now.
-    pub(super) fn answered(&self, began: u64, deed: Deed) {
+    pub(super) fn answered(&self, began: u64, operation: NameOperation) {
         let ended = self.asked();
-        self.operations.borrow_mut().push(Operation { began, ended, deed });
+        self.operations.borrow_mut().push(HistoryEntry { began, ended, operation });
     }
 
     /// All files that anybody was told of.
     pub(super) fn files(&self) -> BTreeSet<Handle> {
-        self.operations.borrow().iter().filter_map(|operation| operation.deed.file()).collect()
+        self.operations.borrow().iter().filter_map(|operation| operation.operation.file()).collect()
     }
 
     /// Panics if no order of the operations on `count` names explains all answers.
@@ -124,7 +124,7 @@ impl History {
 }
 
 /// Looks for an order in which nothing comes before what was answered before it was asked.
-fn can_be(operations: &[Operation], count: usize) -> bool {
+fn can_be(operations: &[HistoryEntry], count: usize) -> bool {
     let all = |done: u128| done.count_ones() as usize == operations.len();
     let mut tried = BTreeSet::new();
     let mut untried = vec![(0_u128, vec![None; count])];
@@ -139,7 +139,7 @@ fn can_be(operations: &[Operation], count: usize) -> bool {
         let first_end = left().map(|(_, operation)| operation.ended).min().unwrap_or_default();
         let may_be_next = left().filter(|(_, operation)| operation.began < first_end);
         let next = may_be_next.filter_map(|(bit, operation)| {
-            operation.deed.after(&names).map(|after| (done | 1 << bit, after))
+            operation.operation.after(&names).map(|after| (done | 1 << bit, after))
         });
         let mut next: Vec<_> = next.collect();
         // What fits in and changes nothing can as well come now: no other order needs to be tried.
@@ -158,8 +158,8 @@ mod tests {
     const ONE: Handle = Handle { ino: 1, generation: 1 };
     const TWO: Handle = Handle { ino: 2, generation: 1 };
 
-    fn history(operations: &[(u64, u64, Deed)]) -> bool {
-        let operation = |&(began, ended, deed): &_| Operation { began, ended, deed };
+    fn history(operations: &[(u64, u64, NameOperation)]) -> bool {
+        let operation = |&(began, ended, operation): &_| HistoryEntry { began, ended, operation };
         can_be(&operations.iter().map(operation).collect::<Vec<_>>(), 2)
     }
 
@@ -169,11 +169,11 @@ mod tests {
         new: (u64, u64, Option<Handle>),
     ) -> bool {
         history(&[
-            (1, 2, Deed::Make { name: 0, made: Some(ONE) }),
-            (3, 4, Deed::Make { name: 1, made: Some(TWO) }),
-            (10, 20, Deed::Rename { from: 0, to: 1, done: true }),
-            (old.0, old.1, Deed::Look { name: 0, found: old.2 }),
-            (new.0, new.1, Deed::Look { name: 1, found: new.2 }),
+            (1, 2, NameOperation::Make { name: 0, made: Some(ONE) }),
+            (3, 4, NameOperation::Make { name: 1, made: Some(TWO) }),
+            (10, 20, NameOperation::Rename { from: 0, to: 1, done: true }),
+            (old.0, old.1, NameOperation::Look { name: 0, found: old.2 }),
+            (new.0, new.1, NameOperation::Look { name: 1, found: new.2 }),
         ])
     }
 
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn of_two_that_make_or_remove_one_name_one_succeeds() {
-        let make = |made| Deed::Make { name: 0, made };
+        let make = |made| NameOperation::Make { name: 0, made };
         assert!(history(&[(1, 4, make(Some(ONE))), (2, 3, make(None))]));
         assert!(!history(&[(1, 4, make(Some(ONE))), (2, 3, make(Some(TWO)))]));
-        let remove = |done| Deed::Remove { name: 0, done };
+        let remove = |done| NameOperation::Remove { name: 0, done };
         let first = (1, 2, make(Some(ONE)));
         assert!(history(&[first, (3, 6, remove(false)), (4, 5, remove(true))]));
         assert!(!history(&[first, (3, 6, remove(true)), (4, 5, remove(true))]));
@@ -204,14 +204,14 @@ mod tests {
 
     #[test]
     fn a_name_is_opened_linked_or_renamed_as_it_is() {
-        let open = |file, new| Deed::Open { name: 0, file, new };
+        let open = |file, new| NameOperation::Open { name: 0, file, new };
         assert!(history(&[(1, 2, open(ONE, true)), (3, 4, open(ONE, false))]));
         assert!(!history(&[(1, 2, open(ONE, true)), (3, 4, open(TWO, false))]));
-        let link = (3, 4, Deed::Link { file: ONE, name: 1, done: true });
-        let rename = (5, 6, Deed::Rename { from: 0, to: 1, done: true });
-        let look = (7, 8, Deed::Look { name: 0, found: Some(ONE) });
+        let link = (3, 4, NameOperation::Link { file: ONE, name: 1, done: true });
+        let rename = (5, 6, NameOperation::Rename { from: 0, to: 1, done: true });
+        let look = (7, 8, NameOperation::Look { name: 0, found: Some(ONE) });
         assert!(history(&[(1, 2, open(ONE, true)), link, rename, look]));
         assert!(!history(&[(1, 2, open(ONE, true)), rename, look]));
-        assert!(!history(&[link, (5, 6, Deed::Rename { from: 1, to: 0, done: false })]));
+        assert!(!history(&[link, (5, 6, NameOperation::Rename { from: 1, to: 0, done: false })]));
     }
 }

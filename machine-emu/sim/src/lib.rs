@@ -3,7 +3,7 @@
 //! # Promise
 //!
 //! - [`run`] draws everything from one seed: the shape of the cluster, what the clients do, the
-//!   faults. The same seed gives the same [`Report::trace_hash`], on any day.
+//!   faults. The same seed gives the same [`RunReport::trace_hash`], on any day.
 //! - Each workload compares what it sees with a model of what may be, while it runs, after each
 //!   crash, and at the end.
 //! - The faults of a run are a [`Schedule`]: text that is printed, edited and replayed. [`shrink`]
@@ -71,17 +71,17 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use machine_emu::{Counters, DiskFaults};
+use machine_emu::{DiskFaults, WorldCounters};
 use runtime::seed::Rng;
 
-use cluster::{Layout, Phases};
+use cluster::{ClusterLayout, Phases};
 use files::Habits;
 use harness::Harness;
-use nemesis::{AllowedFaults, Nemesis, Record, Restarts, Source};
+use nemesis::{AllowedFaults, FaultSource, Nemesis, RestartableNodes, ScheduleRecord};
 
 pub use regressions::{REGRESSIONS, RegressionCase};
 pub use schedule::{Fault, Schedule, ScheduleError};
-pub use shrink::{Shrunk, shrink};
+pub use shrink::{ShrinkResult, shrink};
 
 /// No run takes so much virtual time.
 const RUN_TIME_MAX: Duration = Duration::from_hours(2);
@@ -209,10 +209,10 @@ impl Workload {
                     | Self::OpenUnlinked
             ),
             restarts: match self {
-                Self::Disks => Restarts::Disks,
-                Self::Cache | Self::OpenUnlinked => Restarts::All,
-                Self::Files if Rng::new(seed ^ RESTARTS_SALT).chance(1, 2) => Restarts::All,
-                _ => Restarts::None,
+                Self::Disks => RestartableNodes::Disks,
+                Self::Cache | Self::OpenUnlinked => RestartableNodes::All,
+                Self::Files if Rng::new(seed ^ RESTARTS_SALT).chance(1, 2) => RestartableNodes::All,
+                _ => RestartableNodes::None,
             },
         }
     }
@@ -257,11 +257,11 @@ impl Planted {
 
 /// What a run did.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct RunReport {
     /// Equal for equal cases.
     pub trace_hash: u64,
     /// What happened in the world.
-    pub counters: Counters,
+    pub counters: WorldCounters,
     /// Virtual time.
     pub virtual_time: Duration,
     /// Requests of clients that were answered.
@@ -302,8 +302,8 @@ impl Case {
         Self { workload, seed, schedule: None, faults: None, planted: None }
     }
 
-    fn layout(&self, rng: &mut Rng) -> Layout {
-        let mut layout = Layout::draw(rng);
+    fn layout(&self, rng: &mut Rng) -> ClusterLayout {
+        let mut layout = ClusterLayout::draw(rng);
         if self.workload == Workload::Full {
             layout.stripes_per_node = stripes_of_small_volume(&layout, rng);
         }
@@ -311,32 +311,32 @@ impl Case {
     }
 
     /// Runs it.
-    pub fn run(&self) -> Result<Report, Violation> {
-        let record = Record::default();
+    pub fn run(&self) -> Result<RunReport, Violation> {
+        let record = ScheduleRecord::default();
         let layout = format!("{:?}", self.layout(&mut Rng::new(self.seed)));
         let told = quiet::catch(|| self.run_recorded(record.clone()));
         let schedule = record.take();
         match told {
-            Ok(report) => Ok(Report { schedule, ..report }),
+            Ok(report) => Ok(RunReport { schedule, ..report }),
             Err(message) => Err(Violation { message, layout, schedule }),
         }
     }
 
     /// Runs it; a violation panics.
-    fn run_recorded(&self, record: Record) -> Report {
+    fn run_recorded(&self, record: ScheduleRecord) -> RunReport {
         let Self { workload, seed, .. } = *self;
         let mut rng = Rng::new(seed);
         let layout = self.layout(&mut rng);
         let source = match &self.schedule {
-            Some(schedule) => Source::Given(schedule.clone()),
-            None => Source::Drawn(self.faults.clone()),
+            Some(schedule) => FaultSource::Given(schedule.clone()),
+            None => FaultSource::Drawn(self.faults.clone()),
         };
         if workload == Workload::Members {
             return members::run(seed, &source, &record);
         }
         let nemesis = Nemesis::new(seed, workload.allowed_faults(seed), source, record);
         let harness = Harness::new(seed, layout, nemesis, workload.phases());
-        let together = workload.allowed_faults(seed).restarts == Restarts::None
+        let together = workload.allowed_faults(seed).restarts == RestartableNodes::None
             && Rng::new(seed ^ TOGETHER_SALT).chance(2, 3);
         if together {
             harness.cluster.world().set_processes(1);
@@ -352,7 +352,7 @@ impl Case {
         let working = drive(workload, &harness, &mut rng, self.planted);
         let done = world.run_within(RUN_TIME_MAX, working);
         assert!(done.is_some(), "the world stands still, or never ends");
-        Report {
+        RunReport {
             trace_hash: world.trace_hash(),
             counters: world.counters(),
             virtual_time: world.now(),
@@ -386,7 +386,7 @@ impl fmt::Display for Violation {
 }
 
 /// Runs `workload` under `seed`. Panics at a violation.
-pub fn run(workload: Workload, seed: u64) -> Report {
+pub fn run(workload: Workload, seed: u64) -> RunReport {
     let case = Case::new(workload, seed);
     case.run().unwrap_or_else(|violation| {
         panic!("{violation}to repeat this run: {}", case.command());
@@ -394,11 +394,11 @@ pub fn run(workload: Workload, seed: u64) -> Report {
 }
 
 /// Just enough stripes per node, and a few more.
-fn stripes_of_small_volume(layout: &Layout, rng: &mut Rng) -> u64 {
+fn stripes_of_small_volume(layout: &ClusterLayout, rng: &mut Rng) -> u64 {
     let needed = meta::store::stripes_min(&layout.geometry());
     let more = rng.below(64);
     let suffices = |&stripes_per_node: &u64| {
-        let layout = Layout { stripes_per_node, ..*layout };
+        let layout = ClusterLayout { stripes_per_node, ..*layout };
         meta::store::smallest_share(&layout.geometry()) >= needed
     };
     (needed + more..2 * needed).find(suffices).unwrap_or(2 * needed)

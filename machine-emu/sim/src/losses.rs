@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::content::{Block, Content, Issued, whole_blocks};
+use super::content::{Block, ExpectedContent, Issued, whole_blocks};
 
 /// Nobody commits a file by himself so soon after the first change.
 const COMMIT_AGE: Duration = Duration::from_secs(2);
 
 /// What a commit told of the writes that nobody had committed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum CommitVerdict {
     /// All are there, or there were none.
     Kept,
     /// None may be there.
@@ -25,7 +25,7 @@ pub(super) enum Told {
 
 /// A file when nobody had anything uncommitted.
 #[derive(Debug)]
-struct Committed {
+struct CommittedState {
     size: u64,
     blocks: Vec<Block>,
     /// When the first write began since, and how many moves by plan were over then.
@@ -42,28 +42,28 @@ pub(super) struct Losses {
     /// unless there are more. None if a request was refused because of a loss.
     known_at: Option<u64>,
     /// The last committed state; `None` if more has happened since than writes that are not durable.
-    last: Option<Committed>,
+    last: Option<CommittedState>,
 }
 
 impl Losses {
     /// Of a fresh file, when so many nodes have restarted.
-    pub(super) fn new(content: &Content, restarts: u64) -> Self {
+    pub(super) fn new(content: &ExpectedContent, restarts: u64) -> Self {
         let mut losses = Self::default();
         losses.flushed(content, restarts);
         losses
     }
 
     /// The file is durably as `content` has it, and nobody changes it at present.
-    pub(super) fn flushed(&mut self, content: &Content, restarts: u64) {
+    pub(super) fn flushed(&mut self, content: &ExpectedContent, restarts: u64) {
         self.unstable.clear();
         self.known_at = Some(restarts);
         self.rests(content);
     }
 
     /// A commit was answered while nobody else used the file, and no node has restarted.
-    pub(super) fn rests(&mut self, content: &Content) {
+    pub(super) fn rests(&mut self, content: &ExpectedContent) {
         let (size, blocks) = content.at_rest();
-        self.last = Some(Committed { size, blocks, first_write: None });
+        self.last = Some(CommittedState { size, blocks, first_write: None });
     }
 
     /// Nothing can have been lost since the file was known, if `restarts` nodes have restarted.
@@ -91,7 +91,12 @@ impl Losses {
     }
 
     /// It was answered.
-    pub(super) fn committed(&mut self, mark: u64, verifier: u64, content: &mut Content) -> Told {
+    pub(super) fn committed(
+        &mut self,
+        mark: u64,
+        verifier: u64,
+        content: &mut ExpectedContent,
+    ) -> CommitVerdict {
         let later = self.unstable.split_off(&mark);
         let covered = std::mem::replace(&mut self.unstable, later);
         let mut kept = 0;
@@ -100,9 +105,9 @@ impl Losses {
             kept += 1;
         }
         match kept {
-            _ if kept == covered.len() => Told::Kept,
-            0 => Told::Lost,
-            _ => Told::Both,
+            _ if kept == covered.len() => CommitVerdict::Kept,
+            0 => CommitVerdict::Lost,
+            _ => CommitVerdict::Both,
         }
     }
 
@@ -121,13 +126,13 @@ impl Losses {
 
 /// The state to which a file returns if all its writes are lost, if that is known.
 #[derive(Debug)]
-pub(super) struct LastCommitted(Option<Committed>);
+pub(super) struct LastCommitted(Option<CommittedState>);
 
 impl LastCommitted {
     /// All writes since are lost, told at `now`, after so many moves by plan; then the file was `data`. What is
     /// wrong with that, if anything.
     pub(super) fn check(&self, now: Duration, moves: u64, data: &[u8]) -> Result<(), String> {
-        let Some(Committed { size, blocks, first_write: Some(first_write) }) = &self.0 else {
+        let Some(CommittedState { size, blocks, first_write: Some(first_write) }) = &self.0 else {
             return Ok(());
         };
         let (written_at, moves_ended) = *first_write;
@@ -153,7 +158,7 @@ mod tests {
     const BLOCK: usize = super::super::content::BLOCK as usize;
     const NOW: Duration = Duration::from_secs(1);
 
-    fn write(content: &mut Content, number: u8) -> (Issued, Vec<u8>) {
+    fn write(content: &mut ExpectedContent, number: u8) -> (Issued, Vec<u8>) {
         let data = vec![number; BLOCK];
         let issued = content.issue_write(0, &data);
         content.acknowledge(&issued);
@@ -162,28 +167,32 @@ mod tests {
 
     #[test]
     fn a_commit_answers_for_the_writes_that_have_its_verifier() {
-        let mut content = Content::new(2);
+        let mut content = ExpectedContent::new(2);
         let mut losses = Losses::new(&content, 0);
         let (first, old) = write(&mut content, 1);
         losses.written(first, 7);
         let (second, new) = write(&mut content, 2);
         losses.written(second, 8);
         let mark = losses.begin_commit();
-        assert_eq!(losses.committed(mark, 8, &mut content), Told::Both);
+        assert_eq!(losses.committed(mark, 8, &mut content), CommitVerdict::Both);
         assert!(content.clone().settle_losses(&old).is_err(), "the second was kept");
         assert_eq!(content.settle_losses(&new), Ok(()));
-        assert_eq!(losses.committed(mark, 9, &mut content), Told::Kept, "nothing is left to tell");
+        assert_eq!(
+            losses.committed(mark, 9, &mut content),
+            CommitVerdict::Kept,
+            "nothing is left to tell"
+        );
     }
 
     #[test]
     fn a_file_that_has_lost_everything_is_as_committed_and_as_long() {
-        let mut content = Content::new(2);
+        let mut content = ExpectedContent::new(2);
         let mut losses = Losses::new(&content, 0);
         losses.begin_write(NOW, 3);
         let (issued, data) = write(&mut content, 1);
         losses.written(issued, 7);
         let (mark, last) = losses.begin_look();
-        assert_eq!(losses.committed(mark, 9, &mut content), Told::Lost);
+        assert_eq!(losses.committed(mark, 9, &mut content), CommitVerdict::Lost);
         assert_eq!(last.check(NOW, 3, &[]), Ok(()));
         assert!(last.check(NOW, 3, &data).is_err() && last.check(NOW, 3, &[0; BLOCK]).is_err());
         assert_eq!(

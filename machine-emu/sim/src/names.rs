@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use runtime::Call;
 use runtime::seed::Rng;
 
-use super::harness::{Failure, Harness};
+use super::harness::{CallFailure, Harness};
 
 /// Names of a crowded directory, at least, and at most so many more: the tree of a node has several
 /// leaves then.
@@ -24,18 +24,21 @@ const XATTR_BYTES_MAX: usize = 9_000;
 /// Names of one page when a whole crowd is listed.
 const CROWD_PAGE: u32 = 40;
 
+/// The index of a directory, and a name in it.
+pub(super) type NameKey = (usize, Name);
+
 /// The same file on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pair {
+struct HandlePair {
     real: Handle,
     model: Handle,
 }
 
-struct Tree<'a> {
+struct ClientTree<'a> {
     harness: &'a Harness,
     client: u32,
     model: Model,
-    known: Vec<Pair>,
+    known: Vec<HandlePair>,
 }
 
 /// Runs the workload to its end.
@@ -56,8 +59,8 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
             },
         );
         let real = handle_of(&made.await.expect("the root has room"));
-        let known = vec![Pair { real, model: ROOT }];
-        trees.push(Tree { harness, client, model: Model::default(), known });
+        let known = vec![HandlePair { real, model: ROOT }];
+        trees.push(ClientTree { harness, client, model: Model::default(), known });
     }
     let mut rng = harness.fork_rng();
     if rng.chance(1, 3) {
@@ -68,11 +71,11 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
             trees.iter_mut().map(|tree| tree.work(harness.fork_rng()).boxed_local()).collect();
         harness.round(working, round_ms).await;
         for tree in &trees {
-            harness.lively("a check", tree.check_all()).await;
+            harness.within_limit("a check", tree.check_all()).await;
         }
-        harness.stop_and_start().await;
+        harness.stop_and_recover().await;
         for tree in &trees {
-            harness.lively("a check", tree.check_all()).await;
+            harness.within_limit("a check", tree.check_all()).await;
         }
     }
 }
@@ -106,7 +109,7 @@ fn any_name(rng: &mut Rng) -> Name {
     name(&char::from(b'a' + rng.below(6) as u8).to_string())
 }
 
-impl Tree<'_> {
+impl ClientTree<'_> {
     async fn work(&mut self, mut rng: Rng) {
         while !self.harness.is_over() {
             self.step(&mut rng).await;
@@ -131,13 +134,16 @@ impl Tree<'_> {
         }
     }
 
-    fn any(&self, rng: &mut Rng) -> Pair {
+    fn any(&self, rng: &mut Rng) -> HandlePair {
         let reach = if rng.chance(1, 3) { 1 } else { self.known.len() };
         self.known[rng.index(reach)]
     }
 
     /// Asks both sides; both succeed or fail in the same way.
-    async fn both<C>(&self, make: impl Fn(fn(Pair) -> Handle) -> C) -> Option<(C::Reply, C::Reply)>
+    async fn both<C>(
+        &self,
+        make: impl Fn(fn(HandlePair) -> Handle) -> C,
+    ) -> Option<(C::Reply, C::Reply)>
     where
         C: Call<Protocol = FileIo> + Clone + std::fmt::Debug,
     {
@@ -147,7 +153,7 @@ impl Tree<'_> {
         let model = self.model.ask(make(|pair| pair.model));
         match (real, model) {
             (Ok(real), Ok(model)) => Some((real, model)),
-            (Err(Failure::Refused(real)), Err(model)) => {
+            (Err(CallFailure::Refused(real)), Err(model)) => {
                 assert_eq!(real, model, "{told}");
                 None
             }
@@ -156,17 +162,20 @@ impl Tree<'_> {
         }
     }
 
-    async fn both_alike<C>(&self, make: impl Fn(fn(Pair) -> Handle) -> C) -> Option<Pair>
+    async fn both_alike<C>(
+        &self,
+        make: impl Fn(fn(HandlePair) -> Handle) -> C,
+    ) -> Option<HandlePair>
     where
         C: Call<Protocol = FileIo, Reply = Attributes> + Clone + std::fmt::Debug,
     {
         let told = format!("client {}: {:?}", self.client, make(|pair| pair.real));
         let (real, model) = self.both(make).await?;
         assert_eq!(visible(&real), visible(&model), "{told}");
-        Some(Pair { real: handle_of(&real), model: handle_of(&model) })
+        Some(HandlePair { real: handle_of(&real), model: handle_of(&model) })
     }
 
-    fn learn(&mut self, pair: Option<Pair>) {
+    fn learn(&mut self, pair: Option<HandlePair>) {
         if let Some(pair) = pair
             && !self.known.contains(&pair)
         {
@@ -210,7 +219,7 @@ impl Tree<'_> {
                 .await;
             }
             9 => {
-                let directory = |pick: fn(Pair) -> Handle| pick(one);
+                let directory = |pick: fn(HandlePair) -> Handle| pick(one);
                 self.both(|pick| RemoveDirectory {
                     who: who.clone(),
                     call,
@@ -273,7 +282,7 @@ impl Tree<'_> {
     }
 
     /// Sets, reads or removes an extended attribute.
-    async fn change_xattr(&self, file: Pair, who: &Credentials, rng: &mut Rng) {
+    async fn change_xattr(&self, file: HandlePair, who: &Credentials, rng: &mut Rng) {
         const NAMES: [&str; 5] = ["user.a", "user.ab", "user.b", "trusted.a", "security.a"];
         let name = XattrName::new(NAMES[rng.index(5)].as_bytes()).expect("a name");
         let (call, durable) = (self.harness.call_id(), rng.chance(1, 2));
@@ -313,7 +322,7 @@ impl Tree<'_> {
         }
     }
 
-    async fn check_xattr(&self, file: Pair, who: &Credentials, name: XattrName) {
+    async fn check_xattr(&self, file: HandlePair, who: &Credentials, name: XattrName) {
         let value =
             self.both(|pick| GetXattr { who: who.clone(), file: pick(file), name: name.clone() });
         if let Some((real, model)) = value.await {
@@ -322,7 +331,7 @@ impl Tree<'_> {
     }
 
     /// The extended attributes of a file are those of the model.
-    async fn check_xattrs(&self, file: Pair) {
+    async fn check_xattrs(&self, file: HandlePair) {
         let who = Credentials::root();
         let listed = self.both(|pick| ListXattrs { who: who.clone(), file: pick(file) });
         let Some((real, model)) = listed.await else { return };
@@ -332,7 +341,7 @@ impl Tree<'_> {
         }
     }
 
-    async fn create(&mut self, directory: Pair, who: Credentials, name: Name, rng: &mut Rng) {
+    async fn create(&mut self, directory: HandlePair, who: Credentials, name: Name, rng: &mut Rng) {
         let call = self.harness.call_id();
         let existing = if rng.chance(1, 2) { Existing::Use {} } else { Existing::Refuse {} };
         let durable = rng.chance(1, 2);
@@ -351,20 +360,21 @@ impl Tree<'_> {
             let Created { attributes, new } = real;
             assert_eq!(new, model.new, "{name:?} is new");
             assert_eq!(visible(&attributes), visible(&model.attributes), "{name:?}");
-            let pair = Pair { real: handle_of(&attributes), model: handle_of(&model.attributes) };
+            let pair =
+                HandlePair { real: handle_of(&attributes), model: handle_of(&model.attributes) };
             self.learn(Some(pair));
         }
     }
 
     /// A handle of another incarnation names nothing.
-    async fn check_strange_handle(&self, pair: Pair) {
+    async fn check_strange_handle(&self, pair: HandlePair) {
         let file = Handle { generation: pair.real.generation ^ 2, ..pair.real };
         let found = self.harness.ask(self.client, GetAttributes { file }).await;
-        assert_eq!(found, Err(Failure::Refused(Error::Stale {})), "{file:?} was never given");
+        assert_eq!(found, Err(CallFailure::Refused(Error::Stale {})), "{file:?} was never given");
     }
 
     /// The names of a directory are those of the model.
-    async fn check_directory(&self, directory: Pair, count_max: u32) {
+    async fn check_directory(&self, directory: HandlePair, count_max: u32) {
         let real = list(self.harness, self.client, directory.real, count_max).await;
         let model = self.model.ask(ReadDirectory {
             who: Credentials::root(),
@@ -413,8 +423,8 @@ pub(super) async fn list(
         let call = ReadDirectory { who, directory, after, count_max, attributes: false };
         let page = match harness.ask(client, call).await {
             Ok(page) => page,
-            Err(Failure::Refused(error)) => return Err(error),
-            Err(Failure::PowerCut) => panic!("no crash was asked for"),
+            Err(CallFailure::Refused(error)) => return Err(error),
+            Err(CallFailure::PowerCut) => panic!("no crash was asked for"),
         };
         for entry in page.entries {
             after = entry.cookie;

@@ -11,14 +11,14 @@ use runtime::seed::Rng;
 use runtime::{Context, NodeId, NodeKind};
 use volume::Handed;
 
-use crate::cluster::Cluster;
+use crate::cluster::SimulatedCluster;
 use crate::disk_damage::{self, DiskDamage};
 use crate::harness::Harness;
 use crate::schedule::{Fault, RunPart, Schedule, ScheduledFault};
 
 /// Which nodes may restart while the others live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restarts {
+pub(super) enum RestartableNodes {
     /// None: nobody takes over yet what they were doing.
     None,
     /// Disk nodes.
@@ -36,7 +36,7 @@ pub(super) struct AllowedFaults {
     /// Reads of a disk that fail once.
     pub(super) read_errors: bool,
     /// Restarts of single nodes.
-    pub(super) restarts: Restarts,
+    pub(super) restarts: RestartableNodes,
     /// Faults after which nothing is certain until the power was cut.
     pub(super) heavy: bool,
     /// Nodes that move by plan.
@@ -49,19 +49,19 @@ pub(super) struct AllowedFaults {
 
 /// Where the faults of a run come from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum FaultSource {
     /// The seed; only faults of these words, if any are named.
     Drawn(Option<BTreeSet<String>>),
     /// A schedule.
     Given(Schedule),
 }
 
-impl Source {
+impl FaultSource {
     /// The faults of `part`: those given, or drawn by `draw`; they are told to `record`.
     pub(super) fn plan(
         &self,
         part: RunPart,
-        record: &Record,
+        record: &ScheduleRecord,
         draw: impl FnOnce() -> Vec<(u64, Fault)>,
     ) -> Vec<ScheduledFault> {
         let items = match self {
@@ -81,18 +81,18 @@ impl Source {
 }
 
 /// The schedule of a run as far as it is known: whoever reads a failure has it, too.
-pub(super) type Record = Rc<RefCell<Schedule>>;
+pub(super) type ScheduleRecord = Rc<RefCell<Schedule>>;
 
 /// The faults of one run.
 pub(super) struct Nemesis {
-    source: Source,
+    source: FaultSource,
     rng: RefCell<Rng>,
     /// Draws what only some seeds suffer: slow links, swizzles, processes that die.
     more: Option<RefCell<Rng>>,
     allowed_faults: AllowedFaults,
     /// One fault in so many microseconds, on average twice.
     pause_max_us: u64,
-    record: Record,
+    record: ScheduleRecord,
     rounds: Cell<u32>,
     rests: Cell<u32>,
     recoveries: Cell<u32>,
@@ -181,7 +181,7 @@ fn is_repeatable(protocol: u8, tag: u8) -> bool {
 
 /// How a round ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum RoundEnding {
     /// In order.
     Orderly,
     /// The power of everything goes.
@@ -192,12 +192,12 @@ pub(super) enum Ending {
 
 /// The faults of one round.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct FaultRound {
     faults: Vec<ScheduledFault>,
     /// Virtual time since its beginning.
     pub(super) end: Duration,
     /// How it ends.
-    pub(super) ending: Ending,
+    pub(super) ending: RoundEnding,
 }
 
 impl Nemesis {
@@ -205,8 +205,8 @@ impl Nemesis {
     pub(super) fn new(
         seed: u64,
         allowed_faults: AllowedFaults,
-        source: Source,
-        record: Record,
+        source: FaultSource,
+        record: ScheduleRecord,
     ) -> Self {
         let mut rng = Rng::new(seed ^ 0x000F_A017);
         let mut more = Rng::new(seed ^ MORE_SALT);
@@ -214,7 +214,7 @@ impl Nemesis {
         let mut moving = Rng::new(seed ^ MOVES_SALT);
         // A start that cannot read a disk ends the process.
         let bears_failed_starts =
-            allowed_faults.restarts == Restarts::All || !allowed_faults.read_errors;
+            allowed_faults.restarts == RestartableNodes::All || !allowed_faults.read_errors;
         let may_move = allowed_faults.moves && bears_failed_starts;
         let pause_max_us = 10_000 << rng.below(6);
         Self {
@@ -235,7 +235,7 @@ impl Nemesis {
             moves_ended: Cell::new(0),
             moving: (may_move && moving.chance(1, 2)).then(|| RefCell::new(moving)),
             heavy: Cell::new(false),
-            processes: (allowed_faults.restarts == Restarts::All && processes.chance(1, 2))
+            processes: (allowed_faults.restarts == RestartableNodes::All && processes.chance(1, 2))
                 .then(|| 1 + processes.below(3) as u32),
         }
     }
@@ -252,7 +252,7 @@ impl Nemesis {
 
     /// Single nodes may restart while others live.
     pub(super) fn may_restart_nodes(&self) -> bool {
-        !matches!(self.allowed_faults.restarts, Restarts::None)
+        !matches!(self.allowed_faults.restarts, RestartableNodes::None)
     }
 
     /// Until the power was cut an error means nothing.
@@ -271,7 +271,7 @@ impl Nemesis {
     }
 
     /// The faults of the whole run: how messages fare.
-    pub(super) fn prepare(&self, cluster: &Cluster) {
+    pub(super) fn prepare(&self, cluster: &SimulatedCluster) {
         let nodes = cluster.nodes();
         let draw = |rng: &mut Rng| {
             let mut faults = draw_setup(rng, &nodes);
@@ -284,7 +284,11 @@ impl Nemesis {
     }
 
     /// The faults of the next round, which takes `duration_max_ms` at most.
-    pub(super) fn begin_round(&self, cluster: &Cluster, duration_max_ms: u64) -> Round {
+    pub(super) fn begin_round(
+        &self,
+        cluster: &SimulatedCluster,
+        duration_max_ms: u64,
+    ) -> FaultRound {
         self.rounds.set(self.rounds.get() + 1);
         self.read_errors_before.set(self.read_errors.get());
         let part = RunPart::Round(self.rounds.get());
@@ -294,17 +298,22 @@ impl Nemesis {
         let end_us = end.map_or(duration_max_ms * 1000, |at| faults[at].at_us);
         let heavy = faults[..count].iter().any(|item| item.fault.is_heavy());
         let ending = match end.map(|at| &faults[at].fault) {
-            Some(Fault::KillAll {}) => Ending::Death,
-            Some(Fault::PowerCut {}) => Ending::Power,
-            _ if heavy => Ending::Power,
-            _ => Ending::Orderly,
+            Some(Fault::KillAll {}) => RoundEnding::Death,
+            Some(Fault::PowerCut {}) => RoundEnding::Power,
+            _ if heavy => RoundEnding::Power,
+            _ => RoundEnding::Orderly,
         };
         let faults = faults.into_iter().take(count).collect();
-        Round { faults, end: Duration::from_micros(end_us), ending }
+        FaultRound { faults, end: Duration::from_micros(end_us), ending }
     }
 
     /// Injects the faults of `round`, and returns when it ends.
-    pub(super) async fn rage(&self, round: &Round, cluster: &Cluster, context: &Context) {
+    pub(super) async fn inject_round(
+        &self,
+        round: &FaultRound,
+        cluster: &SimulatedCluster,
+        context: &Context,
+    ) {
         let mut now = Duration::ZERO;
         for item in &round.faults {
             let at = Duration::from_micros(item.at_us);
@@ -316,7 +325,7 @@ impl Nemesis {
     }
 
     /// Ends all faults but those of the network.
-    pub(super) fn calm(cluster: &Cluster) {
+    pub(super) fn calm(cluster: &SimulatedCluster) {
         let world = cluster.world();
         world.heal();
         world.reset_links();
@@ -330,7 +339,12 @@ impl Nemesis {
     }
 
     /// One node after the other dies and comes back, or moves, as `round` says, until the round is over.
-    pub(super) async fn restart_nodes(&self, round: &Round, harness: &Harness, context: &Context) {
+    pub(super) async fn restart_nodes(
+        &self,
+        round: &FaultRound,
+        harness: &Harness,
+        context: &Context,
+    ) {
         let world = harness.cluster.world();
         let begin = world.now();
         for item in &round.faults {
@@ -354,7 +368,7 @@ impl Nemesis {
                     }
                     self.restarts.set(self.restarts.get() + 1);
                     let away = Duration::from_micros(for_us);
-                    self.bring_back(&nodes, away, harness, context).await;
+                    self.restart_until_up(&nodes, away, harness, context).await;
                 }
                 Fault::Move { node, for_us } => {
                     let away = Duration::from_micros(for_us);
@@ -365,14 +379,14 @@ impl Nemesis {
                 }
                 _ => {}
             }
-            if harness.is_powerless() || self.is_heavy() {
+            if harness.is_power_off() || self.is_heavy() {
                 return;
             }
         }
     }
 
     /// Starts nodes again that have died.
-    async fn bring_back(
+    async fn restart_until_up(
         &self,
         nodes: &[NodeId],
         away: Duration,
@@ -382,7 +396,7 @@ impl Nemesis {
         // A disk that was told to fail a read may be met by the start: once more, then.
         for tries in 1.. {
             context.sleep(away).await;
-            if harness.is_powerless() {
+            if harness.is_power_off() {
                 return;
             }
             if tries > 1 {
@@ -391,7 +405,7 @@ impl Nemesis {
             }
             match harness.cluster.restart_some(nodes, harness.phases()).await {
                 Ok(()) => return,
-                Err(_) if harness.is_powerless() || harness.is_hopeless() => return,
+                Err(_) if harness.is_power_off() || harness.is_uncertain() => return,
                 Err(error) => assert!(tries < STARTS_MAX, "{nodes:?} cannot come back: {error}"),
             }
         }
@@ -410,16 +424,16 @@ impl Nemesis {
         let moving = nodes.into_iter().map(async |node| {
             let Some(handed) = self.hand_over(node, harness, context).await else { return };
             context.sleep(away).await;
-            if harness.is_powerless() {
+            if harness.is_power_off() {
                 return;
             }
             match harness.cluster.take_over(node, handed, harness.phases()).await {
                 Ok(()) => {}
-                Err(_) if harness.is_powerless() || harness.is_hopeless() => {}
+                Err(_) if harness.is_power_off() || harness.is_uncertain() => {}
                 Err(_) if self.may_restart_nodes() => {
                     // A process that cannot begin a node ends, and begins it anew.
                     self.restarts.set(self.restarts.get() + 1);
-                    self.bring_back(&[node], away, harness, context).await;
+                    self.restart_until_up(&[node], away, harness, context).await;
                 }
                 Err(error) => panic!("{node} cannot go on elsewhere: {error}"),
             }
@@ -438,7 +452,7 @@ impl Nemesis {
         for _ in 0..HAND_OVERS_MAX {
             match harness.cluster.hand_over(node, harness.phases()).await {
                 Ok(handed) => return Some(handed),
-                Err(_) if harness.is_powerless() || harness.is_hopeless() => return None,
+                Err(_) if harness.is_power_off() || harness.is_uncertain() => return None,
                 Err(error) => tracing::debug!(%node, %error, "it does not hand over yet"),
             }
             context.sleep(HAND_OVER_PAUSE).await;
@@ -483,7 +497,7 @@ impl Nemesis {
     }
 
     /// Does the damage of the next time at which nothing runs.
-    pub(super) fn hurt(&self, cluster: &Cluster) {
+    pub(super) fn damage_disks(&self, cluster: &SimulatedCluster) {
         self.rests.set(self.rests.get() + 1);
         let part = RunPart::Rest(self.rests.get());
         for item in self.plan(part, |rng| disk_damage::draw_at_rest(rng, cluster)) {
@@ -497,13 +511,13 @@ impl Nemesis {
     }
 
     /// All processes die, the disks keep their power.
-    pub(super) fn kill(&self, cluster: &Cluster) {
+    pub(super) fn kill(&self, cluster: &SimulatedCluster) {
         cluster.nodes().into_iter().for_each(|node| cluster.world().kill(node));
         self.heavy.set(false);
     }
 
     /// The power of everything goes.
-    pub(super) fn crash(&self, cluster: &Cluster) {
+    pub(super) fn crash(&self, cluster: &SimulatedCluster) {
         cluster.world().crash_everything();
         self.heavy.set(false);
     }
@@ -511,7 +525,7 @@ impl Nemesis {
     fn draw_round(
         &self,
         rng: &mut Rng,
-        cluster: &Cluster,
+        cluster: &SimulatedCluster,
         duration_max_us: u64,
     ) -> Vec<(u64, Fault)> {
         let end_us = rng.below(duration_max_us) + 1000;
@@ -566,9 +580,9 @@ impl Nemesis {
     fn draw_restarts(&self, rng: &mut Rng, nodes: &[NodeId], end_us: u64) -> Vec<(u64, Fault)> {
         let mut faults = Vec::new();
         let restarts = |node: &NodeId| match self.allowed_faults.restarts {
-            Restarts::None => false,
-            Restarts::Disks => matches!(node.kind(), NodeKind::Disk(_)),
-            Restarts::All => true,
+            RestartableNodes::None => false,
+            RestartableNodes::Disks => matches!(node.kind(), NodeKind::Disk(_)),
+            RestartableNodes::All => true,
         };
         let nodes: Vec<NodeId> = nodes.iter().copied().filter(restarts).collect();
         if nodes.is_empty() || rng.chance(1, 2) {
@@ -585,7 +599,7 @@ impl Nemesis {
         faults
     }
 
-    fn inject(&self, cluster: &Cluster, fault: &Fault) {
+    fn inject(&self, cluster: &SimulatedCluster, fault: &Fault) {
         let world = cluster.world();
         tracing::debug!(now = ?world.now(), %fault);
         if fault.is_heavy() {
@@ -669,7 +683,7 @@ pub(super) fn drift(world: &World, node: NodeId, ppm: i64) {
     world.drift_clock(node, i32::try_from(ppm).unwrap_or_default());
 }
 
-fn set_network(cluster: &Cluster, fault: &Fault) {
+fn set_network(cluster: &SimulatedCluster, fault: &Fault) {
     let &Fault::Network {
         loss_ppm,
         corrupt_ppm,
@@ -684,7 +698,7 @@ fn set_network(cluster: &Cluster, fault: &Fault) {
         return;
     };
     let world = cluster.world();
-    world.set_expendable(if loses_any { tolerance_if_lossy } else { tolerance_of_reads });
+    world.set_fault_tolerance(if loses_any { tolerance_if_lossy } else { tolerance_of_reads });
     world.set_network_timing(NetworkTiming { jitter_ns, ..NetworkTiming::default() });
     world.set_network_faults(NetworkFaults {
         loss_ppm,

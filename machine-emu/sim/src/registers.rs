@@ -14,7 +14,7 @@ use futures::future::join;
 use machine_emu::SECTOR_SIZE;
 use runtime::seed::Rng;
 
-use super::harness::{End, Harness};
+use super::harness::{Harness, RoundEnd};
 use super::versions::Versions;
 
 /// The pause before a request that did not get through is asked again, in milliseconds.
@@ -39,7 +39,7 @@ struct Registers<'a> {
 }
 
 /// Why a client goes no further.
-enum Stop {
+enum RegisterFailure {
     /// The power went.
     PowerCut,
     /// What it wrote and did not sync is lost.
@@ -62,10 +62,10 @@ pub(super) async fn run(harness: &Harness, cached: bool, clients: u32, rounds: u
         let working =
             (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
         let end = harness.round(working.collect(), round_ms).await;
-        if end == End::PowerCut {
-            harness.come_back().await;
+        if end == RoundEnd::PowerCut {
+            harness.recover().await;
         }
-        harness.lively("a check", workload.check_all(end == End::PowerCut)).await;
+        harness.within_limit("a check", workload.check_all(end == RoundEnd::PowerCut)).await;
     }
 }
 
@@ -87,7 +87,7 @@ impl Registers<'_> {
                 5..8 => self.read(client, stripe, first, count).await,
                 _ => self.sync(client, rng.chance(1, 3).then_some(stripe)).await,
             };
-            if let Err(Stop::PowerCut) = done {
+            if let Err(RegisterFailure::PowerCut) = done {
                 return;
             }
         }
@@ -98,17 +98,17 @@ impl Registers<'_> {
         &self,
         client: u32,
         mut call: impl FnMut(&dyn Stripes) -> blockio::Answer<T>,
-    ) -> Result<T, Stop> {
+    ) -> Result<T, RegisterFailure> {
         let stripes: Rc<dyn Stripes> = self.harness.cluster.stripes(client, self.cached);
         loop {
             let answer = call(&*stripes).await;
             if self.harness.answered() {
-                return Err(Stop::PowerCut);
+                return Err(RegisterFailure::PowerCut);
             }
             match answer {
                 Ok(value) => return Ok(value),
-                Err(Error::LostWrites { .. }) => return Err(Stop::Lost),
-                Err(_) if self.harness.is_hopeless() => return Err(Stop::PowerCut),
+                Err(Error::LostWrites { .. }) => return Err(RegisterFailure::Lost),
+                Err(_) if self.harness.is_uncertain() => return Err(RegisterFailure::PowerCut),
                 Err(Error::Unreadable { .. }) => {}
                 Err(error) if error.is_transient() => {}
                 Err(error) => panic!("a stripe cannot be used: {error}"),
@@ -124,7 +124,7 @@ impl Registers<'_> {
         first: u64,
         count: u64,
         rng: &mut Rng,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), RegisterFailure> {
         let mut data = Vec::new();
         let mut issued = Vec::new();
         for sector in first..first + count {
@@ -148,7 +148,13 @@ impl Registers<'_> {
         Ok(())
     }
 
-    async fn fetch(&self, client: u32, stripe: u64, first: u64, count: u64) -> Result<Bytes, Stop> {
+    async fn fetch(
+        &self,
+        client: u32,
+        stripe: u64,
+        first: u64,
+        count: u64,
+    ) -> Result<Bytes, RegisterFailure> {
         let (offset, length) = ((first * SECTOR_SIZE) as u32, (count * SECTOR_SIZE) as u32);
         let data =
             self.ask(client, |stripes| stripes.read(stripe, offset, length, Vec::new())).await?;
@@ -158,7 +164,13 @@ impl Registers<'_> {
 
     /// Reads sectors that only this client writes: each is as acknowledged last, or, if a node has
     /// restarted, at least as synced last.
-    async fn read(&self, client: u32, stripe: u64, first: u64, count: u64) -> Result<(), Stop> {
+    async fn read(
+        &self,
+        client: u32,
+        stripe: u64,
+        first: u64,
+        count: u64,
+    ) -> Result<(), RegisterFailure> {
         let data = self.fetch(client, stripe, first, count).await?;
         self.check(stripe, first, &data, |versions| self.visible(versions));
         Ok(())
@@ -197,7 +209,7 @@ impl Registers<'_> {
 
     /// Syncs what the client has written. After a loss that is as after a crash: any version since
     /// the last sync may be there, until the sector is written again.
-    async fn sync(&self, client: u32, stripe: Option<u64>) -> Result<(), Stop> {
+    async fn sync(&self, client: u32, stripe: Option<u64>) -> Result<(), RegisterFailure> {
         let own = u64::from(client) * STRIPES..u64::from(client + 1) * STRIPES;
         let stripes = stripe.map_or(own, |stripe| stripe..stripe + 1);
         let covered: Vec<((u64, u64), (usize, u64))> = {
@@ -213,7 +225,7 @@ impl Registers<'_> {
             .collect();
         let written: Vec<Unsynced> = written.into_iter().collect();
         let synced = self.ask(client, |stripes| stripes.sync(written.clone())).await;
-        if let Err(Stop::PowerCut) = synced {
+        if let Err(RegisterFailure::PowerCut) = synced {
             return synced;
         }
         let mut sectors = self.sectors.borrow_mut();

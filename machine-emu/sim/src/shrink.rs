@@ -6,7 +6,7 @@ use crate::{Case, Violation};
 
 /// What was left of a schedule.
 #[derive(Clone, Debug)]
-pub struct Shrunk {
+pub struct ShrinkResult {
     /// The case with the shortest schedule found.
     pub case: Case,
     /// How it fails.
@@ -16,28 +16,28 @@ pub struct Shrunk {
 }
 
 /// Looks for a shorter schedule of `case`, which failed with `violation`, in at most `runs_max` runs.
-/// Any violation counts. `go_on` is asked before each run, with the number of faults left; the search
+/// Any violation counts. `may_continue` is asked before each run, with the number of faults left; the search
 /// ends when it says no.
 pub fn shrink(
     case: &Case,
     violation: Violation,
     runs_max: u32,
-    go_on: impl FnMut(usize) -> bool,
-) -> Shrunk {
+    may_continue: impl FnMut(usize) -> bool,
+) -> ShrinkResult {
     let case = given(case, &violation.schedule.items);
-    let best = Shrunk { case, violation, runs: 0 };
-    let mut search = Search { best, runs_max, over: false, go_on };
-    search.take_out();
-    search.soften();
+    let best = ShrinkResult { case, violation, runs: 0 };
+    let mut search = Search { best, runs_max, over: false, may_continue };
+    search.remove_pieces();
+    search.simplify();
     search.best
 }
 
 struct Search<P> {
-    best: Shrunk,
+    best: ShrinkResult,
     runs_max: u32,
     /// Somebody does not want to wait any longer.
     over: bool,
-    go_on: P,
+    may_continue: P,
 }
 
 impl<P: FnMut(usize) -> bool> Search<P> {
@@ -51,7 +51,7 @@ impl<P: FnMut(usize) -> bool> Search<P> {
 
     fn fails(&mut self, candidate: &[ScheduledFault]) -> bool {
         let left = self.items().len();
-        self.over = !(self.go_on)(left);
+        self.over = !(self.may_continue)(left);
         if self.over {
             return false;
         }
@@ -67,7 +67,7 @@ impl<P: FnMut(usize) -> bool> Search<P> {
         }
     }
 
-    fn take_out(&mut self) {
+    fn remove_pieces(&mut self) {
         let mut piece = self.items().len();
         while piece > 0 && self.may_run() {
             let mut at = 0;
@@ -86,11 +86,11 @@ impl<P: FnMut(usize) -> bool> Search<P> {
     }
 
     /// Power cuts become orderly ends, and faults of messages vanish, where that does not matter.
-    fn soften(&mut self) {
+    fn simplify(&mut self) {
         for index in 0..self.items().len() {
             while self.may_run() {
-                let softer = softer(&self.items()[index].fault);
-                let found = softer.into_iter().any(|fault| {
+                let simpler = simpler(&self.items()[index].fault);
+                let found = simpler.into_iter().any(|fault| {
                     let mut candidate = self.items().to_vec();
                     candidate[index].fault = fault;
                     self.may_run() && self.fails(&candidate)
@@ -115,19 +115,19 @@ fn without(items: &[ScheduledFault], at: usize, piece: usize) -> Vec<ScheduledFa
     kept.map(|(_, item)| item.clone()).collect()
 }
 
-fn softer(fault: &Fault) -> Vec<Fault> {
+fn simpler(fault: &Fault) -> Vec<Fault> {
     match fault {
         Fault::PowerCut {} | Fault::KillAll {} => vec![Fault::End {}],
         Fault::Slow { node, factor, .. } => {
             vec![Fault::Slow { node: *node, factor: *factor, step_ns: 0 }]
         }
-        Fault::Network { .. } => softer_networks(fault),
+        Fault::Network { .. } => simpler_networks(fault),
         _ => Vec::new(),
     }
 }
 
 /// One kind of fault less, each time.
-fn softer_networks(fault: &Fault) -> Vec<Fault> {
+fn simpler_networks(fault: &Fault) -> Vec<Fault> {
     let text = fault.to_string();
     let fields = text.split(' ').filter(|field| field.contains("_ppm=") && !field.ends_with("=0"));
     let without = |field: &str| {

@@ -3,16 +3,16 @@
 use std::time::Instant;
 
 use sim::Planted;
-use sim::enumerate::{Options, Report, replay, run, workloads};
+use sim::enumerate::{EnumerationOptions, EnumerationReport, replay, run, workloads};
 
-fn tell(report: &Report) {
+fn tell(report: &EnumerationReport) {
     println!(
         "{} workloads, {} crash points, {} states, {} of them distinct; wrong {}",
         report.workloads, report.points, report.states, report.distinct, report.wrong
     );
 }
 
-fn check(options: &Options) -> Report {
+fn check(options: &EnumerationOptions) -> EnumerationReport {
     #[allow(clippy::disallowed_methods, reason = "a test measures the real clock")]
     let start = Instant::now();
     let report = run(options, |_| {});
@@ -21,7 +21,7 @@ fn check(options: &Options) -> Report {
     report
 }
 
-fn assert_sound(report: &Report) {
+fn assert_sound(report: &EnumerationReport) {
     for violation in &report.violations {
         println!("\n{}", violation.text);
     }
@@ -31,7 +31,7 @@ fn assert_sound(report: &Report) {
 /// All workloads of one operation.
 #[test]
 fn what_was_durable_survives_every_crash_of_one_operation() {
-    let report = check(&Options { operations: 1, ..Options::default() });
+    let report = check(&EnumerationOptions { operations: 1, ..EnumerationOptions::default() });
     assert_sound(&report);
 }
 
@@ -39,7 +39,12 @@ fn what_was_durable_survives_every_crash_of_one_operation() {
 #[test]
 fn disks_that_lie_about_flushes_are_found_out() {
     let planted = Some(Planted::LyingDisks);
-    let options = Options { operations: 1, states_max: 500, planted, ..Options::default() };
+    let options = EnumerationOptions {
+        operations: 1,
+        states_max: 500,
+        planted,
+        ..EnumerationOptions::default()
+    };
     let report = run(&options, |_| {});
     assert!(report.wrong > 0, "nothing was found: {report:?}");
     let told = &report.violations[0].text;
@@ -50,7 +55,8 @@ fn disks_that_lie_about_flushes_are_found_out() {
 
 #[test]
 fn the_same_options_find_the_same_on_any_number_of_threads() {
-    let options = |threads| Options { states_max: 300, threads, ..Options::default() };
+    let options =
+        |threads| EnumerationOptions { states_max: 300, threads, ..EnumerationOptions::default() };
     let [one, three] = [1, 3].map(|threads| run(&options(threads), |_| {}));
     assert_eq!(
         (one.workloads, one.points, one.states, one.distinct, one.wrong),
@@ -67,11 +73,11 @@ const GATE_STATES: u64 = 620_000;
 #[ignore = "a minute in release: a step of its own in the test command"]
 fn what_was_durable_survives_every_crash_of_two_operations() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let report = check(&Options {
+    let report = check(&EnumerationOptions {
         operations: number("OPERATIONS").unwrap_or(2) as usize,
         states_max: number("STATES").unwrap_or(GATE_STATES),
         seed: number("SEED").unwrap_or(1),
-        ..Options::default()
+        ..EnumerationOptions::default()
     });
     assert_sound(&report);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use machine_emu::FaultKind;
 use runtime::seed::with_seed;
-use sim::{Case, Planted, REGRESSIONS, Report, Workload, run, shrink};
+use sim::{Case, Planted, REGRESSIONS, RunReport, Workload, run, shrink};
 
 /// Fresh seeds of each workload in the gate.
 const SEEDS_PER_WORKLOAD: u64 = 4;
@@ -24,7 +24,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &RunReport) {
         self.runs += 1;
         self.operations += report.operations;
         self.events += report.counters.events;

@@ -5,8 +5,8 @@
 use std::fs;
 
 use machine_emu::jmachine::{Profile, Topology};
-use machine_emu::mesh::{Geometry, Mesh, Priority, Role};
-use sim::emulated::{Checkpoint, Done, Emulation, Setup, checkpoint};
+use machine_emu::mesh::{Mesh, MeshGeometry, Priority, Role};
+use sim::emulated::{CheckpointResult, CheckpointRun, Emulation, EmulationSetup, checkpoint};
 
 /// Bytes that the 512-node machine with the file system may take.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -25,7 +25,7 @@ fn cpu_milliseconds() -> u64 {
 
 /// Load at the disk nodes, in flits out of the mesh, and nothing on links that are not there.
 fn disk_load(mesh: &Mesh) -> u64 {
-    let geometry: &Geometry = mesh.geometry();
+    let geometry: &MeshGeometry = mesh.geometry();
     let mut at_disks = 0;
     for bucket in mesh.recorder().unwrap().buckets() {
         for (channel, load) in (0..).zip(&bucket.channels).filter(|(_, load)| load.flits > 0) {
@@ -44,8 +44,8 @@ fn disk_load(mesh: &Mesh) -> u64 {
 #[test]
 fn checkpoints_on_the_emulated_machine_come_back_byte_by_byte() {
     let begun = cpu_milliseconds();
-    let machine = Emulation::new(&Setup::thesis(1)).unwrap();
-    let what = Checkpoint { seed: 1, writers: 7, bytes: 1 << 20 };
+    let machine = Emulation::new(&EmulationSetup::thesis(1)).unwrap();
+    let what = CheckpointRun { seed: 1, writers: 7, bytes: 1 << 20 };
     let first = checkpoint(&machine, what).unwrap_or_else(|error| panic!("{error}"));
     let at_disks = machine.world().mesh(|mesh| {
         assert_eq!(mesh.find_deadlock(), None);
@@ -64,11 +64,11 @@ fn checkpoints_on_the_emulated_machine_come_back_byte_by_byte() {
 }
 
 /// A small machine, with and without costs.
-fn small(seed: u64, profile: Option<Profile>) -> Done {
+fn small(seed: u64, profile: Option<Profile>) -> CheckpointResult {
     let topology = Topology::parse("8x8x8 disks=2").unwrap();
-    let setup = Setup { topology, fs_nodes: 8, profile, ..Setup::thesis(seed) };
+    let setup = EmulationSetup { topology, fs_nodes: 8, profile, ..EmulationSetup::thesis(seed) };
     let machine = Emulation::new(&setup).unwrap();
-    let done = checkpoint(&machine, Checkpoint { seed, writers: 2, bytes: 100_000 });
+    let done = checkpoint(&machine, CheckpointRun { seed, writers: 2, bytes: 100_000 });
     done.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use machine_emu::mesh::movie;
-use sim::emulated::{Checkpoint, Emulation, Setup, checkpoint};
+use sim::emulated::{CheckpointRun, Emulation, EmulationSetup, checkpoint};
 
 /// Uses the page as a person does, and tells what came of it.
 const HAND: &str = "<script>
@@ -61,8 +61,8 @@ fn chromium(page: &Path, mode: &str) -> Vec<u8> {
 
 #[test]
 fn the_page_loads_plays_zooms_and_lists_the_worms_of_a_link() {
-    let machine = Emulation::new(&Setup::thesis(1)).unwrap();
-    checkpoint(&machine, Checkpoint { seed: 1, writers: 3, bytes: 200_000 }).unwrap();
+    let machine = Emulation::new(&EmulationSetup::thesis(1)).unwrap();
+    checkpoint(&machine, CheckpointRun { seed: 1, writers: 3, bytes: 200_000 }).unwrap();
     let page = machine.world().mesh(|mesh| movie(mesh, "a <test>")).flatten().unwrap();
     assert!(page.contains("<title>a &lt;test></title>") && !page.contains("{{"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));

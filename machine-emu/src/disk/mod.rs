@@ -18,17 +18,17 @@ use runtime::seed::Rng;
 
 use crate::alarm::Promise;
 use crate::core::{Core, rng_for};
-use crate::events::Event;
-use crate::jmachine::{Bus, Direction, Numbers, Operation as Command};
+use crate::events::WorldEvent;
+use crate::jmachine::{Bus, Numbers, ScsiCommand as Command, TransferDirection};
 use crate::node::dead;
-use crate::slab::{Key, Slab};
-use crate::trace::{FaultKind, TraceEvent};
+use crate::slab::{KeyedSlab, SlabKey};
+use crate::trace::{FaultKind, TraceTag};
 
 pub use control::{DiskControl, DiskSnapshot};
 pub(crate) use platter::Platter;
 pub use platter::{SECTOR_SIZE, Survival};
 pub use record::DiskEvent;
-use record::Record;
+use record::DiskRecord;
 
 // How long a disk takes: a solid-state one of 2 GB/s. Operations share its bandwidth, their
 // latencies overlap.
@@ -102,17 +102,17 @@ struct DiskState {
     free_ns: u64,
     rng: Rng,
     /// The bus of which node it is on, and where, if the world has buses.
-    seat: Option<(u32, usize)>,
+    bus_position: Option<(u32, usize)>,
 }
 
 /// What is asked of a disk, and whom to tell.
-enum Asked {
+enum DiskRequest {
     Read { offset: u64, buffer: Buffer, done: Promise<io::Result<Bytes>> },
     Write { offset: u64, data: Bytes, done: Promise<io::Result<()>> },
     Sync { up_to: u64, done: Promise<io::Result<()>> },
 }
 
-impl Asked {
+impl DiskRequest {
     fn operation(&self) -> DiskOperation {
         match self {
             Self::Read { .. } => DiskOperation::Read,
@@ -140,7 +140,7 @@ impl Asked {
     }
 }
 
-impl Asked {
+impl DiskRequest {
     /// The power went meanwhile. Whoever still listens has lost the disk.
     fn abort(self) {
         match self {
@@ -150,26 +150,26 @@ impl Asked {
     }
 }
 
-struct Operation {
+struct PendingOperation {
     disk: u32,
     power_cycle: u32,
-    asked: Asked,
+    request: DiskRequest,
     /// Where the write is in the record.
     recorded: Option<usize>,
 }
 
 /// All disks of a world.
 #[derive(Default)]
-pub(crate) struct Disks {
+pub(crate) struct EmulatedDisks {
     by_path: BTreeMap<String, u32>,
     states: Vec<DiskState>,
-    operations: Slab<Operation>,
-    record: Option<Record>,
+    operations: KeyedSlab<PendingOperation>,
+    record: Option<DiskRecord>,
     /// The bus of each node that has one, if the world has buses.
-    buses: BTreeMap<u32, Bus<Key>>,
+    buses: BTreeMap<u32, Bus<SlabKey>>,
 }
 
-impl Disks {
+impl EmulatedDisks {
     fn index(&self, path: &str) -> Option<u32> {
         self.by_path.get(path).copied()
     }
@@ -189,7 +189,7 @@ impl Disks {
         for (_, operation) in self.operations.iter() {
             if operation.disk == disk
                 && operation.power_cycle == state.power_cycle
-                && let Asked::Write { offset, data, .. } = &operation.asked
+                && let DiskRequest::Write { offset, data, .. } = &operation.request
             {
                 platter.write(*offset, data.clone());
             }
@@ -198,16 +198,16 @@ impl Disks {
     }
 
     /// The bus of a node.
-    pub(crate) fn bus(&self, node: u32) -> Option<&Bus<Key>> {
+    pub(crate) fn bus(&self, node: u32) -> Option<&Bus<SlabKey>> {
         self.buses.get(&node)
     }
 
     /// Puts a disk on the bus of `node`, unless it is there.
-    fn seat(&mut self, disk: u32, node: u32, numbers: &Numbers) {
+    fn bus_position(&mut self, disk: u32, node: u32, numbers: &Numbers) {
         let state = &mut self.states[disk as usize];
-        if state.seat.is_none_or(|(home, _)| home != node) {
+        if state.bus_position.is_none_or(|(home, _)| home != node) {
             let bus = self.buses.entry(node).or_insert_with(|| Bus::new(numbers));
-            state.seat = Some((node, bus.connect()));
+            state.bus_position = Some((node, bus.connect()));
         }
     }
 
@@ -216,7 +216,7 @@ impl Disks {
     }
 
     pub(crate) fn start_record(&mut self) {
-        self.record = Some(Record::default());
+        self.record = Some(DiskRecord::default());
     }
 
     pub(crate) fn events(&self) -> &[DiskEvent] {
@@ -230,14 +230,14 @@ impl DiskState {
     }
 
     /// When an operation that begins now is done.
-    fn done_ns(&mut self, asked: &Asked, now_ns: u64) -> u64 {
-        let latency_ns = match asked.operation() {
+    fn done_ns(&mut self, request: &DiskRequest, now_ns: u64) -> u64 {
+        let latency_ns = match request.operation() {
             DiskOperation::Read => READ_NS,
             DiskOperation::Write => WRITE_NS,
             DiskOperation::Sync => SYNC_NS,
         };
         let jitter_ns = self.rng.below(JITTER_NS + 1);
-        let transfer_ns = asked.bytes() * PICOSECONDS_PER_BYTE / 1000;
+        let transfer_ns = request.bytes() * PICOSECONDS_PER_BYTE / 1000;
         self.free_ns = now_ns.max(self.free_ns) + transfer_ns * self.slowness;
         self.free_ns + (latency_ns + jitter_ns) * self.slowness
     }
@@ -349,8 +349,8 @@ struct OpenDisk {
 
 impl OpenDisk {
     /// Begins an operation at once, whether or not its future is ever polled.
-    fn begin(&self, asked: Asked) {
-        self.core.begin_disk_operation(self.disk, asked);
+    fn begin(&self, request: DiskRequest) {
+        self.core.begin_disk_operation(self.disk, request);
     }
 
     fn check(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -381,7 +381,7 @@ impl Disk for OpenDisk {
             return futures::future::ready(Err(io::ErrorKind::OutOfMemory.into())).boxed_local();
         };
         let (done, promised) = Promise::new();
-        self.begin(Asked::Read { offset, buffer, done });
+        self.begin(DiskRequest::Read { offset, buffer, done });
         promised.boxed_local()
     }
 
@@ -391,7 +391,7 @@ impl Disk for OpenDisk {
             return futures::future::ready(Err(error)).boxed_local();
         }
         let (done, promised) = Promise::new();
-        self.begin(Asked::Write { offset, data, done });
+        self.begin(DiskRequest::Write { offset, data, done });
         promised.boxed_local()
     }
 
@@ -401,7 +401,7 @@ impl Disk for OpenDisk {
         }
         let (done, promised) = Promise::new();
         let up_to = self.core.disks.borrow().get(self.disk).platter.last_write();
-        self.begin(Asked::Sync { up_to, done });
+        self.begin(DiskRequest::Sync { up_to, done });
         promised.boxed_local()
     }
 }
@@ -435,7 +435,7 @@ impl Core {
             power_cycle: 0,
             free_ns: 0,
             rng,
-            seat: None,
+            bus_position: None,
         });
     }
 
@@ -463,60 +463,66 @@ impl Core {
         state.home = Some(node);
         let length = state.platter.length();
         if let Some(machine) = &*self.machine.borrow() {
-            disks.seat(disk, node, &machine.numbers);
+            disks.bus_position(disk, node, &machine.numbers);
         }
         let pool = pool.clone();
         Ok(Rc::new(OpenDisk { core: self.clone(), disk, owner, length, pool }))
     }
 
-    fn begin_disk_operation(&self, disk: u32, asked: Asked) {
-        self.note(disk, TraceEvent::DiskStart, asked.digest());
+    fn begin_disk_operation(&self, disk: u32, request: DiskRequest) {
+        self.note(disk, TraceTag::DiskStart, request.digest());
         let mut disks = self.disks.borrow_mut();
         let disks = &mut *disks;
-        let recorded = match (&mut disks.record, &asked) {
-            (Some(record), Asked::Write { offset, data, .. }) => {
+        let recorded = match (&mut disks.record, &request) {
+            (Some(record), DiskRequest::Write { offset, data, .. }) => {
                 Some(record.write(disk, *offset, data))
             }
             _ => None,
         };
         let state = &mut disks.states[disk as usize];
         let power_cycle = state.power_cycle;
-        if let Some(seat) = state.seat {
-            let command = self.command(&asked, seat, state.slowness);
-            let operation = Operation { disk, power_cycle, asked, recorded };
+        if let Some(bus_position) = state.bus_position {
+            let command = self.command(&request, bus_position, state.slowness);
+            let operation = PendingOperation { disk, power_cycle, request, recorded };
             let token = disks.operations.insert(operation);
             let mut due = Vec::new();
-            if let Some(bus) = disks.buses.get_mut(&seat.0) {
+            if let Some(bus) = disks.buses.get_mut(&bus_position.0) {
                 bus.start(Command { token, ..command }, &mut due);
             }
-            return self.note_due(seat.0, due);
+            return self.note_due(bus_position.0, due);
         }
-        let done_ns = state.done_ns(&asked, self.now_ns.get());
-        let operation = Operation { disk, power_cycle, asked, recorded };
+        let done_ns = state.done_ns(&request, self.now_ns.get());
+        let operation = PendingOperation { disk, power_cycle, request, recorded };
         let operation = disks.operations.insert(operation);
-        self.events.borrow_mut().push(done_ns, Event::Disk(operation));
+        self.events.borrow_mut().push(done_ns, WorldEvent::Disk(operation));
     }
 
     /// What is asked of a disk as a command on its bus; the processor of its node sets it up and copies
     /// what is written.
-    fn command(&self, asked: &Asked, seat: (u32, usize), slowness: u64) -> Command<Key> {
-        let (direction, copied) = match asked {
-            Asked::Read { .. } => (Direction::Read, 0),
-            Asked::Write { .. } => (Direction::Write, asked.bytes()),
-            Asked::Sync { .. } => (Direction::Sync, 0),
+    fn command(
+        &self,
+        request: &DiskRequest,
+        bus_position: (u32, usize),
+        slowness: u64,
+    ) -> Command<SlabKey> {
+        let (direction, copied) = match request {
+            DiskRequest::Read { .. } => (TransferDirection::Read, 0),
+            DiskRequest::Write { .. } => (TransferDirection::Write, request.bytes()),
+            DiskRequest::Sync { .. } => (TransferDirection::Sync, 0),
         };
-        let offset = match asked {
-            Asked::Read { offset, .. } | Asked::Write { offset, .. } => *offset,
-            Asked::Sync { .. } => 0,
+        let offset = match request {
+            DiskRequest::Read { offset, .. } | DiskRequest::Write { offset, .. } => *offset,
+            DiskRequest::Sync { .. } => 0,
         };
         let (work_ns, send_piece_ns) = self.machine.borrow().as_ref().map_or((0, 0), |machine| {
             (machine.costs.disk_ns(copied), machine.costs.send_piece_ns())
         });
         let mut nodes = self.nodes.borrow_mut();
-        let (from_ns, copied_ns) = nodes.get_mut(seat.0).cpu.work(self.now_ns.get(), work_ns);
+        let (from_ns, copied_ns) =
+            nodes.get_mut(bus_position.0).cpu.work(self.now_ns.get(), work_ns);
         // The token is known once the operation has its place.
-        let token = Key { index: 0, generation: 0 };
-        let (disk, bytes) = (seat.1, asked.bytes());
+        let token = SlabKey { index: 0, generation: 0 };
+        let (disk, bytes) = (bus_position.1, request.bytes());
         Command {
             token,
             disk,
@@ -533,7 +539,7 @@ impl Core {
     fn note_due(&self, node: u32, due: Vec<(u64, usize)>) {
         let mut events = self.events.borrow_mut();
         for (due_ns, disk) in due {
-            events.push(due_ns, Event::Bus(node, disk as u32));
+            events.push(due_ns, WorldEvent::Bus(node, disk as u32));
         }
     }
 
@@ -553,20 +559,22 @@ impl Core {
     }
 
     /// The time has come at which a disk has done what it was asked.
-    pub(crate) fn finish_disk_operation(&self, operation: Key) {
+    pub(crate) fn finish_disk_operation(&self, operation: SlabKey) {
         let mut disks = self.disks.borrow_mut();
         let disks = &mut *disks;
         let Some(operation) = disks.operations.remove(operation) else { return };
         let disk = operation.disk;
         let state = &mut disks.states[disk as usize];
         if state.power_cycle != operation.power_cycle {
-            return operation.asked.abort();
+            return operation.request.abort();
         }
-        self.note(disk, TraceEvent::DiskDone, operation.asked.operation() as u64);
+        self.note(disk, TraceTag::DiskDone, operation.request.operation() as u64);
         let hit = |fault| self.fault(disk, fault);
-        match operation.asked {
-            Asked::Read { offset, buffer, done } => done.keep(state.read(offset, buffer, &hit)),
-            Asked::Write { offset, data, done } => {
+        match operation.request {
+            DiskRequest::Read { offset, buffer, done } => {
+                done.keep(state.read(offset, buffer, &hit))
+            }
+            DiskRequest::Write { offset, data, done } => {
                 let before = state.platter.last_write();
                 done.keep(state.write(offset, data, &hit));
                 let sequence = state.platter.last_write();
@@ -576,7 +584,7 @@ impl Core {
                     record.cached(disk, sequence, index);
                 }
             }
-            Asked::Sync { up_to, done } => {
+            DiskRequest::Sync { up_to, done } => {
                 let result = state.sync(up_to, &hit);
                 if let (Some(record), Ok(())) = (&mut disks.record, &result) {
                     record.flushed(disk, state.platter.flushed_up_to());

@@ -15,18 +15,18 @@ const PAGE_SIZE: u64 = 4096;
 /// Bytes in the volatile cache, at most; past it the oldest writes become durable by themselves.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
-type Page = [u8; PAGE_SIZE as usize];
+type PlatterPage = [u8; PAGE_SIZE as usize];
 
 /// Bytes by page. Clones share their pages until one of them is written.
 #[derive(Clone, Debug)]
-struct Image {
-    pages: BTreeMap<u64, Rc<Page>>,
+struct PlatterImage {
+    pages: BTreeMap<u64, Rc<PlatterPage>>,
     /// What pages hold that were never written: zeros, or noise from this seed.
     noise: Option<u64>,
 }
 
-impl Image {
-    fn fresh(noise: Option<u64>, page: u64) -> Page {
+impl PlatterImage {
+    fn fresh(noise: Option<u64>, page: u64) -> PlatterPage {
         let mut fresh = [0; PAGE_SIZE as usize];
         if let Some(seed) = noise {
             Rng::new(seed ^ page.wrapping_mul(0x9E37_79B9_7F4A_7C15)).fill(&mut fresh);
@@ -91,9 +91,9 @@ pub enum Survival {
 #[derive(Clone, Debug)]
 pub(crate) struct Platter {
     length: u64,
-    durable: Image,
+    durable: PlatterImage,
     /// What reads see: the durable bytes with the cached writes on top.
-    visible: Image,
+    visible: PlatterImage,
     cached: VecDeque<Cached>,
     cached_bytes: usize,
     sequence: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Platter {
 
 impl Platter {
     pub(crate) fn new(length: u64, noise: Option<u64>) -> Self {
-        let blank = Image { pages: BTreeMap::new(), noise };
+        let blank = PlatterImage { pages: BTreeMap::new(), noise };
         Self {
             length,
             durable: blank.clone(),

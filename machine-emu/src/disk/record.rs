@@ -30,13 +30,13 @@ pub enum DiskEvent {
 
 /// The record of a world whose disks are recorded.
 #[derive(Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct DiskRecord {
     pub(crate) events: Vec<DiskEvent>,
     /// Writes in the volatile caches, by disk and number there, as indexes of their events.
     cached: BTreeMap<(u32, u64), usize>,
 }
 
-impl Record {
+impl DiskRecord {
     /// A write begins; its index.
     pub(crate) fn write(&mut self, disk: u32, offset: u64, data: &Bytes) -> usize {
         self.events.push(DiskEvent::Write { disk, offset, data: data.clone() });

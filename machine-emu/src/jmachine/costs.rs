@@ -7,14 +7,14 @@ pub(crate) const WORD_BYTES: u64 = 4;
 
 /// The costs of a node.
 #[derive(Clone, Debug)]
-pub struct Costs {
+pub struct NodeCosts {
     node: NodeNumbers,
     copy: Number,
     command: Number,
     dma: Number,
 }
 
-impl Costs {
+impl NodeCosts {
     /// Of a machine with these numbers.
     pub fn new(numbers: &Numbers) -> Self {
         let disk_node = &numbers.disk_node;
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_ideal_disk_node_moves_two_megabytes_a_second() {
-        let costs = Costs::new(Profile::ideal().numbers());
+        let costs = NodeCosts::new(Profile::ideal().numbers());
         let stripe = 64 << 10;
         let write_ns = costs.receive_ns(stripe) + costs.disk_ns(stripe) + costs.handler_ns();
         let rate = stripe as f64 / (write_ns as f64 / 1e9) / 1e6;
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_message_without_data_costs_its_envelope() {
-        let costs = Costs::new(Profile::ideal().numbers());
+        let costs = NodeCosts::new(Profile::ideal().numbers());
         assert_eq!(costs.send_ns(0), 100 * (7 + 7 * 20));
         assert_eq!(costs.receive_ns(0), 100 * 4);
         assert_eq!(costs.send_ns(4) - costs.send_ns(0), 2000);

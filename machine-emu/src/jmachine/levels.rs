@@ -4,7 +4,7 @@
 
 /// A level, the highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum PriorityLevel {
     /// Messages that overtake.
     P1,
     /// Messages.
@@ -13,7 +13,7 @@ pub enum Level {
     Background,
 }
 
-impl Level {
+impl PriorityLevel {
     /// All of them, highest first.
     pub const ALL: [Self; 3] = [Self::P1, Self::P0, Self::Background];
 }
@@ -27,23 +27,23 @@ pub struct Levels {
 
 impl Levels {
     /// When new work of `level` could begin, if no higher one comes between.
-    pub fn free_ns(&self, level: Level) -> u64 {
+    pub fn free_ns(&self, level: PriorityLevel) -> u64 {
         self.until_ns[..=level as usize].iter().copied().max().unwrap_or_default()
     }
 
     /// When the work that `level` has now ends, if no higher one comes between.
-    pub fn until_ns(&self, level: Level) -> u64 {
+    pub fn until_ns(&self, level: PriorityLevel) -> u64 {
         self.until_ns[level as usize]
     }
 
     /// What `level` has been given to do so far.
-    pub fn worked_ns(&self, level: Level) -> u64 {
+    pub fn worked_ns(&self, level: PriorityLevel) -> u64 {
         self.worked_ns[level as usize]
     }
 
     /// Gives `level` work that may begin at `from_ns`; when it is done, if no higher one comes
     /// between. Lower levels that are at work then end later.
-    pub fn charge(&mut self, level: Level, from_ns: u64, work_ns: u64) -> u64 {
+    pub fn charge(&mut self, level: PriorityLevel, from_ns: u64, work_ns: u64) -> u64 {
         let start_ns = from_ns.max(self.free_ns(level));
         let (upper, lower) = self.until_ns.split_at_mut(level as usize + 1);
         upper[level as usize] = start_ns + work_ns;
@@ -62,14 +62,14 @@ mod tests {
     #[test]
     fn a_higher_level_interrupts_a_lower_one_and_waits_for_none() {
         let mut levels = Levels::default();
-        assert_eq!(levels.charge(Level::P0, 10, 100), 110);
-        assert_eq!(levels.charge(Level::P1, 50, 7), 57);
-        assert_eq!(levels.until_ns(Level::P0), 117);
-        assert_eq!(levels.charge(Level::P0, 60, 1), 118);
-        assert_eq!(levels.charge(Level::Background, 0, 5), 123);
-        assert_eq!(levels.charge(Level::P1, 200, 5), 205);
-        assert_eq!(levels.until_ns(Level::Background), 123);
-        assert_eq!(levels.free_ns(Level::Background), 205);
-        assert_eq!(Level::ALL.map(|level| levels.worked_ns(level)), [12, 101, 5]);
+        assert_eq!(levels.charge(PriorityLevel::P0, 10, 100), 110);
+        assert_eq!(levels.charge(PriorityLevel::P1, 50, 7), 57);
+        assert_eq!(levels.until_ns(PriorityLevel::P0), 117);
+        assert_eq!(levels.charge(PriorityLevel::P0, 60, 1), 118);
+        assert_eq!(levels.charge(PriorityLevel::Background, 0, 5), 123);
+        assert_eq!(levels.charge(PriorityLevel::P1, 200, 5), 205);
+        assert_eq!(levels.until_ns(PriorityLevel::Background), 123);
+        assert_eq!(levels.free_ns(PriorityLevel::Background), 205);
+        assert_eq!(PriorityLevel::ALL.map(|level| levels.worked_ns(level)), [12, 101, 5]);
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use runtime::{NodeId, NodeKind};
 
-use super::{Costs, Level, Place, Profile, Topology, ZeroLoad};
+use super::{NodeCoordinates, NodeCosts, PriorityLevel, Profile, Topology, ZeroLoad};
 use crate::network::{LinkTiming, NetworkTiming};
 use crate::world::World;
 
 /// A machine: its shape, and what it costs.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct JMachine {
     /// What everything costs.
     pub profile: Profile,
     /// Which nodes there are, and where.
@@ -23,9 +23,9 @@ pub struct Machine {
 
 /// What the parts of a world need to know of the machine that it is.
 pub(crate) struct Emulated {
-    pub(crate) costs: Rc<Costs>,
+    pub(crate) costs: Rc<NodeCosts>,
     host: Option<NodeId>,
-    host_costs: Rc<Costs>,
+    host_costs: Rc<NodeCosts>,
     pub(crate) numbers: super::Numbers,
 }
 
@@ -47,7 +47,7 @@ impl HostWire {
 
 impl Emulated {
     /// What software costs at a node.
-    pub(crate) fn costs_of(&self, node: NodeId) -> Rc<Costs> {
+    pub(crate) fn costs_of(&self, node: NodeId) -> Rc<NodeCosts> {
         if self.is_host(node) { self.host_costs.clone() } else { self.costs.clone() }
     }
 
@@ -67,7 +67,7 @@ impl Emulated {
 
 /// What the parts of one node have worked so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct NodeLoad {
     /// Its processor, for messages that overtake and for the others.
     pub processor: [Duration; 2],
     /// Its bus.
@@ -76,9 +76,9 @@ pub struct Load {
     pub disks: Vec<Duration>,
 }
 
-impl Machine {
+impl JMachine {
     /// Where a node is.
-    fn place(&self, node: NodeId) -> Place {
+    fn place(&self, node: NodeId) -> NodeCoordinates {
         match node.kind() {
             NodeKind::Fs(index) => self.topology.fs_node(index),
             NodeKind::Disk(index) => self.topology.disk_node(index),
@@ -96,7 +96,7 @@ impl World {
     /// the profile, those of one node on one bus. No time is drawn any more.
     ///
     /// Panics if the machine has fewer disk nodes or processors than the world has nodes.
-    pub fn emulate(&self, machine: &Machine, applications: u32) {
+    pub fn emulate(&self, machine: &JMachine, applications: u32) {
         let core = self.core();
         let shape = core.shape;
         let processors = shape.fs_nodes + applications;
@@ -108,11 +108,11 @@ impl World {
             machine.topology
         );
         let numbers = machine.profile.numbers();
-        let costs = Rc::new(Costs::new(numbers));
+        let costs = Rc::new(NodeCosts::new(numbers));
         let emulated = Rc::new(Emulated {
             costs: costs.clone(),
             host: machine.host,
-            host_costs: Rc::new(Costs::host(numbers)),
+            host_costs: Rc::new(NodeCosts::host(numbers)),
             numbers: numbers.clone(),
         });
         *core.machine.borrow_mut() = Some(emulated.clone());
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// What the parts of `node` have worked since the world is a J-Machine.
-    pub fn load(&self, node: NodeId) -> Load {
+    pub fn load(&self, node: NodeId) -> NodeLoad {
         let core = self.core();
         let place = self.place(node);
         let worked = |level| {
@@ -148,8 +148,8 @@ impl World {
         };
         let disks = core.disks.borrow();
         let bus = disks.bus(place);
-        Load {
-            processor: [Level::P1, Level::P0].map(worked),
+        NodeLoad {
+            processor: [PriorityLevel::P1, PriorityLevel::P0].map(worked),
             bus: Duration::from_nanos(bus.map_or(0, super::Bus::held_ns)),
             disks: bus
                 .map_or_else(Vec::new, |bus| bus.moved_ns().map(Duration::from_nanos).collect()),

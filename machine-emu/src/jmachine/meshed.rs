@@ -1,15 +1,15 @@
 //! The mesh of a machine: its nodes and links from the topology, its times from the profile.
 
-use super::{Machine, Number};
+use super::{JMachine, Number};
 use crate::link::{LinkError, MeshSetup};
-use crate::mesh::{Geometry, MeshTiming, Place, Policy};
+use crate::mesh::{Coordinates, ForwardPolicy, MeshGeometry, MeshTiming};
 
 impl MeshSetup {
     /// The mesh of `machine`, with the numbers of its profile. In a world that
     /// [is](crate::World::emulate) the machine each message enters the mesh when the sender's processor
     /// has fed it, and its room in the queue is free once the receiver's processor has taken it out.
-    pub fn machine(machine: &Machine, policy: Policy) -> Result<Self, LinkError> {
-        let Machine { profile, topology, host } = machine;
+    pub fn machine(machine: &JMachine, policy: ForwardPolicy) -> Result<Self, LinkError> {
+        let JMachine { profile, topology, host } = machine;
         let numbers = profile.numbers();
         let network = &numbers.network;
         let usual = MeshTiming::default();
@@ -37,13 +37,13 @@ impl MeshSetup {
         };
         let boards: Vec<u8> = topology.boards.iter().map(|&board| board as u8).collect();
         let size = topology.sides.map(|side| side as u8);
-        let at = |place: super::Place| {
+        let at = |place: super::NodeCoordinates| {
             let [x, y, z] = [place.x, place.y, place.z].map(|along| along as i8);
-            Place::new(x, y, z)
+            Coordinates::new(x, y, z)
         };
         let place = host.map(|_| at(topology.host()));
         Ok(Self {
-            geometry: Geometry::new(size, topology.disk_nodes, &boards, place)?,
+            geometry: MeshGeometry::new(size, topology.disk_nodes, &boards, place)?,
             timing,
             policy,
             block_words,

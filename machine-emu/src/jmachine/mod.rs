@@ -3,7 +3,7 @@
 //!
 //! The same numbers drive two things: models that stand alone, tested against formulas, and the
 //! [`World`](crate::World), in which the unmodified layers then take the time of the machine
-//! ([`Machine`]).
+//! ([`JMachine`]).
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -34,16 +34,16 @@ pub mod text;
 mod topology;
 mod transit;
 
-pub use costs::Costs;
-pub use levels::{Level, Levels};
+pub use costs::NodeCosts;
+pub use levels::{Levels, PriorityLevel};
 pub(crate) use machine::{Emulated, HostWire};
-pub use machine::{Load, Machine};
+pub use machine::{JMachine, NodeLoad};
 pub use mechanics::Mechanics;
-pub use node::{Act, Happened, Mdp, Message, QueueFull};
+pub use node::{HandlerAction, Mdp, MdpEvent, MdpMessage, QueueFull};
 pub use profile::{
     BusNumbers, Confidence, DiskNodeNumbers, DiskNumbers, FileNumbers, HostNumbers, NetworkNumbers,
     NodeNumbers, Number, Numbers, Profile, ProfileError, ProgramNumbers,
 };
-pub use scsi::{Bus, Direction, Due, Operation};
-pub use topology::{Place, Topology, TopologyError};
+pub use scsi::{Bus, Due, ScsiCommand, TransferDirection};
+pub use topology::{NodeCoordinates, Topology, TopologyError};
 pub use transit::ZeroLoad;

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::levels::{Level, Levels};
-use super::{Costs, Numbers};
+use super::levels::{Levels, PriorityLevel};
+use super::{NodeCosts, Numbers};
 
 /// One thing that a handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum HandlerAction {
     /// Computes for so many cycles.
     Compute(u32),
     /// Sends so many bytes.
@@ -23,13 +23,13 @@ pub enum Act {
 
 /// A message, and what its handler will do.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct MdpMessage {
     /// Names it; no two that are in the node at the same time may have the same.
     pub id: u64,
     /// Data that it carries.
     pub bytes: u32,
     /// What is done for it, in this order.
-    pub acts: VecDeque<Act>,
+    pub acts: VecDeque<HandlerAction>,
 }
 
 /// The queue has no room: the message stays in the network and holds its channels.
@@ -37,7 +37,7 @@ pub struct Message {
 #[error("the queue of {level:?} has {free} words free, {needed} are needed; offer it again later")]
 pub struct QueueFull {
     /// Which queue.
-    pub level: Level,
+    pub level: PriorityLevel,
     /// What it could take.
     pub free: u32,
     /// What the message takes.
@@ -46,7 +46,7 @@ pub struct QueueFull {
 
 /// What has happened at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum MdpEvent {
     /// The handler of this message begins.
     Dispatched(u64),
     /// It waits for a value.
@@ -57,49 +57,49 @@ pub enum Happened {
 
 /// What stands in a queue.
 #[derive(Debug)]
-struct Queued {
+struct QueuedMessage {
     words: u32,
-    process: Process,
+    process: MdpProcess,
     /// It waited for a value and has it now.
     resumed: bool,
 }
 
 #[derive(Debug)]
-struct Process {
+struct MdpProcess {
     id: u64,
-    level: Level,
+    level: PriorityLevel,
     bytes: u32,
-    acts: VecDeque<Act>,
+    acts: VecDeque<HandlerAction>,
 }
 
 /// What a level is doing.
 #[derive(Debug)]
-enum Doing {
+enum LevelState {
     /// Dispatches, receives and acts.
-    Acting(Process),
+    Acting(MdpProcess),
     /// Saves a process that waits.
-    Saving(Process),
+    Saving(MdpProcess),
 }
 
 /// A node.
 #[derive(Debug)]
 pub struct Mdp {
-    costs: Costs,
+    costs: NodeCosts,
     row: u32,
     envelope: u32,
     queue_words: u32,
     levels: Levels,
-    queues: [VecDeque<Queued>; 3],
+    queues: [VecDeque<QueuedMessage>; 3],
     used_words: [u32; 3],
-    doing: [Option<Doing>; 3],
-    waiting: BTreeMap<u64, Process>,
+    doing: [Option<LevelState>; 3],
+    waiting: BTreeMap<u64, MdpProcess>,
 }
 
 impl Mdp {
     /// An idle node.
     pub fn new(numbers: &Numbers) -> Self {
         Self {
-            costs: Costs::new(numbers),
+            costs: NodeCosts::new(numbers),
             row: numbers.node.row.value as u32,
             envelope: numbers.node.envelope.value as u32,
             queue_words: numbers.node.queue.value as u32,
@@ -112,11 +112,16 @@ impl Mdp {
     }
 
     /// A message has come, or work for the background, which has no limit.
-    pub fn arrive(&mut self, now_ns: u64, level: Level, message: Message) -> Result<(), QueueFull> {
-        let Message { id, bytes, acts } = message;
-        let words = self.envelope + Costs::words(u64::from(bytes)) as u32;
-        let process = Process { id, level, bytes, acts };
-        self.enqueue(Queued { words, process, resumed: false })?;
+    pub fn arrive(
+        &mut self,
+        now_ns: u64,
+        level: PriorityLevel,
+        message: MdpMessage,
+    ) -> Result<(), QueueFull> {
+        let MdpMessage { id, bytes, acts } = message;
+        let words = self.envelope + NodeCosts::words(u64::from(bytes)) as u32;
+        let process = MdpProcess { id, level, bytes, acts };
+        self.enqueue(QueuedMessage { words, process, resumed: false })?;
         self.begin_next(now_ns, level);
         Ok(())
     }
@@ -128,7 +133,7 @@ impl Mdp {
         let level = process.level;
         self.check_room(level, self.row)?;
         if let Some(process) = self.waiting.remove(&id) {
-            self.enqueue(Queued { words: self.row, process, resumed: true })?;
+            self.enqueue(QueuedMessage { words: self.row, process, resumed: true })?;
         }
         self.begin_next(now_ns, level);
         Ok(true)
@@ -136,15 +141,16 @@ impl Mdp {
 
     /// When something will next happen by itself.
     pub fn next_ns(&self) -> Option<u64> {
-        let busy = Level::ALL.into_iter().filter(|&level| self.doing[level as usize].is_some());
+        let busy =
+            PriorityLevel::ALL.into_iter().filter(|&level| self.doing[level as usize].is_some());
         busy.map(|level| self.levels.until_ns(level)).min()
     }
 
     /// Lets everything happen until `now_ns`; in order, with the times.
-    pub fn advance(&mut self, now_ns: u64) -> Vec<(u64, Happened)> {
+    pub fn advance(&mut self, now_ns: u64) -> Vec<(u64, MdpEvent)> {
         let mut happened = Vec::new();
         while let Some(at_ns) = self.next_ns().filter(|&at_ns| at_ns <= now_ns) {
-            let due = Level::ALL.into_iter().find(|&level| {
+            let due = PriorityLevel::ALL.into_iter().find(|&level| {
                 self.doing[level as usize].is_some() && self.levels.until_ns(level) == at_ns
             });
             if let Some(level) = due {
@@ -155,14 +161,14 @@ impl Mdp {
     }
 
     /// What `level` has worked so far, in nanoseconds.
-    pub fn worked_ns(&self, level: Level) -> u64 {
+    pub fn worked_ns(&self, level: PriorityLevel) -> u64 {
         self.levels.worked_ns(level)
     }
 
     /// Words that the queue of `level` still takes.
-    pub fn free_words(&self, level: Level) -> u32 {
+    pub fn free_words(&self, level: PriorityLevel) -> u32 {
         match level {
-            Level::Background => u32::MAX,
+            PriorityLevel::Background => u32::MAX,
             _ => self.queue_words - self.used_words[level as usize],
         }
     }
@@ -172,12 +178,12 @@ impl Mdp {
         words.next_multiple_of(self.row)
     }
 
-    fn check_room(&self, level: Level, words: u32) -> Result<(), QueueFull> {
+    fn check_room(&self, level: PriorityLevel, words: u32) -> Result<(), QueueFull> {
         let (free, needed) = (self.free_words(level), self.rows(words));
         if needed <= free { Ok(()) } else { Err(QueueFull { level, free, needed }) }
     }
 
-    fn enqueue(&mut self, queued: Queued) -> Result<(), QueueFull> {
+    fn enqueue(&mut self, queued: QueuedMessage) -> Result<(), QueueFull> {
         let level = queued.process.level;
         self.check_room(level, queued.words)?;
         self.used_words[level as usize] += self.rows(queued.words);
@@ -186,7 +192,7 @@ impl Mdp {
     }
 
     /// Dispatches the head of a queue, if its level has nothing to do.
-    fn begin_next(&mut self, now_ns: u64, level: Level) {
+    fn begin_next(&mut self, now_ns: u64, level: PriorityLevel) {
         if self.doing[level as usize].is_some() {
             return;
         }
@@ -194,38 +200,38 @@ impl Mdp {
         let bytes = u64::from(head.process.bytes);
         let cost_ns = match (head.resumed, level) {
             (true, _) => self.costs.resume_ns(),
-            (false, Level::Background) => 0,
+            (false, PriorityLevel::Background) => 0,
             (false, _) => self.costs.receive_ns(bytes),
         };
         let (id, acts) = (head.process.id, head.process.acts.clone());
-        let process = Process { id, level, bytes: head.process.bytes, acts };
+        let process = MdpProcess { id, level, bytes: head.process.bytes, acts };
         self.levels.charge(level, now_ns, cost_ns);
-        self.doing[level as usize] = Some(Doing::Acting(process));
+        self.doing[level as usize] = Some(LevelState::Acting(process));
     }
 
     /// What `level` was doing is done.
-    fn go_on(&mut self, now_ns: u64, level: Level, happened: &mut Vec<(u64, Happened)>) {
+    fn go_on(&mut self, now_ns: u64, level: PriorityLevel, happened: &mut Vec<(u64, MdpEvent)>) {
         match self.doing[level as usize].take() {
             None => {}
-            Some(Doing::Saving(process)) => {
-                happened.push((now_ns, Happened::Suspended(process.id)));
+            Some(LevelState::Saving(process)) => {
+                happened.push((now_ns, MdpEvent::Suspended(process.id)));
                 self.waiting.insert(process.id, process);
                 self.leave(now_ns, level);
             }
-            Some(Doing::Acting(mut process)) => {
+            Some(LevelState::Acting(mut process)) => {
                 self.tell_dispatch(now_ns, level, &process, happened);
                 let Some(act) = process.acts.pop_front() else {
-                    happened.push((now_ns, Happened::Ended(process.id)));
+                    happened.push((now_ns, MdpEvent::Ended(process.id)));
                     return self.leave(now_ns, level);
                 };
                 let (cost_ns, next) = match act {
-                    Act::Compute(cycles) => {
-                        (self.costs.cycles_ns(f64::from(cycles)), Doing::Acting(process))
+                    HandlerAction::Compute(cycles) => {
+                        (self.costs.cycles_ns(f64::from(cycles)), LevelState::Acting(process))
                     }
-                    Act::Send(bytes) => {
-                        (self.costs.send_ns(u64::from(bytes)), Doing::Acting(process))
+                    HandlerAction::Send(bytes) => {
+                        (self.costs.send_ns(u64::from(bytes)), LevelState::Acting(process))
                     }
-                    Act::Wait => (self.costs.suspend_ns(), Doing::Saving(process)),
+                    HandlerAction::Wait => (self.costs.suspend_ns(), LevelState::Saving(process)),
                 };
                 self.levels.charge(level, now_ns, cost_ns);
                 self.doing[level as usize] = Some(next);
@@ -237,20 +243,20 @@ impl Mdp {
     fn tell_dispatch(
         &self,
         now_ns: u64,
-        level: Level,
-        process: &Process,
-        happened: &mut Vec<(u64, Happened)>,
+        level: PriorityLevel,
+        process: &MdpProcess,
+        happened: &mut Vec<(u64, MdpEvent)>,
     ) {
         let head = self.queues[level as usize].front();
         let untouched =
             head.is_some_and(|head| !head.resumed && head.process.acts.len() == process.acts.len());
         if untouched {
-            happened.push((now_ns, Happened::Dispatched(process.id)));
+            happened.push((now_ns, MdpEvent::Dispatched(process.id)));
         }
     }
 
     /// The message at the head of the queue is gone.
-    fn leave(&mut self, now_ns: u64, level: Level) {
+    fn leave(&mut self, now_ns: u64, level: PriorityLevel) {
         if let Some(head) = self.queues[level as usize].pop_front() {
             self.used_words[level as usize] -= self.rows(head.words);
         }
@@ -269,19 +275,19 @@ mod tests {
         Mdp::new(Profile::ideal().numbers())
     }
 
-    fn message(id: u64, bytes: u32, acts: impl Into<VecDeque<Act>>) -> Message {
-        Message { id, bytes, acts: acts.into() }
+    fn message(id: u64, bytes: u32, acts: impl Into<VecDeque<HandlerAction>>) -> MdpMessage {
+        MdpMessage { id, bytes, acts: acts.into() }
     }
 
     #[test]
     fn a_message_pays_dispatch_its_words_and_what_its_handler_does() {
         let mut node = node();
-        let acts = [Act::Compute(50), Act::Send(8)];
-        node.arrive(1000, Level::P0, message(1, 16, acts)).unwrap();
+        let acts = [HandlerAction::Compute(50), HandlerAction::Send(8)];
+        node.arrive(1000, PriorityLevel::P0, message(1, 16, acts)).unwrap();
         let received_ns = 1000 + 100 * (4 + 4 * 8);
         let ended_ns = received_ns + 100 * (50 + 7 + (7 + 2) * 20);
         let happened = node.advance(u64::MAX);
-        let expected = [(received_ns, Happened::Dispatched(1)), (ended_ns, Happened::Ended(1))];
+        let expected = [(received_ns, MdpEvent::Dispatched(1)), (ended_ns, MdpEvent::Ended(1))];
         assert_eq!(happened, expected);
         assert_eq!(node.next_ns(), None);
     }
@@ -289,18 +295,23 @@ mod tests {
     #[test]
     fn a_process_that_waits_lets_others_run_and_pays_for_both_ways() {
         let mut node = node();
-        node.arrive(0, Level::P0, message(1, 0, [Act::Wait, Act::Compute(10)])).unwrap();
-        node.arrive(0, Level::P0, message(2, 0, [Act::Compute(100)])).unwrap();
+        node.arrive(
+            0,
+            PriorityLevel::P0,
+            message(1, 0, [HandlerAction::Wait, HandlerAction::Compute(10)]),
+        )
+        .unwrap();
+        node.arrive(0, PriorityLevel::P0, message(2, 0, [HandlerAction::Compute(100)])).unwrap();
         let mut happened = node.advance(100_000);
         assert!(!node.wake(100_000, 2).unwrap(), "it has ended");
         assert!(node.wake(100_000, 1).unwrap());
         happened.extend(node.advance(u64::MAX));
         let expected = [
-            (400, Happened::Dispatched(1)),
-            (400 + 4000, Happened::Suspended(1)),
-            (4400 + 400, Happened::Dispatched(2)),
-            (4800 + 10_000, Happened::Ended(2)),
-            (100_000 + 4000 + 1000, Happened::Ended(1)),
+            (400, MdpEvent::Dispatched(1)),
+            (400 + 4000, MdpEvent::Suspended(1)),
+            (4400 + 400, MdpEvent::Dispatched(2)),
+            (4800 + 10_000, MdpEvent::Ended(2)),
+            (100_000 + 4000 + 1000, MdpEvent::Ended(1)),
         ];
         assert_eq!(happened, expected);
     }
@@ -310,14 +321,14 @@ mod tests {
         let mut node = node();
         // 7 words of envelope and 25 of data: 32 words, 16 times.
         for id in 0..16 {
-            node.arrive(0, Level::P0, message(id, 100, [])).unwrap();
+            node.arrive(0, PriorityLevel::P0, message(id, 100, [])).unwrap();
         }
-        let refused = node.arrive(0, Level::P0, message(16, 0, [])).unwrap_err();
-        assert_eq!(refused, QueueFull { level: Level::P0, free: 0, needed: 8 });
-        node.arrive(0, Level::P1, message(17, 100, [])).unwrap();
+        let refused = node.arrive(0, PriorityLevel::P0, message(16, 0, [])).unwrap_err();
+        assert_eq!(refused, QueueFull { level: PriorityLevel::P0, free: 0, needed: 8 });
+        node.arrive(0, PriorityLevel::P1, message(17, 100, [])).unwrap();
         node.advance(100 * (4 + 25 * 8) * 2);
-        assert_eq!(node.free_words(Level::P0), 32);
-        node.arrive(0, Level::P0, message(16, 0, [])).unwrap();
+        assert_eq!(node.free_words(PriorityLevel::P0), 32);
+        node.arrive(0, PriorityLevel::P0, message(16, 0, [])).unwrap();
     }
 
     /// Lets messages come at random into both queues, with handlers of fixed length; how long
@@ -330,9 +341,9 @@ mod tests {
         let mut uniform = || (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
         let (mut came, mut sums, mut ended) = (BTreeMap::new(), [0.0; 2], [0.0; 2]);
         let mut next_ns = rates_per_ns.map(|rate| if rate > 0.0 { 0.0 } else { f64::INFINITY });
-        let mut tally = |happened: Vec<(u64, Happened)>, came: &mut BTreeMap<u64, u64>| {
+        let mut tally = |happened: Vec<(u64, MdpEvent)>, came: &mut BTreeMap<u64, u64>| {
             for (at_ns, what) in happened {
-                if let Happened::Ended(id) = what {
+                if let MdpEvent::Ended(id) = what {
                     let stay_ns = at_ns - came.remove(&id).unwrap();
                     sums[(id % 2) as usize] += stay_ns as f64;
                     ended[(id % 2) as usize] += 1.0;
@@ -346,9 +357,13 @@ mod tests {
             tally(node.advance(at_ns as u64), &mut came);
             let id = 2 * id + class as u64;
             came.insert(id, at_ns as u64);
-            let level = [Level::P1, Level::P0][class];
-            node.arrive(at_ns as u64, level, message(id, 0, [Act::Compute(cycles[class])]))
-                .unwrap();
+            let level = [PriorityLevel::P1, PriorityLevel::P0][class];
+            node.arrive(
+                at_ns as u64,
+                level,
+                message(id, 0, [HandlerAction::Compute(cycles[class])]),
+            )
+            .unwrap();
         }
         tally(node.advance(u64::MAX), &mut came);
         [sums[0] / ended[0], sums[1] / ended[1]]
@@ -385,16 +400,17 @@ mod tests {
     #[test]
     fn the_background_gets_what_the_messages_leave() {
         let mut node = node();
-        node.arrive(0, Level::Background, message(0, 0, [Act::Compute(10_000)])).unwrap();
+        node.arrive(0, PriorityLevel::Background, message(0, 0, [HandlerAction::Compute(10_000)]))
+            .unwrap();
         for id in 1..=10 {
             let at_ns = id * 100_000;
             node.advance(at_ns);
-            let level = if id % 2 == 0 { Level::P0 } else { Level::P1 };
-            node.arrive(at_ns, level, message(id, 0, [Act::Compute(496)])).unwrap();
+            let level = if id % 2 == 0 { PriorityLevel::P0 } else { PriorityLevel::P1 };
+            node.arrive(at_ns, level, message(id, 0, [HandlerAction::Compute(496)])).unwrap();
         }
         let happened = node.advance(u64::MAX);
         // Ten messages of 50 us came before the 1000 us of the background were over.
-        assert_eq!(happened.last(), Some(&(1_500_000, Happened::Ended(0))));
-        assert_eq!(node.worked_ns(Level::Background), 1_000_000);
+        assert_eq!(happened.last(), Some(&(1_500_000, MdpEvent::Ended(0))));
+        assert_eq!(node.worked_ns(PriorityLevel::Background), 1_000_000);
     }
 }

@@ -13,7 +13,7 @@ use super::mechanics::Mechanics;
 
 /// What a disk is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TransferDirection {
     /// Data comes from the disk.
     Read,
     /// Data goes to the disk, and is on its surface when this is done.
@@ -24,13 +24,13 @@ pub enum Direction {
 
 /// One command, and the time of the processor that goes with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation<T> {
+pub struct ScsiCommand<T> {
     /// Given back when it is done.
     pub token: T,
     /// Which disk of the bus.
     pub disk: usize,
     /// What to do.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// From where on the disk.
     pub offset: u64,
     /// How much.
@@ -47,13 +47,13 @@ pub struct Operation<T> {
 
 /// How far a command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CommandPhase {
     /// Waits for the processor.
     Set,
     /// Waits for the bus, to say this.
-    Wants(Word),
+    Wants(BusPhase),
     /// Is on the bus.
-    Says(Word),
+    Says(BusPhase),
     /// What was read is at hand as soon as the processor can send it; the rest is still on the bus.
     Gives,
     /// Moves arm and surface.
@@ -62,7 +62,7 @@ enum Phase {
 
 /// What is said on the bus at one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum BusPhase {
     /// Selection and command; for a write with the first data.
     Command,
     /// The disk comes back for data.
@@ -72,9 +72,9 @@ enum Word {
 }
 
 #[derive(Clone, Debug)]
-struct Active<T> {
-    operation: Operation<T>,
-    phase: Phase,
+struct ActiveCommand<T> {
+    operation: ScsiCommand<T>,
+    phase: CommandPhase,
     /// Bytes that have been on the surface and on the bus.
     moved: u64,
     /// The disk may move from then on, if not earlier.
@@ -82,10 +82,10 @@ struct Active<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Station<T> {
+struct ScsiStation<T> {
     mechanics: Mechanics,
-    active: Option<Active<T>>,
-    queue: VecDeque<Operation<T>>,
+    active: Option<ActiveCommand<T>>,
+    queue: VecDeque<ScsiCommand<T>>,
     moved_ns: u64,
 }
 
@@ -94,7 +94,7 @@ struct Station<T> {
 #[derive(Clone, Debug)]
 pub struct Bus<T> {
     numbers: Numbers,
-    stations: Vec<Station<T>>,
+    stations: Vec<ScsiStation<T>>,
     held: bool,
     /// Disks that wait for the bus.
     waiting: VecDeque<usize>,
@@ -118,7 +118,7 @@ impl<T: Copy> Bus<T> {
 
     /// Connects one more disk; its number.
     pub fn connect(&mut self) -> usize {
-        self.stations.push(Station {
+        self.stations.push(ScsiStation {
             mechanics: Mechanics::new(&self.numbers.disk),
             active: None,
             queue: VecDeque::new(),
@@ -138,7 +138,7 @@ impl<T: Copy> Bus<T> {
     }
 
     /// Takes a command, after those that its disk has already.
-    pub fn start(&mut self, operation: Operation<T>, due: &mut Vec<Due>) {
+    pub fn start(&mut self, operation: ScsiCommand<T>, due: &mut Vec<Due>) {
         self.stations[operation.disk].queue.push_back(operation);
         self.begin_next(operation.from_ns, operation.disk, due);
     }
@@ -149,8 +149,12 @@ impl<T: Copy> Bus<T> {
             return;
         }
         let Some(operation) = station.queue.pop_front() else { return };
-        station.active =
-            Some(Active { operation, phase: Phase::Set, moved: 0, ready_ns: operation.from_ns });
+        station.active = Some(ActiveCommand {
+            operation,
+            phase: CommandPhase::Set,
+            moved: 0,
+            ready_ns: operation.from_ns,
+        });
         due.push((operation.from_ns.max(now_ns), disk));
     }
 
@@ -158,19 +162,19 @@ impl<T: Copy> Bus<T> {
     pub fn advance(&mut self, now_ns: u64, disk: usize, due: &mut Vec<Due>) -> Option<T> {
         let phase = self.stations[disk].active.as_ref()?.phase;
         match phase {
-            Phase::Set => self.want(now_ns, disk, Word::Command, due),
-            Phase::Wants(_) => {}
-            Phase::Says(word) => return self.said(now_ns, disk, word, due),
-            Phase::Gives => {
+            CommandPhase::Set => self.want(now_ns, disk, BusPhase::Command, due),
+            CommandPhase::Wants(_) => {}
+            CommandPhase::Says(word) => return self.said(now_ns, disk, word, due),
+            CommandPhase::Gives => {
                 self.release(now_ns, due);
                 self.stations[disk].active = None;
                 self.begin_next(now_ns, disk, due);
             }
-            Phase::Moves => {
+            CommandPhase::Moves => {
                 let active = self.stations[disk].active.as_ref()?;
                 let all = active.moved == active.operation.bytes;
-                let writes = active.operation.direction == Direction::Write;
-                let word = if writes && all { Word::Status } else { Word::Data };
+                let writes = active.operation.direction == TransferDirection::Write;
+                let word = if writes && all { BusPhase::Status } else { BusPhase::Data };
                 self.want(now_ns, disk, word, due);
             }
         }
@@ -178,9 +182,9 @@ impl<T: Copy> Bus<T> {
     }
 
     /// A disk, or the controller for it, wants the bus.
-    fn want(&mut self, now_ns: u64, disk: usize, word: Word, due: &mut Vec<Due>) {
+    fn want(&mut self, now_ns: u64, disk: usize, word: BusPhase, due: &mut Vec<Due>) {
         if let Some(active) = &mut self.stations[disk].active {
-            active.phase = Phase::Wants(word);
+            active.phase = CommandPhase::Wants(word);
         }
         self.waiting.push_back(disk);
         self.grant(now_ns, due);
@@ -203,42 +207,42 @@ impl<T: Copy> Bus<T> {
         let come_back_ns = ms_ns(numbers.disk.reselect.value);
         let completion_ns = ms_ns(numbers.disk.completion.value);
         let Some(active) = &mut self.stations[disk].active else { return };
-        let Phase::Wants(word) = active.phase else { return };
+        let CommandPhase::Wants(word) = active.phase else { return };
         let direction = active.operation.direction;
-        let pieces = Pieces::new(active.load(numbers), numbers);
+        let pieces = TransferPieces::new(active.load(numbers), numbers);
         let end_ns = match (word, direction) {
-            (Word::Command, Direction::Write) => {
+            (BusPhase::Command, TransferDirection::Write) => {
                 active.ready_ns = start_ns + command_ns;
                 pieces.written_ns(active, start_ns + command_ns)
             }
-            (Word::Command, Direction::Read) => start_ns + command_ns,
-            (Word::Command, Direction::Sync) => start_ns + command_ns + completion_ns,
-            (Word::Data, Direction::Write) => {
+            (BusPhase::Command, TransferDirection::Read) => start_ns + command_ns,
+            (BusPhase::Command, TransferDirection::Sync) => start_ns + command_ns + completion_ns,
+            (BusPhase::Data, TransferDirection::Write) => {
                 let end_ns = pieces.written_ns(active, start_ns + come_back_ns);
                 active.ready_ns = end_ns;
                 end_ns
             }
-            (Word::Data, _) => pieces.at_hand_ns(active, start_ns + come_back_ns),
-            (Word::Status, _) => start_ns + come_back_ns + completion_ns,
+            (BusPhase::Data, _) => pieces.at_hand_ns(active, start_ns + come_back_ns),
+            (BusPhase::Status, _) => start_ns + come_back_ns + completion_ns,
         };
-        active.phase = Phase::Says(word);
+        active.phase = CommandPhase::Says(word);
         self.held = true;
         self.held_ns += end_ns - now_ns;
         due.push((end_ns, disk));
     }
 
     /// A disk has said what it had to say.
-    fn said(&mut self, now_ns: u64, disk: usize, word: Word, due: &mut Vec<Due>) -> Option<T> {
+    fn said(&mut self, now_ns: u64, disk: usize, word: BusPhase, due: &mut Vec<Due>) -> Option<T> {
         let active = self.stations[disk].active.as_mut()?;
-        let Operation { token, direction, bytes, send_piece_ns, .. } = active.operation;
+        let ScsiCommand { token, direction, bytes, send_piece_ns, .. } = active.operation;
         let ends = match (word, direction) {
-            (Word::Command, Direction::Sync) | (Word::Status, _) => true,
-            (Word::Data, Direction::Read) if active.moved == bytes => {
+            (BusPhase::Command, TransferDirection::Sync) | (BusPhase::Status, _) => true,
+            (BusPhase::Data, TransferDirection::Read) if active.moved == bytes => {
                 // The rest of the data is still crossing; the processor can begin.
-                let pieces = Pieces::new(active.load(&self.numbers), &self.numbers);
+                let pieces = TransferPieces::new(active.load(&self.numbers), &self.numbers);
                 let completion_ns = ms_ns(self.numbers.disk.completion.value);
                 let rest_ns = pieces.rest_ns(send_piece_ns) + completion_ns;
-                active.phase = Phase::Gives;
+                active.phase = CommandPhase::Gives;
                 self.held_ns += rest_ns;
                 due.push((now_ns + rest_ns, disk));
                 return Some(token);
@@ -262,33 +266,35 @@ impl<T: Copy> Bus<T> {
         let numbers = &self.numbers.disk;
         let station = &mut self.stations[disk];
         let Some(active) = &mut station.active else { return };
-        let Operation { direction, offset, bytes, slowness, .. } = active.operation;
+        let ScsiCommand { direction, offset, bytes, slowness, .. } = active.operation;
         let off_ns = now_ns + ms_ns(numbers.disconnect.value);
         let at = offset + active.moved;
         let load = (bytes - active.moved).min(numbers.buffer.value as u64);
         let (from_ns, after_ns) = match direction {
             // The arm moves while the data comes.
-            Direction::Write => (active.ready_ns + ms_ns(numbers.write_overhead.value), off_ns),
+            TransferDirection::Write => {
+                (active.ready_ns + ms_ns(numbers.write_overhead.value), off_ns)
+            }
             _ => (off_ns + ms_ns(numbers.read_overhead.value), off_ns),
         };
         let there_ns = station.mechanics.seek(from_ns, at).max(after_ns);
         let ready_ns = station.mechanics.under_head_ns(there_ns, at);
         let end_ns = ready_ns + station.mechanics.media_ns(at, load);
         active.moved += load;
-        active.phase = Phase::Moves;
+        active.phase = CommandPhase::Moves;
         let moving_ns = (end_ns - now_ns) * slowness;
         station.moved_ns += moving_ns;
         due.push((now_ns + moving_ns, disk));
     }
 }
 
-impl<T> Active<T> {
+impl<T> ActiveCommand<T> {
     /// Bytes that cross the bus next: of a read what was on the surface last, of a write what will be.
     fn load(&self, numbers: &Numbers) -> u64 {
         let buffer = numbers.disk.buffer.value as u64;
-        let Operation { direction, bytes, .. } = self.operation;
+        let ScsiCommand { direction, bytes, .. } = self.operation;
         match direction {
-            Direction::Write => (bytes - self.moved).min(buffer),
+            TransferDirection::Write => (bytes - self.moved).min(buffer),
             // All parts before it were full.
             _ => self.moved - self.moved.saturating_sub(1) / buffer * buffer,
         }
@@ -297,13 +303,13 @@ impl<T> Active<T> {
 
 /// A buffer of data on its way between disk and memory, cut into transfers of the controller.
 #[derive(Clone, Copy, Debug)]
-struct Pieces {
+struct TransferPieces {
     bytes: u64,
     count: u64,
     each_ns: u64,
 }
 
-impl Pieces {
+impl TransferPieces {
     fn new(bytes: u64, numbers: &Numbers) -> Self {
         let piece = numbers.disk_node.dma.value;
         let each_ns = (piece * 1000.0 / numbers.bus.rate.value) as u64;
@@ -311,11 +317,11 @@ impl Pieces {
     }
 
     /// When all of it is at the disk: a piece crosses while the next is copied (Fig. 2.5b).
-    fn written_ns<T>(self, active: &Active<T>, start_ns: u64) -> u64 {
+    fn written_ns<T>(self, active: &ActiveCommand<T>, start_ns: u64) -> u64 {
         if self.count == 0 {
             return start_ns;
         }
-        let Operation { bytes, from_ns, copied_ns, .. } = active.operation;
+        let ScsiCommand { bytes, from_ns, copied_ns, .. } = active.operation;
         let copying_ns = u128::from(copied_ns - from_ns);
         let share = |part: u64| (copying_ns * u128::from(part) / u128::from(bytes)) as u64;
         let first_ns = from_ns + share(active.moved + self.bytes / self.count);
@@ -326,7 +332,7 @@ impl Pieces {
 
     /// When the processor may begin to send, so that it never waits for a piece: a piece crosses
     /// while the one before is sent (Fig. 2.5a).
-    fn at_hand_ns<T>(self, active: &Active<T>, start_ns: u64) -> u64 {
+    fn at_hand_ns<T>(self, active: &ActiveCommand<T>, start_ns: u64) -> u64 {
         let last = active.moved == active.operation.bytes;
         let sent_meanwhile_ns =
             if last { self.count.saturating_sub(1) * active.operation.send_piece_ns } else { 0 };
@@ -388,8 +394,13 @@ mod tests {
         ("bus.command", 0.0),
     ];
 
-    fn operation(token: u32, disk: usize, direction: Direction, offset: u64) -> Operation<u32> {
-        Operation {
+    fn operation(
+        token: u32,
+        disk: usize,
+        direction: TransferDirection,
+        offset: u64,
+    ) -> ScsiCommand<u32> {
+        ScsiCommand {
             token,
             disk,
             direction,
@@ -403,24 +414,24 @@ mod tests {
     }
 
     /// A bus, its events, and when what was done.
-    struct Run {
+    struct BusRun {
         bus: Bus<u32>,
         due: Vec<Due>,
         now_ns: u64,
         done: BTreeMap<u32, u64>,
     }
 
-    impl Run {
+    impl BusRun {
         fn new(numbers: &Numbers, disks: usize) -> Self {
             let mut bus = Bus::new(numbers);
             (0..disks).for_each(|disk| assert_eq!(bus.connect(), disk));
             Self { bus, due: Vec::new(), now_ns: 0, done: BTreeMap::new() }
         }
 
-        fn start(&mut self, operation: Operation<u32>) {
+        fn start(&mut self, operation: ScsiCommand<u32>) {
             let from_ns = operation.from_ns.max(self.now_ns);
             let copied_ns = operation.copied_ns.max(from_ns);
-            self.bus.start(Operation { from_ns, copied_ns, ..operation }, &mut self.due);
+            self.bus.start(ScsiCommand { from_ns, copied_ns, ..operation }, &mut self.due);
         }
 
         /// Lets the next thing happen; which command is done by that. False if nothing is to come.
@@ -453,9 +464,9 @@ mod tests {
         let numbers = numbers(&[NO_MECHANICS.as_slice(), NO_OVERHEADS.as_slice()].concat());
         let (pieces, transfer_ns) = (128, 102_400);
         for copy_ns in [0, 50_000, 102_400, 256_000] {
-            let mut run = Run::new(&numbers, 1);
+            let mut run = BusRun::new(&numbers, 1);
             let copied_ns = pieces * copy_ns;
-            run.start(Operation { copied_ns, ..operation(0, 0, Direction::Write, 0) });
+            run.start(ScsiCommand { copied_ns, ..operation(0, 0, TransferDirection::Write, 0) });
             // Fig. 2.5b: the first copy, then the slower of the two each time, then a transfer.
             let expected_ns = copy_ns + (pieces - 1) * transfer_ns.max(copy_ns) + transfer_ns;
             assert!(run.end().abs_diff(expected_ns) < 1000, "{copy_ns}");
@@ -467,8 +478,8 @@ mod tests {
         let numbers = numbers(&[NO_MECHANICS.as_slice(), NO_OVERHEADS.as_slice()].concat());
         let (pieces, transfer_ns) = (128, 102_400);
         for send_piece_ns in [0, 50_000, 102_400, 256_000] {
-            let mut run = Run::new(&numbers, 1);
-            run.start(Operation { send_piece_ns, ..operation(0, 0, Direction::Read, 0) });
+            let mut run = BusRun::new(&numbers, 1);
+            run.start(ScsiCommand { send_piece_ns, ..operation(0, 0, TransferDirection::Read, 0) });
             let sent_ns = run.end() + pieces * send_piece_ns;
             // Fig. 2.5a: the first transfer, then the slower of the two each time, then a send.
             let slower_ns = transfer_ns.max(send_piece_ns);
@@ -478,8 +489,8 @@ mod tests {
     }
 
     /// The mean time of one stripe after the other at random places of one disk, in milliseconds.
-    fn mean_ms(numbers: &Numbers, direction: Direction) -> f64 {
-        let mut run = Run::new(numbers, 1);
+    fn mean_ms(numbers: &Numbers, direction: TransferDirection) -> f64 {
+        let mut run = BusRun::new(numbers, 1);
         let mut rng = Rng::new(3);
         let stripes = numbers.disk.capacity.value as u64 / STRIPE;
         let count = 5_000;
@@ -495,11 +506,11 @@ mod tests {
         let media = [("disk.media_outer", 1.3), ("disk.media_inner", 1.3)];
         let moving_ms = 50.4 + 12.6 + 8.33;
         // The data crosses before the surface moves, but while the arm does: 12.6 of 13.1 ms.
-        let write_ms = mean_ms(&numbers(&media), Direction::Write);
+        let write_ms = mean_ms(&numbers(&media), TransferDirection::Write);
         let overheads_ms = 0.824 + 0.166 + 0.162 + 0.055 + 0.06;
         let more_ms = write_ms - moving_ms - overheads_ms;
         assert!((0.0..3.5).contains(&more_ms), "{write_ms} ms");
-        let read_ms = mean_ms(&numbers(&media), Direction::Read);
+        let read_ms = mean_ms(&numbers(&media), TransferDirection::Read);
         let crossing_ms = 65_536.0 / 5e3;
         let overheads_ms = 0.558 + 0.166 + 0.162 + 0.055 + 0.06;
         let more_ms = read_ms - moving_ms - crossing_ms - overheads_ms;
@@ -507,8 +518,8 @@ mod tests {
     }
 
     /// Keeps `disks` disks busy with stripes at random places; megabytes per second.
-    fn rate(numbers: &Numbers, disks: usize, direction: Direction) -> f64 {
-        let mut run = Run::new(numbers, disks);
+    fn rate(numbers: &Numbers, disks: usize, direction: TransferDirection) -> f64 {
+        let mut run = BusRun::new(numbers, disks);
         let mut rng = Rng::new(4);
         let stripes = numbers.disk.capacity.value as u64 / STRIPE;
         let count = 1_000;
@@ -523,7 +534,7 @@ mod tests {
 
     #[test]
     fn four_disks_work_at_the_same_time() {
-        for direction in [Direction::Read, Direction::Write] {
+        for direction in [TransferDirection::Read, TransferDirection::Write] {
             let numbers = numbers(&[]);
             let (one, four) = (rate(&numbers, 1, direction), rate(&numbers, 4, direction));
             assert!((3.4..4.01).contains(&(four / one)), "{direction:?}: {one} and {four} MB/s");
@@ -532,7 +543,7 @@ mod tests {
 
     #[test]
     fn the_bus_gives_what_the_controller_moves_and_no_more() {
-        for direction in [Direction::Read, Direction::Write] {
+        for direction in [TransferDirection::Read, TransferDirection::Write] {
             let rate = rate(&numbers(&NO_MECHANICS), 4, direction);
             assert!((4.5..=5.0).contains(&rate), "{direction:?}: {rate} MB/s");
         }
@@ -540,10 +551,11 @@ mod tests {
 
     #[test]
     fn a_disk_does_its_commands_in_order_and_one_at_a_time() {
-        let mut run = Run::new(&numbers(&[]), 2);
+        let mut run = BusRun::new(&numbers(&[]), 2);
         for token in 0..20 {
             let direction =
-                [Direction::Read, Direction::Write, Direction::Sync][token as usize % 3];
+                [TransferDirection::Read, TransferDirection::Write, TransferDirection::Sync]
+                    [token as usize % 3];
             let offset = u64::from(token * 7 % 20) * STRIPE;
             run.start(operation(token, token as usize % 2, direction, offset));
         }
@@ -558,9 +570,9 @@ mod tests {
 
     #[test]
     fn what_is_longer_than_a_buffer_goes_in_parts() {
-        for direction in [Direction::Read, Direction::Write] {
-            let mut run = Run::new(&numbers(&[]), 1);
-            run.start(Operation { bytes: 3 * STRIPE + 4096, ..operation(0, 0, direction, 0) });
+        for direction in [TransferDirection::Read, TransferDirection::Write] {
+            let mut run = BusRun::new(&numbers(&[]), 1);
+            run.start(ScsiCommand { bytes: 3 * STRIPE + 4096, ..operation(0, 0, direction, 0) });
             let end_ms = ms(run.end());
             // The surface and the bus take turns; after each turn on the bus the sector is awaited.
             let least_ms = (3.0 * 65.536 + 4.096) * (1.0 / 1.6 + 1.0 / 5.0);

@@ -33,7 +33,7 @@ pub struct Topology {
 
 /// The place of a node. Disk nodes are at Y equal to the length of the Y side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct NodeCoordinates {
     /// Along the rows of a board.
     pub x: u32,
     /// Along its columns.
@@ -42,7 +42,7 @@ pub struct Place {
     pub z: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NodeCoordinates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({},{},{})", self.x, self.y, self.z)
     }
@@ -77,9 +77,9 @@ impl Topology {
         };
         match machine(text) {
             Ok((_, machine)) => Ok(machine),
-            Err(Err::Error(Expected { at, what }) | Err::Failure(Expected { at, what })) => {
-                Err(error(at, what))
-            }
+            Err(
+                Err::Error(ExpectedToken { at, what }) | Err::Failure(ExpectedToken { at, what }),
+            ) => Err(error(at, what)),
             Err(Err::Incomplete(_)) => Err(error("", "more".to_owned())),
         }
     }
@@ -90,37 +90,37 @@ impl Topology {
     }
 
     /// Where the disk node `index` is.
-    pub fn disk_node(&self, index: u32) -> Place {
+    pub fn disk_node(&self, index: u32) -> NodeCoordinates {
         let board = self.boards[(index / DISK_NODES_PER_BOARD) as usize];
-        Place { x: index % DISK_NODES_PER_BOARD, y: self.sides[1], z: board }
+        NodeCoordinates { x: index % DISK_NODES_PER_BOARD, y: self.sides[1], z: board }
     }
 
     /// Where the file-system node `index` is: they fill the planes of Y, the one next to the disks
     /// first ("a slice of the machine adjacent to the disk nodes", thesis 3.1).
-    pub fn fs_node(&self, index: u32) -> Place {
+    pub fn fs_node(&self, index: u32) -> NodeCoordinates {
         self.processor(index)
     }
 
     /// Where the application node `index` is: they fill the planes of Y, the one farthest from
     /// the disks first.
-    pub fn application(&self, index: u32) -> Place {
+    pub fn application(&self, index: u32) -> NodeCoordinates {
         let [x, y, z] = self.sides;
-        Place { x: index % x, y: index / (x * z) % y, z: index / x % z }
+        NodeCoordinates { x: index % x, y: index / (x * z) % y, z: index / x % z }
     }
 
     /// Where the host is, if there is one: the text says that it is on an edge connector, not where.
     /// Here it is beyond the X edge, in a row of the slice next to the disks, on the last board: so
     /// it reaches every processor directly, and its row reaches it.
-    pub fn host(&self) -> Place {
+    pub fn host(&self) -> NodeCoordinates {
         let [x, y, z] = self.sides;
-        Place { x, y: y - 1, z: z - 1 }
+        NodeCoordinates { x, y: y - 1, z: z - 1 }
     }
 
     /// The processor `index`, counted along X, then Z, then away from the disks.
-    fn processor(&self, index: u32) -> Place {
+    fn processor(&self, index: u32) -> NodeCoordinates {
         let [x, y, z] = self.sides;
         let plane = index / (x * z) % y;
-        Place { x: index % x, y: y - 1 - plane, z: index / x % z }
+        NodeCoordinates { x: index % x, y: y - 1 - plane, z: index / x % z }
     }
 }
 
@@ -134,18 +134,18 @@ impl fmt::Display for Topology {
 
 /// Where reading stopped, and what should have been there.
 #[derive(Debug)]
-struct Expected<'a> {
+struct ExpectedToken<'a> {
     at: &'a str,
     what: String,
 }
 
-impl<'a> Expected<'a> {
+impl<'a> ExpectedToken<'a> {
     fn new(at: &'a str, what: impl Into<String>) -> Self {
         Self { at, what: what.into() }
     }
 }
 
-impl<'a> ParseError<&'a str> for Expected<'a> {
+impl<'a> ParseError<&'a str> for ExpectedToken<'a> {
     fn from_error_kind(at: &'a str, kind: ErrorKind) -> Self {
         Self::new(at, kind.description())
     }
@@ -154,21 +154,21 @@ impl<'a> ParseError<&'a str> for Expected<'a> {
     }
 }
 
-impl<'a, E> FromExternalError<&'a str, E> for Expected<'a> {
+impl<'a, E> FromExternalError<&'a str, E> for ExpectedToken<'a> {
     fn from_external_error(at: &'a str, kind: ErrorKind, _: E) -> Self {
         Self::from_error_kind(at, kind)
     }
 }
 
-type Parsed<'a, T> = IResult<&'a str, T, Expected<'a>>;
+type Parsed<'a, T> = IResult<&'a str, T, ExpectedToken<'a>>;
 
 /// What fails in `parser` is told as `what`, at the place where it began.
 fn expect<'a, T>(
     what: &'static str,
-    mut parser: impl Parser<&'a str, Output = T, Error = Expected<'a>>,
+    mut parser: impl Parser<&'a str, Output = T, Error = ExpectedToken<'a>>,
 ) -> impl FnMut(&'a str) -> Parsed<'a, T> {
     move |text| match parser.parse(text) {
-        Err(Err::Error(_)) => Err(Err::Failure(Expected::new(text, what))),
+        Err(Err::Error(_)) => Err(Err::Failure(ExpectedToken::new(text, what))),
         other => other,
     }
 }
@@ -181,7 +181,7 @@ fn number(text: &str) -> Parsed<'_, u32> {
 fn within<'a>(what: &'static str, min: u32, max: u32) -> impl FnMut(&'a str) -> Parsed<'a, u32> {
     move |text| match number(text) {
         Ok((rest, value)) if (min..=max).contains(&value) => Ok((rest, value)),
-        _ => Err(Err::Failure(Expected::new(text, format!("{what} from {min} to {max}")))),
+        _ => Err(Err::Failure(ExpectedToken::new(text, format!("{what} from {min} to {max}")))),
     }
 }
 
@@ -193,14 +193,14 @@ fn machine(text: &str) -> Parsed<'_, Topology> {
     let (rest, z) = within("processors along Z", 1, SIDE_MAX)(rest)?;
     let (mut rest, (mut disks, mut boards)) = (rest, (None, None));
     let first_rest = rest;
-    while let (after, Some(_)) = opt(space1::<_, Expected<'_>>).parse(rest)? {
+    while let (after, Some(_)) = opt(space1::<_, ExpectedToken<'_>>).parse(rest)? {
         if after.is_empty() {
             rest = after;
             break;
         }
         let word = expect("disks= or board=", alt((tag("disks="), tag("board="))));
         let (value, word) = { word }(after)?;
-        let twice = || Err::Failure(Expected::new(after, format!("{word} once")));
+        let twice = || Err::Failure(ExpectedToken::new(after, format!("{word} once")));
         if word == "disks=" {
             let most = DISK_NODES_PER_BOARD * z;
             let (next, count) = within("disk nodes", 1, most)(value)?;
@@ -217,10 +217,10 @@ fn machine(text: &str) -> Parsed<'_, Topology> {
         }
     }
     if !rest.is_empty() {
-        return Err(Err::Failure(Expected::new(rest, "a space, a comma or the end")));
+        return Err(Err::Failure(ExpectedToken::new(rest, "a space, a comma or the end")));
     }
     let Some(disk_nodes) = disks else {
-        return Err(Err::Failure(Expected::new(
+        return Err(Err::Failure(ExpectedToken::new(
             first_rest,
             "disks= with the number of disk nodes",
         )));
@@ -231,7 +231,7 @@ fn machine(text: &str) -> Parsed<'_, Topology> {
         Some((_, boards)) if boards.len() as u32 == needed => boards,
         Some((at, _)) => {
             let what = format!("{needed} boards for {disk_nodes} disk nodes, two on each");
-            return Err(Err::Failure(Expected::new(at, what)));
+            return Err(Err::Failure(ExpectedToken::new(at, what)));
         }
     };
     Ok((rest, Topology { sides: [x, y, z], disk_nodes, boards }))
@@ -249,7 +249,9 @@ fn board_list(text: &str, boards: u32) -> Parsed<'_, Vec<u32>> {
     let twice = list.iter().enumerate().find(|(index, board)| list[..*index].contains(board));
     match twice {
         None => Ok((rest, list)),
-        Some((_, board)) => Err(Err::Failure(Expected::new(text, format!("board {board} once")))),
+        Some((_, board)) => {
+            Err(Err::Failure(ExpectedToken::new(text, format!("board {board} once"))))
+        }
     }
 }
 
@@ -311,12 +313,12 @@ mod tests {
         let machine = Topology::parse("8x8x8 disks=8 board=0,2,4,6").unwrap();
         let mut places: Vec<_> = (0..512).map(|index| machine.fs_node(index)).collect();
         assert!(places[..64].iter().all(|place| place.y == 7));
-        assert_eq!(machine.application(0), Place { x: 0, y: 0, z: 0 });
-        assert_eq!(machine.application(63), Place { x: 7, y: 0, z: 7 });
+        assert_eq!(machine.application(0), NodeCoordinates { x: 0, y: 0, z: 0 });
+        assert_eq!(machine.application(63), NodeCoordinates { x: 7, y: 0, z: 7 });
         assert!((0..512).all(|index| places.contains(&machine.application(index))));
         places.extend((0..8).map(|index| machine.disk_node(index)));
-        assert_eq!(places[513], Place { x: 1, y: 8, z: 0 });
-        assert_eq!(places[519], Place { x: 1, y: 8, z: 6 });
+        assert_eq!(places[513], NodeCoordinates { x: 1, y: 8, z: 0 });
+        assert_eq!(places[519], NodeCoordinates { x: 1, y: 8, z: 6 });
         places.sort_unstable();
         places.dedup();
         assert_eq!(places.len(), 520);

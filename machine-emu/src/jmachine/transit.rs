@@ -1,7 +1,7 @@
 //! How long a message is on its way when nothing else is: the formula. With traffic the mesh says it
 //! (`meshed.rs`).
 
-use super::{NetworkNumbers, Place, Topology};
+use super::{NetworkNumbers, NodeCoordinates, Topology};
 
 /// The network without traffic: `hops + 7` cycles for the head and 2 for each word; once more for
 /// the way from a forwarder, where there is no direct one.
@@ -17,25 +17,25 @@ impl ZeroLoad {
         Self { topology: topology.clone(), numbers: numbers.clone() }
     }
 
-    fn is_disk_node(&self, place: Place) -> bool {
+    fn is_disk_node(&self, place: NodeCoordinates) -> bool {
         place.y >= self.topology.sides[1]
     }
 
     /// Messages go along X, then Y, then Z. Beyond the Y edge there is only X 0 and 1, and no Z.
-    fn is_direct(&self, from: Place, to: Place) -> bool {
+    fn is_direct(&self, from: NodeCoordinates, to: NodeCoordinates) -> bool {
         let beyond_x = self.is_disk_node(from) && to.x > 1;
         let beyond_z = self.is_disk_node(to) && from.z != to.z;
         !beyond_x && !beyond_z
     }
 
     /// The processor that touches a disk node: it reaches everything and everything reaches it.
-    fn forwarder(&self, from: Place, to: Place) -> Place {
+    fn forwarder(&self, from: NodeCoordinates, to: NodeCoordinates) -> NodeCoordinates {
         let disk_node = if self.is_disk_node(to) { to } else { from };
-        Place { y: self.topology.sides[1] - 1, ..disk_node }
+        NodeCoordinates { y: self.topology.sides[1] - 1, ..disk_node }
     }
 
     /// Cycles until the first word of a message is at its destination.
-    pub fn head_cycles(&self, from: Place, to: Place) -> u64 {
+    pub fn head_cycles(&self, from: NodeCoordinates, to: NodeCoordinates) -> u64 {
         let NetworkNumbers { hop, ends, forward, .. } = &self.numbers;
         let leg = |from, to| hops(from, to) as f64 * hop.value + ends.value;
         let cycles = if self.is_direct(from, to) {
@@ -53,7 +53,7 @@ impl ZeroLoad {
     }
 }
 
-fn hops(from: Place, to: Place) -> u64 {
+fn hops(from: NodeCoordinates, to: NodeCoordinates) -> u64 {
     u64::from(from.x.abs_diff(to.x) + from.y.abs_diff(to.y) + from.z.abs_diff(to.z))
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_message_takes_a_cycle_per_hop_seven_at_its_ends_and_two_per_word() {
         let (_, network) = network();
-        let place = |x, y, z| Place { x, y, z };
+        let place = |x, y, z| NodeCoordinates { x, y, z };
         // The examples of the notes: 4 words over 21 hops, 136 words over 8.
         assert_eq!(
             network.head_cycles(place(0, 0, 0), place(7, 7, 7)) + network.tail_cycles(4),
@@ -93,7 +93,7 @@ mod tests {
         let (topology, network) = network();
         let processors: Vec<_> = (0..512).map(|index| topology.fs_node(index)).collect();
         let disks: Vec<_> = (0..8).map(|index| topology.disk_node(index)).collect();
-        let indirect = |from: &[Place], to: &[Place]| {
+        let indirect = |from: &[NodeCoordinates], to: &[NodeCoordinates]| {
             let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to)));
             pairs.filter(|&(from, to)| from != to && !network.is_direct(from, to)).count()
         };

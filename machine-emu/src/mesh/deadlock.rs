@@ -13,7 +13,7 @@ use super::worm::{Mesh, describe};
 
 /// Who may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Party {
+pub enum WaitingParty {
     /// A message under way.
     Message(u64),
     /// A full queue: its node and level.
@@ -26,7 +26,7 @@ pub enum Party {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// A circle among them: each waits for the next, the last for the first.
-    pub circle: Vec<Party>,
+    pub circle: Vec<WaitingParty>,
     /// How many parties stand still for it.
     pub stuck: usize,
     text: String,
@@ -39,30 +39,36 @@ impl fmt::Display for Deadlock {
 }
 
 /// For each party, those of which one must go on before it can. Who is not a key can go on.
-type Waits = BTreeMap<Party, Vec<(Party, String)>>;
+type WaitGraph = BTreeMap<WaitingParty, Vec<(WaitingParty, String)>>;
 
 impl Mesh {
-    fn waits(&self) -> Waits {
-        let mut waits = Waits::new();
+    fn waits(&self) -> WaitGraph {
+        let mut waits = WaitGraph::new();
         for (number, channel, owner) in self.waiters() {
             let (node, level, direction) = describe(channel);
             let place = self.geometry().place(node);
             let level = level_name(level);
             let why = format!("channel {} of {place}, {level}", direction.name());
-            waits.entry(Party::Message(number)).or_default().push((Party::Message(owner), why));
+            waits
+                .entry(WaitingParty::Message(number))
+                .or_default()
+                .push((WaitingParty::Message(owner), why));
         }
         let full: Vec<(u64, u32)> = self.blocked().collect();
         for &(number, queue) in &full {
             let (node, level) = queue_party(queue);
             let why = "room".to_owned();
-            waits.entry(Party::Message(number)).or_default().push((Party::Queue(node, level), why));
+            waits
+                .entry(WaitingParty::Message(number))
+                .or_default()
+                .push((WaitingParty::Queue(node, level), why));
         }
         self.add_queues(&mut waits, full.into_iter().map(|(_, queue)| queue).collect());
         waits
     }
 
     /// What the full queues wait for: the handlers that their nodes told of, and the second legs.
-    fn add_queues(&self, waits: &mut Waits, full: BTreeSet<u32>) {
+    fn add_queues(&self, waits: &mut WaitGraph, full: BTreeSet<u32>) {
         let mut second_legs: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (number, queue) in self.passing() {
             second_legs.entry(queue).or_default().push(number);
@@ -75,10 +81,13 @@ impl Mesh {
             if own.is_none() && legs.is_empty() {
                 continue;
             }
-            let handler = Party::Handler(node, level);
-            waits.insert(Party::Queue(node, level), vec![(handler, "its messages".to_owned())]);
+            let handler = WaitingParty::Handler(node, level);
+            waits.insert(
+                WaitingParty::Queue(node, level),
+                vec![(handler, "its messages".to_owned())],
+            );
             let sent = own.into_iter().chain(legs);
-            let sent = sent.map(|number| (Party::Message(number), "it to leave".to_owned()));
+            let sent = sent.map(|number| (WaitingParty::Message(number), "it to leave".to_owned()));
             waits.insert(handler, sent.collect());
         }
     }
@@ -87,13 +96,13 @@ impl Mesh {
     pub fn find_deadlock(&self) -> Option<Deadlock> {
         let mut waits = self.waits();
         loop {
-            let free = |party: &Party| !waits.contains_key(party);
+            let free = |party: &WaitingParty| !waits.contains_key(party);
             let mut going = waits.iter().filter(|(_, on)| on.iter().any(|(party, _)| free(party)));
             let Some((&party, _)) = going.next() else { break };
             waits.remove(&party);
         }
         let first = *waits.keys().next()?;
-        let mut path: Vec<Party> = Vec::new();
+        let mut path: Vec<WaitingParty> = Vec::new();
         let mut at = first;
         let start = loop {
             if let Some(seen) = path.iter().position(|&party| party == at) {
@@ -107,7 +116,7 @@ impl Mesh {
         Some(Deadlock { circle, stuck: waits.len(), text })
     }
 
-    fn tell(&self, circle: &[Party], waits: &Waits) -> String {
+    fn tell(&self, circle: &[WaitingParty], waits: &WaitGraph) -> String {
         let mut text = format!("deadlock of {}:", circle.len());
         for party in circle {
             let Some((on, why)) = waits[party].first() else { continue };
@@ -117,19 +126,19 @@ impl Mesh {
         text
     }
 
-    fn name(&self, party: Party) -> String {
+    fn name(&self, party: WaitingParty) -> String {
         match party {
-            Party::Message(number) => {
+            WaitingParty::Message(number) => {
                 let ends = self.ends_of(number).map(|(from, to)| {
                     let [from, to] = [from, to].map(|node| self.geometry().place(node));
                     format!(" {from} to {to}")
                 });
                 format!("message {number}{}", ends.unwrap_or_default())
             }
-            Party::Queue(node, level) => {
+            WaitingParty::Queue(node, level) => {
                 format!("the {} queue of {}", level_name(level), self.geometry().place(node))
             }
-            Party::Handler(node, level) => {
+            WaitingParty::Handler(node, level) => {
                 format!("the {} handler of {}", level_name(level), self.geometry().place(node))
             }
         }

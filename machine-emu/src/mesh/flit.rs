@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use super::SendError;
 use super::calendar::Calendar;
-use super::geometry::{Direction, Geometry};
+use super::geometry::{Direction, MeshGeometry};
 use super::timing::{Delivery, Letter, MeshTiming, Priority, Wires};
 use super::worm::rows;
 
@@ -21,14 +21,14 @@ const CHANNELS_PER_NODE: u32 = 16;
 const SLOT_BITS: u32 = 24;
 
 #[derive(Debug, Default)]
-struct Channel {
+struct FlitChannel {
     owner: Option<u32>,
     free_at: u64,
     waiting: VecDeque<u32>,
 }
 
 #[derive(Debug)]
-struct Worm {
+struct FlitWorm {
     letter: Letter,
     number: u64,
     sent: u64,
@@ -43,7 +43,7 @@ struct Worm {
     times: Vec<u64>,
 }
 
-impl Worm {
+impl FlitWorm {
     /// Whether its next flit may cross channel `index` in `cycle`, if the wire is free.
     fn ready(&self, index: usize, cycle: u64, timing: &MeshTiming) -> bool {
         let flit = self.crossed[index];
@@ -64,16 +64,16 @@ impl Worm {
 
 /// A flit that could cross a shared wire: its wire, whether it is of low priority, whether its
 /// direction had the wire last, its worm and the channel of its way.
-type Claim = (u32, bool, bool, u32, usize);
+type WireClaim = (u32, bool, bool, u32, usize);
 
 /// The mesh by flits. Time is in cycles.
 #[derive(Debug)]
 pub struct FlitMesh {
-    geometry: Geometry,
+    geometry: MeshGeometry,
     timing: MeshTiming,
     calendar: Calendar,
-    channels: Vec<Channel>,
-    worms: Vec<Option<Worm>>,
+    channels: Vec<FlitChannel>,
+    worms: Vec<Option<FlitWorm>>,
     free: Vec<u32>,
     active: Vec<u32>,
     /// Channels that somebody waits for.
@@ -82,20 +82,20 @@ pub struct FlitMesh {
     queues: Vec<u32>,
     /// The direction that had each shared wire last.
     turn: Vec<u32>,
-    claims: Vec<Claim>,
+    claims: Vec<WireClaim>,
     due: Vec<u64>,
     numbers: u64,
 }
 
 impl FlitMesh {
     /// An empty mesh.
-    pub fn new(geometry: Geometry, timing: MeshTiming) -> Self {
+    pub fn new(geometry: MeshGeometry, timing: MeshTiming) -> Self {
         timing.check();
         let channels = (geometry.nodes() * CHANNELS_PER_NODE) as usize;
         Self {
             timing,
             calendar: Calendar::new(),
-            channels: (0..channels).map(|_| Channel::default()).collect(),
+            channels: (0..channels).map(|_| FlitChannel::default()).collect(),
             worms: Vec::new(),
             free: Vec::new(),
             active: Vec::new(),
@@ -138,7 +138,7 @@ impl FlitMesh {
         let cycle = cycle.max(self.calendar.now());
         let number = self.numbers;
         self.numbers += 1;
-        let worm = Worm {
+        let worm = FlitWorm {
             letter,
             number,
             sent: cycle,
@@ -248,7 +248,7 @@ impl FlitMesh {
         self.active.retain(|&slot| self.worms[slot as usize].is_some());
     }
 
-    fn claim(&self, worm: &Worm, slot: u32, index: usize) -> Claim {
+    fn claim(&self, worm: &FlitWorm, slot: u32, index: usize) -> WireClaim {
         let channel = worm.way[index];
         let low = worm.letter.priority == Priority::Normal;
         let one = channel & !8;

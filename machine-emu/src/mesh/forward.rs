@@ -2,11 +2,11 @@
 
 use std::cell::Cell;
 
-use super::geometry::{Geometry, Place, Role, Unroutable};
+use super::geometry::{Coordinates, MeshGeometry, Role, Unroutable};
 
 /// Which forwarder a message takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum ForwardPolicy {
     /// The main node that touches the disk node: in the slice next to the disks, and good for both
     /// directions. All off-board traffic of a disk node shares it.
     #[default]
@@ -19,7 +19,7 @@ pub enum Policy {
     RoundRobin,
 }
 
-impl Policy {
+impl ForwardPolicy {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Canonical, Self::Spread, Self::RoundRobin];
 
@@ -36,24 +36,24 @@ impl Policy {
 /// Finds forwarders by a policy.
 #[derive(Debug)]
 pub struct Forwarders {
-    policy: Policy,
+    policy: ForwardPolicy,
     turn: Cell<u32>,
 }
 
 impl Forwarders {
     /// By this policy.
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: ForwardPolicy) -> Self {
         Self { policy, turn: Cell::new(0) }
     }
 
     /// The policy.
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> ForwardPolicy {
         self.policy
     }
 
     /// `None` if `from` can send to `to` directly, else who passes it on. An error if nobody can,
     /// which no machine with at most one host knows.
-    pub fn via(&self, mesh: &Geometry, from: u32, to: u32) -> Result<Option<u32>, Unroutable> {
+    pub fn via(&self, mesh: &MeshGeometry, from: u32, to: u32) -> Result<Option<u32>, Unroutable> {
         let Err(unroutable) = mesh.hops(from, to) else { return Ok(None) };
         let preferred = self.preferred(mesh, from, to);
         let good = |&node: &u32| serves(mesh, from, node, to);
@@ -68,34 +68,34 @@ impl Forwarders {
     }
 
     /// A node of the column of the disk node at one end: it works both ways for every peer.
-    fn preferred(&self, mesh: &Geometry, from: u32, to: u32) -> Option<u32> {
+    fn preferred(&self, mesh: &MeshGeometry, from: u32, to: u32) -> Option<u32> {
         let (disk, peer) = match (mesh.role(from), mesh.role(to)) {
             (_, Role::Disk) => (to, from),
             (Role::Disk, _) => (from, to),
             _ => return None,
         };
-        let Place { x, y, z } = mesh.place(disk);
+        let Coordinates { x, y, z } = mesh.place(disk);
         let height = u32::from(mesh.size()[1]);
         let row = match self.policy {
-            Policy::Canonical => y - 1,
-            Policy::Spread => (mix(peer) % height) as i8,
-            Policy::RoundRobin => {
+            ForwardPolicy::Canonical => y - 1,
+            ForwardPolicy::Spread => (mix(peer) % height) as i8,
+            ForwardPolicy::RoundRobin => {
                 let turn = self.turn.get();
                 self.turn.set(turn.wrapping_add(1));
                 (turn % height) as i8
             }
         };
-        mesh.find(Place::new(x, row, z))
+        mesh.find(Coordinates::new(x, row, z))
     }
 }
 
 /// Whether `node` is a main node that can be reached from `from`, and reaches `to`.
-fn serves(mesh: &Geometry, from: u32, node: u32, to: u32) -> bool {
+fn serves(mesh: &MeshGeometry, from: u32, node: u32, to: u32) -> bool {
     mesh.role(node) == Role::Main && mesh.hops(from, node).is_ok() && mesh.hops(node, to).is_ok()
 }
 
 /// All nodes that could pass a message on.
-pub fn candidates(mesh: &Geometry, from: u32, to: u32) -> Vec<u32> {
+pub fn candidates(mesh: &MeshGeometry, from: u32, to: u32) -> Vec<u32> {
     (0..mesh.main_nodes()).filter(|&node| serves(mesh, from, node, to)).collect()
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     /// Direct pairs by the rules of the thesis' wiring, not by walking.
-    fn direct(mesh: &Geometry, from: u32, to: u32) -> bool {
+    fn direct(mesh: &MeshGeometry, from: u32, to: u32) -> bool {
         let (s, d) = (mesh.place(from), mesh.place(to));
         match (mesh.role(from), mesh.role(to)) {
             (Role::Main | Role::Disk, Role::Disk) => s.z == d.z,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     /// What can serve, by rule.
-    fn may_forward(mesh: &Geometry, from: u32, to: u32) -> Vec<u32> {
+    fn may_forward(mesh: &MeshGeometry, from: u32, to: u32) -> Vec<u32> {
         let z = mesh.place(to).z;
         let good = |node: &u32| {
             let place = mesh.place(*node);
@@ -134,8 +134,8 @@ mod tests {
     }
 
     /// Pairs (direct, forwarded) for main to disk, disk to main, disk to disk, main to main.
-    fn count(mesh: &Geometry) -> [(u32, u32); 4] {
-        let forwarders = Policy::ALL.map(Forwarders::new);
+    fn count(mesh: &MeshGeometry) -> [(u32, u32); 4] {
+        let forwarders = ForwardPolicy::ALL.map(Forwarders::new);
         let mut counts = [(0, 0); 4];
         let pairs = (0..mesh.nodes()).flat_map(|from| (0..mesh.nodes()).map(move |to| (from, to)));
         for (from, to) in pairs.filter(|(from, to)| from != to) {
@@ -159,7 +159,7 @@ mod tests {
                 assert!(kind == 2 || serves(mesh, to, via, from), "{to} to {from}");
             }
             let disk = if mesh.role(to) == Role::Disk { to } else { from };
-            let touching = mesh.find(Place { y: 7, ..mesh.place(disk) });
+            let touching = mesh.find(Coordinates { y: 7, ..mesh.place(disk) });
             assert_eq!(forwarders[0].via(mesh, from, to).unwrap(), touching);
         }
         counts
@@ -169,19 +169,19 @@ mod tests {
     fn direct_and_forwarded_pairs_are_as_many_as_the_brute_force_table_says() {
         let main = |nodes: u32| (nodes * (nodes - 1), 0);
         let half = [(512, 3584), (1024, 3072), (8, 48), main(512)];
-        assert_eq!(count(&Geometry::thesis(8).unwrap()), half);
-        let low = Geometry::new([8, 8, 8], 8, &[0, 1, 2, 3], None).unwrap();
+        assert_eq!(count(&MeshGeometry::thesis(8).unwrap()), half);
+        let low = MeshGeometry::new([8, 8, 8], 8, &[0, 1, 2, 3], None).unwrap();
         assert_eq!(count(&low), half);
-        let all = Geometry::new([8, 8, 8], 16, &[0, 1, 2, 3, 4, 5, 6, 7], None).unwrap();
+        let all = MeshGeometry::new([8, 8, 8], 16, &[0, 1, 2, 3, 4, 5, 6, 7], None).unwrap();
         assert_eq!(count(&all), [(1024, 7168), (2048, 6144), (16, 224), main(512)]);
-        let small = Geometry::new([8, 8, 3], 2, &[1], None).unwrap();
+        let small = MeshGeometry::new([8, 8, 3], 2, &[1], None).unwrap();
         assert_eq!(count(&small), [(128, 256), (96, 288), (2, 0), main(192)]);
     }
 
     #[test]
     fn the_sets_of_possible_forwarders_follow_the_rules() {
-        let mesh = Geometry::thesis(8).unwrap();
-        let at = |x, y, z| mesh.find(Place::new(x, y, z)).unwrap();
+        let mesh = MeshGeometry::thesis(8).unwrap();
+        let at = |x, y, z| mesh.find(Coordinates::new(x, y, z)).unwrap();
         for (from, to, size) in [
             (at(5, 2, 1), at(0, 8, 4), 64),
             (at(1, 8, 6), at(2, 0, 6), 128),
@@ -197,18 +197,18 @@ mod tests {
     fn a_host_on_any_face_is_reached_through_one_forwarder_at_most() {
         for (host, reaches) in [
             // On an X face it reaches all but far disks, and its row reaches it.
-            (Place::new(8, 7, 3), 512),
+            (Coordinates::new(8, 7, 3), 512),
             // On the near Y face it reaches its column on each board only.
-            (Place::new(4, -1, 2), 64),
+            (Coordinates::new(4, -1, 2), 64),
             // On a Z face it reaches its pillar only.
-            (Place::new(1, 7, 8), 8),
+            (Coordinates::new(1, 7, 8), 8),
         ] {
-            let mesh = Geometry::new([8, 8, 8], 8, &[0, 2, 4, 6], Some(host)).unwrap();
+            let mesh = MeshGeometry::new([8, 8, 8], 8, &[0, 2, 4, 6], Some(host)).unwrap();
             let node = mesh.host().unwrap();
             let main = 0..mesh.main_nodes();
             let direct = main.filter(|&to| mesh.hops(node, to).is_ok()).count();
             assert_eq!(direct, reaches, "{host}");
-            let forwarders = Forwarders::new(Policy::Canonical);
+            let forwarders = Forwarders::new(ForwardPolicy::Canonical);
             for other in 0..node {
                 assert!(forwarders.via(&mesh, node, other).is_ok(), "{host} to {other}");
                 assert!(forwarders.via(&mesh, other, node).is_ok(), "{other} to {host}");

@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Coordinates {
     /// Along the row, which messages travel first.
     pub x: i8,
     /// Along the column, second.
@@ -27,7 +27,7 @@ pub struct Place {
     pub z: i8,
 }
 
-impl Place {
+impl Coordinates {
     /// The place at these coordinates.
     pub const fn new(x: i8, y: i8, z: i8) -> Self {
         Self { x, y, z }
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Coordinates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({},{},{})", self.x, self.y, self.z)
     }
@@ -148,7 +148,7 @@ pub enum Role {
 
 /// There is no such machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum GeometryError {
+pub enum MeshGeometryError {
     /// A side of the box.
     #[error("a mesh of {0}x{1}x{2} cannot be: each side has 1 to {AXIS_MAX} nodes")]
     Size(u8, u8, u8),
@@ -169,7 +169,7 @@ pub enum GeometryError {
     Board(u8, u8),
     /// The host stands where it has not exactly one link.
     #[error("a host at {0} has no single neighbour in the mesh: put it next to a face")]
-    Host(Place),
+    Host(Coordinates),
 }
 
 /// A message cannot be sent: the machine traps.
@@ -180,54 +180,54 @@ pub enum GeometryError {
 )]
 pub struct Unroutable {
     /// The sender.
-    pub from: Place,
+    pub from: Coordinates,
     /// The receiver.
-    pub to: Place,
+    pub to: Coordinates,
     /// How far it would come.
-    pub at: Place,
+    pub at: Coordinates,
     /// The link that is missing.
     pub direction: &'static str,
 }
 
 /// The box, its disk nodes and its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct MeshGeometry {
     size: [u8; 3],
     disk_nodes: u32,
     boards: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<Coordinates>,
     neighbours: Vec<[u32; 6]>,
     host: Option<u32>,
 }
 
-impl Geometry {
+impl MeshGeometry {
     /// A box of `size` main nodes with `disk_nodes` disk nodes on `boards`, two to a board in the
     /// order in which the boards are named, and the host, if any, next to a face.
     pub fn new(
         size: [u8; 3],
         disk_nodes: u32,
         boards: &[u8],
-        host: Option<Place>,
-    ) -> Result<Self, GeometryError> {
+        host: Option<Coordinates>,
+    ) -> Result<Self, MeshGeometryError> {
         let [x, y, z] = size;
         // Disk nodes have X coordinates 0 and 1.
         let narrow = disk_nodes > 1 && x < 2;
         if narrow || size.iter().any(|side| !(1..=AXIS_MAX).contains(side)) {
-            return Err(GeometryError::Size(x, y, z));
+            return Err(MeshGeometryError::Size(x, y, z));
         }
         let (needed, named) = (disk_nodes.div_ceil(DISKS_PER_BOARD), boards.len() as u32);
         if needed > named {
-            return Err(GeometryError::Boards { disk_nodes, needed, boards: named });
+            return Err(MeshGeometryError::Boards { disk_nodes, needed, boards: named });
         }
         let twice = |at: usize| boards[..at].contains(&boards[at]);
         if let Some(at) = (0..boards.len()).find(|&at| boards[at] >= z || twice(at)) {
-            return Err(GeometryError::Board(boards[at], z - 1));
+            return Err(MeshGeometryError::Board(boards[at], z - 1));
         }
         let [x, y, z] = size.map(u8::cast_signed);
-        let column = |z| (0..y).flat_map(move |y| (0..x).map(move |x| Place::new(x, y, z)));
-        let mut places: Vec<Place> = (0..z).flat_map(column).collect();
+        let column = |z| (0..y).flat_map(move |y| (0..x).map(move |x| Coordinates::new(x, y, z)));
+        let mut places: Vec<Coordinates> = (0..z).flat_map(column).collect();
         let disk = |node: u32| (node % DISKS_PER_BOARD, boards[(node / DISKS_PER_BOARD) as usize]);
-        let disk = |node| Place::new(disk(node).0 as i8, y, disk(node).1.cast_signed());
+        let disk = |node| Coordinates::new(disk(node).0 as i8, y, disk(node).1.cast_signed());
         places.extend((0..disk_nodes).map(disk));
         let host_node = host.map(|_| places.len() as u32);
         places.extend(host);
@@ -237,14 +237,14 @@ impl Geometry {
         mesh.neighbours = (0..mesh.nodes()).map(|node| mesh.links_of(node)).collect();
         match host_node {
             Some(node) if mesh.degree(node) != 1 || !mesh.alone(node) => {
-                Err(GeometryError::Host(mesh.place(node)))
+                Err(MeshGeometryError::Host(mesh.place(node)))
             }
             _ => Ok(mesh),
         }
     }
 
     /// The machine of the thesis: 8x8x8, with `disk_nodes` (up to 8) on boards 0, 2, 4 and 6.
-    pub fn thesis(disk_nodes: u32) -> Result<Self, GeometryError> {
+    pub fn thesis(disk_nodes: u32) -> Result<Self, MeshGeometryError> {
         Self::new([8, 8, 8], disk_nodes, &[0, 2, 4, 6], None)
     }
 
@@ -320,12 +320,12 @@ impl Geometry {
     }
 
     /// Where `node` stands.
-    pub fn place(&self, node: u32) -> Place {
+    pub fn place(&self, node: u32) -> Coordinates {
         self.places[node as usize]
     }
 
     /// Who stands at `place`.
-    pub fn find(&self, place: Place) -> Option<u32> {
+    pub fn find(&self, place: Coordinates) -> Option<u32> {
         let [x, y, z] = self.size.map(u8::cast_signed);
         if (0..x).contains(&place.x) && (0..y).contains(&place.y) && (0..z).contains(&place.z) {
             let [x, y, _] = self.size.map(u32::from);
@@ -398,18 +398,18 @@ mod tests {
 
     #[test]
     fn a_route_goes_along_x_then_y_then_z() {
-        let mesh = Geometry::thesis(8).unwrap();
+        let mesh = MeshGeometry::thesis(8).unwrap();
         let [from, to] =
-            [Place::new(1, 5, 7), Place::new(3, 4, 5)].map(|at| mesh.find(at).unwrap());
+            [Coordinates::new(1, 5, 7), Coordinates::new(3, 4, 5)].map(|at| mesh.find(at).unwrap());
         let names: Vec<_> = mesh.route(from, to).unwrap().iter().map(|step| step.name()).collect();
         assert_eq!(names, ["+x", "+x", "-y", "-z", "-z"]);
     }
 
     #[test]
     fn a_send_that_cannot_be_routed_says_where_it_would_end() {
-        let mesh = Geometry::thesis(8).unwrap();
-        let disk = mesh.find(Place::new(1, 8, 2)).unwrap();
-        let far = mesh.find(Place::new(2, 0, 2)).unwrap();
+        let mesh = MeshGeometry::thesis(8).unwrap();
+        let disk = mesh.find(Coordinates::new(1, 8, 2)).unwrap();
+        let far = mesh.find(Coordinates::new(2, 0, 2)).unwrap();
         let error = mesh.hops(disk, far).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -421,15 +421,18 @@ mod tests {
     #[test]
     fn machines_that_cannot_be_are_refused_by_name() {
         let size = [8, 8, 8];
-        let refused = |size, disks, boards: &[u8], host| Geometry::new(size, disks, boards, host);
-        assert_eq!(refused([8, 0, 8], 0, &[], None), Err(GeometryError::Size(8, 0, 8)));
-        assert_eq!(refused([33, 8, 8], 0, &[], None), Err(GeometryError::Size(33, 8, 8)));
-        let few = GeometryError::Boards { disk_nodes: 3, needed: 2, boards: 1 };
+        let refused =
+            |size, disks, boards: &[u8], host| MeshGeometry::new(size, disks, boards, host);
+        assert_eq!(refused([8, 0, 8], 0, &[], None), Err(MeshGeometryError::Size(8, 0, 8)));
+        assert_eq!(refused([33, 8, 8], 0, &[], None), Err(MeshGeometryError::Size(33, 8, 8)));
+        let few = MeshGeometryError::Boards { disk_nodes: 3, needed: 2, boards: 1 };
         assert_eq!(refused(size, 3, &[0], None), Err(few));
-        assert_eq!(refused(size, 1, &[8], None), Err(GeometryError::Board(8, 7)));
-        assert_eq!(refused(size, 4, &[1, 1], None), Err(GeometryError::Board(1, 7)));
-        for host in [Place::new(3, 3, 3), Place::new(0, 8, 0), Place::new(-1, -1, 0)] {
-            assert_eq!(refused(size, 2, &[0], Some(host)), Err(GeometryError::Host(host)));
+        assert_eq!(refused(size, 1, &[8], None), Err(MeshGeometryError::Board(8, 7)));
+        assert_eq!(refused(size, 4, &[1, 1], None), Err(MeshGeometryError::Board(1, 7)));
+        for host in
+            [Coordinates::new(3, 3, 3), Coordinates::new(0, 8, 0), Coordinates::new(-1, -1, 0)]
+        {
+            assert_eq!(refused(size, 2, &[0], Some(host)), Err(MeshGeometryError::Host(host)));
         }
     }
 }

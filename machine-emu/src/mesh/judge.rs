@@ -5,10 +5,10 @@ use thiserror::Error;
 
 use super::SendError;
 use super::flit::FlitMesh;
-use super::forward::Policy;
-use super::geometry::{Geometry, GeometryError};
+use super::forward::ForwardPolicy;
+use super::geometry::{MeshGeometry, MeshGeometryError};
 use super::timing::{Delivery, MeshTiming};
-use super::traffic::{Fabric, Traffic};
+use super::traffic::{MeshModel, Traffic};
 use super::worm::Mesh;
 
 /// Cycles in which messages are sent.
@@ -29,24 +29,24 @@ pub enum Disagreement {
     },
     /// A mistake of this file.
     #[error(transparent)]
-    Geometry(#[from] GeometryError),
+    MeshGeometry(#[from] MeshGeometryError),
     /// A mistake of this file.
     #[error(transparent)]
     Send(#[from] SendError),
 }
 
 /// A small machine, some traffic, and queues that may fill.
-struct Case {
-    geometry: Geometry,
+struct TrafficCase {
+    geometry: MeshGeometry,
     timing: MeshTiming,
     traffic: Traffic,
     service: Option<u64>,
 }
 
-impl Case {
-    fn draw(rng: &mut Rng) -> Result<Self, GeometryError> {
+impl TrafficCase {
+    fn draw(rng: &mut Rng) -> Result<Self, MeshGeometryError> {
         let side = |rng: &mut Rng| 1 + rng.below(5) as u8;
-        let geometry = Geometry::new([side(rng), side(rng), side(rng)], 0, &[], None)?;
+        let geometry = MeshGeometry::new([side(rng), side(rng), side(rng)], 0, &[], None)?;
         let (hop_cycles, credit_cycles) = (1 + rng.below(4), 1 + rng.below(3));
         let words = 1 + rng.below(20) as u32;
         let service = rng.chance(1, 3).then(|| 1 + rng.below(60));
@@ -66,7 +66,7 @@ impl Case {
         Ok(Self { geometry, timing, traffic, service })
     }
 
-    fn run(&self, mesh: &mut impl Fabric) -> Result<Vec<Delivery>, SendError> {
+    fn run(&self, mesh: &mut impl MeshModel) -> Result<Vec<Delivery>, SendError> {
         let mut all = Vec::new();
         let mut traffic = self.traffic.clone();
         let hear = |delivery: &Delivery| all.push(*delivery);
@@ -81,8 +81,9 @@ impl Case {
 
 /// Runs one random case through both; how many messages agree.
 pub fn judge(rng: &mut Rng) -> Result<u64, Disagreement> {
-    let case = Case::draw(rng)?;
-    let worms = case.run(&mut Mesh::new(case.geometry.clone(), case.timing, Policy::Canonical))?;
+    let case = TrafficCase::draw(rng)?;
+    let worms =
+        case.run(&mut Mesh::new(case.geometry.clone(), case.timing, ForwardPolicy::Canonical))?;
     let flits = case.run(&mut FlitMesh::new(case.geometry.clone(), case.timing))?;
     let differ = (0..worms.len().max(flits.len())).find(|&at| worms.get(at) != flits.get(at));
     let Some(at) = differ else { return Ok(worms.len() as u64) };

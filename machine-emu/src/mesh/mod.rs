@@ -35,19 +35,21 @@ mod worm;
 
 use thiserror::Error;
 
-pub use deadlock::{Deadlock, Party};
+pub use deadlock::{Deadlock, WaitingParty};
 pub use flit::FlitMesh;
-pub use forward::{Forwarders, Policy, candidates};
-pub use geometry::{AXIS_MAX, Direction, Geometry, GeometryError, Place, Role, Unroutable};
+pub use forward::{ForwardPolicy, Forwarders, candidates};
+pub use geometry::{
+    AXIS_MAX, Coordinates, Direction, MeshGeometry, MeshGeometryError, Role, Unroutable,
+};
 pub use judge::{Disagreement, judge};
 pub use movie::{MOVIE_MESSAGES_MAX, movie};
 pub use record::{BUCKETS_MAX, Bucket, ChannelLoad, EVENTS_MAX, Recorder, TraceEvent, TraceKind};
-pub use replay::{Journey, Journeys, Level, ReplayError, Stage, replay};
+pub use replay::{Journey, Journeys, NetworkModel, ReplayError, ReplayTarget, replay};
 pub use timing::{
     Delivery, LETTER_WORDS_MAX, Letter, MeshCounters, MeshTiming, Priority, ROW_WORDS, Spill, Wires,
 };
-pub use trace::{TRACE_BYTES_MAX, Trace, TraceError};
-pub use traffic::{Fabric, Latencies, Traffic};
+pub use trace::{MeshTrace, TRACE_BYTES_MAX, TraceError};
+pub use traffic::{Latencies, MeshModel, Traffic};
 pub use worm::{LETTERS_MAX, Mesh};
 
 /// A message is not taken: the sender traps.

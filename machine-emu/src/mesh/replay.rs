@@ -11,11 +11,11 @@ use thiserror::Error;
 
 use super::SendError;
 use super::flit::FlitMesh;
-use super::forward::{Forwarders, Policy};
-use super::geometry::{Geometry, Place, Role};
+use super::forward::{ForwardPolicy, Forwarders};
+use super::geometry::{Coordinates, MeshGeometry, Role};
 use super::record::{Recorder, TraceEvent, TraceKind};
 use super::timing::{Delivery, Letter, MeshTiming, Priority};
-use super::trace::Trace;
+use super::trace::MeshTrace;
 use super::worm::Mesh;
 
 /// Cycles of a bucket of load, which nobody looks at.
@@ -23,7 +23,7 @@ const BUCKET_CYCLES: u64 = 1 << 20;
 
 /// In how much detail the network is modelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Level {
+pub enum NetworkModel {
     /// The formula: no message meets another.
     Formula,
     /// Worms: exact unless wires are shared.
@@ -34,7 +34,7 @@ pub enum Level {
     Flit,
 }
 
-impl Level {
+impl NetworkModel {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Formula, Self::Worm, Self::Flit];
 
@@ -50,22 +50,27 @@ impl Level {
 
 /// Where a trace is sent again.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct ReplayTarget {
     /// Nodes and links.
-    pub geometry: Geometry,
+    pub geometry: MeshGeometry,
     /// Parameters.
     pub timing: MeshTiming,
     /// Who passes on what cannot be sent directly.
-    pub policy: Policy,
+    pub policy: ForwardPolicy,
     /// In how much detail.
-    pub level: Level,
+    pub level: NetworkModel,
 }
 
-impl Stage {
+impl ReplayTarget {
     /// Where it was recorded.
-    pub fn of(trace: &Trace) -> Self {
-        let Trace { geometry, timing, policy, .. } = trace;
-        Self { geometry: geometry.clone(), timing: *timing, policy: *policy, level: Level::Worm }
+    pub fn of(trace: &MeshTrace) -> Self {
+        let MeshTrace { geometry, timing, policy, .. } = trace;
+        Self {
+            geometry: geometry.clone(),
+            timing: *timing,
+            policy: *policy,
+            level: NetworkModel::Worm,
+        }
     }
 }
 
@@ -79,7 +84,7 @@ pub enum ReplayError {
     )]
     NoPlace {
         /// Where it stood.
-        place: Place,
+        place: Coordinates,
         /// What it is for.
         what: &'static str,
         /// The how manieth of its kind, from 0.
@@ -126,7 +131,7 @@ pub struct Journeys(pub Vec<Journey>);
 
 impl Journeys {
     /// As they are in a trace.
-    pub fn of(trace: &Trace) -> Result<Self, ReplayError> {
+    pub fn of(trace: &MeshTrace) -> Result<Self, ReplayError> {
         Ok(Self(collect(&trace.events)?.into_iter().map(|(journey, _)| journey).collect()))
     }
 
@@ -200,24 +205,24 @@ fn collect(events: &[TraceEvent]) -> Result<Vec<(Journey, Option<u64>)>, ReplayE
 }
 
 /// Sends the messages of `trace` again.
-pub fn replay(trace: &Trace, stage: &Stage) -> Result<Journeys, ReplayError> {
+pub fn replay(trace: &MeshTrace, stage: &ReplayTarget) -> Result<Journeys, ReplayError> {
     let stays = collect(&trace.events)?;
     let stays = stays.into_iter().map(|(journey, stay)| (journey.message, stay.unwrap_or(0)));
-    let again = Again {
+    let again = TraceReplay {
         stage,
         stays: stays.collect(),
         letters: letters(trace, stage)?,
         takings: BinaryHeap::new(),
     };
     match stage.level {
-        Level::Formula => again.by_formula(),
-        Level::Worm => again.by_worms(),
-        Level::Flit => again.by_flits(),
+        NetworkModel::Formula => again.by_formula(),
+        NetworkModel::Worm => again.by_worms(),
+        NetworkModel::Flit => again.by_flits(),
     }
 }
 
 /// What was sent, and when, with the nodes of the stage; the tag is the number of the letter.
-fn letters(trace: &Trace, stage: &Stage) -> Result<Vec<(u64, Letter)>, ReplayError> {
+fn letters(trace: &MeshTrace, stage: &ReplayTarget) -> Result<Vec<(u64, Letter)>, ReplayError> {
     let sent = trace.events.iter().filter(|event| event.kind == TraceKind::Sent);
     let letters = (0..).zip(sent).map(|(tag, event)| {
         let letter = event.letter();
@@ -229,7 +234,7 @@ fn letters(trace: &Trace, stage: &Stage) -> Result<Vec<(u64, Letter)>, ReplayErr
 
 /// The node of `there` that stands for `node` of `here`: of main nodes the one that is as far in the
 /// slices counted from the disks, and of the others the one with the same number.
-fn place(here: &Geometry, there: &Geometry, node: u32) -> Result<u32, ReplayError> {
+fn place(here: &MeshGeometry, there: &MeshGeometry, node: u32) -> Result<u32, ReplayError> {
     let (what, index, count) = match here.role(node) {
         Role::Main => ("main node", slice_index(here, node), there.main_nodes()),
         Role::Disk => ("disk node", node - here.main_nodes(), there.disk_nodes()),
@@ -245,32 +250,32 @@ fn place(here: &Geometry, there: &Geometry, node: u32) -> Result<u32, ReplayErro
 }
 
 /// Main nodes by slices of constant Y, the one next to the disks first; in each along X, then Z.
-fn slice_index(geometry: &Geometry, node: u32) -> u32 {
+fn slice_index(geometry: &MeshGeometry, node: u32) -> u32 {
     let [x, y, z] = geometry.size().map(u32::from);
     let at = geometry.place(node);
     let [px, py, pz] = [at.x, at.y, at.z].map(|along| u32::from(along.cast_unsigned()));
     px + x * (pz + z * (y - 1 - py))
 }
 
-fn slice_node(geometry: &Geometry, index: u32) -> u32 {
+fn slice_node(geometry: &MeshGeometry, index: u32) -> u32 {
     let [x, y, z] = geometry.size().map(u32::from);
     let plane = y - 1 - index / (x * z);
     index % x + x * (plane + y * (index / x % z))
 }
 
 /// A taking to come: when, from which queue, how many words.
-type Taking = Reverse<(u64, u32, Priority, u32)>;
+type QueueDrain = Reverse<(u64, u32, Priority, u32)>;
 
-struct Again<'a> {
-    stage: &'a Stage,
+struct TraceReplay<'a> {
+    stage: &'a ReplayTarget,
     stays: BTreeMap<(u32, u32), u64>,
     letters: Vec<(u64, Letter)>,
-    takings: BinaryHeap<Taking>,
+    takings: BinaryHeap<QueueDrain>,
 }
 
-impl Again<'_> {
+impl TraceReplay<'_> {
     fn by_formula(self) -> Result<Journeys, ReplayError> {
-        let Stage { geometry, timing, policy, .. } = self.stage;
+        let ReplayTarget { geometry, timing, policy, .. } = self.stage;
         let forwarders = Forwarders::new(*policy);
         let mut all = Vec::new();
         for (number, (cycle, letter)) in (0..).zip(&self.letters) {
@@ -302,7 +307,7 @@ impl Again<'_> {
     }
 
     fn by_worms(mut self) -> Result<Journeys, ReplayError> {
-        let Stage { geometry, timing, policy, .. } = self.stage;
+        let ReplayTarget { geometry, timing, policy, .. } = self.stage;
         let mut mesh = Mesh::new(geometry.clone(), *timing, *policy);
         mesh.record(Recorder::new(0, "", BUCKET_CYCLES));
         let letters = std::mem::take(&mut self.letters);
@@ -333,7 +338,7 @@ impl Again<'_> {
     }
 
     fn by_flits(mut self) -> Result<Journeys, ReplayError> {
-        let Stage { geometry, timing, policy, .. } = self.stage;
+        let ReplayTarget { geometry, timing, policy, .. } = self.stage;
         let (mut legs, finals) = self.legs(&Forwarders::new(*policy))?;
         let mut mesh = FlitMesh::new(geometry.clone(), *timing);
         let mut all = Vec::new();
@@ -355,7 +360,7 @@ impl Again<'_> {
             }
             mesh.advance(now, &mut out);
             for Delivery { cycle, to, priority, words, tag, .. } in out.drain(..) {
-                let Way { message, sent, via, .. } = finals[tag as usize];
+                let MessageRoute { message, sent, via, .. } = finals[tag as usize];
                 if via == Some(to) {
                     // All of it is at the forwarder, and goes on.
                     self.takings.push(Reverse((cycle, to, priority, words)));
@@ -372,7 +377,10 @@ impl Again<'_> {
     }
 
     /// Every message by itself, and what is to be sent first.
-    fn legs(&self, forwarders: &Forwarders) -> Result<(BinaryHeap<Leg>, Vec<Way>), ReplayError> {
+    fn legs(
+        &self,
+        forwarders: &Forwarders,
+    ) -> Result<(BinaryHeap<Leg>, Vec<MessageRoute>), ReplayError> {
         let (mut legs, mut ways) = (BinaryHeap::new(), Vec::new());
         for (number, (cycle, letter)) in (0..).zip(&self.letters) {
             let via = forwarders.via(&self.stage.geometry, letter.from, letter.to);
@@ -383,7 +391,7 @@ impl Again<'_> {
                 let words = if last { letter.last_words } else { letter.words };
                 legs.push(Reverse((sent, ways.len() as u64, 0)));
                 let message = (number as u32, place);
-                ways.push(Way { message, sent, via, words, letter: *letter });
+                ways.push(MessageRoute { message, sent, via, words, letter: *letter });
                 sent += u64::from(self.stage.timing.flits(words));
             }
         }
@@ -402,7 +410,7 @@ type Leg = Reverse<(u64, u64, u32)>;
 
 /// A message on its way.
 #[derive(Clone, Copy)]
-struct Way {
+struct MessageRoute {
     message: (u32, u32),
     sent: u64,
     via: Option<u32>,
@@ -410,7 +418,7 @@ struct Way {
     letter: Letter,
 }
 
-impl Way {
+impl MessageRoute {
     /// One leg as a message; through a forwarder the first has high priority and the second normal, as
     /// worms have it.
     fn letter(&self, leg: u32, tag: u64) -> Letter {

@@ -4,8 +4,8 @@
 use runtime::hash;
 use thiserror::Error;
 
-use super::forward::Policy;
-use super::geometry::{AXIS_MAX, Geometry, GeometryError, Place};
+use super::forward::ForwardPolicy;
+use super::geometry::{AXIS_MAX, Coordinates, MeshGeometry, MeshGeometryError};
 use super::record::{EVENT_BYTES, EVENTS_MAX, TraceEvent};
 use super::timing::{MeshTiming, Spill, Wires};
 use super::worm::Mesh;
@@ -25,7 +25,7 @@ const UNLIMITED: u32 = u32::MAX;
 
 /// What happened in a mesh, and in which.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct MeshTrace {
     /// Of the run.
     pub seed: u64,
     /// A hash of all else that the run follows from.
@@ -33,11 +33,11 @@ pub struct Trace {
     /// Events that found no room: what comes after the last one is missing.
     pub events_lost: u64,
     /// The nodes and links.
-    pub geometry: Geometry,
+    pub geometry: MeshGeometry,
     /// The parameters.
     pub timing: MeshTiming,
     /// Who passed on what could not be sent directly.
-    pub policy: Policy,
+    pub policy: ForwardPolicy,
     /// The messages.
     pub events: Vec<TraceEvent>,
 }
@@ -73,7 +73,7 @@ pub enum TraceError {
     },
     /// There is no such machine.
     #[error("its machine cannot be: {0}")]
-    Geometry(#[from] GeometryError),
+    MeshGeometry(#[from] MeshGeometryError),
     /// A field of the head.
     #[error("its head makes no sense: {0}")]
     Head(&'static str),
@@ -84,9 +84,9 @@ pub enum TraceError {
 
 /// Puts numbers one after the other.
 #[derive(Default)]
-struct Out(Vec<u8>);
+struct TraceWriter(Vec<u8>);
 
-impl Out {
+impl TraceWriter {
     fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
@@ -96,9 +96,9 @@ impl Out {
 }
 
 /// Takes them from the front; all zeros after the end, which the length was compared with before.
-struct In<'a>(&'a [u8]);
+struct TraceReader<'a>(&'a [u8]);
 
-impl In<'_> {
+impl TraceReader<'_> {
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         if let Some((first, rest)) = self.0.split_at_checked(N) {
@@ -115,7 +115,7 @@ impl In<'_> {
     }
 }
 
-impl Trace {
+impl MeshTrace {
     /// Of a mesh that records.
     pub fn of(mesh: &Mesh) -> Option<Self> {
         let recorder = mesh.recorder()?;
@@ -132,7 +132,7 @@ impl Trace {
 
     /// As a file.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Out(MAGIC.to_vec());
+        let mut out = TraceWriter(MAGIC.to_vec());
         out.u32(VERSION);
         out.u32(0);
         for number in [self.seed, self.configuration, self.events.len() as u64, self.events_lost] {
@@ -148,7 +148,7 @@ impl Trace {
         bytes
     }
 
-    fn put_geometry(&self, out: &mut Out) {
+    fn put_geometry(&self, out: &mut TraceWriter) {
         let geometry = &self.geometry;
         geometry.size().into_iter().for_each(|side| out.u32(side.into()));
         out.u32(geometry.disk_nodes());
@@ -157,12 +157,12 @@ impl Trace {
         out.0.extend_from_slice(&boards);
         let host = geometry.host().map(|host| geometry.place(host));
         out.u32(host.is_some().into());
-        let Place { x, y, z } = host.unwrap_or(Place::new(0, 0, 0));
+        let Coordinates { x, y, z } = host.unwrap_or(Coordinates::new(0, 0, 0));
         out.0.extend([x, y, z, 0].map(i8::cast_unsigned));
         out.u32(self.policy as u32);
     }
 
-    fn put_timing(&self, out: &mut Out) {
+    fn put_timing(&self, out: &mut TraceWriter) {
         let MeshTiming {
             hop_cycles,
             credit_cycles,
@@ -206,7 +206,7 @@ impl Trace {
         if bytes.len() < HEAD_BYTES {
             return Err(TraceError::Length { expected: HEAD_BYTES as u64, found });
         }
-        let mut from = In(&bytes[MAGIC.len()..]);
+        let mut from = TraceReader(&bytes[MAGIC.len()..]);
         let (version, expected_sum) = (from.u32(), from.u32());
         if version != VERSION {
             return Err(TraceError::Version(version));
@@ -234,20 +234,20 @@ impl Trace {
     }
 }
 
-fn take_geometry(from: &mut In<'_>) -> Result<(Geometry, Policy), TraceError> {
+fn take_geometry(from: &mut TraceReader<'_>) -> Result<(MeshGeometry, ForwardPolicy), TraceError> {
     let size = [(); 3].map(|()| u8::try_from(from.u32()).unwrap_or(u8::MAX));
     let disk_nodes = from.u32();
     let boards: [u8; AXIS_MAX as usize] = from.bytes();
     let boards: Vec<u8> = boards.into_iter().take_while(|&board| board != u8::MAX).collect();
     let has_host = from.u32() == 1;
     let [x, y, z, _] = from.bytes().map(u8::cast_signed);
-    let host = has_host.then_some(Place::new(x, y, z));
-    let policy = Policy::ALL.get(from.u32() as usize);
+    let host = has_host.then_some(Coordinates::new(x, y, z));
+    let policy = ForwardPolicy::ALL.get(from.u32() as usize);
     let policy = *policy.ok_or(TraceError::Head("the choice of forwarders is unknown"))?;
-    Ok((Geometry::new(size, disk_nodes, &boards, host)?, policy))
+    Ok((MeshGeometry::new(size, disk_nodes, &boards, host)?, policy))
 }
 
-fn take_timing(from: &mut In<'_>) -> Result<MeshTiming, TraceError> {
+fn take_timing(from: &mut TraceReader<'_>) -> Result<MeshTiming, TraceError> {
     let [hop_cycles, credit_cycles, gap_cycles, interface_cycles] = [(); 4].map(|()| from.u64());
     let [forward_cycles, cycle_ns, fixed_cycles, cycles_per_word] = [(); 4].map(|()| from.u64());
     let [buffer_flits, header_flits, queue_words, spilling, wires] = [(); 5].map(|()| from.u32());

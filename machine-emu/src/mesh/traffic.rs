@@ -11,7 +11,7 @@ use super::timing::{Delivery, Letter, Priority};
 use super::worm::Mesh;
 
 /// A mesh at any level of detail.
-pub trait Fabric {
+pub trait MeshModel {
     /// Sends a letter; see [`Mesh::send`].
     fn send(&mut self, cycle: u64, letter: Letter) -> Result<u64, SendError>;
     /// Gives room in a queue; see [`Mesh::consume`].
@@ -22,7 +22,7 @@ pub trait Fabric {
     fn next_cycle(&self) -> Option<u64>;
 }
 
-impl Fabric for Mesh {
+impl MeshModel for Mesh {
     fn send(&mut self, cycle: u64, letter: Letter) -> Result<u64, SendError> {
         Mesh::send(self, cycle, letter)
     }
@@ -37,7 +37,7 @@ impl Fabric for Mesh {
     }
 }
 
-impl Fabric for FlitMesh {
+impl MeshModel for FlitMesh {
     fn send(&mut self, cycle: u64, letter: Letter) -> Result<u64, SendError> {
         FlitMesh::send(self, cycle, letter)
     }
@@ -165,7 +165,7 @@ impl Traffic {
     /// Sends all up to `cycles` and lets the mesh run empty. Mesh queues must never fill.
     pub fn drive(
         &mut self,
-        mesh: &mut impl Fabric,
+        mesh: &mut impl MeshModel,
         cycles: u64,
         mut hear: impl FnMut(&Delivery),
     ) -> Result<(), SendError> {
@@ -188,7 +188,7 @@ impl Traffic {
     /// `service_cycles` for each.
     pub fn drive_served(
         &mut self,
-        mesh: &mut impl Fabric,
+        mesh: &mut impl MeshModel,
         cycles: u64,
         service_cycles: u64,
         mut hear: impl FnMut(&Delivery),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cluster::coordination::{Coordination, Sled};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
+use machine_emu::{EngineStore, SimulatedEngine, World, WorldShape};
 use runtime::NodeId;
 
 /// An engine under test, and what is around it.
@@ -95,7 +95,7 @@ fn sled_keeps_the_promises() {
 #[test]
 fn the_simulated_engine_keeps_the_promises() {
     for seed in 0..3 {
-        let world = World::new(seed, Shape { fs_nodes: 1, disk_nodes: 1 });
+        let world = World::new(seed, WorldShape { fs_nodes: 1, disk_nodes: 1 });
         let store = EngineStore::default();
         store.serve(&world.context(ENGINE));
         let arm = SimulatedArm { world: world.clone(), store, clients: 0.into() };

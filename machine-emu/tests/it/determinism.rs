@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use machine_emu::{Counters, DiskFaults, FaultKind, NetworkFaults, Shape, World};
+use machine_emu::{DiskFaults, FaultKind, NetworkFaults, World, WorldCounters, WorldShape};
 use runtime::seed::with_seed;
 use runtime::{Context, NodeId};
 
@@ -68,7 +68,7 @@ async fn nemesis(world: World, context: Context) {
     }
 }
 
-fn busy_world(seed: u64) -> (u64, Counters, Duration) {
+fn busy_world(seed: u64) -> (u64, WorldCounters, Duration) {
     let world = serving(seed, NODES);
     world.create_used_disk("disk", 1 << 20);
     world.disk("disk").set_faults(DiskFaults { read_error_ppm: 1_000, ..Default::default() });
@@ -105,7 +105,7 @@ fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
 /// change elsewhere does not change it.
 #[test]
 fn a_seed_of_today_gives_the_trace_of_yesterday() {
-    let world = World::new(42, Shape { fs_nodes: 0, disk_nodes: 1 });
+    let world = World::new(42, WorldShape { fs_nodes: 0, disk_nodes: 1 });
     world.create_used_disk("disk", 1 << 20);
     world.shuffle_steps();
     for _ in 0..20 {

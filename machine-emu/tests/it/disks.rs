@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use machine_emu::{DiskEvent, DiskFaults, DiskOperation, FaultKind, Shape, Survival, World};
+use machine_emu::{DiskEvent, DiskFaults, DiskOperation, FaultKind, Survival, World, WorldShape};
 use runtime::NodeId;
 use runtime::disk::Disk;
 use runtime::seed::with_seed;
@@ -15,7 +15,7 @@ const LENGTH: u64 = 1 << 20;
 const NODE: NodeId = NodeId::disk(0);
 
 fn world(seed: u64) -> World {
-    let world = World::new(seed, Shape { fs_nodes: 0, disk_nodes: 2 });
+    let world = World::new(seed, WorldShape { fs_nodes: 0, disk_nodes: 2 });
     world.create_disk("disk", LENGTH);
     world
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use machine_emu::jmachine::{Machine, Profile, Topology};
-use machine_emu::mesh::{Mesh, Policy};
-use machine_emu::{LinkError, MeshSetup, Shape, World};
+use machine_emu::jmachine::{JMachine, Profile, Topology};
+use machine_emu::mesh::{ForwardPolicy, Mesh};
+use machine_emu::{LinkError, MeshSetup, World, WorldShape};
 use runtime::NodeId;
 use runtime::net::Address;
 
@@ -13,15 +13,15 @@ use crate::kit::{Ping, serve};
 
 const HOST: u32 = 3;
 
-fn machine() -> Machine {
+fn machine() -> JMachine {
     let topology = Topology::parse("8x8x8 disks=2 board=0").unwrap();
-    Machine { profile: Profile::ideal(), topology, host: Some(NodeId::application(HOST)) }
+    JMachine { profile: Profile::ideal(), topology, host: Some(NodeId::application(HOST)) }
 }
 
 fn world() -> World {
-    let world = World::new(1, Shape { fs_nodes: 64, disk_nodes: 2 });
+    let world = World::new(1, WorldShape { fs_nodes: 64, disk_nodes: 2 });
     world.emulate(&machine(), HOST + 1);
-    world.use_mesh(MeshSetup::machine(&machine(), Policy::Canonical).unwrap()).unwrap();
+    world.use_mesh(MeshSetup::machine(&machine(), ForwardPolicy::Canonical).unwrap()).unwrap();
     for node in [NodeId::fs(0), NodeId::fs(63), NodeId::disk(1)] {
         serve(&world.context(node));
     }
@@ -76,12 +76,13 @@ fn bytes_from_outside_take_the_time_of_the_hosts_network_and_of_its_polling() {
 
 #[test]
 fn a_host_needs_a_node_and_a_place() {
-    let world = World::new(1, Shape { fs_nodes: 4, disk_nodes: 2 });
-    let setup = MeshSetup::machine(&machine(), Policy::Canonical).unwrap();
+    let world = World::new(1, WorldShape { fs_nodes: 4, disk_nodes: 2 });
+    let setup = MeshSetup::machine(&machine(), ForwardPolicy::Canonical).unwrap();
     let nobody = MeshSetup { host: None, ..setup };
     assert_eq!(world.use_mesh(nobody).unwrap_err(), LinkError::Host);
     let slow = Profile::ideal().with("network.word", 3.0).unwrap();
-    let slow = MeshSetup::machine(&Machine { profile: slow, ..machine() }, Policy::Canonical);
+    let slow =
+        MeshSetup::machine(&JMachine { profile: slow, ..machine() }, ForwardPolicy::Canonical);
     let told = slow.unwrap_err().to_string();
     assert_eq!(told, "network.word is 3: the mesh takes 2 to 2; change the profile");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures::FutureExt as _;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use runtime::NodeId;
 use runtime::http::{HttpPage, answer};
 use runtime::net::Address;
@@ -16,7 +16,7 @@ fn address() -> Address {
 
 /// A world in which `/here` has a page.
 fn world() -> World {
-    let world = World::new(1, Shape { fs_nodes: 1, disk_nodes: 0 });
+    let world = World::new(1, WorldShape { fs_nodes: 1, disk_nodes: 0 });
     let context = world.context(NodeId::fs(0));
     let serving = context.clone();
     context.task(async move {

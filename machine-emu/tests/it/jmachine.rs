@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use machine_emu::jmachine::{Costs, Machine, Profile, Topology};
-use machine_emu::{Shape, World};
+use machine_emu::jmachine::{JMachine, NodeCosts, Profile, Topology};
+use machine_emu::{World, WorldShape};
 use runtime::NodeId;
 
 use crate::kit::{Echo, Ping, serve};
 
 const STRIPE: usize = 64 << 10;
 
-fn machine() -> Machine {
+fn machine() -> JMachine {
     let topology = Topology::parse("8x8x8 disks=2 board=0").unwrap();
-    Machine { profile: Profile::ideal(), topology, host: None }
+    JMachine { profile: Profile::ideal(), topology, host: None }
 }
 
 fn world(seed: u64) -> World {
-    let world = World::new(seed, Shape { fs_nodes: 4, disk_nodes: 2 });
+    let world = World::new(seed, WorldShape { fs_nodes: 4, disk_nodes: 2 });
     for disk in 0..4 {
         world.create_disk(&format!("disk-{disk}"), 400 << 20);
     }
@@ -42,7 +42,7 @@ fn a_small_request_takes_what_its_parts_take() {
     let took = time(&world, async {
         context.spawn(NodeId::fs(0), Ping { number: 7 }).await.unwrap();
     });
-    let costs = Costs::new(Profile::ideal().numbers());
+    let costs = NodeCosts::new(Profile::ideal().numbers());
     // Nine bytes there, nine back, and on the way four steps of processes and two crossings.
     let software_ns = 2 * (costs.send_ns(9) + costs.receive_ns(9)) + costs.handler_ns();
     let software = Duration::from_nanos(software_ns);
@@ -58,7 +58,7 @@ fn a_long_message_is_taken_in_while_it_is_sent() {
     let took = time(&world, async {
         context.spawn(NodeId::fs(0), Echo { data }).await.unwrap();
     });
-    let costs = Costs::new(Profile::ideal().numbers());
+    let costs = NodeCosts::new(Profile::ideal().numbers());
     let sent = Duration::from_nanos(2 * costs.send_ns(STRIPE as u64));
     assert!((sent..sent + Duration::from_millis(1)).contains(&took), "{took:?}, sent in {sent:?}");
     let load = world.load(NodeId::fs(0));
@@ -102,7 +102,7 @@ fn the_disks_of_a_node_share_its_processor_and_move_at_the_same_time() {
             written.unwrap();
         }
     });
-    let costs = Costs::new(Profile::ideal().numbers());
+    let costs = NodeCosts::new(Profile::ideal().numbers());
     let copied = Duration::from_nanos(4 * costs.disk_ns(STRIPE as u64));
     let load = world.load(NodeId::disk(0));
     assert!(load.processor[0] + load.processor[1] >= copied, "{load:?}");
@@ -169,7 +169,7 @@ fn the_same_program_takes_the_same_time_whatever_the_seed() {
 #[test]
 #[should_panic(expected = "do not fit on 2x1x2 disks=1 board=0")]
 fn a_world_that_does_not_fit_on_the_machine_is_refused() {
-    let world = World::new(1, Shape { fs_nodes: 4, disk_nodes: 1 });
+    let world = World::new(1, WorldShape { fs_nodes: 4, disk_nodes: 1 });
     let topology = Topology::parse("2x1x2 disks=1").unwrap();
-    world.emulate(&Machine { profile: Profile::ideal(), topology, host: None }, 1);
+    world.emulate(&JMachine { profile: Profile::ideal(), topology, host: None }, 1);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use runtime::{Caller, Context, NodeId, Undelivered as Error};
 
 runtime::protocol! {
@@ -71,7 +71,7 @@ pub(crate) fn serve(context: &Context) {
 
 /// A world in which every file-system node serves.
 pub(crate) fn serving(seed: u64, fs_nodes: u32) -> World {
-    let world = World::new(seed, Shape { fs_nodes, disk_nodes: 1 });
+    let world = World::new(seed, WorldShape { fs_nodes, disk_nodes: 1 });
     for index in 0..fs_nodes {
         serve(&world.context(NodeId::fs(index)));
     }

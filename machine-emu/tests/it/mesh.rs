@@ -4,13 +4,14 @@
 use std::ops::Range;
 
 use machine_emu::mesh::{
-    Delivery, FlitMesh, Forwarders, Geometry, Latencies, Letter, Mesh, MeshTiming, Party, Policy,
-    Priority, Recorder, SendError, Spill, Trace, Traffic, Wires, judge,
+    Delivery, FlitMesh, ForwardPolicy, Forwarders, Latencies, Letter, Mesh, MeshGeometry,
+    MeshTiming, MeshTrace, Priority, Recorder, SendError, Spill, Traffic, WaitingParty, Wires,
+    judge,
 };
 use runtime::seed::{Rng, with_seed};
 
-fn cube(side: u8) -> Geometry {
-    Geometry::new([side; 3], 0, &[], None).unwrap()
+fn cube(side: u8) -> MeshGeometry {
+    MeshGeometry::new([side; 3], 0, &[], None).unwrap()
 }
 
 fn open() -> MeshTiming {
@@ -28,10 +29,10 @@ fn drain(mesh: &mut Mesh) -> Vec<Delivery> {
 
 #[test]
 fn an_empty_mesh_takes_the_time_of_the_formula_for_all_pairs() {
-    let geometry = Geometry::thesis(8).unwrap();
+    let geometry = MeshGeometry::thesis(8).unwrap();
     let timing = open();
-    let mut mesh = Mesh::new(geometry.clone(), timing, Policy::Canonical);
-    let forwarders = Forwarders::new(Policy::Canonical);
+    let mut mesh = Mesh::new(geometry.clone(), timing, ForwardPolicy::Canonical);
+    let forwarders = Forwarders::new(ForwardPolicy::Canonical);
     let mut out = Vec::new();
     let mut farthest = 0;
     let pairs =
@@ -74,7 +75,7 @@ fn mean_latency(timing: MeshTiming, words: u32, load: f64, window: Range<u64>) -
     let geometry = cube(8);
     let rate = load / f64::from(timing.flits(words));
     let mut traffic = Traffic::uniform(11, geometry.main_nodes(), words, rate);
-    let mut mesh = Mesh::new(geometry, timing, Policy::Canonical);
+    let mut mesh = Mesh::new(geometry, timing, ForwardPolicy::Canonical);
     let mut latencies = Latencies::default();
     let hear = |delivery: &Delivery| {
         if delivery.sent >= window.start {
@@ -137,8 +138,8 @@ fn latencies_are_those_of_caminos_below_the_knee() {
 }
 
 /// A run on the whole machine, disks and forwarders included, with queues that fill.
-fn busy_mesh(seed: u64, policy: Policy) -> (Vec<Delivery>, Mesh) {
-    let geometry = Geometry::thesis(8).unwrap();
+fn busy_mesh(seed: u64, policy: ForwardPolicy) -> (Vec<Delivery>, Mesh) {
+    let geometry = MeshGeometry::thesis(8).unwrap();
     let timing = MeshTiming { queue_words: Some(128), ..MeshTiming::default() };
     let mut mesh = Mesh::new(geometry, timing, policy);
     mesh.record(Recorder::new(seed, "busy", 64));
@@ -179,7 +180,7 @@ fn busy_mesh(seed: u64, policy: Policy) -> (Vec<Delivery>, Mesh) {
 fn what_is_sent_is_delivered_or_under_way_and_the_same_seed_gives_the_same_run() {
     with_seed(|rng| {
         let seed = rng.bits();
-        for policy in Policy::ALL {
+        for policy in ForwardPolicy::ALL {
             let (first, mesh) = busy_mesh(seed, policy);
             let counters = mesh.counters();
             assert_eq!((mesh.in_flight(), counters.injected), (0, first.len() as u64));
@@ -191,7 +192,7 @@ fn what_is_sent_is_delivered_or_under_way_and_the_same_seed_gives_the_same_run()
             }
             let (second, again) = busy_mesh(seed, policy);
             assert_eq!(first, second);
-            let traces = [&mesh, &again].map(|mesh| Trace::of(mesh).unwrap().to_bytes());
+            let traces = [&mesh, &again].map(|mesh| MeshTrace::of(mesh).unwrap().to_bytes());
             assert!(traces[0] == traces[1]);
             assert_ne!(busy_mesh(seed ^ 1, policy).0, first);
         }
@@ -200,7 +201,7 @@ fn what_is_sent_is_delivered_or_under_way_and_the_same_seed_gives_the_same_run()
 
 #[test]
 fn messages_of_one_way_keep_their_order_under_the_canonical_policy() {
-    let (all, _) = busy_mesh(5, Policy::Canonical);
+    let (all, _) = busy_mesh(5, ForwardPolicy::Canonical);
     let mut last = std::collections::BTreeMap::new();
     for delivery in &all {
         let before = last.insert((delivery.from, delivery.to, delivery.priority), delivery.tag);
@@ -210,7 +211,7 @@ fn messages_of_one_way_keep_their_order_under_the_canonical_policy() {
 
 #[test]
 fn load_over_time_stays_bounded_and_complete() {
-    let mut mesh = Mesh::new(cube(2), open(), Policy::Canonical);
+    let mut mesh = Mesh::new(cube(2), open(), ForwardPolicy::Canonical);
     mesh.record(Recorder::new(1, "2x2x2", 1));
     let mut sent = 0;
     for cycle in (0..10_000).step_by(40) {
@@ -229,7 +230,7 @@ fn load_over_time_stays_bounded_and_complete() {
 
 #[test]
 fn what_cannot_be_sent_traps() {
-    let mut mesh = Mesh::new(cube(2), MeshTiming::default(), Policy::Canonical);
+    let mut mesh = Mesh::new(cube(2), MeshTiming::default(), ForwardPolicy::Canonical);
     let long = mesh.send(0, Letter::new(0, 1, 1024, 0));
     assert_eq!(long, Err(SendError::Words { words: 1024 }));
     let wide = mesh.send(0, Letter::new(0, 1, 513, 0));
@@ -237,7 +238,7 @@ fn what_cannot_be_sent_traps() {
     let empty = mesh.send(0, Letter::new(0, 1, 0, 0));
     assert_eq!(empty, Err(SendError::Words { words: 0 }));
     // The flit level has no forwarders: there the missing link shows.
-    let mut flits = FlitMesh::new(Geometry::thesis(8).unwrap(), MeshTiming::default());
+    let mut flits = FlitMesh::new(MeshGeometry::thesis(8).unwrap(), MeshTiming::default());
     let trapped = flits.send(0, Letter::new(0, 519, 4, 0));
     assert!(matches!(trapped, Err(SendError::Unroutable(_))), "{trapped:?}");
 }
@@ -245,7 +246,7 @@ fn what_cannot_be_sent_traps() {
 /// Messages pile up before the full queue of a node that takes nothing out.
 fn piled_up(spill: Option<Spill>) -> Mesh {
     let timing = MeshTiming { queue_words: Some(16), spill, ..MeshTiming::default() };
-    let mut mesh = Mesh::new(cube(4), timing, Policy::Canonical);
+    let mut mesh = Mesh::new(cube(4), timing, ForwardPolicy::Canonical);
     for tag in 0..10 {
         mesh.send(0, Letter::new(0, 3, 8, tag)).unwrap();
         mesh.send(0, Letter::new(1, 3, 8, 10 + tag)).unwrap();
@@ -297,7 +298,7 @@ fn slow_handlers_are_no_deadlock() {
 #[test]
 fn a_planted_circle_of_waiting_handlers_is_found_and_told() {
     let timing = MeshTiming { queue_words: Some(16), ..MeshTiming::default() };
-    let mut mesh = Mesh::new(cube(4), timing, Policy::Canonical);
+    let mut mesh = Mesh::new(cube(4), timing, ForwardPolicy::Canonical);
     // Both fill the queue of the other; then each handler sends before it takes its message out.
     for tag in 0..8 {
         mesh.send(0, Letter::new(0, 3, 8, tag)).unwrap();
@@ -311,7 +312,7 @@ fn a_planted_circle_of_waiting_handlers_is_found_and_told() {
     drain(&mut mesh);
     let deadlock = mesh.find_deadlock().unwrap();
     println!("{deadlock}");
-    let handler = |node| Party::Handler(node, Priority::Normal);
+    let handler = |node| WaitingParty::Handler(node, Priority::Normal);
     assert!(deadlock.circle.contains(&handler(0)) && deadlock.circle.contains(&handler(3)));
     let text = deadlock.to_string();
     assert!(text.contains("the normal queue of (3,0,0) waits for the normal handler of (3,0,0)"));
@@ -323,10 +324,10 @@ fn a_planted_circle_of_waiting_handlers_is_found_and_told() {
 #[test]
 fn a_circle_through_a_forwarder_is_found() {
     let timing = MeshTiming { queue_words: Some(16), ..MeshTiming::default() };
-    let mut mesh = Mesh::new(Geometry::thesis(2).unwrap(), timing, Policy::Canonical);
+    let mut mesh = Mesh::new(MeshGeometry::thesis(2).unwrap(), timing, ForwardPolicy::Canonical);
     let disk = mesh.geometry().disk(0).unwrap();
     // A node far from the disk's board and that disk fill each other's queues.
-    let far = mesh.geometry().find(machine_emu::mesh::Place::new(5, 7, 3)).unwrap();
+    let far = mesh.geometry().find(machine_emu::mesh::Coordinates::new(5, 7, 3)).unwrap();
     for tag in 0..8 {
         mesh.send(0, Letter::new(far, disk, 8, tag)).unwrap();
         mesh.send(0, Letter::new(disk, far, 8, tag)).unwrap();
@@ -340,8 +341,7 @@ fn a_circle_through_a_forwarder_is_found() {
     drain(&mut mesh);
     let deadlock = mesh.find_deadlock().unwrap();
     println!("{deadlock}");
-    let forwarder =
-        |party: &&Party| matches!(party, Party::Handler(node, Priority::High) if *node < 512);
+    let forwarder = |party: &&WaitingParty| matches!(party, WaitingParty::Handler(node, Priority::High) if *node < 512);
     assert!(deadlock.circle.iter().any(|party| forwarder(&party)), "{deadlock}");
 }
 
@@ -357,7 +357,7 @@ fn shared_wires_error(wires: Wires, load: f64) -> f64 {
         latencies.mean()
     };
     let worms = mean(&mut |mut traffic, latencies| {
-        let mut mesh = Mesh::new(geometry.clone(), timing, Policy::Canonical);
+        let mut mesh = Mesh::new(geometry.clone(), timing, ForwardPolicy::Canonical);
         let hear = |delivery: &Delivery| latencies.add(delivery.latency());
         traffic.drive(&mut mesh, 3_000, hear).unwrap();
     });

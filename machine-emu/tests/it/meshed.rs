@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use machine_emu::mesh::{Recorder, Trace, TraceKind};
+use machine_emu::mesh::{MeshTrace, Recorder, TraceKind};
 use machine_emu::{MeshSetup, NetworkFaults, World};
 use runtime::NodeId;
 use runtime::seed::with_seed;
@@ -92,7 +92,7 @@ fn busy(seed: u64, faults: NetworkFaults) -> (u64, Duration, u64) {
     world.advance(Duration::from_secs(2));
     let counters = world.mesh(machine_emu::mesh::Mesh::counters).unwrap();
     assert_eq!(counters.injected, counters.delivered);
-    let trace = world.mesh(|mesh| runtime::hash::xxh3(&Trace::of(mesh).unwrap().to_bytes()));
+    let trace = world.mesh(|mesh| runtime::hash::xxh3(&MeshTrace::of(mesh).unwrap().to_bytes()));
     (world.trace_hash(), world.now(), trace.unwrap())
 }
 

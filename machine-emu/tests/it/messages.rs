@@ -210,7 +210,7 @@ fn only_what_is_expendable_is_lost_by_chance() {
     let world = serving(7, 1);
     world.set_network_faults(NetworkFaults { loss_ppm: 1_000_000, ..Default::default() });
     // Row 1 is Ping.
-    world.set_expendable(
+    world.set_fault_tolerance(
         |_, tag| if tag == 1 { FaultTolerance::All } else { FaultTolerance::Nothing },
     );
     let context = application(&world);

@@ -1,37 +1,37 @@
 //! Traces: as files, and sent again through other machines.
 
 use bytes::Bytes;
-use machine_emu::jmachine::{Machine, Profile, Topology};
+use machine_emu::jmachine::{JMachine, Profile, Topology};
 use machine_emu::mesh::{
-    Delivery, Geometry, Journeys, Level, Mesh, MeshTiming, Place, Policy, Recorder, ReplayError,
-    Stage, Trace, TraceError, TraceKind, Traffic, replay,
+    Coordinates, Delivery, ForwardPolicy, Journeys, Mesh, MeshGeometry, MeshTiming, MeshTrace,
+    NetworkModel, Recorder, ReplayError, ReplayTarget, TraceError, TraceKind, Traffic, replay,
 };
-use machine_emu::{MeshSetup, Shape, World};
+use machine_emu::{MeshSetup, World, WorldShape};
 use runtime::NodeId;
 use runtime::seed::with_seed;
 
 use crate::kit::{Echo, serve};
 
 /// Random traffic on a cube, with queues that fill.
-fn recorded(seed: u64) -> (Trace, Vec<Delivery>) {
-    let geometry = Geometry::new([4; 3], 0, &[], None).unwrap();
+fn recorded(seed: u64) -> (MeshTrace, Vec<Delivery>) {
+    let geometry = MeshGeometry::new([4; 3], 0, &[], None).unwrap();
     let timing = MeshTiming { queue_words: None, ..MeshTiming::default() };
-    let mut mesh = Mesh::new(geometry, timing, Policy::Canonical);
+    let mut mesh = Mesh::new(geometry, timing, ForwardPolicy::Canonical);
     mesh.record(Recorder::new(seed, "4x4x4", 100));
     let mut all = Vec::new();
     let mut traffic = Traffic::uniform(seed, 64, 6, 0.01).high(20);
     traffic.drive(&mut mesh, 2_000, |delivery| all.push(*delivery)).unwrap();
-    (Trace::of(&mesh).unwrap(), all)
+    (MeshTrace::of(&mesh).unwrap(), all)
 }
 
 /// A machine on which `clients` programs send stripes to file-system nodes, and those to disk nodes.
-fn machine(boards: &str) -> Machine {
+fn machine(boards: &str) -> JMachine {
     let topology = Topology::parse(boards).unwrap();
-    Machine { profile: Profile::as_measured(), topology, host: Some(NodeId::application(7)) }
+    JMachine { profile: Profile::as_measured(), topology, host: Some(NodeId::application(7)) }
 }
 
-fn busy_machine(seed: u64, with_costs: bool) -> Trace {
-    let world = World::new(seed, Shape { fs_nodes: 16, disk_nodes: 4 });
+fn busy_machine(seed: u64, with_costs: bool) -> MeshTrace {
+    let world = World::new(seed, WorldShape { fs_nodes: 16, disk_nodes: 4 });
     let machine = machine("8x8x8 disks=4 board=0,2");
     if with_costs {
         world.emulate(&machine, 8);
@@ -39,7 +39,7 @@ fn busy_machine(seed: u64, with_costs: bool) -> Trace {
         (0..8).for_each(|index| drop(world.context(NodeId::application(index))));
     }
     let recorder = Some(Recorder::new(seed, "busy", 1_000));
-    let setup = MeshSetup::machine(&machine, Policy::Canonical).unwrap();
+    let setup = MeshSetup::machine(&machine, ForwardPolicy::Canonical).unwrap();
     world.use_mesh(MeshSetup { recorder, ..setup }).unwrap();
     let nodes = (0..4).map(NodeId::disk).chain((0..16).map(NodeId::fs));
     nodes.for_each(|node| serve(&world.context(node)));
@@ -54,7 +54,7 @@ fn busy_machine(seed: u64, with_costs: bool) -> Trace {
         }
     });
     world.run(futures::future::join_all(asked.collect::<Vec<_>>()));
-    world.mesh(Trace::of).flatten().unwrap()
+    world.mesh(MeshTrace::of).flatten().unwrap()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_trace_is_the_same_after_a_file_and_the_same_for_the_same_seed() {
         let seed = rng.bits();
         let (trace, _) = recorded(seed);
         let bytes = trace.to_bytes();
-        assert_eq!(Trace::from_bytes(&bytes).unwrap(), trace);
+        assert_eq!(MeshTrace::from_bytes(&bytes).unwrap(), trace);
         assert!(bytes == recorded(seed).0.to_bytes());
         assert!(bytes != recorded(seed ^ 1).0.to_bytes());
         let machine = busy_machine(seed, true).to_bytes();
@@ -73,10 +73,10 @@ fn a_trace_is_the_same_after_a_file_and_the_same_for_the_same_seed() {
 
 #[test]
 fn the_first_bytes_of_a_trace_are_those_of_the_format() {
-    let geometry = Geometry::new([2, 3, 4], 1, &[2], Some(Place::new(2, 2, 0))).unwrap();
-    let mut mesh = Mesh::new(geometry, MeshTiming::default(), Policy::Spread);
+    let geometry = MeshGeometry::new([2, 3, 4], 1, &[2], Some(Coordinates::new(2, 2, 0))).unwrap();
+    let mut mesh = Mesh::new(geometry, MeshTiming::default(), ForwardPolicy::Spread);
     mesh.record(Recorder::new(7, "golden", 100));
-    let bytes = Trace::of(&mesh).unwrap().to_bytes();
+    let bytes = MeshTrace::of(&mesh).unwrap().to_bytes();
     assert_eq!(bytes.len(), 200);
     assert_eq!(&bytes[..12], b"MDFSmesh\x01\0\0\0");
     assert_eq!(bytes[16..24], 7u64.to_le_bytes());
@@ -96,21 +96,21 @@ fn the_first_bytes_of_a_trace_are_those_of_the_format() {
 fn a_damaged_trace_is_told_from_a_cut_one_and_from_something_else() {
     let (trace, _) = recorded(4);
     let bytes = trace.to_bytes();
-    assert_eq!(Trace::from_bytes(b"").unwrap_err(), TraceError::Magic);
-    assert_eq!(Trace::from_bytes(&[0; 4096]).unwrap_err(), TraceError::Magic);
-    let cut = Trace::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
+    assert_eq!(MeshTrace::from_bytes(b"").unwrap_err(), TraceError::Magic);
+    assert_eq!(MeshTrace::from_bytes(&[0; 4096]).unwrap_err(), TraceError::Magic);
+    let cut = MeshTrace::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
     assert!(matches!(cut, TraceError::Length { .. }), "{cut}");
     let mut newer = bytes.clone();
     newer[8] = 2;
-    assert_eq!(Trace::from_bytes(&newer).unwrap_err(), TraceError::Version(2));
+    assert_eq!(MeshTrace::from_bytes(&newer).unwrap_err(), TraceError::Version(2));
     let mut claims = bytes.clone();
     claims[39] = 0xFF;
-    assert!(matches!(Trace::from_bytes(&claims).unwrap_err(), TraceError::Length { .. }));
+    assert!(matches!(MeshTrace::from_bytes(&claims).unwrap_err(), TraceError::Length { .. }));
     with_seed(|rng| {
         let mut damaged = bytes.clone();
         let at = 16 + rng.index(damaged.len() - 16);
         damaged[at] ^= 1 << rng.below(8);
-        let error = Trace::from_bytes(&damaged).unwrap_err();
+        let error = MeshTrace::from_bytes(&damaged).unwrap_err();
         assert!(
             matches!(error, TraceError::Checksum { .. } | TraceError::Length { .. }),
             "{error}"
@@ -132,7 +132,7 @@ fn a_trace_with_a_good_checksum_and_bad_content_is_refused_and_nothing_panics() 
         let sum = runtime::hash::crc32c(&hostile[16..]).to_le_bytes();
         hostile[12..16].copy_from_slice(&sum);
         // Good or refused; a machine that cannot be is not made.
-        let _ = Trace::from_bytes(&hostile);
+        let _ = MeshTrace::from_bytes(&hostile);
     });
 }
 
@@ -142,13 +142,13 @@ fn a_trace_sent_again_on_its_machine_comes_in_the_same_cycles() {
     let first = Journeys::of(&trace).unwrap();
     assert!(delivered.len() > 1_000);
     assert_eq!(first.0.len(), delivered.len());
-    assert_eq!(replay(&trace, &Stage::of(&trace)).unwrap(), first);
+    assert_eq!(replay(&trace, &ReplayTarget::of(&trace)).unwrap(), first);
     // With processors that feed and take out message by message, queues that fill, and forwarders.
     let busy = busy_machine(9, true);
     let recorded = Journeys::of(&busy).unwrap();
     assert!(recorded.0.iter().any(|journey| journey.forwarded));
     assert!(busy.events.iter().any(|event| event.kind == TraceKind::Taken));
-    assert_eq!(replay(&busy, &Stage::of(&busy)).unwrap(), recorded);
+    assert_eq!(replay(&busy, &ReplayTarget::of(&busy)).unwrap(), recorded);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn rows_that_the_network_feeds_are_sent_again_message_by_message() {
     let busy = busy_machine(9, false);
     assert!(busy.events.iter().any(|event| event.kind == TraceKind::Continued));
     let recorded = Journeys::of(&busy).unwrap();
-    let again = replay(&busy, &Stage::of(&busy)).unwrap();
+    let again = replay(&busy, &ReplayTarget::of(&busy)).unwrap();
     assert_eq!(again.0.len(), recorded.0.len());
     // Who of two that ask in the same cycle goes first may change.
     let (differ, _) = again.differ(&recorded);
@@ -166,8 +166,9 @@ fn rows_that_the_network_feeds_are_sent_again_message_by_message() {
 #[test]
 fn flits_agree_with_worms_and_the_formula_is_their_lower_bound() {
     let (trace, _) = recorded(6);
-    let stage = |level| Stage { level, ..Stage::of(&trace) };
-    let [formula, worms, flits] = Level::ALL.map(|level| replay(&trace, &stage(level)).unwrap());
+    let stage = |level| ReplayTarget { level, ..ReplayTarget::of(&trace) };
+    let [formula, worms, flits] =
+        NetworkModel::ALL.map(|level| replay(&trace, &stage(level)).unwrap());
     assert_eq!(worms, flits);
     for (bound, found) in formula.0.iter().zip(&worms.0) {
         assert_eq!(bound.message, found.message);
@@ -183,27 +184,27 @@ fn a_trace_is_sent_again_on_another_machine_if_all_its_nodes_have_a_place() {
     let on = |boards: &str, policy| {
         let setup = MeshSetup::machine(&machine(boards), policy).unwrap();
         let MeshSetup { geometry, timing, policy, .. } = setup;
-        replay(&busy, &Stage { geometry, timing, policy, level: Level::Worm })
+        replay(&busy, &ReplayTarget { geometry, timing, policy, level: NetworkModel::Worm })
     };
     for (boards, policy) in [
-        ("8x8x8 disks=4 board=0,2", Policy::Spread),
-        ("8x8x8 disks=4 board=6,7", Policy::Canonical),
-        ("4x8x16 disks=4 board=1,3", Policy::RoundRobin),
+        ("8x8x8 disks=4 board=0,2", ForwardPolicy::Spread),
+        ("8x8x8 disks=4 board=6,7", ForwardPolicy::Canonical),
+        ("4x8x16 disks=4 board=1,3", ForwardPolicy::RoundRobin),
     ] {
         let there = on(boards, policy).unwrap();
         assert_eq!(there.0.len(), recorded.0.len(), "{boards}");
         assert!(there.differ(&recorded).0 > 0, "{boards}");
     }
-    let few = on("8x8x8 disks=2 board=0", Policy::Canonical).unwrap_err();
+    let few = on("8x8x8 disks=2 board=0", ForwardPolicy::Canonical).unwrap_err();
     assert!(matches!(few, ReplayError::NoPlace { what: "disk node", there: 2, .. }), "{few}");
-    let small = on("2x2x2 disks=4 board=0,1", Policy::Canonical).unwrap_err();
+    let small = on("2x2x2 disks=4 board=0,1", ForwardPolicy::Canonical).unwrap_err();
     assert!(small.to_string().contains("has no place on a machine with 8 of them"), "{small}");
 }
 
 #[test]
 fn a_record_that_begins_amid_messages_tells_of_none_of_those() {
-    let geometry = Geometry::new([4; 3], 0, &[], None).unwrap();
-    let mut mesh = Mesh::new(geometry, MeshTiming::default(), Policy::Canonical);
+    let geometry = MeshGeometry::new([4; 3], 0, &[], None).unwrap();
+    let mut mesh = Mesh::new(geometry, MeshTiming::default(), ForwardPolicy::Canonical);
     let row =
         machine_emu::mesh::Letter { count: 9, ..machine_emu::mesh::Letter::new(0, 63, 20, 0) };
     mesh.send(0, row).unwrap();
@@ -215,7 +216,7 @@ fn a_record_that_begins_amid_messages_tells_of_none_of_those() {
         mesh.advance(next, &mut out);
     }
     assert_eq!(out.len(), 10);
-    let trace = Trace::of(&mesh).unwrap();
+    let trace = MeshTrace::of(&mesh).unwrap();
     let told = Journeys::of(&trace).unwrap();
     // The rest of the row, whose turn came later, and the new one.
     assert!((2..10).contains(&told.0.len()), "{told:?}");

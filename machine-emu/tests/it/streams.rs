@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use machine_emu::{FaultKind, Shape, StreamFaults, World};
+use machine_emu::{FaultKind, StreamFaults, World, WorldShape};
 use runtime::net::{Address, Stream};
 use runtime::seed::with_seed;
 use runtime::{Context, NodeId};
 
 fn world(seed: u64) -> World {
-    World::new(seed, Shape { fs_nodes: 1, disk_nodes: 0 })
+    World::new(seed, WorldShape { fs_nodes: 1, disk_nodes: 0 })
 }
 
 fn address() -> Address {

@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use runtime::NodeId;
 use runtime::sync::Event;
 
 use crate::kit::{Never, Slowly, application, serving};
 
 fn world() -> World {
-    World::new(11, Shape { fs_nodes: 2, disk_nodes: 0 })
+    World::new(11, WorldShape { fs_nodes: 2, disk_nodes: 0 })
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_does_not_end_in_bounded_time_is_told_from_what_does() {
 
 /// In which order the tasks of a node run.
 fn order_of_steps(seed: u64, shuffled: bool) -> Vec<u32> {
-    let world = World::new(seed, Shape { fs_nodes: 1, disk_nodes: 0 });
+    let world = World::new(seed, WorldShape { fs_nodes: 1, disk_nodes: 0 });
     if shuffled {
         world.shuffle_steps();
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use fileio::model::Model;
 use fileio::protocol::FileIo;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use nfs_gateway::{Config, Exports, Gateway};
 use peak_alloc::PeakAlloc;
 use runtime::net::{Address, Stream};
@@ -49,7 +49,7 @@ struct Stage {
 
 impl Stage {
     fn new(rng: &mut Rng) -> Self {
-        let world = World::new(rng.bits(), Shape { fs_nodes: 1, disk_nodes: 0 });
+        let world = World::new(rng.bits(), WorldShape { fs_nodes: 1, disk_nodes: 0 });
         world.context(NodeId::fs(0)).serve::<FileIo>(std::rc::Rc::new(Model::default()));
         let config =
             Config { exports: Exports::all_clients(), ..Config::new(VolumeId(1), [1; 32]) };

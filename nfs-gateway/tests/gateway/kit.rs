@@ -9,7 +9,7 @@ use fileio::model::Model;
 use fileio::protocol::{FileIo, Reply, Request};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use nfs_gateway::{Config, Exports, Gateway};
 use nfs3_types::mount;
 use nfs3_types::nfs3::*;
@@ -110,7 +110,7 @@ impl Stage {
 
     /// With these settings.
     pub(crate) fn with(rng: &mut Rng, config: Config) -> Self {
-        let world = World::new(rng.bits(), Shape { fs_nodes: NODES, disk_nodes: 0 });
+        let world = World::new(rng.bits(), WorldShape { fs_nodes: NODES, disk_nodes: 0 });
         let service = Rc::new(Service {
             model: Model::default(),
             rule: RefCell::new(Box::new(|_| Act::Answer)),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fileio::hash::name_node;
 use fileio::protocol::*;
 use futures::future::{Either, select};
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 
 use small_volume::Volume;
 
@@ -220,7 +220,7 @@ async fn prepared(world: &World, setup: &[Op]) -> Volume {
 }
 
 fn world() -> World {
-    World::new(7, Shape { fs_nodes: FS_NODES, disk_nodes: 1 })
+    World::new(7, WorldShape { fs_nodes: FS_NODES, disk_nodes: 1 })
 }
 
 /// The states that may be seen, and how long it takes.

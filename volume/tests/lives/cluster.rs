@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fileio::protocol::*;
-use machine_emu::{Shape, World};
+use machine_emu::{World, WorldShape};
 use meta::memory::MemoryBudget;
 use runtime::protocol::{Call, Undelivered};
 use runtime::{Context, Epoch, NodeId, NodeKind, VolumeId};
@@ -50,7 +50,7 @@ impl Cluster {
             stripes_per_disk: u64::from(FS_NODES) * (12 << 20)
                 / u64::from(stripe_size * DISK_NODES),
         };
-        let world = World::new(seed, Shape { fs_nodes: FS_NODES, disk_nodes: DISK_NODES });
+        let world = World::new(seed, WorldShape { fs_nodes: FS_NODES, disk_nodes: DISK_NODES });
         (0..DISK_NODES)
             .for_each(|node| world.create_used_disk(&path(node), geometry.disk_length()));
         let cluster = Self { world, geometry, cache_bytes, epoch: Cell::new(1) };

@@ -15,7 +15,7 @@ use cache::protocol::{Cache, Error, Unsynced};
 use cache::{CacheClient, Config, Server};
 use futures::FutureExt as _;
 use futures::future::ready;
-use machine_emu::Shape;
+use machine_emu::WorldShape;
 use runtime::buffer::Pool;
 use runtime::{Context, NodeId, VolumeId};
 
@@ -68,7 +68,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(setup: &Setup) -> Self {
         let geometry = setup.geometry;
-        let shape = Shape { fs_nodes: geometry.fs_nodes, disk_nodes: geometry.disk_nodes };
+        let shape = WorldShape { fs_nodes: geometry.fs_nodes, disk_nodes: geometry.disk_nodes };
         let machine = machine_emu::World::new(setup.seed, shape);
         machine.set_pool_limit_bytes(setup.pool_bytes);
         let asker = machine.context(NodeId::application(0));

@@ -1,6 +1,6 @@
 //! A checkpoint on the emulated machine, message by message through its mesh.
 
-use sim::emulated::{Checkpoint, Emulation, checkpoint};
+use sim::emulated::{CheckpointRun, Emulation, checkpoint};
 
 use super::machine::failed;
 use mdfs_cli::exit::Failure;
@@ -45,7 +45,7 @@ impl Checkpointing {
         session: &mut Session,
     ) -> Result<(), Failure> {
         let (seed, bytes) = (machine.world().seed(), self.size.0 as usize);
-        let done = checkpoint(machine, Checkpoint { seed, writers, bytes }).map_err(failed)?;
+        let done = checkpoint(machine, CheckpointRun { seed, writers, bytes }).map_err(failed)?;
         session.print(format!("{done}\nall files are as they were written\n"))
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use figures::{Figure, Profiles, Report};
+use figures::{Figure, FigureReport, Profiles};
 
 use super::machine::MachineArgs;
 use mdfs_cli::exit::Failure;
@@ -86,7 +86,7 @@ impl Drawing {
 }
 
 /// The files of one figure.
-fn write(out: &Path, report: &Report) -> Result<(), Failure> {
+fn write(out: &Path, report: &FigureReport) -> Result<(), Failure> {
     let number = report.figure.number();
     let put = |ending: &str, text: String| {
         let target = Target::create(&out.join(format!("figure-{number}.{ending}")))?;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use machine_emu::jmachine::{Profile, ProfileError, Topology};
-use machine_emu::mesh::Policy;
-use sim::emulated::{EmulatedError, Emulation, Setup};
+use machine_emu::mesh::ForwardPolicy;
+use sim::emulated::{EmulatedError, Emulation, EmulationSetup};
 
 use mdfs_cli::exit::Failure;
 use mdfs_cli::local;
@@ -21,7 +21,7 @@ pub(super) struct MachineArgs {
     fs_nodes: u32,
     /// Who passes on what cannot be sent directly
     #[arg(long, value_name = "POLICY", default_value = "canonical", value_parser = policy())]
-    pub(super) forwarders: Policy,
+    pub(super) forwarders: ForwardPolicy,
     /// What processors, messages and disks cost: as-measured, ideal, a file, or none
     #[arg(long, value_name = "PROFILE", default_value = "as-measured")]
     pub(super) profile: String,
@@ -37,9 +37,9 @@ fn topology(text: &str) -> Result<Topology, String> {
     Topology::parse(text).map_err(|error| error.to_string())
 }
 
-pub(super) fn policy() -> impl TypedValueParser<Value = Policy> {
-    let named = |name: String| Policy::ALL.into_iter().find(|policy| policy.name() == name);
-    PossibleValuesParser::new(Policy::ALL.map(Policy::name))
+pub(super) fn policy() -> impl TypedValueParser<Value = ForwardPolicy> {
+    let named = |name: String| ForwardPolicy::ALL.into_iter().find(|policy| policy.name() == name);
+    PossibleValuesParser::new(ForwardPolicy::ALL.map(ForwardPolicy::name))
         .map(move |name| named(name).unwrap_or_default())
 }
 
@@ -48,7 +48,7 @@ impl MachineArgs {
     pub(super) fn start(&self, record: bool) -> Result<Emulation, Failure> {
         let profile = if self.profile == NONE { None } else { Some(self.profile()?) };
         let Self { machine, fs_nodes, forwarders, seed, .. } = self;
-        let setup = Setup {
+        let setup = EmulationSetup {
             seed: *seed,
             topology: machine.clone(),
             fs_nodes: *fs_nodes,

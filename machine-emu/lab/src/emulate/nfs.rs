@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt as _, StreamExt as _};
-use sim::emulated::{Emulation, Gate, Line};
+use sim::emulated::{Emulation, HostConnection, HostGateway};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -45,7 +45,7 @@ pub(super) fn serve(
     let serving = |error| Failure::Wrong(format!("cannot serve over NFS: {error}"));
     let mut signals = EndSignals::receive().map_err(|error| serving(ServeError::Signals(error)))?;
     let entropy = secret().map_err(|error| serving(ServeError::Secret(error)))?;
-    let gate = machine.run(Gate::open(machine, entropy)).map_err(failed)?;
+    let gate = machine.run(HostGateway::open(machine, entropy)).map_err(failed)?;
     let mut bridge = Bridge::new(machine, gate);
     let before = machine.tally();
     let mut ended = Ok(());
@@ -66,7 +66,7 @@ struct Newcomer {
 /// All connections between sockets and the machine.
 struct Bridge<'a> {
     machine: &'a Emulation,
-    gate: Gate,
+    gate: HostGateway,
     connections: Vec<Connection>,
     /// Calls so far.
     calls: u64,
@@ -75,7 +75,7 @@ struct Bridge<'a> {
 }
 
 impl<'a> Bridge<'a> {
-    fn new(machine: &'a Emulation, gate: Gate) -> Self {
+    fn new(machine: &'a Emulation, gate: HostGateway) -> Self {
         Self { machine, gate, connections: Vec::new(), calls: 0, ahead: Duration::ZERO }
     }
 
@@ -158,7 +158,7 @@ impl<'a> Bridge<'a> {
 
 /// One connection: a socket on one side, a stream of the machine on the other.
 struct Connection {
-    line: Line,
+    line: HostConnection,
     said: mpsc::Receiver<Bytes>,
     told: mpsc::Sender<Bytes>,
     /// Said, and not taken in by the machine yet.
@@ -168,7 +168,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(line: Line, said: mpsc::Receiver<Bytes>, told: mpsc::Sender<Bytes>) -> Self {
+    fn new(line: HostConnection, said: mpsc::Receiver<Bytes>, told: mpsc::Sender<Bytes>) -> Self {
         let (said_records, told_records) = (Records::default(), Records::default());
         Self { line, said, told, held: None, said_records, told_records }
     }

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use machine_emu::MeshSetup;
-use machine_emu::jmachine::Machine;
-use machine_emu::mesh::{Journey, Journeys, Level, Stage, TRACE_BYTES_MAX, Trace, Wires, replay};
+use machine_emu::jmachine::JMachine;
+use machine_emu::mesh::{
+    Journey, Journeys, MeshTrace, NetworkModel, ReplayTarget, TRACE_BYTES_MAX, Wires, replay,
+};
 use runtime::NodeId;
 
 use super::machine::MachineArgs;
@@ -24,7 +26,7 @@ pub(super) struct Replaying {
     /// How the network is modelled: formula (no message meets another), worm, or flit (every flit, slowly;
     /// forwarders then take messages in whole)
     #[arg(long, value_name = "LEVEL", default_value = "worm", requires = "replay", value_parser = level())]
-    level: Level,
+    level: NetworkModel,
     /// Who shares a wire: own (each channel has one), priorities, or links (both directions)
     #[arg(long, value_name = "WIRES", requires = "replay", value_parser = wires())]
     wires: Option<Wires>,
@@ -38,9 +40,9 @@ pub(super) struct Named {
     pub(super) profile: bool,
 }
 
-fn level() -> impl TypedValueParser<Value = Level> {
-    let named = |name: String| Level::ALL.into_iter().find(|level| level.name() == name);
-    PossibleValuesParser::new(Level::ALL.map(Level::name))
+fn level() -> impl TypedValueParser<Value = NetworkModel> {
+    let named = |name: String| NetworkModel::ALL.into_iter().find(|level| level.name() == name);
+    PossibleValuesParser::new(NetworkModel::ALL.map(NetworkModel::name))
         .map(move |name| named(name).unwrap_or_default())
 }
 
@@ -68,7 +70,7 @@ impl Replaying {
         let wrong = |error: &dyn std::fmt::Display| {
             Failure::Wrong(format!("cannot replay {}: {error}", path.display()))
         };
-        let trace = Trace::from_bytes(&read(path)?).map_err(|error| wrong(&error))?;
+        let trace = MeshTrace::from_bytes(&read(path)?).map_err(|error| wrong(&error))?;
         let recorded = Journeys::of(&trace).map_err(|error| wrong(&error))?;
         let stage = self.stage(&trace, args, named)?;
         let again = replay(&trace, &stage).map_err(|error| wrong(&error))?;
@@ -77,12 +79,17 @@ impl Replaying {
     }
 
     /// The machine of the trace, but for what was named.
-    fn stage(&self, trace: &Trace, args: &MachineArgs, named: Named) -> Result<Stage, Failure> {
-        let mut stage = Stage { level: self.level, ..Stage::of(trace) };
+    fn stage(
+        &self,
+        trace: &MeshTrace,
+        args: &MachineArgs,
+        named: Named,
+    ) -> Result<ReplayTarget, Failure> {
+        let mut stage = ReplayTarget { level: self.level, ..ReplayTarget::of(trace) };
         if named.machine || named.profile {
             let profile = args.profile()?;
             let host = stage.geometry.host().map(|_| NodeId::application(0));
-            let machine = Machine { profile, topology: args.machine.clone(), host };
+            let machine = JMachine { profile, topology: args.machine.clone(), host };
             let setup = MeshSetup::machine(&machine, stage.policy);
             let setup = setup.map_err(|error| Failure::Wrong(error.to_string()))?;
             if named.machine {
@@ -130,7 +137,12 @@ fn micros(cycles: u64, cycle_ns: f64) -> String {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a cycle has few nanoseconds")]
-fn compare(trace: &Trace, stage: &Stage, recorded: &Journeys, again: &Journeys) -> Vec<u8> {
+fn compare(
+    trace: &MeshTrace,
+    stage: &ReplayTarget,
+    recorded: &Journeys,
+    again: &Journeys,
+) -> Vec<u8> {
     let cycles = [trace.timing.cycle_ns as f64, stage.timing.cycle_ns as f64];
     let row = |cells: [String; 3]| cells.map(String::into_bytes).to_vec();
     let head = ["", "recorded", "replayed"].map(str::to_owned);
@@ -159,7 +171,7 @@ fn compare(trace: &Trace, stage: &Stage, recorded: &Journeys, again: &Journeys) 
 }
 
 /// Which message differs first, and how.
-fn first_of(trace: &Trace, here: Journey, there: Journey) -> String {
+fn first_of(trace: &MeshTrace, here: Journey, there: Journey) -> String {
     let (letter, place) = there.message;
     let sent = trace.events.iter().filter(|event| event.kind == machine_emu::mesh::TraceKind::Sent);
     let ends = sent.clone().nth(letter as usize).map_or_else(String::new, |event| {

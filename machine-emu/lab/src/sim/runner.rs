@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
-use sim::{Case, Report, Violation};
+use sim::{Case, RunReport, Violation};
 
 use super::plan::Plan;
 use mdfs_cli::exit::Failure;
@@ -28,7 +28,7 @@ pub(super) struct Run {
 /// How it went.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Fine(Report),
+    Fine(RunReport),
     Violation(Violation),
     /// Done twice, it did not do the same.
     Differs {

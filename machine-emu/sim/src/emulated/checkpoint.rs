@@ -9,11 +9,11 @@ use futures::future::try_join_all;
 use machine_emu::mesh::MeshCounters;
 use runtime::{Spawn, hash};
 
-use super::{EmulatedError, Emulation, STRIPE_BYTES, Tally};
+use super::{EmulatedError, Emulation, EmulationTally, STRIPE_BYTES};
 
 /// What programs write.
 #[derive(Clone, Copy, Debug)]
-pub struct Checkpoint {
+pub struct CheckpointRun {
     /// Of the bytes.
     pub seed: u64,
     /// Programs, up to 7, on application nodes of their own.
@@ -24,25 +24,25 @@ pub struct Checkpoint {
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct CheckpointResult {
     /// Of the world.
     pub trace_hash: u64,
     /// Of the mesh's messages; 0 if it does not record.
     pub mesh_hash: u64,
     /// What making the volume, the writes with their syncs, the restart and the reads took.
-    pub phases: [Tally; 4],
+    pub phases: [EmulationTally; 4],
     /// Bytes that all writers wrote.
     pub bytes: u64,
 }
 
-impl Done {
+impl CheckpointResult {
     /// All phases together.
     pub fn mesh(&self) -> MeshCounters {
         self.phases.iter().fold(MeshCounters::default(), |sum, phase| sum + phase.mesh)
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for CheckpointResult {
     #[allow(clippy::cast_precision_loss, reason = "three digits are printed")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = ["format", "write", "restart", "read"];
@@ -76,8 +76,11 @@ pub fn name(number: u32) -> String {
 }
 
 /// Writes, restarts all nodes, reads and compares.
-pub fn checkpoint(machine: &Emulation, what: Checkpoint) -> Result<Done, EmulatedError> {
-    let mut last = Tally::default();
+pub fn checkpoint(
+    machine: &Emulation,
+    what: CheckpointRun,
+) -> Result<CheckpointResult, EmulatedError> {
+    let mut last = EmulationTally::default();
     let mut lap = || {
         let now = machine.tally();
         now - std::mem::replace(&mut last, now)
@@ -91,7 +94,7 @@ pub fn checkpoint(machine: &Emulation, what: Checkpoint) -> Result<Done, Emulate
     machine.run(try_join_all(programs().map(|(number, system)| read(system, number, what))))?;
     let phases = [format, write, restart, lap()];
     let trace = machine.trace().map(|trace| hash::xxh3(&trace.to_bytes()));
-    Ok(Done {
+    Ok(CheckpointResult {
         trace_hash: machine.world().trace_hash(),
         mesh_hash: trace.unwrap_or_default(),
         phases,
@@ -102,7 +105,7 @@ pub fn checkpoint(machine: &Emulation, what: Checkpoint) -> Result<Done, Emulate
 async fn write<S: Spawn + Clone>(
     system: FileSystem<S>,
     number: u32,
-    what: Checkpoint,
+    what: CheckpointRun,
 ) -> Result<(), EmulatedError> {
     let file = system.create(name(number)).await?;
     let bytes = Bytes::from(content(what.seed, number, what.bytes));
@@ -117,7 +120,7 @@ async fn write<S: Spawn + Clone>(
 async fn read<S: Spawn + Clone>(
     system: FileSystem<S>,
     number: u32,
-    what: Checkpoint,
+    what: CheckpointRun,
 ) -> Result<(), EmulatedError> {
     let file = system.open(name(number), OpenOptions::new().read(true)).await?;
     let found = file.read_bytes_at(0, what.bytes + 1).await?.concat();

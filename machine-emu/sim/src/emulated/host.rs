@@ -24,21 +24,21 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// The way in: a gateway that serves at the host.
 #[derive(Debug)]
-pub struct Gate {
+pub struct HostGateway {
     context: Context,
     gateway: Gateway,
 }
 
 /// One connection, from outside.
 #[derive(Debug)]
-pub struct Line {
+pub struct HostConnection {
     /// Bytes of the client; the end of the sender is the end of what it says.
     pub inward: mpsc::Sender<Bytes>,
     /// Bytes for the client; its end is the end of the connection.
     pub outward: mpsc::Receiver<Bytes>,
 }
 
-impl Gate {
+impl HostGateway {
     /// A gateway for clients on this computer, which are believed. `entropy` is secret.
     pub async fn open(machine: &Emulation, entropy: [u8; 32]) -> Result<Self, EmulatedError> {
         let context = machine.world().context(NodeId::application(OBSERVER));
@@ -50,7 +50,7 @@ impl Gate {
     }
 
     /// A client at `peer`, as `127.0.0.1:700`, connects.
-    pub fn connect(&self, machine: &Emulation, peer: &str) -> io::Result<Line> {
+    pub fn connect(&self, machine: &Emulation, peer: &str) -> io::Result<HostConnection> {
         let stream = machine.world().connect_from(peer, self.gateway.address())?;
         Ok(carry(&self.context, stream))
     }
@@ -62,7 +62,7 @@ impl Gate {
 }
 
 /// The process at the host that brings bytes to and from a stream.
-fn carry(context: &Context, stream: Stream) -> Line {
+fn carry(context: &Context, stream: Stream) -> HostConnection {
     let (inward, mut said) = mpsc::channel::<Bytes>(PIECES_MAX);
     let (mut told, outward) = mpsc::channel::<Bytes>(PIECES_MAX);
     let Stream { mut reader, mut writer, .. } = stream;
@@ -83,5 +83,5 @@ fn carry(context: &Context, stream: Stream) -> Line {
             }
         }
     });
-    Line { inward, outward }
+    HostConnection { inward, outward }
 }

@@ -15,16 +15,16 @@ use std::ops::Sub;
 use std::time::Duration;
 
 use client::{Credentials, Error, FileSystem};
-use machine_emu::jmachine::{Machine, Profile, Topology};
-use machine_emu::mesh::{Mesh, MeshCounters, Policy, Recorder, Trace};
-use machine_emu::{Counters, LinkError, MeshSetup, World};
+use machine_emu::jmachine::{JMachine, Profile, Topology};
+use machine_emu::mesh::{ForwardPolicy, Mesh, MeshCounters, MeshTrace, Recorder};
+use machine_emu::{LinkError, MeshSetup, World, WorldCounters};
 use runtime::{Context, NodeId, VolumeId};
 use thiserror::Error;
 
-use crate::cluster::{APPLICATIONS, Cluster, Layout, OBSERVER, Phases};
+use crate::cluster::{APPLICATIONS, ClusterLayout, OBSERVER, Phases, SimulatedCluster};
 
-pub use checkpoint::{Checkpoint, Done, checkpoint, content, name};
-pub use host::{Gate, Line};
+pub use checkpoint::{CheckpointResult, CheckpointRun, checkpoint, content, name};
+pub use host::{HostConnection, HostGateway};
 
 /// Bytes of a stripe, the thesis'.
 const STRIPE_BYTES: usize = 64 << 10;
@@ -37,7 +37,7 @@ const BUCKET_CYCLES: u64 = 1_000;
 
 /// Which machine, and what runs on it.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct EmulationSetup {
     /// Of everything that is drawn.
     pub seed: u64,
     /// Its nodes.
@@ -45,21 +45,21 @@ pub struct Setup {
     /// File-system nodes, in the slice next to the disks.
     pub fs_nodes: u32,
     /// Who passes on what cannot be sent directly.
-    pub policy: Policy,
+    pub policy: ForwardPolicy,
     /// What processors, messages and disks cost; without it only the mesh takes time.
     pub profile: Option<Profile>,
     /// Takes down the load of the mesh and its messages, once the volume is mounted.
     pub record: bool,
 }
 
-impl Setup {
+impl EmulationSetup {
     /// The machine of the thesis, without costs of its processors and disks.
     pub fn thesis(seed: u64) -> Self {
         Self {
             seed,
             topology: Topology::thesis(),
             fs_nodes: 64,
-            policy: Policy::Canonical,
+            policy: ForwardPolicy::Canonical,
             profile: None,
             record: true,
         }
@@ -99,7 +99,7 @@ pub enum EmulatedError {
 
 /// An emulated machine, and the volume on its disks.
 pub struct Emulation {
-    cluster: Cluster,
+    cluster: SimulatedCluster,
     /// Programs so far: each has a number of its own, by which its calls are known.
     programs: Cell<u64>,
 }
@@ -112,16 +112,16 @@ impl fmt::Debug for Emulation {
 
 impl Emulation {
     /// The machine, with a new volume that is mounted.
-    pub fn new(setup: &Setup) -> Result<Self, EmulatedError> {
-        let Setup { seed, topology, fs_nodes, policy, profile, record } = setup;
+    pub fn new(setup: &EmulationSetup) -> Result<Self, EmulatedError> {
+        let EmulationSetup { seed, topology, fs_nodes, policy, profile, record } = setup;
         let (seed, fs_nodes, processors) = (*seed, *fs_nodes, topology.processors());
         if fs_nodes + APPLICATIONS > processors {
             return Err(EmulatedError::Full { fs_nodes, processors });
         }
         let lines = profile.as_ref().map_or(LINES, Profile::lines);
-        let cluster = Cluster::new(
+        let cluster = SimulatedCluster::new(
             seed,
-            Layout {
+            ClusterLayout {
                 fs_nodes,
                 disk_nodes: topology.disk_nodes,
                 disks_per_node: DISKS_PER_NODE,
@@ -130,7 +130,7 @@ impl Emulation {
                 cache_bytes: fs_nodes as usize * lines * STRIPE_BYTES,
             },
         );
-        let machine = Machine {
+        let machine = JMachine {
             profile: profile.clone().unwrap_or_else(Profile::ideal),
             topology: topology.clone(),
             host: Some(NodeId::application(OBSERVER)),
@@ -180,22 +180,28 @@ impl Emulation {
     }
 
     /// What happened so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> EmulationTally {
         let world = self.world();
-        let Counters { messages, replies, bytes, disk_operations, .. } = world.counters();
+        let WorldCounters { messages, replies, bytes, disk_operations, .. } = world.counters();
         let mesh = world.mesh(Mesh::counters).unwrap_or_default();
-        Tally { time: world.now(), frames: messages + replies, bytes, disk_operations, mesh }
+        EmulationTally {
+            time: world.now(),
+            frames: messages + replies,
+            bytes,
+            disk_operations,
+            mesh,
+        }
     }
 
     /// The messages of the mesh; `None` if it does not record.
-    pub fn trace(&self) -> Option<Trace> {
-        self.world().mesh(Trace::of).flatten()
+    pub fn trace(&self) -> Option<MeshTrace> {
+        self.world().mesh(MeshTrace::of).flatten()
     }
 }
 
 /// What has happened, counted. The difference of two is what something cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct EmulationTally {
     /// Virtual time.
     pub time: Duration,
     /// Requests and replies between nodes.
@@ -208,7 +214,7 @@ pub struct Tally {
     pub mesh: MeshCounters,
 }
 
-impl Sub for Tally {
+impl Sub for EmulationTally {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
@@ -222,7 +228,7 @@ impl Sub for Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for EmulationTally {
     #[allow(clippy::cast_precision_loss, reason = "three digits are printed")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { time, frames, bytes, disk_operations, mesh } = self;

@@ -8,14 +8,14 @@ use machine_emu::{DiskEvent, SECTOR_SIZE};
 use runtime::hash::xxh3;
 use runtime::seed::Rng;
 
-use super::volume::{Disks, Mark, Recorded};
+use super::volume::{DiskImages, RecordedRun, WorkloadMark};
 
 /// With more subsets of the unflushed writes than this some are drawn.
 pub(super) const SUBSETS_MAX: usize = 4_096;
 
 /// How far the workload had come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stage {
+pub(super) struct WorkloadStage {
     /// Operations begun.
     pub(super) begun: usize,
     /// Operations answered.
@@ -26,14 +26,14 @@ pub(super) struct Stage {
 
 /// What a power cut made of one unflushed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum WriteFate {
     Lost,
     Whole,
     /// Its sector `i` is there if bit `i` is one; from the 64th on the bits begin anew.
     Torn(u64),
 }
 
-impl Fate {
+impl WriteFate {
     fn keeps(self, sector: usize) -> bool {
         match self {
             Self::Lost => false,
@@ -75,11 +75,11 @@ pub(super) struct Unflushed {
 /// A moment at which the power may go.
 #[derive(Debug)]
 pub(super) struct Point {
-    pub(super) stage: Stage,
+    pub(super) stage: WorkloadStage,
     /// In the order in which they were begun.
     pub(super) unflushed: Vec<Unflushed>,
     /// What is durable.
-    disks: Disks,
+    disks: DiskImages,
     /// Hashes of the sectors that unflushed writes touch, as they are without these.
     below: Vec<u64>,
     /// Of all sectors: the sum of all hashes, less that of the volume before the workload.
@@ -99,7 +99,12 @@ fn sectors_of(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
 }
 
 impl Point {
-    fn new(stage: Stage, disks: Disks, hash: u64, writes: Vec<(u32, u64, Bytes)>) -> Self {
+    fn new(
+        stage: WorkloadStage,
+        disks: DiskImages,
+        hash: u64,
+        writes: Vec<(u32, u64, Bytes)>,
+    ) -> Self {
         let mut places: BTreeMap<(u32, u64), usize> = BTreeMap::new();
         let mut below = Vec::new();
         let mut unflushed = Vec::new();
@@ -119,7 +124,7 @@ impl Point {
     }
 
     /// The hash of the image that these fates leave. `sectors` is room to work in.
-    pub(super) fn hash(&self, fates: &[Fate], sectors: &mut Vec<u64>) -> u64 {
+    pub(super) fn hash(&self, fates: &[WriteFate], sectors: &mut Vec<u64>) -> u64 {
         sectors.clone_from(&self.below);
         for (write, &fate) in self.unflushed.iter().zip(fates) {
             for (number, &(place, hash)) in write.sectors.iter().enumerate() {
@@ -133,14 +138,14 @@ impl Point {
     }
 
     /// The disks that these fates leave.
-    pub(super) fn image(&self, fates: &[Fate]) -> Disks {
+    pub(super) fn image(&self, fates: &[WriteFate]) -> DiskImages {
         let mut disks = self.disks.clone();
         for (write, &fate) in self.unflushed.iter().zip(fates) {
             let disk = &mut disks[write.disk as usize];
             match fate {
-                Fate::Lost => {}
-                Fate::Whole => disk.write(write.offset, &write.data),
-                Fate::Torn(_) => {
+                WriteFate::Lost => {}
+                WriteFate::Whole => disk.write(write.offset, &write.data),
+                WriteFate::Torn(_) => {
                     for (number, (sector, content)) in
                         sectors_of(write.offset, &write.data).enumerate()
                     {
@@ -161,10 +166,10 @@ impl Point {
 
     /// What may be left: every subset of the writes (or so many drawn from `rng`), and each write
     /// torn, with all others whole and with all others lost.
-    pub(super) fn fates(&self, rng: &mut Rng) -> Vec<Vec<Fate>> {
+    pub(super) fn fates(&self, rng: &mut Rng) -> Vec<Vec<WriteFate>> {
         let count = self.unflushed.len();
-        let pick = |keep: &dyn Fn(usize) -> bool| -> Vec<Fate> {
-            (0..count).map(|i| if keep(i) { Fate::Whole } else { Fate::Lost }).collect()
+        let pick = |keep: &dyn Fn(usize) -> bool| -> Vec<WriteFate> {
+            (0..count).map(|i| if keep(i) { WriteFate::Whole } else { WriteFate::Lost }).collect()
         };
         let mut fates = Vec::new();
         if self.is_sampled() {
@@ -182,9 +187,9 @@ impl Point {
         }
         for (torn, write) in self.unflushed.iter().enumerate() {
             for sectors in tears(write.sectors.len(), rng) {
-                for others in [Fate::Whole, Fate::Lost] {
+                for others in [WriteFate::Whole, WriteFate::Lost] {
                     let mut one = vec![others; count];
-                    one[torn] = Fate::Torn(sectors);
+                    one[torn] = WriteFate::Torn(sectors);
                     fates.push(one);
                     if count == 1 {
                         break;
@@ -216,12 +221,12 @@ fn tears(sectors: usize, rng: &mut Rng) -> Vec<u64> {
 
 /// Goes through a recorded run, from crash to crash.
 pub(super) struct Crashes<'a> {
-    recorded: &'a Recorded,
-    disks: Disks,
+    recorded: &'a RecordedRun,
+    disks: DiskImages,
     hash: u64,
     /// Events that are writes which no flush has covered.
     unflushed: BTreeSet<usize>,
-    stage: Stage,
+    stage: WorkloadStage,
     event: usize,
     mark: usize,
     first_mark: usize,
@@ -231,13 +236,13 @@ pub(super) struct Crashes<'a> {
 
 impl<'a> Crashes<'a> {
     /// The crashes of a run on `disks`, after the first `first_mark` marks.
-    pub(super) fn new(recorded: &'a Recorded, disks: Disks, first_mark: usize) -> Self {
+    pub(super) fn new(recorded: &'a RecordedRun, disks: DiskImages, first_mark: usize) -> Self {
         Self {
             recorded,
             disks,
             hash: 0,
             unflushed: BTreeSet::new(),
-            stage: Stage { begun: 0, answered: 0, rested: false },
+            stage: WorkloadStage { begun: 0, answered: 0, rested: false },
             event: 0,
             mark: 0,
             first_mark,
@@ -271,15 +276,15 @@ impl<'a> Crashes<'a> {
     }
 
     /// True if a crash here is looked at.
-    fn pass_mark(&mut self, mark: Mark) -> bool {
+    fn pass_mark(&mut self, mark: WorkloadMark) -> bool {
         self.mark += 1;
         match mark {
-            Mark::Mounted => {}
-            Mark::Begun => self.stage.begun += 1,
-            Mark::Answered => self.stage.answered += 1,
-            Mark::Rested => self.stage.rested = true,
+            WorkloadMark::Mounted => {}
+            WorkloadMark::Begun => self.stage.begun += 1,
+            WorkloadMark::Answered => self.stage.answered += 1,
+            WorkloadMark::Rested => self.stage.rested = true,
         }
-        mark != Mark::Begun && self.mark > self.first_mark
+        mark != WorkloadMark::Begun && self.mark > self.first_mark
     }
 }
 
@@ -326,15 +331,15 @@ impl Iterator for Crashes<'_> {
 
 #[cfg(test)]
 mod tests {
-    use machine_emu::{Shape, World};
+    use machine_emu::{World, WorldShape};
     use runtime::seed::with_seed;
 
     use super::*;
 
     const LENGTH: usize = 64 << 10;
 
-    fn disks() -> Disks {
-        let world = World::new(1, Shape { fs_nodes: 0, disk_nodes: 1 });
+    fn disks() -> DiskImages {
+        let world = World::new(1, WorldShape { fs_nodes: 0, disk_nodes: 1 });
         let paths = ["a", "b"];
         for path in paths {
             world.create_used_disk(path, LENGTH as u64);
@@ -350,7 +355,7 @@ mod tests {
         DiskEvent::Write { disk: rng.below(2) as u32, offset, data }
     }
 
-    fn bytes(disks: &Disks) -> Vec<Vec<u8>> {
+    fn bytes(disks: &DiskImages) -> Vec<Vec<u8>> {
         disks.iter().map(|disk| disk.read(0, LENGTH)).collect()
     }
 
@@ -375,8 +380,8 @@ mod tests {
     fn images_have_the_same_hash_exactly_if_they_have_the_same_bytes() {
         with_seed(|rng| {
             let events = any_events(rng);
-            let marks = vec![(events.len(), Mark::Rested)];
-            let recorded = Recorded { events, marks, done: Vec::new() };
+            let marks = vec![(events.len(), WorkloadMark::Rested)];
+            let recorded = RecordedRun { events, marks, done: Vec::new() };
             let mut images: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
             let mut room = Vec::new();
             for point in Crashes::new(&recorded, disks(), 0) {
@@ -402,8 +407,8 @@ mod tests {
         };
         for (count, expected) in [(0, 1), (1, 2), (3, 8), (12, 4096), (13, 4096)] {
             let events: Vec<DiskEvent> = (0..count).map(write).collect();
-            let marks = vec![(events.len(), Mark::Rested)];
-            let recorded = Recorded { events, marks, done: Vec::new() };
+            let marks = vec![(events.len(), WorkloadMark::Rested)];
+            let recorded = RecordedRun { events, marks, done: Vec::new() };
             let point = Crashes::new(&recorded, disks(), 0).next().expect("the end is a point");
             assert_eq!(point.fates(&mut Rng::new(1)).len(), expected, "of {count} writes");
             assert_eq!(point.is_sampled(), count > 12);
@@ -422,10 +427,15 @@ mod tests {
 
     #[test]
     fn a_fate_is_read_back_from_its_text() {
-        for fate in [Fate::Lost, Fate::Whole, Fate::Torn(0), Fate::Torn(u64::MAX), Fate::Torn(0x5A)]
-        {
-            assert_eq!(Fate::from_text(&fate.text()), Some(fate));
+        for fate in [
+            WriteFate::Lost,
+            WriteFate::Whole,
+            WriteFate::Torn(0),
+            WriteFate::Torn(u64::MAX),
+            WriteFate::Torn(0x5A),
+        ] {
+            assert_eq!(WriteFate::from_text(&fate.text()), Some(fate));
         }
-        assert_eq!(Fate::from_text("x"), None);
+        assert_eq!(WriteFate::from_text("x"), None);
     }
 }

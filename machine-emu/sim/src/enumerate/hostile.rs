@@ -13,8 +13,8 @@ use runtime::hash::crc32c;
 use runtime::seed::Rng;
 
 use super::tree::walk;
-use super::volume::{Disks, SHAPES, Shape, make, open};
-use crate::cluster::{Cluster, Phases};
+use super::volume::{DiskImages, SHAPES, VolumeShape, make, open};
+use crate::cluster::{Phases, SimulatedCluster};
 use crate::quiet;
 
 /// Everything ends in this virtual time: a disk that is away is asked for a minute, for each thing.
@@ -44,22 +44,22 @@ pub struct HostileTally {
 }
 
 /// A block of a disk that holds something.
-type Place = (usize, u64);
+type BlockPosition = (usize, u64);
 
 /// A volume and where its metadata is.
-struct Base {
-    shape: Shape,
-    disks: Disks,
-    blocks: Vec<Place>,
-    metadata: Vec<Place>,
+struct PristineVolume {
+    shape: VolumeShape,
+    disks: DiskImages,
+    blocks: Vec<BlockPosition>,
+    metadata: Vec<BlockPosition>,
     /// Of the metadata, what the newest roots lead to; the rest is of older times.
-    live: Vec<Place>,
+    live: Vec<BlockPosition>,
 }
 
 /// Tampers with `images` volumes, drawn from `seed`. Errors are panics and hangs, with the number of
 /// the image.
 pub fn hostile(seed: u64, images: u64) -> Result<HostileTally, String> {
-    let bases = SHAPES.map(Base::new);
+    let bases = SHAPES.map(PristineVolume::new);
     let mut tally = HostileTally::default();
     for number in 0..images {
         let mut rng = Rng::new(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -76,7 +76,7 @@ pub fn hostile(seed: u64, images: u64) -> Result<HostileTally, String> {
 
 /// Checks, then mounts, checks again and uses a volume. Says whether it could be mounted, and whether
 /// the first check found flaws.
-fn look_at(shape: Shape, disks: &Disks) -> Result<(bool, bool), String> {
+fn look_at(shape: VolumeShape, disks: &DiskImages) -> Result<(bool, bool), String> {
     quiet::catch(|| {
         let cluster = open(shape, disks, EPOCH_OF_LOOK);
         let world = cluster.world().clone();
@@ -104,7 +104,7 @@ fn look_at(shape: Shape, disks: &Disks) -> Result<(bool, bool), String> {
 }
 
 /// Are there flaws?
-async fn check(cluster: &Cluster) -> bool {
+async fn check(cluster: &SimulatedCluster) -> bool {
     let geometry = cluster.geometry();
     let context = cluster.application(1);
     let stripes: Rc<dyn Stripes> = Rc::new(BlockClient::new(context.clone(), geometry));
@@ -119,8 +119,8 @@ async fn check(cluster: &Cluster) -> bool {
     !all.final_checkpoint().flaws.is_empty()
 }
 
-impl Base {
-    fn new(shape: Shape) -> Self {
+impl PristineVolume {
+    fn new(shape: VolumeShape) -> Self {
         let disks = make(shape);
         let mut base =
             Self { shape, disks, blocks: Vec::new(), metadata: Vec::new(), live: Vec::new() };
@@ -142,7 +142,7 @@ impl Base {
     }
 
     /// The newest root of each node, its log, and the pages whose checksums these name.
-    fn find_live(&self) -> Vec<Place> {
+    fn find_live(&self) -> Vec<BlockPosition> {
         let number = |block: &[u8], at: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&block[at..at + 8]);
@@ -150,7 +150,7 @@ impl Base {
         };
         let blocks =
             self.metadata.iter().map(|&place| (place, read(&self.disks[place.0], place.1)));
-        let blocks: Vec<(Place, Vec<u8>)> = blocks.collect();
+        let blocks: Vec<(BlockPosition, Vec<u8>)> = blocks.collect();
         // By node: epoch, generation and log of the newest root.
         let mut newest: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
         for (_, block) in blocks.iter().filter(|(_, block)| block.starts_with(b"mdRT")) {
@@ -166,7 +166,7 @@ impl Base {
             b"MDFS" => true,
             _ => false,
         };
-        let mut live: BTreeMap<Place, &[u8]> = BTreeMap::new();
+        let mut live: BTreeMap<BlockPosition, &[u8]> = BTreeMap::new();
         for (place, block) in blocks.iter().filter(|(_, block)| is_first(block)) {
             live.insert(*place, block);
         }
@@ -185,7 +185,7 @@ impl Base {
 
     /// A copy with some blocks changed; on half of all with their checksums right again, all the way up,
     /// so that what is behind the checksums is reached.
-    fn tampered(&self, rng: &mut Rng) -> Disks {
+    fn tampered(&self, rng: &mut Rng) -> DiskImages {
         let mut disks = self.disks.clone();
         let stamped = rng.chance(1, 2);
         for _ in 0..=rng.below(CHANGES_MAX) {
@@ -209,7 +209,7 @@ impl Base {
     }
 
     /// Writes `after` with a right checksum, and puts it wherever the one of `before` is named.
-    fn stamp(&self, disks: &mut Disks, place: Place, before: &[u8], after: Vec<u8>) {
+    fn stamp(&self, disks: &mut DiskImages, place: BlockPosition, before: &[u8], after: Vec<u8>) {
         let mut todo = vec![(place, before.to_vec(), after)];
         let mut done = BTreeSet::new();
         for _ in 0..LEVELS_MAX {

@@ -43,10 +43,10 @@ use runtime::Table;
 use runtime::seed::Rng;
 
 use self::crashes::{Crashes, Point};
-use self::oracle::{Oracle, Verdict};
-use self::state::State;
-use self::vocabulary::{Op, VOCABULARY};
-use self::volume::{Disks, Found, SHAPES, Shape};
+use self::oracle::{CrashOracle, Verdict};
+use self::state::CrashState;
+use self::vocabulary::{VOCABULARY, VolumeOperation};
+use self::volume::{DiskImages, FoundVolume, SHAPES, VolumeShape};
 use crate::{Planted, quiet};
 
 pub use self::hostile::{HostileTally, hostile};
@@ -57,7 +57,7 @@ const TOLD_MAX: usize = 20;
 
 /// What to enumerate.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct EnumerationOptions {
     /// Operations of a workload, at most.
     pub operations: usize,
     /// Crash states, at most: each first operation on each shape of the volume has an equal share of
@@ -71,7 +71,7 @@ pub struct Options {
     pub planted: Option<Planted>,
 }
 
-impl Default for Options {
+impl Default for EnumerationOptions {
     /// All workloads of one and two operations.
     fn default() -> Self {
         Self { operations: 2, states_max: u64::MAX, seed: 1, threads: 2, planted: None }
@@ -80,7 +80,7 @@ impl Default for Options {
 
 /// A state in which something is found that must not be.
 #[derive(Clone, Debug)]
-pub struct Violation {
+pub struct CrashViolation {
     /// What is wrong, in which state, and how to look at it again.
     pub text: String,
     /// The state, for [`replay`].
@@ -89,7 +89,7 @@ pub struct Violation {
 
 /// What was enumerated so far.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct EnumerationReport {
     /// Workloads run.
     pub workloads: u64,
     /// Moments at which the power went.
@@ -101,10 +101,10 @@ pub struct Report {
     /// States that are wrong.
     pub wrong: u64,
     /// The first of them.
-    pub violations: Vec<Violation>,
+    pub violations: Vec<CrashViolation>,
 }
 
-impl Report {
+impl EnumerationReport {
     fn add(&mut self, other: Self) {
         self.workloads += other.workloads;
         self.points += other.points;
@@ -124,20 +124,23 @@ pub fn workloads(operations: usize) -> u64 {
 
 /// All workloads with one first operation, on one shape of the volume.
 #[derive(Clone, Copy, Debug)]
-struct Group {
-    shape: Shape,
+struct WorkloadGroup {
+    shape: VolumeShape,
     /// None: the workload that only mounts.
-    first: Option<Op>,
+    first: Option<VolumeOperation>,
 }
 
 /// Enumerates. `progress` is told the sum so far whenever a group of workloads is done.
-pub fn run(options: &Options, progress: impl Fn(&Report) + Sync) -> Report {
+pub fn run(
+    options: &EnumerationOptions,
+    progress: impl Fn(&EnumerationReport) + Sync,
+) -> EnumerationReport {
     let firsts = || VOCABULARY.iter().map(|(_, op)| Some(*op));
     let groups = SHAPES.into_iter().flat_map(|shape| {
         let firsts = std::iter::once(None).chain(firsts());
-        firsts.map(move |first| Group { shape, first })
+        firsts.map(move |first| WorkloadGroup { shape, first })
     });
-    let groups: Vec<Group> = groups.collect();
+    let groups: Vec<WorkloadGroup> = groups.collect();
     let share = options.states_max / groups.len() as u64;
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(BTreeMap::new());
@@ -166,8 +169,8 @@ pub fn run(options: &Options, progress: impl Fn(&Report) + Sync) -> Report {
     sum(&reports.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn sum(reports: &BTreeMap<usize, Report>) -> Report {
-    reports.values().fold(Report::default(), |mut sum, report| {
+fn sum(reports: &BTreeMap<usize, EnumerationReport>) -> EnumerationReport {
+    reports.values().fold(EnumerationReport::default(), |mut sum, report| {
         sum.add(report.clone());
         sum
     })
@@ -175,31 +178,36 @@ fn sum(reports: &BTreeMap<usize, Report>) -> Report {
 
 /// The volumes of a thread, made once.
 #[derive(Default)]
-struct Volumes(BTreeMap<&'static str, Disks>);
+struct Volumes(BTreeMap<&'static str, DiskImages>);
 
 impl Volumes {
-    fn of(&mut self, shape: Shape) -> Disks {
+    fn of(&mut self, shape: VolumeShape) -> DiskImages {
         self.0.entry(shape.name).or_insert_with(|| volume::make(shape)).clone()
     }
 }
 
 /// One group at work.
 struct Enumeration<'a> {
-    options: &'a Options,
-    group: Group,
+    options: &'a EnumerationOptions,
+    group: WorkloadGroup,
     states_max: u64,
-    disks: Disks,
+    disks: DiskImages,
     rng: Rng,
     /// What was found, by the hash of the image.
-    found: Vec<Result<Found, String>>,
+    found: Vec<Result<FoundVolume, String>>,
     mounted: Table<u64, usize>,
     /// What was told: each thing that is wrong once.
     told: BTreeSet<(usize, String)>,
-    report: Report,
+    report: EnumerationReport,
 }
 
 impl<'a> Enumeration<'a> {
-    fn new(options: &'a Options, group: Group, states_max: u64, volumes: &mut Volumes) -> Self {
+    fn new(
+        options: &'a EnumerationOptions,
+        group: WorkloadGroup,
+        states_max: u64,
+        volumes: &mut Volumes,
+    ) -> Self {
         let name = format!("{} {:?} {}", group.shape.name, group.first, options.seed);
         Self {
             options,
@@ -210,11 +218,11 @@ impl<'a> Enumeration<'a> {
             found: Vec::new(),
             mounted: Table::default(),
             told: BTreeSet::new(),
-            report: Report::default(),
+            report: EnumerationReport::default(),
         }
     }
 
-    fn run(mut self) -> Report {
+    fn run(mut self) -> EnumerationReport {
         let Some(first) = self.group.first else {
             self.workload(&[]);
             return self.report;
@@ -225,7 +233,7 @@ impl<'a> Enumeration<'a> {
                 if self.is_over() {
                     return self.report;
                 }
-                let ops: Vec<Op> = std::iter::once(first).chain(rest).collect();
+                let ops: Vec<VolumeOperation> = std::iter::once(first).chain(rest).collect();
                 self.workload(&ops);
             }
         }
@@ -237,8 +245,8 @@ impl<'a> Enumeration<'a> {
     }
 
     /// All sequences of so many operations, in an order that is drawn.
-    fn rests(&mut self, length: usize) -> Vec<Vec<Op>> {
-        let mut rests: Vec<Vec<Op>> = vec![vec![]];
+    fn rests(&mut self, length: usize) -> Vec<Vec<VolumeOperation>> {
+        let mut rests: Vec<Vec<VolumeOperation>> = vec![vec![]];
         for _ in 0..length {
             let longer = rests.iter().flat_map(|rest| {
                 VOCABULARY.iter().map(move |(_, op)| {
@@ -255,7 +263,7 @@ impl<'a> Enumeration<'a> {
         rests
     }
 
-    fn workload(&mut self, ops: &[Op]) {
+    fn workload(&mut self, ops: &[VolumeOperation]) {
         self.report.workloads += 1;
         let recorded = volume::record(self.group.shape, &self.disks, ops, self.options.planted);
         let mut oracles = BTreeMap::new();
@@ -267,12 +275,18 @@ impl<'a> Enumeration<'a> {
             self.report.points += 1;
             let oracle = oracles
                 .entry(point.stage)
-                .or_insert_with(|| Oracle::new(ops, &recorded.done, point.stage));
+                .or_insert_with(|| CrashOracle::new(ops, &recorded.done, point.stage));
             self.point(ops, number, &point, oracle);
         }
     }
 
-    fn point(&mut self, ops: &[Op], number: usize, point: &Point, oracle: &Oracle) {
+    fn point(
+        &mut self,
+        ops: &[VolumeOperation],
+        number: usize,
+        point: &Point,
+        oracle: &CrashOracle,
+    ) {
         let mut room = Vec::new();
         let mut verdicts: BTreeMap<usize, Verdict> = BTreeMap::new();
         for fates in point.fates(&mut self.rng) {
@@ -294,7 +308,7 @@ impl<'a> Enumeration<'a> {
                     if self.told.len() < TOLD_MAX && self.told.insert((ops.len(), why.clone())) {
                         let shape = self.group.shape;
                         let (ops, planted) = (ops.to_vec(), self.options.planted);
-                        let state = State { shape, ops, point: number, fates, planted };
+                        let state = CrashState { shape, ops, point: number, fates, planted };
                         self.report.violations.push(state.violation(why, point));
                     }
                 }
@@ -303,7 +317,7 @@ impl<'a> Enumeration<'a> {
     }
 
     /// Mounts an image; where what it holds is kept. Many images hold the same.
-    fn inspect(&mut self, point: &Point, fates: &[crashes::Fate]) -> usize {
+    fn inspect(&mut self, point: &Point, fates: &[crashes::WriteFate]) -> usize {
         let found = volume::inspect(self.group.shape, &point.image(fates));
         let known = self.found.iter().position(|known| *known == found);
         known.unwrap_or_else(|| {
@@ -315,6 +329,6 @@ impl<'a> Enumeration<'a> {
 
 /// Crashes of a workload are those since its last operation began: what was before belongs to
 /// a shorter workload.
-fn first_mark(ops: &[Op]) -> usize {
+fn first_mark(ops: &[VolumeOperation]) -> usize {
     2 * ops.len()
 }

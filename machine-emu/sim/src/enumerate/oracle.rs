@@ -7,11 +7,11 @@ use blockio::BLOCK_SIZE;
 use fileio::model::Model;
 use futures::executor::block_on;
 
-use super::crashes::Stage;
-use super::perform::{Done, perform};
-use super::tree::{Entry, Tree, walk};
-use super::vocabulary::Op;
-use super::volume::{Found, setup};
+use super::crashes::WorkloadStage;
+use super::perform::{CompletedOperation, perform};
+use super::tree::{PathTree, TreeEntry, walk};
+use super::vocabulary::VolumeOperation;
+use super::volume::{FoundVolume, setup};
 
 /// What is thought of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,37 +22,41 @@ pub(super) enum Verdict {
 
 /// Trees that differ only in which writes they have: of these any mixture may be found.
 #[derive(Default)]
-struct Group {
-    trees: Vec<Tree>,
+struct TreeGroup {
+    trees: Vec<PathTree>,
 }
 
 /// Groups by the operations that they have, writes that may be lost left out.
-type Groups = BTreeMap<Vec<usize>, Group>;
+type TreeGroups = BTreeMap<Vec<usize>, TreeGroup>;
 
 /// All that may be found at one stage of a workload.
-pub(super) struct Oracle {
-    sound: Groups,
+pub(super) struct CrashOracle {
+    sound: TreeGroups,
 }
 
 /// A workload that was run.
 #[derive(Clone, Copy)]
-struct Story<'a> {
-    ops: &'a [Op],
-    done: &'a [Done],
-    stage: Stage,
+struct WorkloadRun<'a> {
+    ops: &'a [VolumeOperation],
+    done: &'a [CompletedOperation],
+    stage: WorkloadStage,
 }
 
-impl Oracle {
+impl CrashOracle {
     /// For a workload that ran as told by `done`, at `stage`.
-    pub(super) fn new(ops: &[Op], done: &[Done], stage: Stage) -> Self {
-        let story = Story { ops, done, stage };
+    pub(super) fn new(
+        ops: &[VolumeOperation],
+        done: &[CompletedOperation],
+        stage: WorkloadStage,
+    ) -> Self {
+        let story = WorkloadRun { ops, done, stage };
         let all: Vec<usize> = (0..stage.begun).filter(|&i| story.changes(i)).collect();
         let sound = story.groups(&all);
         Self { sound }
     }
 
     /// What to think of what was found.
-    pub(super) fn judge(&self, found: &Result<Found, String>) -> Verdict {
+    pub(super) fn judge(&self, found: &Result<FoundVolume, String>) -> Verdict {
         let found = match found {
             Ok(found) => found,
             Err(error) => return Verdict::Wrong(error.clone()),
@@ -68,7 +72,7 @@ impl Oracle {
     }
 }
 
-impl Story<'_> {
+impl WorkloadRun<'_> {
     /// Operation `i` succeeded, and changes what is seen.
     fn changes(&self, i: usize) -> bool {
         !self.ops[i].is_silent() && self.done[i].outcome.is_ok()
@@ -76,11 +80,11 @@ impl Story<'_> {
 
     /// What may be found if of the operations `possible` those that are not certain are there or
     /// not.
-    fn groups(&self, possible: &[usize]) -> Groups {
+    fn groups(&self, possible: &[usize]) -> TreeGroups {
         let Self { ops, done, stage } = *self;
         let open: Vec<usize> =
             possible.iter().copied().filter(|&i| !is_certain(ops, done, stage, i)).collect();
-        let mut groups = Groups::new();
+        let mut groups = TreeGroups::new();
         for subset in 0_usize..1 << open.len() {
             let lost: Vec<usize> = open
                 .iter()
@@ -92,7 +96,11 @@ impl Story<'_> {
                 possible.iter().copied().filter(|i| !lost.contains(i)).collect();
             if let Some(tree) = replay(ops, &chosen) {
                 let is_mixed = |i: &usize| {
-                    open.contains(i) && matches!(ops[*i], Op::Write(..) | Op::Punch(..))
+                    open.contains(i)
+                        && matches!(
+                            ops[*i],
+                            VolumeOperation::Write(..) | VolumeOperation::Punch(..)
+                        )
                 };
                 let structure = chosen.into_iter().filter(|i| !is_mixed(i)).collect();
                 groups.entry(structure).or_default().trees.push(tree);
@@ -103,12 +111,17 @@ impl Story<'_> {
 }
 
 /// What must be as it is in one of the trees, besides size and content.
-fn exact(entry: &Entry) -> Entry {
-    Entry { size: 0, content: Vec::new(), ..entry.clone() }
+fn exact(entry: &TreeEntry) -> TreeEntry {
+    TreeEntry { size: 0, content: Vec::new(), ..entry.clone() }
 }
 
 /// Operation `i`, if it was answered, survives a crash at `stage`.
-fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
+fn is_certain(
+    ops: &[VolumeOperation],
+    done: &[CompletedOperation],
+    stage: WorkloadStage,
+    i: usize,
+) -> bool {
     if i >= stage.answered {
         return false;
     }
@@ -121,10 +134,12 @@ fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
             && ops[i].is_committed_with_file();
         match ops[j] {
             // Whether it was lost nobody knows, and nothing that follows brings it back.
-            Op::Restart => return false,
-            Op::Flush | Op::Pause => return true,
-            Op::Commit(_) if commits => return true,
-            Op::Sync(directory) if done[j].outcome.is_ok() && ops[i].is_synced_with(directory) => {
+            VolumeOperation::Restart => return false,
+            VolumeOperation::Flush | VolumeOperation::Pause => return true,
+            VolumeOperation::Commit(_) if commits => return true,
+            VolumeOperation::Sync(directory)
+                if done[j].outcome.is_ok() && ops[i].is_synced_with(directory) =>
+            {
                 return true;
             }
             _ => {}
@@ -134,7 +149,7 @@ fn is_certain(ops: &[Op], done: &[Done], stage: Stage, i: usize) -> bool {
 }
 
 /// The tree after the chosen operations; `None` if one of them cannot be without one left out.
-fn replay(ops: &[Op], chosen: &[usize]) -> Option<Tree> {
+fn replay(ops: &[VolumeOperation], chosen: &[usize]) -> Option<PathTree> {
     let model = Model::default();
     for (number, op) in setup() {
         block_on(perform(&model, op, number)).outcome.ok()?;
@@ -145,15 +160,15 @@ fn replay(ops: &[Op], chosen: &[usize]) -> Option<Tree> {
     Some(block_on(walk(&model)).unwrap_or_else(|error| panic!("the model: {error}")))
 }
 
-impl Group {
+impl TreeGroup {
     /// How `found` differs from all mixtures of these trees.
-    fn difference(&self, found: &Tree) -> Option<String> {
+    fn difference(&self, found: &PathTree) -> Option<String> {
         let first = self.trees.first()?;
         if let Some(path) = first.keys().find(|path| !found.contains_key(*path)) {
             return Some(format!("/{path} is missing"));
         }
         for (path, entry) in found {
-            let possible: Vec<&Entry> =
+            let possible: Vec<&TreeEntry> =
                 self.trees.iter().filter_map(|tree| tree.get(path)).collect();
             if possible.is_empty() {
                 return Some(format!("/{path} should not be there"));
@@ -166,7 +181,7 @@ impl Group {
     }
 }
 
-fn difference(found: &Entry, possible: &[&Entry]) -> Option<String> {
+fn difference(found: &TreeEntry, possible: &[&TreeEntry]) -> Option<String> {
     let (mine, theirs) = (exact(found), exact(possible[0]));
     if mine != theirs {
         return Some(format!("is {mine} instead of {theirs}"));
@@ -176,7 +191,7 @@ fn difference(found: &Entry, possible: &[&Entry]) -> Option<String> {
         return Some(format!("has {} bytes instead of {sizes:?}", found.size));
     }
     for (number, block) in found.content.chunks(BLOCK_SIZE).enumerate() {
-        let is_that = |entry: &&Entry| {
+        let is_that = |entry: &&TreeEntry| {
             let from = (number * BLOCK_SIZE).min(entry.content.len());
             let to = (from + block.len()).min(entry.content.len());
             let stored = &entry.content[from..to];
@@ -193,19 +208,24 @@ fn difference(found: &Entry, possible: &[&Entry]) -> Option<String> {
 mod tests {
     use fileio::protocol::Handle;
 
-    use super::super::perform::Durable::{Acknowledged, Later};
+    use super::super::perform::Durability::{Acknowledged, Later};
     use super::*;
 
-    const LATE: Op = Op::Write("f", 0, 10_000, Later);
+    const LATE: VolumeOperation = VolumeOperation::Write("f", 0, 10_000, Later);
 
     /// The verdict on the tree after `survived`, if `ops` were answered.
-    fn judge(ops: &[Op], survived: &[usize], change: impl FnOnce(&mut Tree)) -> Verdict {
+    fn judge(
+        ops: &[VolumeOperation],
+        survived: &[usize],
+        change: impl FnOnce(&mut PathTree),
+    ) -> Verdict {
         let file = Some(Handle { ino: 7, generation: 1 });
-        let done: Vec<Done> = ops.iter().map(|_| Done { outcome: Ok(()), file }).collect();
-        let stage = Stage { begun: ops.len(), answered: ops.len(), rested: false };
+        let done: Vec<CompletedOperation> =
+            ops.iter().map(|_| CompletedOperation { outcome: Ok(()), file }).collect();
+        let stage = WorkloadStage { begun: ops.len(), answered: ops.len(), rested: false };
         let mut tree = replay(ops, survived).expect("a workload that can be");
         change(&mut tree);
-        Oracle::new(ops, &done, stage).judge(&Ok(Found { tree, flaws: vec![] }))
+        CrashOracle::new(ops, &done, stage).judge(&Ok(FoundVolume { tree, flaws: vec![] }))
     }
 
     fn is_wrong(verdict: &Verdict) -> bool {
@@ -214,42 +234,42 @@ mod tests {
 
     #[test]
     fn what_was_durable_must_be_there_and_all_else_may() {
-        let made = [Op::Create("n", Acknowledged)];
+        let made = [VolumeOperation::Create("n", Acknowledged)];
         assert_eq!(judge(&made, &[0], |_| {}), Verdict::Sound);
         assert!(is_wrong(&judge(&made, &[], |_| {})));
-        let late = [Op::Create("n", Later)];
+        let late = [VolumeOperation::Create("n", Later)];
         assert_eq!(judge(&late, &[], |_| {}), Verdict::Sound);
-        assert!(is_wrong(&judge(&[late[0], Op::Commit("n")], &[], |_| {})));
-        assert!(is_wrong(&judge(&[late[0], Op::Pause], &[], |_| {})));
-        assert_eq!(judge(&[late[0], Op::Restart], &[], |_| {}), Verdict::Sound);
+        assert!(is_wrong(&judge(&[late[0], VolumeOperation::Commit("n")], &[], |_| {})));
+        assert!(is_wrong(&judge(&[late[0], VolumeOperation::Pause], &[], |_| {})));
+        assert_eq!(judge(&[late[0], VolumeOperation::Restart], &[], |_| {}), Verdict::Sound);
     }
 
     #[test]
     fn of_a_write_that_was_not_committed_any_block_may_be_there_and_nothing_else() {
         let old = replay(&[], &[]).expect("nothing");
-        let block = |tree: &mut Tree, number: usize, with: &Tree| {
+        let block = |tree: &mut PathTree, number: usize, with: &PathTree| {
             let range = number * BLOCK_SIZE..(number + 1) * BLOCK_SIZE;
             let content = &mut tree.get_mut("f").expect("it was made").content;
             content[range.clone()].copy_from_slice(&with["f"].content[range]);
         };
         assert_eq!(judge(&[LATE], &[0], |tree| block(tree, 1, &old)), Verdict::Sound);
-        let half = |tree: &mut Tree| {
+        let half = |tree: &mut PathTree| {
             let content = &mut tree.get_mut("f").expect("it was made").content;
             content[..512].copy_from_slice(&old["f"].content[..512]);
         };
         assert!(is_wrong(&judge(&[LATE], &[0], half)), "a torn block");
-        let committed = [LATE, Op::Commit("f")];
+        let committed = [LATE, VolumeOperation::Commit("f")];
         assert!(is_wrong(&judge(&committed, &[0], |tree| block(tree, 1, &old))));
     }
 
     #[test]
     fn a_name_too_many_and_a_link_too_many_are_wrong() {
-        let again = |tree: &mut Tree| {
+        let again = |tree: &mut PathTree| {
             let entry = tree["f"].clone();
             tree.insert("m".to_owned(), entry);
         };
         assert!(is_wrong(&judge(&[], &[], again)));
-        let links = |tree: &mut Tree| tree.get_mut("f").expect("it was made").links += 1;
+        let links = |tree: &mut PathTree| tree.get_mut("f").expect("it was made").links += 1;
         assert!(is_wrong(&judge(&[], &[], links)));
     }
 }

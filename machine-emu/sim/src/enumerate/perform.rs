@@ -11,11 +11,11 @@ use fileio::protocol::{
 };
 use runtime::{Call, Context};
 
-use super::vocabulary::{Op, Outcome};
+use super::vocabulary::{OperationOutcome, VolumeOperation};
 
 /// When a change is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Durable {
+pub(super) enum Durability {
     /// When it is answered.
     Acknowledged,
     /// Some time after it.
@@ -23,20 +23,20 @@ pub(super) enum Durable {
 }
 
 /// Who answers requests.
-pub(super) trait Ask {
+pub(super) trait FileService {
     /// Asks until there is an answer.
     fn ask<C>(&self, call: C) -> impl Future<Output = Result<C::Reply, Error>>
     where
         C: Call<Protocol = FileIo> + Clone;
 }
 
-impl Ask for Context {
+impl FileService for Context {
     async fn ask<C: Call<Protocol = FileIo> + Clone>(&self, call: C) -> Result<C::Reply, Error> {
         fileio::client::ask(self, call).await
     }
 }
 
-impl Ask for Model {
+impl FileService for Model {
     async fn ask<C: Call<Protocol = FileIo> + Clone>(&self, call: C) -> Result<C::Reply, Error> {
         Model::ask(self, call)
     }
@@ -44,8 +44,8 @@ impl Ask for Model {
 
 /// An operation that was answered.
 #[derive(Clone, Debug)]
-pub(super) struct Done {
-    pub(super) outcome: Outcome,
+pub(super) struct CompletedOperation {
+    pub(super) outcome: OperationOutcome,
     /// The file that it found or made.
     pub(super) file: Option<Handle>,
 }
@@ -73,83 +73,93 @@ pub(super) fn data(number: u64, length: usize) -> Bytes {
 }
 
 /// Does `op` as operation `number`. Those that concern nodes and not files are not done here.
-pub(super) async fn perform(ask: &impl Ask, op: Op, number: u64) -> Done {
+pub(super) async fn perform(
+    ask: &impl FileService,
+    op: VolumeOperation,
+    number: u64,
+) -> CompletedOperation {
     match act(ask, op, number).await {
-        Ok(file) => Done { outcome: Ok(()), file },
-        Err(error) => Done { outcome: Err(error), file: None },
+        Ok(file) => CompletedOperation { outcome: Ok(()), file },
+        Err(error) => CompletedOperation { outcome: Err(error), file: None },
     }
 }
 
-async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Error> {
+async fn act(
+    ask: &impl FileService,
+    op: VolumeOperation,
+    number: u64,
+) -> Result<Option<Handle>, Error> {
     let who = Credentials::root();
     let call = CallId { client: 7, number };
     match op {
-        Op::Create(path, durable) => {
+        VolumeOperation::Create(path, durable) => {
             let (directory, name) = place(ask, path).await?;
             let change = Change { size: Some(0), ..Change::default() };
             let (existing, durable) = (Existing::Use {}, is(durable));
             let create = Create { who, call, directory, name, existing, change, durable };
             Ok(Some(handle(&ask.ask(create).await?.attributes)))
         }
-        Op::Write(path, offset, length, durable) => {
+        VolumeOperation::Write(path, offset, length, durable) => {
             let file = find(ask, path).await?;
             let data = vec![data(number, length)];
             ask.ask(Write { who, file, offset, data, durable: is(durable) }).await?;
             Ok(Some(file))
         }
-        Op::Size(path, size, durable) => {
+        VolumeOperation::Size(path, size, durable) => {
             let change = Change { size: Some(size), ..Change::default() };
             change_file(ask, path, change, durable).await
         }
-        Op::Mode(path, mode, durable) => {
+        VolumeOperation::Mode(path, mode, durable) => {
             let change = Change { mode: Some(mode), ..Change::default() };
             change_file(ask, path, change, durable).await
         }
-        Op::Owner(path, uid, durable) => {
+        VolumeOperation::Owner(path, uid, durable) => {
             let change = Change { uid: Some(uid), ..Change::default() };
             change_file(ask, path, change, durable).await
         }
-        Op::Punch(path, offset, length, durable) => {
+        VolumeOperation::Punch(path, offset, length, durable) => {
             let file = find(ask, path).await?;
             ask.ask(PunchHole { who, file, offset, length, durable: is(durable) }).await?;
             Ok(Some(file))
         }
-        Op::Tag(path, value, durable) => {
+        VolumeOperation::Tag(path, value, durable) => {
             let file = find(ask, path).await?;
             let (name, value, mode) = (tag(), value.into(), XattrMode::Either {});
             let durable = is(durable);
             ask.ask(SetXattr { who, call, file, name, value, mode, durable }).await?;
             Ok(Some(file))
         }
-        Op::Commit(path) => {
+        VolumeOperation::Commit(path) => {
             let file = find(ask, path).await?;
             ask.ask(Commit { file }).await?;
             Ok(Some(file))
         }
-        Op::Sync(path) => {
+        VolumeOperation::Sync(path) => {
             let directory = if path.is_empty() { ROOT } else { find(ask, path).await? };
             ask.ask(SyncDirectory { directory }).await?;
             Ok(None)
         }
-        Op::MakeDirectory(path, durable) => {
+        VolumeOperation::MakeDirectory(path, durable) => {
             make(ask, call, path, NewNode::Directory {}, durable).await
         }
-        Op::Symlink(path) => {
+        VolumeOperation::Symlink(path) => {
             let node = NewNode::Symlink { target: b"d/x".to_vec() };
-            make(ask, call, path, node, Durable::Acknowledged).await
+            make(ask, call, path, node, Durability::Acknowledged).await
         }
-        Op::Fifo(path) => make(ask, call, path, NewNode::Fifo {}, Durable::Acknowledged).await,
-        Op::Remove(path, durable) => {
+        VolumeOperation::Fifo(path) => {
+            make(ask, call, path, NewNode::Fifo {}, Durability::Acknowledged).await
+        }
+        VolumeOperation::Remove(path, durable) => {
             let (directory, name) = place(ask, path).await?;
             ask.ask(Remove { who, call, directory, name, durable: is(durable) }).await?;
             Ok(None)
         }
-        Op::RemoveDirectory(path, durable) => {
+        VolumeOperation::RemoveDirectory(path, durable) => {
             let (directory, name) = place(ask, path).await?;
             ask.ask(RemoveDirectory { who, call, directory, name, durable: is(durable) }).await?;
             Ok(None)
         }
-        Op::Rename(from, to, durable) => {
+        VolumeOperation::Rename(from, to, durable) => {
             let (from_directory, from_name) = place(ask, from).await?;
             let (to_directory, to_name) = place(ask, to).await?;
             let rename = Rename {
@@ -165,25 +175,28 @@ async fn act(ask: &impl Ask, op: Op, number: u64) -> Result<Option<Handle>, Erro
             ask.ask(rename).await?;
             Ok(None)
         }
-        Op::Link(from, to, durable) => {
+        VolumeOperation::Link(from, to, durable) => {
             let file = find(ask, from).await?;
             let (directory, name) = place(ask, to).await?;
             ask.ask(Link { who, call, file, directory, name, durable: is(durable) }).await?;
             Ok(Some(file))
         }
-        Op::Refill | Op::Flush | Op::Restart | Op::Pause => Ok(None),
+        VolumeOperation::Refill
+        | VolumeOperation::Flush
+        | VolumeOperation::Restart
+        | VolumeOperation::Pause => Ok(None),
     }
 }
 
-fn is(durable: Durable) -> bool {
-    durable == Durable::Acknowledged
+fn is(durable: Durability) -> bool {
+    durable == Durability::Acknowledged
 }
 
 async fn change_file(
-    ask: &impl Ask,
+    ask: &impl FileService,
     path: &str,
     change: Change,
-    durable: Durable,
+    durable: Durability,
 ) -> Result<Option<Handle>, Error> {
     let file = find(ask, path).await?;
     let (who, durable) = (Credentials::root(), is(durable));
@@ -192,11 +205,11 @@ async fn change_file(
 }
 
 async fn make(
-    ask: &impl Ask,
+    ask: &impl FileService,
     call: CallId,
     path: &str,
     node: NewNode,
-    durable: Durable,
+    durable: Durability,
 ) -> Result<Option<Handle>, Error> {
     let (directory, name) = place(ask, path).await?;
     let (who, change) = (Credentials::root(), Change::default());
@@ -207,14 +220,14 @@ async fn make(
 }
 
 /// The directory of a path, and the last name in it.
-async fn place(ask: &impl Ask, path: &str) -> Result<(Handle, Name), Error> {
+async fn place(ask: &impl FileService, path: &str) -> Result<(Handle, Name), Error> {
     match path.rsplit_once('/') {
         None => Ok((ROOT, name(path))),
         Some((above, last)) => Ok((find(ask, above).await?, name(last))),
     }
 }
 
-async fn find(ask: &impl Ask, path: &str) -> Result<Handle, Error> {
+async fn find(ask: &impl FileService, path: &str) -> Result<Handle, Error> {
     let mut found = ROOT;
     for part in path.split('/') {
         let (who, name) = (Credentials::root(), name(part));

@@ -2,28 +2,28 @@
 
 use std::fmt;
 
-use super::Violation;
-use super::crashes::{Crashes, Fate, Point, Stage};
+use super::CrashViolation;
+use super::crashes::{Crashes, Point, WorkloadStage, WriteFate};
 use super::first_mark;
-use super::oracle::{Oracle, Verdict};
-use super::vocabulary::Op;
-use super::volume::{self, SHAPES, Shape};
+use super::oracle::{CrashOracle, Verdict};
+use super::vocabulary::VolumeOperation;
+use super::volume::{self, SHAPES, VolumeShape};
 use crate::Planted;
 
 /// One workload, one moment, one choice of what is left.
 #[derive(Clone, Debug)]
-pub(super) struct State {
-    pub(super) shape: Shape,
-    pub(super) ops: Vec<Op>,
+pub(super) struct CrashState {
+    pub(super) shape: VolumeShape,
+    pub(super) ops: Vec<VolumeOperation>,
     pub(super) point: usize,
-    pub(super) fates: Vec<Fate>,
+    pub(super) fates: Vec<WriteFate>,
     pub(super) planted: Option<Planted>,
 }
 
 /// How a state is told whose disks lied.
 const LYING: &str = "lying";
 
-impl fmt::Display for State {
+impl fmt::Display for CrashState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ops: Vec<&str> = self.ops.iter().map(|op| op.name()).collect();
         let fates: Vec<String> = self.fates.iter().map(|fate| fate.text()).collect();
@@ -35,24 +35,24 @@ impl fmt::Display for State {
     }
 }
 
-impl State {
+impl CrashState {
     fn from_text(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
         let shape = parts.next()?;
         let shape = SHAPES.into_iter().find(|known| known.name == shape)?;
         let ops = parts.next()?.split('+').filter(|name| !name.is_empty());
-        let ops = ops.map(Op::from_name).collect::<Option<Vec<_>>>()?;
+        let ops = ops.map(VolumeOperation::from_name).collect::<Option<Vec<_>>>()?;
         let point = parts.next()?.parse().ok()?;
         let fates = parts.next()?.split(',').filter(|fate| !fate.is_empty());
-        let fates = fates.map(Fate::from_text).collect::<Option<Vec<_>>>()?;
+        let fates = fates.map(WriteFate::from_text).collect::<Option<Vec<_>>>()?;
         let planted = parts.next().is_some_and(|part| part == LYING);
         let planted = planted.then_some(Planted::LyingDisks);
         Some(Self { shape, ops, point, fates, planted })
     }
 
     /// Tells what is wrong.
-    pub(super) fn violation(&self, why: &str, point: &Point) -> Violation {
-        let Stage { begun, answered, rested } = point.stage;
+    pub(super) fn violation(&self, why: &str, point: &Point) -> CrashViolation {
+        let WorkloadStage { begun, answered, rested } = point.stage;
         let rest = if rested { ", all at rest" } else { "" };
         let mut lines = vec![
             why.to_owned(),
@@ -68,7 +68,7 @@ impl State {
             "  to look at this state again: STATE={self} cargo test -p sim --release \
              --test enumerate one_state -- --ignored --nocapture"
         ));
-        Violation { text: lines.join("\n"), state: self.to_string() }
+        CrashViolation { text: lines.join("\n"), state: self.to_string() }
     }
 
     fn ops_text(&self) -> String {
@@ -80,7 +80,7 @@ impl State {
 /// Looks at one state again, named as in a violation: what is found, and what is thought of it.
 /// `None` if there is no such state.
 pub fn replay(state: &str) -> Option<String> {
-    let state = State::from_text(state)?;
+    let state = CrashState::from_text(state)?;
     let disks = volume::make(state.shape);
     let recorded = volume::record(state.shape, &disks, &state.ops, state.planted);
     let mut crashes = Crashes::new(&recorded, disks, first_mark(&state.ops));
@@ -88,7 +88,7 @@ pub fn replay(state: &str) -> Option<String> {
     if point.unflushed.len() != state.fates.len() {
         return None;
     }
-    let oracle = Oracle::new(&state.ops, &recorded.done, point.stage);
+    let oracle = CrashOracle::new(&state.ops, &recorded.done, point.stage);
     let found = volume::inspect(state.shape, &point.image(&state.fates));
     let told = match oracle.judge(&found) {
         Verdict::Sound => "sound".to_owned(),
@@ -104,11 +104,17 @@ mod tests {
     #[test]
     fn a_state_is_found_again_by_its_name() {
         let text = "2n:cut-f+rename-f-d/k:3:1,0,t5a";
-        assert_eq!(State::from_text(text).map(|state| state.to_string()), Some(text.to_owned()));
+        assert_eq!(
+            CrashState::from_text(text).map(|state| state.to_string()),
+            Some(text.to_owned())
+        );
         let lying = "1n:pause:3:0:lying";
-        assert_eq!(State::from_text(lying).map(|state| state.to_string()), Some(lying.to_owned()));
-        assert!(State::from_text("1n::0:").is_some_and(|state| state.ops.is_empty()));
-        assert!(State::from_text("3n:cut-f:0:").is_none());
+        assert_eq!(
+            CrashState::from_text(lying).map(|state| state.to_string()),
+            Some(lying.to_owned())
+        );
+        assert!(CrashState::from_text("1n::0:").is_some_and(|state| state.ops.is_empty()));
+        assert!(CrashState::from_text("3n:cut-f:0:").is_none());
         assert!(replay("1n:cut-f:9999:").is_none());
     }
 }

@@ -8,14 +8,14 @@ use fileio::protocol::{
     Parent, ROOT, Read, ReadDirectory, ReadLink, TRANSFER_MAX,
 };
 
-use super::perform::{Ask, handle, name, tag};
+use super::perform::{FileService, handle, name, tag};
 
 /// Directories below one another, at most.
 const DEPTH_MAX: usize = 8;
 
 /// What is at one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct TreeEntry {
     pub(super) kind: Kind,
     pub(super) mode: u32,
     pub(super) links: u32,
@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) knows_parent: bool,
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for TreeEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, mode, links, uid, gid, tag, first_path, .. } = self;
         write!(f, "{kind:?} {mode:o} of {uid}:{gid} with {links} links, first at /{first_path}")?;
@@ -49,11 +49,11 @@ impl fmt::Display for Entry {
 }
 
 /// All paths; the root's is empty.
-pub(super) type Tree = BTreeMap<String, Entry>;
+pub(super) type PathTree = BTreeMap<String, TreeEntry>;
 
 /// Reads everything; in words what cannot be read or contradicts itself.
-pub(super) async fn walk(ask: &impl Ask) -> Result<Tree, String> {
-    let mut tree = Tree::new();
+pub(super) async fn walk(ask: &impl FileService) -> Result<PathTree, String> {
+    let mut tree = PathTree::new();
     let mut paths = BTreeMap::new();
     let root = ask.ask(GetAttributes { file: ROOT }).await;
     let root = root.map_err(|error| format!("the root has no attributes: {error}"))?;
@@ -80,14 +80,14 @@ pub(super) async fn walk(ask: &impl Ask) -> Result<Tree, String> {
 }
 
 async fn look(
-    ask: &impl Ask,
+    ask: &impl FileService,
     attributes: &Attributes,
     above: Handle,
     first_path: String,
-) -> Result<Entry, String> {
+) -> Result<TreeEntry, String> {
     let Attributes { kind, mode, links, uid, gid, size, .. } = *attributes;
     let (file, who) = (handle(attributes), Credentials::root());
-    let mut entry = Entry {
+    let mut entry = TreeEntry {
         kind,
         mode,
         links,
@@ -130,7 +130,10 @@ async fn look(
 }
 
 /// The names of a directory in order, each looked up.
-async fn list(ask: &impl Ask, directory: Handle) -> Result<BTreeMap<String, Attributes>, String> {
+async fn list(
+    ask: &impl FileService,
+    directory: Handle,
+) -> Result<BTreeMap<String, Attributes>, String> {
     let call = ReadDirectory {
         who: Credentials::root(),
         directory,

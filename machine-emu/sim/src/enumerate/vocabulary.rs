@@ -2,33 +2,33 @@
 
 use fileio::protocol::Error;
 
-use super::perform::Durable::{self, Acknowledged, Later};
+use super::perform::Durability::{self, Acknowledged, Later};
 
 /// One operation. Paths are relative to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum VolumeOperation {
     /// A new file; an existing one is cut to nothing.
-    Create(&'static str, Durable),
+    Create(&'static str, Durability),
     /// So many bytes at an offset; they are different for each operation of a workload.
-    Write(&'static str, u64, usize, Durable),
+    Write(&'static str, u64, usize, Durability),
     /// Cut or lengthen.
-    Size(&'static str, u64, Durable),
-    Mode(&'static str, u32, Durable),
-    Owner(&'static str, u32, Durable),
+    Size(&'static str, u64, Durability),
+    Mode(&'static str, u32, Durability),
+    Owner(&'static str, u32, Durability),
     /// A hole: so many bytes from an offset.
-    Punch(&'static str, u64, u64, Durable),
+    Punch(&'static str, u64, u64, Durability),
     /// Set an extended attribute.
-    Tag(&'static str, &'static str, Durable),
+    Tag(&'static str, &'static str, Durability),
     Commit(&'static str),
     /// The names of a directory are made durable.
     Sync(&'static str),
-    MakeDirectory(&'static str, Durable),
+    MakeDirectory(&'static str, Durability),
     Symlink(&'static str),
     Fifo(&'static str),
-    Remove(&'static str, Durable),
-    RemoveDirectory(&'static str, Durable),
-    Rename(&'static str, &'static str, Durable),
-    Link(&'static str, &'static str, Durable),
+    Remove(&'static str, Durability),
+    RemoveDirectory(&'static str, Durability),
+    Rename(&'static str, &'static str, Durability),
+    Link(&'static str, &'static str, Durability),
     /// A node is asked for more space than it has: it gets groups of blocks from the other one.
     Refill,
     /// All nodes make everything durable.
@@ -40,95 +40,95 @@ pub(super) enum Op {
 }
 
 /// What the volume holds before each workload.
-pub(super) const SETUP: &[Op] = &[
-    Op::Create("f", Acknowledged),
-    Op::Write("f", 0, 10_000, Acknowledged),
-    Op::Create("g", Acknowledged),
-    Op::Write("g", 0, 40_000, Acknowledged),
-    Op::Tag("g", "old", Acknowledged),
-    Op::MakeDirectory("d", Acknowledged),
-    Op::Create("d/x", Acknowledged),
-    Op::Write("d/x", 0, 5_000, Acknowledged),
-    Op::MakeDirectory("e", Acknowledged),
-    Op::Flush,
+pub(super) const SETUP: &[VolumeOperation] = &[
+    VolumeOperation::Create("f", Acknowledged),
+    VolumeOperation::Write("f", 0, 10_000, Acknowledged),
+    VolumeOperation::Create("g", Acknowledged),
+    VolumeOperation::Write("g", 0, 40_000, Acknowledged),
+    VolumeOperation::Tag("g", "old", Acknowledged),
+    VolumeOperation::MakeDirectory("d", Acknowledged),
+    VolumeOperation::Create("d/x", Acknowledged),
+    VolumeOperation::Write("d/x", 0, 5_000, Acknowledged),
+    VolumeOperation::MakeDirectory("e", Acknowledged),
+    VolumeOperation::Flush,
 ];
 
 /// All operations of workloads. `k` and `s` do not exist at first, and on a volume of two nodes they
 /// are at another one than `f`, `g`, `d` and `e`. Stripes have 16 KiB.
-pub(super) const VOCABULARY: &[(&str, Op)] = &[
-    ("create-k", Op::Create("k", Acknowledged)),
-    ("create-k-later", Op::Create("k", Later)),
-    ("create-d/k", Op::Create("d/k", Acknowledged)),
-    ("create-f", Op::Create("f", Acknowledged)),
-    ("create-f-later", Op::Create("f", Later)),
-    ("write-k", Op::Write("k", 0, 6_000, Later)),
-    ("write-k-durable", Op::Write("k", 0, 6_000, Acknowledged)),
-    ("overwrite-f", Op::Write("f", 100, 50, Later)),
-    ("overwrite-f-durable", Op::Write("f", 100, 50, Acknowledged)),
-    ("append-f", Op::Write("f", 10_000, 5_000, Later)),
-    ("append-f-durable", Op::Write("f", 10_000, 5_000, Acknowledged)),
-    ("hole-f", Op::Write("f", 50_000, 100, Later)),
-    ("cross-g", Op::Write("g", 13_000, 6_000, Later)),
-    ("cross-g-durable", Op::Write("g", 13_000, 6_000, Acknowledged)),
-    ("write-d/x", Op::Write("d/x", 4_000, 200, Later)),
-    ("cut-f", Op::Size("f", 100, Acknowledged)),
-    ("cut-f-later", Op::Size("f", 100, Later)),
-    ("cut-f-block", Op::Size("f", 4_096, Acknowledged)),
-    ("lengthen-f", Op::Size("f", 20_000, Acknowledged)),
-    ("cut-g-stripe", Op::Size("g", 16_384, Acknowledged)),
-    ("cut-g-later", Op::Size("g", 20_000, Later)),
-    ("empty-g", Op::Size("g", 0, Acknowledged)),
-    ("punch-f-later", Op::Punch("f", 100, 9_000, Later)),
-    ("punch-g", Op::Punch("g", 3_000, 30_000, Acknowledged)),
-    ("tag-f", Op::Tag("f", "new", Acknowledged)),
-    ("tag-g-later", Op::Tag("g", "new", Later)),
-    ("commit-f", Op::Commit("f")),
-    ("commit-g", Op::Commit("g")),
-    ("commit-k", Op::Commit("k")),
-    ("sync-root", Op::Sync("")),
-    ("mkdir-s", Op::MakeDirectory("s", Acknowledged)),
-    ("mkdir-d/s", Op::MakeDirectory("d/s", Acknowledged)),
-    ("mkdir-s-later", Op::MakeDirectory("s", Later)),
-    ("symlink-k", Op::Symlink("k")),
-    ("fifo-d/k", Op::Fifo("d/k")),
-    ("rmdir-e", Op::RemoveDirectory("e", Acknowledged)),
-    ("rmdir-e-later", Op::RemoveDirectory("e", Later)),
-    ("rmdir-s-later", Op::RemoveDirectory("s", Later)),
-    ("remove-f", Op::Remove("f", Acknowledged)),
-    ("remove-f-later", Op::Remove("f", Later)),
-    ("remove-g", Op::Remove("g", Acknowledged)),
-    ("remove-k", Op::Remove("k", Acknowledged)),
-    ("remove-k-later", Op::Remove("k", Later)),
-    ("remove-d/x", Op::Remove("d/x", Acknowledged)),
-    ("rename-f-k", Op::Rename("f", "k", Acknowledged)),
-    ("rename-f-k-later", Op::Rename("f", "k", Later)),
-    ("rename-k-f-later", Op::Rename("k", "f", Later)),
-    ("rename-d-e-later", Op::Rename("d", "e", Later)),
-    ("rename-e-d/s-later", Op::Rename("e", "d/s", Later)),
-    ("rename-f-g", Op::Rename("f", "g", Acknowledged)),
-    ("rename-f-d/k", Op::Rename("f", "d/k", Acknowledged)),
-    ("rename-f-d/x", Op::Rename("f", "d/x", Acknowledged)),
-    ("rename-k-f", Op::Rename("k", "f", Acknowledged)),
-    ("rename-d-s", Op::Rename("d", "s", Acknowledged)),
-    ("rename-d-e", Op::Rename("d", "e", Acknowledged)),
-    ("rename-e-d/s", Op::Rename("e", "d/s", Acknowledged)),
-    ("link-f-k", Op::Link("f", "k", Acknowledged)),
-    ("link-f-k-later", Op::Link("f", "k", Later)),
-    ("link-f-d/k", Op::Link("f", "d/k", Acknowledged)),
-    ("chmod-f", Op::Mode("f", 0o600, Acknowledged)),
-    ("chmod-f-later", Op::Mode("f", 0o640, Later)),
-    ("chmod-d", Op::Mode("d", 0o700, Acknowledged)),
-    ("chown-g", Op::Owner("g", 1000, Acknowledged)),
-    ("refill", Op::Refill),
-    ("settle", Op::Flush),
-    ("restart", Op::Restart),
-    ("pause", Op::Pause),
+pub(super) const VOCABULARY: &[(&str, VolumeOperation)] = &[
+    ("create-k", VolumeOperation::Create("k", Acknowledged)),
+    ("create-k-later", VolumeOperation::Create("k", Later)),
+    ("create-d/k", VolumeOperation::Create("d/k", Acknowledged)),
+    ("create-f", VolumeOperation::Create("f", Acknowledged)),
+    ("create-f-later", VolumeOperation::Create("f", Later)),
+    ("write-k", VolumeOperation::Write("k", 0, 6_000, Later)),
+    ("write-k-durable", VolumeOperation::Write("k", 0, 6_000, Acknowledged)),
+    ("overwrite-f", VolumeOperation::Write("f", 100, 50, Later)),
+    ("overwrite-f-durable", VolumeOperation::Write("f", 100, 50, Acknowledged)),
+    ("append-f", VolumeOperation::Write("f", 10_000, 5_000, Later)),
+    ("append-f-durable", VolumeOperation::Write("f", 10_000, 5_000, Acknowledged)),
+    ("hole-f", VolumeOperation::Write("f", 50_000, 100, Later)),
+    ("cross-g", VolumeOperation::Write("g", 13_000, 6_000, Later)),
+    ("cross-g-durable", VolumeOperation::Write("g", 13_000, 6_000, Acknowledged)),
+    ("write-d/x", VolumeOperation::Write("d/x", 4_000, 200, Later)),
+    ("cut-f", VolumeOperation::Size("f", 100, Acknowledged)),
+    ("cut-f-later", VolumeOperation::Size("f", 100, Later)),
+    ("cut-f-block", VolumeOperation::Size("f", 4_096, Acknowledged)),
+    ("lengthen-f", VolumeOperation::Size("f", 20_000, Acknowledged)),
+    ("cut-g-stripe", VolumeOperation::Size("g", 16_384, Acknowledged)),
+    ("cut-g-later", VolumeOperation::Size("g", 20_000, Later)),
+    ("empty-g", VolumeOperation::Size("g", 0, Acknowledged)),
+    ("punch-f-later", VolumeOperation::Punch("f", 100, 9_000, Later)),
+    ("punch-g", VolumeOperation::Punch("g", 3_000, 30_000, Acknowledged)),
+    ("tag-f", VolumeOperation::Tag("f", "new", Acknowledged)),
+    ("tag-g-later", VolumeOperation::Tag("g", "new", Later)),
+    ("commit-f", VolumeOperation::Commit("f")),
+    ("commit-g", VolumeOperation::Commit("g")),
+    ("commit-k", VolumeOperation::Commit("k")),
+    ("sync-root", VolumeOperation::Sync("")),
+    ("mkdir-s", VolumeOperation::MakeDirectory("s", Acknowledged)),
+    ("mkdir-d/s", VolumeOperation::MakeDirectory("d/s", Acknowledged)),
+    ("mkdir-s-later", VolumeOperation::MakeDirectory("s", Later)),
+    ("symlink-k", VolumeOperation::Symlink("k")),
+    ("fifo-d/k", VolumeOperation::Fifo("d/k")),
+    ("rmdir-e", VolumeOperation::RemoveDirectory("e", Acknowledged)),
+    ("rmdir-e-later", VolumeOperation::RemoveDirectory("e", Later)),
+    ("rmdir-s-later", VolumeOperation::RemoveDirectory("s", Later)),
+    ("remove-f", VolumeOperation::Remove("f", Acknowledged)),
+    ("remove-f-later", VolumeOperation::Remove("f", Later)),
+    ("remove-g", VolumeOperation::Remove("g", Acknowledged)),
+    ("remove-k", VolumeOperation::Remove("k", Acknowledged)),
+    ("remove-k-later", VolumeOperation::Remove("k", Later)),
+    ("remove-d/x", VolumeOperation::Remove("d/x", Acknowledged)),
+    ("rename-f-k", VolumeOperation::Rename("f", "k", Acknowledged)),
+    ("rename-f-k-later", VolumeOperation::Rename("f", "k", Later)),
+    ("rename-k-f-later", VolumeOperation::Rename("k", "f", Later)),
+    ("rename-d-e-later", VolumeOperation::Rename("d", "e", Later)),
+    ("rename-e-d/s-later", VolumeOperation::Rename("e", "d/s", Later)),
+    ("rename-f-g", VolumeOperation::Rename("f", "g", Acknowledged)),
+    ("rename-f-d/k", VolumeOperation::Rename("f", "d/k", Acknowledged)),
+    ("rename-f-d/x", VolumeOperation::Rename("f", "d/x", Acknowledged)),
+    ("rename-k-f", VolumeOperation::Rename("k", "f", Acknowledged)),
+    ("rename-d-s", VolumeOperation::Rename("d", "s", Acknowledged)),
+    ("rename-d-e", VolumeOperation::Rename("d", "e", Acknowledged)),
+    ("rename-e-d/s", VolumeOperation::Rename("e", "d/s", Acknowledged)),
+    ("link-f-k", VolumeOperation::Link("f", "k", Acknowledged)),
+    ("link-f-k-later", VolumeOperation::Link("f", "k", Later)),
+    ("link-f-d/k", VolumeOperation::Link("f", "d/k", Acknowledged)),
+    ("chmod-f", VolumeOperation::Mode("f", 0o600, Acknowledged)),
+    ("chmod-f-later", VolumeOperation::Mode("f", 0o640, Later)),
+    ("chmod-d", VolumeOperation::Mode("d", 0o700, Acknowledged)),
+    ("chown-g", VolumeOperation::Owner("g", 1000, Acknowledged)),
+    ("refill", VolumeOperation::Refill),
+    ("settle", VolumeOperation::Flush),
+    ("restart", VolumeOperation::Restart),
+    ("pause", VolumeOperation::Pause),
 ];
 
 /// How an operation that was answered ended.
-pub(super) type Outcome = Result<(), Error>;
+pub(super) type OperationOutcome = Result<(), Error>;
 
-impl Op {
+impl VolumeOperation {
     /// The operation of that name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         VOCABULARY.iter().find(|(known, _)| *known == name).map(|(_, op)| *op)
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn each_operation_has_a_name_of_its_own() {
         for (name, op) in super::VOCABULARY {
-            assert_eq!(super::Op::from_name(name), Some(*op));
+            assert_eq!(super::VolumeOperation::from_name(name), Some(*op));
             assert_eq!(op.name(), *name);
         }
     }

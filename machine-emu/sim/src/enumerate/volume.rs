@@ -12,11 +12,11 @@ use meta::protocol::{Allocate, Error, GetSpace, Near, Release};
 use meta::store::{smallest_share, stripes_min};
 use runtime::{Context, NodeId};
 
-use super::perform::{Ask as _, Done, data, handle, name, perform};
-use super::tree::{Tree, walk};
-use super::vocabulary::{Op, SETUP};
+use super::perform::{CompletedOperation, FileService as _, data, handle, name, perform};
+use super::tree::{PathTree, walk};
+use super::vocabulary::{SETUP, VolumeOperation};
 use crate::Planted;
-use crate::cluster::{Cluster, Layout, Phases};
+use crate::cluster::{ClusterLayout, Phases, SimulatedCluster};
 use crate::quiet;
 
 /// The seed of every world: only what is on the disks decides.
@@ -26,7 +26,7 @@ const EPOCH_OF_WORK: u64 = 10;
 /// The epoch in which the volume is mounted after a crash.
 const EPOCH_OF_CHECK: u64 = 100;
 /// Everything ends in this virtual time.
-const LIVELY_WITHIN: Duration = Duration::from_mins(2);
+const DONE_WITHIN: Duration = Duration::from_mins(2);
 /// What was answered is durable after this, asked for or not.
 const DURABLE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -35,7 +35,7 @@ const SETUP_NUMBER: u64 = 1_000;
 
 /// The shape of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct VolumeShape {
     pub(super) name: &'static str,
     fs_nodes: u32,
     disk_nodes: u32,
@@ -45,21 +45,21 @@ pub(super) struct Shape {
 }
 
 /// One node with two disks; two nodes with a disk each, and so much space that they have some to give.
-pub(super) const SHAPES: [Shape; 2] = [
-    Shape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2, size_factor: 1 },
-    Shape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1, size_factor: 3 },
+pub(super) const SHAPES: [VolumeShape; 2] = [
+    VolumeShape { name: "1n", fs_nodes: 1, disk_nodes: 1, disks_per_node: 2, size_factor: 1 },
+    VolumeShape { name: "2n", fs_nodes: 2, disk_nodes: 2, disks_per_node: 1, size_factor: 3 },
 ];
 
-impl Shape {
+impl VolumeShape {
     /// Bytes of each disk.
     pub(super) fn disk_length(self) -> u64 {
         self.layout().geometry().disk_length()
     }
 
-    fn layout(self) -> Layout {
+    fn layout(self) -> ClusterLayout {
         let Self { fs_nodes, disk_nodes, disks_per_node, .. } = self;
         let stripe_size = 16 << 10;
-        let layout = |stripes_per_node| Layout {
+        let layout = |stripes_per_node| ClusterLayout {
             fs_nodes,
             disk_nodes,
             disks_per_node,
@@ -76,11 +76,11 @@ impl Shape {
 }
 
 /// A volume at rest.
-pub(super) type Disks = Vec<DiskSnapshot>;
+pub(super) type DiskImages = Vec<DiskSnapshot>;
 
 /// When something happened, as a count of recorded events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum WorkloadMark {
     /// The volume is mounted.
     Mounted,
     Begun,
@@ -91,15 +91,15 @@ pub(super) enum Mark {
 
 /// A workload that was run.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct RecordedRun {
     pub(super) events: Vec<DiskEvent>,
-    pub(super) marks: Vec<(usize, Mark)>,
-    pub(super) done: Vec<Done>,
+    pub(super) marks: Vec<(usize, WorkloadMark)>,
+    pub(super) done: Vec<CompletedOperation>,
 }
 
 /// Makes the volume on which all workloads begin.
-pub(super) fn make(shape: Shape) -> Disks {
-    let cluster = Cluster::new(SEED, shape.layout());
+pub(super) fn make(shape: VolumeShape) -> DiskImages {
+    let cluster = SimulatedCluster::new(SEED, shape.layout());
     cluster.world().set_processes(1);
     let world = cluster.world().clone();
     world.run(async {
@@ -120,13 +120,13 @@ pub(super) fn make(shape: Shape) -> Disks {
 }
 
 /// The operations that make the volume, with their numbers: the reference model does them too.
-pub(super) fn setup() -> impl Iterator<Item = (u64, Op)> {
+pub(super) fn setup() -> impl Iterator<Item = (u64, VolumeOperation)> {
     (SETUP_NUMBER..).zip(SETUP.iter().copied())
 }
 
 /// A cluster on these disks; nothing is served yet.
-pub(super) fn open(shape: Shape, disks: &Disks, epoch: u64) -> Cluster {
-    let cluster = Cluster::before_epoch(SEED, shape.layout(), epoch);
+pub(super) fn open(shape: VolumeShape, disks: &DiskImages, epoch: u64) -> SimulatedCluster {
+    let cluster = SimulatedCluster::before_epoch(SEED, shape.layout(), epoch);
     cluster.world().set_processes(1);
     for (path, disk) in cluster.disk_paths().iter().zip(disks) {
         cluster.world().disk(path).restore(disk);
@@ -137,11 +137,11 @@ pub(super) fn open(shape: Shape, disks: &Disks, epoch: u64) -> Cluster {
 
 /// Runs a workload on a volume.
 pub(super) fn record(
-    shape: Shape,
-    disks: &Disks,
-    ops: &[Op],
+    shape: VolumeShape,
+    disks: &DiskImages,
+    ops: &[VolumeOperation],
     planted: Option<Planted>,
-) -> Recorded {
+) -> RecordedRun {
     let cluster = open(shape, disks, EPOCH_OF_WORK);
     let world = cluster.world().clone();
     if planted == Some(Planted::LyingDisks) {
@@ -153,44 +153,44 @@ pub(super) fn record(
     world.run(async {
         let mut mark = |what| marks.push((world.disk_events_count(), what));
         cluster.mount(Phases::All).await.expect("a sound volume can be mounted");
-        mark(Mark::Mounted);
+        mark(WorkloadMark::Mounted);
         for (number, &op) in (0..).zip(ops) {
-            mark(Mark::Begun);
+            mark(WorkloadMark::Begun);
             done.push(act(&cluster, op, number).await);
-            mark(Mark::Answered);
+            mark(WorkloadMark::Answered);
         }
         cluster.application(0).sleep(DURABLE_WITHIN).await;
-        mark(Mark::Rested);
+        mark(WorkloadMark::Rested);
     });
-    Recorded { events: world.disk_events(), marks, done }
+    RecordedRun { events: world.disk_events(), marks, done }
 }
 
-async fn act(cluster: &Cluster, op: Op, number: u64) -> Done {
+async fn act(cluster: &SimulatedCluster, op: VolumeOperation, number: u64) -> CompletedOperation {
     let context = cluster.application(0);
     match op {
-        Op::Flush => {
+        VolumeOperation::Flush => {
             let nodes = (0..cluster.geometry().fs_nodes).map(NodeId::fs);
             let mut outcome = Ok(());
             for node in nodes {
                 outcome = outcome.and(context.spawn(node, Flush {}).await);
             }
-            Done { outcome, file: None }
+            CompletedOperation { outcome, file: None }
         }
-        Op::Refill => {
+        VolumeOperation::Refill => {
             let outcome = refill(&context).await.map_err(|error| match error {
                 Error::NoSpace {} => fileio::protocol::Error::NoSpace {},
                 error => panic!("a node that is asked for space: {error}"),
             });
-            Done { outcome, file: None }
+            CompletedOperation { outcome, file: None }
         }
-        Op::Restart => {
+        VolumeOperation::Restart => {
             cluster.restart();
             cluster.mount(Phases::All).await.expect("a volume can be mounted again");
-            Done { outcome: Ok(()), file: None }
+            CompletedOperation { outcome: Ok(()), file: None }
         }
-        Op::Pause => {
+        VolumeOperation::Pause => {
             context.sleep(DURABLE_WITHIN).await;
-            Done { outcome: Ok(()), file: None }
+            CompletedOperation { outcome: Ok(()), file: None }
         }
         op => perform(&context, op, number).await,
     }
@@ -208,30 +208,30 @@ async fn refill(context: &Context) -> Result<(), Error> {
 
 /// What is found on a volume after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) tree: Tree,
+pub(super) struct FoundVolume {
+    pub(super) tree: PathTree,
     /// What metadata says that no walk sees: space, and inodes without a name.
     pub(super) flaws: Vec<String>,
 }
 
 /// Mounts a volume and looks at everything; in words what cannot be mounted, read or written.
-pub(super) fn inspect(shape: Shape, disks: &Disks) -> Result<Found, String> {
+pub(super) fn inspect(shape: VolumeShape, disks: &DiskImages) -> Result<FoundVolume, String> {
     let looked = quiet::catch(|| {
         let cluster = open(shape, disks, EPOCH_OF_CHECK);
         let world = cluster.world().clone();
-        let looked = world.run_within(LIVELY_WITHIN, look(&cluster));
-        looked.unwrap_or_else(|| Err(format!("not done within {LIVELY_WITHIN:?}")))
+        let looked = world.run_within(DONE_WITHIN, look(&cluster));
+        looked.unwrap_or_else(|| Err(format!("not done within {DONE_WITHIN:?}")))
     });
     looked.unwrap_or_else(|panic| Err(format!("a panic: {panic}")))
 }
 
-async fn look(cluster: &Cluster) -> Result<Found, String> {
+async fn look(cluster: &SimulatedCluster) -> Result<FoundVolume, String> {
     cluster.mount(Phases::All).await.map_err(|error| format!("it cannot be mounted: {error}"))?;
     let context = cluster.application(0);
     let audit = cluster.audit().await.map_err(|error| format!("the audit failed: {error}"))?;
     let tree = walk(&context).await?;
     try_out(&context).await.map_err(|error| format!("the volume is of no use: {error}"))?;
-    Ok(Found { tree, flaws: flaws(audit) })
+    Ok(FoundVolume { tree, flaws: flaws(audit) })
 }
 
 /// A new file can be made, written, committed and read.
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_node_that_is_asked_for_more_than_it_has_gets_it_from_the_other_if_there_is_one() {
         for (shape, expected) in SHAPES.into_iter().zip([false, true]) {
-            let recorded = record(shape, &make(shape), &[Op::Refill], None);
+            let recorded = record(shape, &make(shape), &[VolumeOperation::Refill], None);
             assert_eq!(recorded.done[0].outcome.is_ok(), expected, "{}", shape.name);
         }
     }

@@ -5,7 +5,8 @@ use fileio::regions::Regions;
 use runtime::seed::Rng;
 
 use super::super::content::BLOCK;
-use super::{File, Files, Habits, PowerCut, any_range};
+use super::super::harness::PowerCut;
+use super::{ContentFile, FilesWorkload, Habits, any_range};
 
 /// Ranges of one list, at most.
 const RANGES_MAX: u64 = 8;
@@ -32,7 +33,7 @@ pub(super) fn list_of(ranges: &[(u64, u64)]) -> Regions {
     Regions::indexed(ranges).expect("a few ranges of a small file")
 }
 
-impl Files<'_> {
+impl FilesWorkload<'_> {
     /// Reads a few ranges anywhere.
     pub(super) async fn read_list(
         &self,
@@ -41,7 +42,7 @@ impl Files<'_> {
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content, .. } = &self.all[file];
+        let ContentFile { handle, content, .. } = &self.all[file];
         let most = content.borrow().size().1 + 2 * BLOCK;
         let count = rng.below(RANGES_MAX) + 1;
         let ranges: Vec<_> = (0..count).map(|_| any_range(0, most, 10 * BLOCK, rng)).collect();

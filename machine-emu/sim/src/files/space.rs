@@ -4,10 +4,11 @@ use fileio::protocol::{Allocate, Credentials, Error, PunchHole, Seek, SeekTarget
 use runtime::seed::Rng;
 
 use super::super::content::BLOCK;
-use super::super::harness::Failure;
-use super::{File, Files, PowerCut, any_range};
+use super::super::harness::CallFailure;
+use super::super::harness::PowerCut;
+use super::{ContentFile, FilesWorkload, any_range};
 
-impl Files<'_> {
+impl FilesWorkload<'_> {
     /// Makes a hole, on a full volume too.
     pub(super) async fn punch(
         &self,
@@ -19,7 +20,7 @@ impl Files<'_> {
         let end = self.habits.blocks as u64 * BLOCK;
         let (offset, length) = any_range(0, end, end, rng);
         let durable = rng.chance(1, 4);
-        let File { handle, content, .. } = &self.all[file];
+        let ContentFile { handle, content, .. } = &self.all[file];
         let issued = content.borrow_mut().issue_punch(offset, length);
         let who = Credentials::root();
         let call = PunchHole { who, file: *handle, offset, length, durable };
@@ -73,7 +74,7 @@ impl Files<'_> {
         let end = self.habits.blocks as u64 * BLOCK;
         let (offset, length) = any_range(0, end, end, rng);
         let (keep_size, durable) = (rng.chance(1, 2), rng.chance(1, 4));
-        let File { handle, content, .. } = &self.all[file];
+        let ContentFile { handle, content, .. } = &self.all[file];
         let before = content.borrow().size().1;
         let size = if keep_size { before } else { before.max(offset + length) };
         let issued = (size > before).then(|| content.borrow_mut().issue_cut(size));
@@ -87,7 +88,7 @@ impl Files<'_> {
                 }
                 Ok(())
             }
-            Err(Failure::Refused(Error::NoSpace {})) if self.habits.fills => {
+            Err(CallFailure::Refused(Error::NoSpace {})) if self.habits.fills => {
                 self.see_what_is_left(client, file).await
             }
             Err(failure) => Self::ended(failure),

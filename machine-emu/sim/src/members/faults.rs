@@ -6,7 +6,7 @@ use machine_emu::{LinkTiming, NetworkFaults, NetworkTiming};
 use runtime::NodeId;
 use runtime::seed::Rng;
 
-use super::{Cluster, ENGINE};
+use super::{ENGINE, MembersCluster};
 use crate::nemesis::{self, pick};
 use crate::schedule::{Fault, ScheduledFault};
 
@@ -19,13 +19,13 @@ const AWAY_MAX_US: u64 = 8_000_000;
 /// The engine is away for so long, at most.
 const ENGINE_AWAY_MAX_US: u64 = 4_000_000;
 
-pub(super) struct Faults<'a> {
-    cluster: &'a Cluster,
+pub(super) struct MembersFaults<'a> {
+    cluster: &'a MembersCluster,
     pause_max_us: u64,
 }
 
-impl<'a> Faults<'a> {
-    pub(super) fn new(cluster: &'a Cluster, rng: &mut Rng) -> Self {
+impl<'a> MembersFaults<'a> {
+    pub(super) fn new(cluster: &'a MembersCluster, rng: &mut Rng) -> Self {
         Self { cluster, pause_max_us: 100_000 << rng.below(6) }
     }
 

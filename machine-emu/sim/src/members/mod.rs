@@ -23,16 +23,16 @@ use std::time::Duration;
 use cluster::membership::{
     Assignment, CommandError, Founder, NodeMap, ProcessId, found, leave, node_map,
 };
-use machine_emu::{EngineStore, Shape, SimulatedEngine, World};
+use machine_emu::{EngineStore, SimulatedEngine, World, WorldShape};
 use runtime::seed::Rng;
 use runtime::{Context, NodeId};
 
-use crate::nemesis::{Record, Source};
+use crate::nemesis::{FaultSource, ScheduleRecord};
 use crate::schedule::{RunPart, Schedule};
-use crate::{RUN_TIME_MAX, Report};
-use faults::Faults;
-use oracle::Oracle;
-use process::Process;
+use crate::{RUN_TIME_MAX, RunReport};
+use faults::MembersFaults;
+use oracle::ServiceOracle;
+use process::KeeperProcess;
 
 /// Where the engine is.
 const ENGINE: NodeId = NodeId::disk(0);
@@ -47,7 +47,7 @@ const GAP_MAX: Duration = Duration::from_millis(1_500);
 
 /// What a run consists of.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct MembersPlan {
     processes: u32,
     fs_nodes: u32,
     disk_nodes: u32,
@@ -55,37 +55,37 @@ struct Plan {
 }
 
 /// The processes, and what is known of them all.
-struct Cluster {
+struct MembersCluster {
     world: World,
     store: EngineStore,
-    oracle: Rc<Oracle>,
-    processes: Vec<Rc<Process>>,
+    oracle: Rc<ServiceOracle>,
+    processes: Vec<Rc<KeeperProcess>>,
 }
 
 /// Runs the workload of `seed`.
-pub(super) fn run(seed: u64, source: &Source, record: &Record) -> Report {
+pub(super) fn run(seed: u64, source: &FaultSource, record: &ScheduleRecord) -> RunReport {
     let mut rng = Rng::new(seed ^ 0x4D45_4D42);
     let processes = 2 + rng.below(5) as u32;
-    let plan = Plan {
+    let plan = MembersPlan {
         processes,
         fs_nodes: 1 + rng.below(40) as u32,
         disk_nodes: 1 + rng.below(2 * u64::from(processes)) as u32,
         rounds: 1 + rng.below(3) as u32,
     };
     // A node of the world for each process, and one for the engine.
-    let shape = Shape { fs_nodes: plan.processes, disk_nodes: 1 };
+    let shape = WorldShape { fs_nodes: plan.processes, disk_nodes: 1 };
     let world = World::new(seed, shape);
     let store = EngineStore::default();
     store.serve(&world.context(ENGINE));
-    let oracle = Rc::new(Oracle::new(world.clone(), store.clone()));
+    let oracle = Rc::new(ServiceOracle::new(world.clone(), store.clone()));
     let ids = (1..=plan.processes).map(ProcessId);
-    let begin = |id| Rc::new(Process::new(id, world.clone(), oracle.clone()));
+    let begin = |id| Rc::new(KeeperProcess::new(id, world.clone(), oracle.clone()));
     let processes = ids.map(begin).collect();
-    let cluster = Cluster { world: world.clone(), store, oracle, processes };
+    let cluster = MembersCluster { world: world.clone(), store, oracle, processes };
     let done = world.run_within(RUN_TIME_MAX, cluster.go(plan, &mut rng, source, record));
     assert!(done.is_some(), "the world stands still, or never ends");
     cluster.processes.iter().for_each(|process| process.kill());
-    Report {
+    RunReport {
         trace_hash: world.trace_hash(),
         counters: world.counters(),
         virtual_time: world.now(),
@@ -94,15 +94,21 @@ pub(super) fn run(seed: u64, source: &Source, record: &Record) -> Report {
     }
 }
 
-impl Cluster {
+impl MembersCluster {
     fn operator(&self) -> (Context, SimulatedEngine) {
         let context = self.world.context(OPERATOR);
         (context.clone(), SimulatedEngine::new(context, ENGINE))
     }
 
-    async fn go(&self, plan: Plan, rng: &mut Rng, source: &Source, record: &Record) {
+    async fn go(
+        &self,
+        plan: MembersPlan,
+        rng: &mut Rng,
+        source: &FaultSource,
+        record: &ScheduleRecord,
+    ) {
         self.found(plan).await;
-        let faults = Faults::new(self, rng);
+        let faults = MembersFaults::new(self, rng);
         // Drawn in any case: a schedule that is given changes nothing but the faults.
         let mut drawing = Rng::new(rng.bits());
         let setup = source.plan(RunPart::Setup, record, || faults.draw_setup(&mut drawing));
@@ -116,15 +122,15 @@ impl Cluster {
             let items = source.plan(RunPart::Round(round), record, drawn);
             faults.inject(&items).await;
             faults.calm();
-            self.all_is_served_soon("the faults").await;
-            self.is_even_in_time().await;
+            self.assert_all_served("the faults").await;
+            self.assert_balanced().await;
         }
-        self.somebody_dies(rng).await;
-        self.somebody_leaves(rng).await;
+        self.kill_one_process(rng).await;
+        self.remove_one_process(rng).await;
     }
 
     /// Makes the first map.
-    async fn found(&self, plan: Plan) {
+    async fn found(&self, plan: MembersPlan) {
         let disks = |id: ProcessId| {
             (0..plan.disk_nodes).filter(move |disk| disk % plan.processes == id.0 - 1).collect()
         };
@@ -147,7 +153,7 @@ impl Cluster {
     }
 
     /// After this all nodes are answered for again within the time.
-    async fn all_is_served_soon(&self, after: &str) {
+    async fn assert_all_served(&self, after: &str) {
         let (nodes, begun): (Vec<NodeId>, _) =
             (self.map().await.assignments().map(|(node, _)| node).collect(), self.world.now());
         loop {
@@ -164,7 +170,7 @@ impl Cluster {
     }
 
     /// All that live come to have as many nodes as each other.
-    async fn is_even_in_time(&self) {
+    async fn assert_balanced(&self) {
         let begun = self.world.now();
         loop {
             let map = self.map().await;
@@ -191,7 +197,7 @@ impl Cluster {
     }
 
     /// In quiet times a process dies: the others take over, and it gets its disks again when it is back.
-    async fn somebody_dies(&self, rng: &mut Rng) {
+    async fn kill_one_process(&self, rng: &mut Rng) {
         let victim = &self.processes[rng.index(self.processes.len())];
         // At any time between two renewals.
         self.sleep(Duration::from_micros(rng.below(1_000_000))).await;
@@ -209,12 +215,12 @@ impl Cluster {
         }
         tracing::debug!(took = ?self.world.now().saturating_sub(begun), "taken over");
         victim.start();
-        self.all_is_served_soon("a restart").await;
-        self.is_even_in_time().await;
+        self.assert_all_served("a restart").await;
+        self.assert_balanced().await;
     }
 
     /// In quiet times a process leaves: no node is silent for longer than a move takes.
-    async fn somebody_leaves(&self, rng: &mut Rng) {
+    async fn remove_one_process(&self, rng: &mut Rng) {
         let leaver = &self.processes[rng.index(self.processes.len())];
         let (_, engine) = self.operator();
         leave(&engine, leaver.id(), true).await.expect("it is there");
@@ -236,6 +242,6 @@ impl Cluster {
         }
         // It ends in order: its disks are silent, and nothing else.
         leaver.end().await;
-        self.is_even_in_time().await;
+        self.assert_balanced().await;
     }
 }

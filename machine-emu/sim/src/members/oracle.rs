@@ -12,34 +12,34 @@ use super::ENGINE;
 
 /// One life of a process: it ends when the process dies, and when it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Life {
+pub(super) struct ProcessIncarnation {
     pub(super) process: ProcessId,
     /// Unique.
     pub(super) number: u64,
 }
 
 /// Sees all answers of all processes, at the time of the world.
-pub(super) struct Oracle {
+pub(super) struct ServiceOracle {
     world: World,
     store: EngineStore,
     /// The latest epoch in which each node was answered for, by whom, and when last.
-    nodes: RefCell<BTreeMap<NodeId, (Epoch, Life, Duration)>>,
+    nodes: RefCell<BTreeMap<NodeId, (Epoch, ProcessIncarnation, Duration)>>,
     /// Who was told to serve a node and has not said yet that it stopped.
-    held: RefCell<BTreeSet<(NodeId, Life)>>,
-    lives: Cell<u64>,
+    held: RefCell<BTreeSet<(NodeId, ProcessIncarnation)>>,
+    incarnations: Cell<u64>,
     /// All maps that anybody saw.
     maps: RefCell<BTreeMap<Epoch, NodeMap>>,
     answers: Cell<u64>,
 }
 
-impl Oracle {
+impl ServiceOracle {
     pub(super) fn new(world: World, store: EngineStore) -> Self {
         Self {
             world,
             store,
             nodes: RefCell::default(),
             held: RefCell::default(),
-            lives: Cell::new(0),
+            incarnations: Cell::new(0),
             maps: RefCell::default(),
             answers: Cell::new(0),
         }
@@ -50,10 +50,10 @@ impl Oracle {
     }
 
     /// A new life of `process` begins; whatever it held is lost.
-    pub(super) fn life(&self, process: ProcessId) -> Life {
-        self.lives.set(self.lives.get() + 1);
-        self.held.borrow_mut().retain(|(_, life)| life.process != process);
-        Life { process, number: self.lives.get() }
+    pub(super) fn incarnation(&self, process: ProcessId) -> ProcessIncarnation {
+        self.incarnations.set(self.incarnations.get() + 1);
+        self.held.borrow_mut().retain(|(_, incarnation)| incarnation.process != process);
+        ProcessIncarnation { process, number: self.incarnations.get() }
     }
 
     /// Does `process` have a lease that is not over at the engine? `None` while the engine is away.
@@ -65,48 +65,52 @@ impl Oracle {
     }
 
     /// A request for `node` is answered now, in `epoch`.
-    pub(super) fn answered(&self, life: Life, node: NodeId, epoch: Epoch) {
-        let process = life.process;
+    pub(super) fn answered(&self, incarnation: ProcessIncarnation, node: NodeId, epoch: Epoch) {
+        let process = incarnation.process;
         self.answers.set(self.answers.get() + 1);
         let now = self.world.now();
         let mut nodes = self.nodes.borrow_mut();
         if let Some(&(latest, by, _)) = nodes.get(&node) {
             assert!(
                 epoch >= latest,
-                "{life:?} answers for {node} in {epoch:?}, {by:?} has in {latest:?}: a stale read"
+                "{incarnation:?} answers for {node} in {epoch:?}, {by:?} has in {latest:?}: a stale read"
             );
             assert!(
-                epoch > latest || by == life,
-                "{life:?} and {by:?} answer for {node} in one epoch, {epoch:?}"
+                epoch > latest || by == incarnation,
+                "{incarnation:?} and {by:?} answer for {node} in one epoch, {epoch:?}"
             );
         }
         assert!(
             self.is_leased(process) != Some(false),
             "{process} answers for {node} after its lease was over at the engine"
         );
-        nodes.insert(node, (epoch, life, now));
+        nodes.insert(node, (epoch, incarnation, now));
     }
 
     /// A process is told to serve `node` in `epoch`.
-    pub(super) fn begins(&self, life: Life, node: NodeId, epoch: Epoch) {
+    pub(super) fn begins(&self, incarnation: ProcessIncarnation, node: NodeId, epoch: Epoch) {
         if let Some(&(latest, by, _)) = self.nodes.borrow().get(&node) {
             assert!(
-                epoch > latest || (epoch == latest && by == life),
-                "{life:?} is told to serve {node} in {epoch:?}, and {by:?} has in {latest:?}"
+                epoch > latest || (epoch == latest && by == incarnation),
+                "{incarnation:?} is told to serve {node} in {epoch:?}, and {by:?} has in {latest:?}"
             );
         }
         let mut held = self.held.borrow_mut();
-        let others = held.iter().filter(|(other, by)| *other == node && by.process != life.process);
+        let others =
+            held.iter().filter(|(other, by)| *other == node && by.process != incarnation.process);
         for (_, by) in others {
-            let lives = self.is_leased(by.process) == Some(true);
-            assert!(!lives, "{life:?} begins to serve {node}, and {by:?} has not settled it");
+            let incarnations = self.is_leased(by.process) == Some(true);
+            assert!(
+                !incarnations,
+                "{incarnation:?} begins to serve {node}, and {by:?} has not settled it"
+            );
         }
-        held.insert((node, life));
+        held.insert((node, incarnation));
     }
 
     /// What the process held of `node` is settled.
-    pub(super) fn stopped(&self, life: Life, node: NodeId) {
-        self.held.borrow_mut().remove(&(node, life));
+    pub(super) fn stopped(&self, incarnation: ProcessIncarnation, node: NodeId) {
+        self.held.borrow_mut().remove(&(node, incarnation));
     }
 
     /// Somebody saw this map, `before` being the epoch of the one it saw last.

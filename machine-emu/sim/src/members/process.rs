@@ -10,7 +10,7 @@ use machine_emu::{SimulatedEngine, World};
 use runtime::{Context, Epoch, NodeId};
 
 use super::ENGINE;
-use super::oracle::{Life, Oracle};
+use super::oracle::{ProcessIncarnation, ServiceOracle};
 
 /// What settling a node takes, at most.
 const SETTLE_MAX_US: u64 = 200_000;
@@ -19,27 +19,27 @@ const BEGIN_MAX_US: u64 = 100_000;
 /// Requests come so often, at least.
 const PAUSE_MAX_US: u64 = 30_000;
 
-pub(super) struct Process {
+pub(super) struct KeeperProcess {
     id: ProcessId,
     world: World,
-    oracle: Rc<Oracle>,
+    oracle: Rc<ServiceOracle>,
     keeper: RefCell<Option<Keeper>>,
 }
 
 /// What one incarnation does.
-struct Work {
+struct ProcessDuties {
     id: ProcessId,
     context: Context,
-    oracle: Rc<Oracle>,
+    oracle: Rc<ServiceOracle>,
     keeper: RefCell<Option<Keeper>>,
     /// Nodes that are served, or are about to be, in which epoch.
     nodes: RefCell<BTreeMap<NodeId, Epoch>>,
     map_epoch: Cell<Epoch>,
-    life: Cell<Life>,
+    incarnation: Cell<ProcessIncarnation>,
 }
 
-impl Process {
-    pub(super) fn new(id: ProcessId, world: World, oracle: Rc<Oracle>) -> Self {
+impl KeeperProcess {
+    pub(super) fn new(id: ProcessId, world: World, oracle: Rc<ServiceOracle>) -> Self {
         Self { id, world, oracle, keeper: RefCell::default() }
     }
 
@@ -58,7 +58,7 @@ impl Process {
 
     pub(super) fn kill(&self) {
         self.keeper.take();
-        self.oracle.life(self.id);
+        self.oracle.incarnation(self.id);
         self.world.kill(self.node());
     }
 
@@ -68,18 +68,18 @@ impl Process {
             return;
         }
         let context = self.world.restart(self.node());
-        let work = Rc::new(Work {
+        let work = Rc::new(ProcessDuties {
             id: self.id,
             context: context.clone(),
             oracle: self.oracle.clone(),
             keeper: RefCell::default(),
             nodes: RefCell::default(),
             map_epoch: Cell::new(Epoch(0)),
-            life: Cell::new(self.oracle.life(self.id)),
+            incarnation: Cell::new(self.oracle.incarnation(self.id)),
         });
         let engine = Rc::new(SimulatedEngine::new(context.clone(), ENGINE));
         let addresses = [format!("host{}:7000", self.id.0)];
-        let duties = Rc::new(Weakly(Rc::downgrade(&work)));
+        let duties = Rc::new(WeakDuties(Rc::downgrade(&work)));
         let keeper = Keeper::start(&context, engine, self.id, &addresses, duties);
         *work.keeper.borrow_mut() = Some(keeper.clone());
         *self.keeper.borrow_mut() = Some(keeper);
@@ -97,9 +97,9 @@ impl Process {
 }
 
 /// The keeper is held by the work, and does not hold it.
-struct Weakly(std::rc::Weak<Work>);
+struct WeakDuties(std::rc::Weak<ProcessDuties>);
 
-impl Duties for Weakly {
+impl Duties for WeakDuties {
     fn tell(&self, event: KeeperEvent) {
         if let Some(work) = self.0.upgrade() {
             work.tell(event);
@@ -107,14 +107,14 @@ impl Duties for Weakly {
     }
 }
 
-impl Work {
+impl ProcessDuties {
     fn tell(self: &Rc<Self>, event: KeeperEvent) {
         match event {
             KeeperEvent::Map(map) => {
                 self.oracle.saw(&map, self.map_epoch.replace(map.epoch));
             }
             KeeperEvent::Serve { node, epoch } => {
-                self.oracle.begins(self.life.get(), node, epoch);
+                self.oracle.begins(self.incarnation.get(), node, epoch);
                 let work = self.clone();
                 self.context.task(async move { work.begin(node, epoch).await });
             }
@@ -124,7 +124,7 @@ impl Work {
             }
             KeeperEvent::Fenced => {
                 self.nodes.borrow_mut().clear();
-                self.life.set(self.oracle.life(self.id));
+                self.incarnation.set(self.oracle.incarnation(self.id));
                 let Some(map) = self.keeper.borrow().as_ref().and_then(Keeper::map) else { return };
                 map.assignments().for_each(|(node, _)| self.flush(node));
             }
@@ -150,7 +150,7 @@ impl Work {
         self.context.task(async move {
             work.some_time(SETTLE_MAX_US).await;
             if let Some(keeper) = &*work.keeper.borrow() {
-                work.oracle.stopped(work.life.get(), node);
+                work.oracle.stopped(work.incarnation.get(), node);
                 keeper.stopped(node);
             }
         });
@@ -163,7 +163,7 @@ impl Work {
             for (node, epoch) in nodes {
                 let may = self.keeper.borrow().as_ref().and_then(|keeper| keeper.may_answer(node));
                 if may == Some(epoch) {
-                    self.oracle.answered(self.life.get(), node, epoch);
+                    self.oracle.answered(self.incarnation.get(), node, epoch);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Files that all hosts write, commit, cut and read, compared with [`Content`].
+//! Files that all hosts write, commit, cut and read, compared with [`ExpectedContent`].
 //!
 //! As a real client, a host keeps what it wrote unstably until a COMMIT with the same verifier; when
 //! the verifier has changed it writes all of it again.
@@ -16,13 +16,14 @@ use nfs3_types::xdr_codec::Opaque;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::link::{Call, Link, PowerCut};
-use super::look::at;
+use super::link::{HostLink, NfsCall};
+use super::lookup::at;
 use super::rules;
-use super::unstable::{Unstable, overlap};
+use super::unstable::{UnstableWrites, overlap};
 use crate::Planted;
-use crate::content::{BLOCK, Content};
+use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
+use crate::harness::PowerCut;
 
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;
@@ -31,39 +32,39 @@ const READ_BYTES: u32 = 512 << 10;
 const DROPPED_IN: u32 = 16;
 
 /// A call that the power cut left unanswered.
-enum Left {
-    Write { file: usize, offset: u64, data: Bytes, stable: stable_how, call: Call },
-    Cut { file: usize, size: u64, call: Call },
+enum UnansweredCall {
+    Write { file: usize, offset: u64, data: Bytes, stable: stable_how, call: NfsCall },
+    Cut { file: usize, size: u64, call: NfsCall },
 }
 
-struct File {
+struct V3ContentFile {
     handle: nfs_fh3,
-    content: RefCell<Content>,
+    content: RefCell<ExpectedContent>,
     /// What late twins of calls may still do: see [`rules::HAS_A_LATE_TWIN`].
     twins: RefCell<Vec<Range<u64>>>,
 }
 
 /// The files, and what they may hold.
-pub(super) struct Files {
+pub(super) struct V3Files {
     habits: Habits,
     planted: Option<Planted>,
-    all: Vec<File>,
+    all: Vec<V3ContentFile>,
     /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one worker.
     group: u64,
-    unstable: Unstable,
-    left: RefCell<Vec<(u32, Left)>>,
+    unstable: UnstableWrites,
+    unanswered: RefCell<Vec<(u32, UnansweredCall)>>,
 }
 
 fn refused<E: std::fmt::Debug>(what: &str, error: &(nfsstat3, E)) -> ! {
     panic!("{what} is refused: {error:?}")
 }
 
-impl Files {
+impl V3Files {
     /// Makes the files.
     pub(super) async fn create(
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         root: &nfs_fh3,
         habits: Habits,
         planted: Option<Planted>,
@@ -80,8 +81,8 @@ impl Files {
                 Nfs3Result::Ok(created) => created.obj.unwrap(),
                 Nfs3Result::Err(error) => refused("a file on an empty volume", &error),
             };
-            let content = RefCell::new(Content::new(habits.blocks));
-            all.push(File { handle, content, twins: RefCell::default() });
+            let content = RefCell::new(ExpectedContent::new(habits.blocks));
+            all.push(V3ContentFile { handle, content, twins: RefCell::default() });
         }
         Ok(Self {
             habits,
@@ -89,15 +90,15 @@ impl Files {
             all,
             locks: KeyedLock::default(),
             group,
-            unstable: Unstable::default(),
-            left: RefCell::default(),
+            unstable: UnstableWrites::default(),
+            unanswered: RefCell::default(),
         })
     }
 
     /// One operation on some file.
     pub(super) async fn step(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
@@ -113,17 +114,17 @@ impl Files {
     }
 
     /// Sends again what the power cut left unanswered.
-    pub(super) async fn resume(&self, link: &Link<'_>, worker: u32) -> Result<(), PowerCut> {
+    pub(super) async fn resume(&self, link: &HostLink<'_>, worker: u32) -> Result<(), PowerCut> {
         loop {
-            let index = self.left.borrow().iter().position(|(whose, _)| *whose == worker);
+            let index = self.unanswered.borrow().iter().position(|(whose, _)| *whose == worker);
             let Some(index) = index else { return Ok(()) };
-            let (_, left) = self.left.borrow_mut().swap_remove(index);
-            match left {
-                Left::Write { file, offset, data, stable, call } => {
+            let (_, unanswered) = self.unanswered.borrow_mut().swap_remove(index);
+            match unanswered {
+                UnansweredCall::Write { file, offset, data, stable, call } => {
                     let _alone = self.locks.exclusive(file).await;
                     self.send_write(link, worker, (file, offset, data, stable), call).await?;
                 }
-                Left::Cut { file, size, call } => {
+                UnansweredCall::Cut { file, size, call } => {
                     let _alone = self.locks.exclusive(file).await;
                     self.send_cut(link, worker, (file, size), call).await?;
                 }
@@ -133,7 +134,7 @@ impl Files {
 
     async fn write_own(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         file: usize,
         rng: &mut Rng,
@@ -146,7 +147,7 @@ impl Files {
 
     async fn write_any(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         file: usize,
         rng: &mut Rng,
@@ -158,7 +159,7 @@ impl Files {
 
     async fn write(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         file: usize,
         (offset, length): (u64, u64),
@@ -180,12 +181,12 @@ impl Files {
 
     fn prepare_write(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         file: usize,
         offset: u64,
         data: &[u8],
         stable: stable_how,
-    ) -> Call {
+    ) -> NfsCall {
         let handle = self.all[file].handle.clone();
         let count = data.len() as u32;
         let data = Opaque::borrowed(data);
@@ -195,12 +196,12 @@ impl Files {
 
     async fn send_write(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         (file, offset, data, stable): (usize, u64, Bytes, stable_how),
-        mut call: Call,
+        mut call: NfsCall,
     ) -> Result<(), PowerCut> {
-        let File { content, twins, .. } = &self.all[file];
+        let V3ContentFile { content, twins, .. } = &self.all[file];
         let range = offset..offset + data.len() as u64;
         // What nobody needs to write again: it is overwritten.
         self.unstable.overwritten(file, &range);
@@ -213,8 +214,8 @@ impl Files {
         };
         let written: Result<WRITE3res, PowerCut> = written;
         let Ok(written) = written else {
-            let left = Left::Write { file, offset, data, stable, call };
-            self.left.borrow_mut().push((worker, left));
+            let unanswered = UnansweredCall::Write { file, offset, data, stable, call };
+            self.unanswered.borrow_mut().push((worker, unanswered));
             return Err(PowerCut);
         };
         let written = match written {
@@ -238,7 +239,7 @@ impl Files {
         Ok(())
     }
 
-    async fn read(&self, link: &Link<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn read(&self, link: &HostLink<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
         let content = &self.all[file].content;
         let offset = rng.below(content.borrow().size().1 + 2 * BLOCK);
@@ -253,7 +254,7 @@ impl Files {
     /// Bytes, and whether these are the last.
     async fn read_once(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         file: usize,
         offset: u64,
         count: u32,
@@ -270,7 +271,7 @@ impl Files {
         }
     }
 
-    async fn commit(&self, link: &Link<'_>, worker: u32, file: usize) -> Result<(), PowerCut> {
+    async fn commit(&self, link: &HostLink<'_>, worker: u32, file: usize) -> Result<(), PowerCut> {
         let lost = {
             let _shared = self.locks.shared(file).await;
             let content = &self.all[file].content;
@@ -291,7 +292,7 @@ impl Files {
         Ok(())
     }
 
-    async fn send_commit(&self, link: &Link<'_>, file: usize) -> Result<writeverf3, PowerCut> {
+    async fn send_commit(&self, link: &HostLink<'_>, file: usize) -> Result<writeverf3, PowerCut> {
         if self.planted == Some(Planted::IdleCommits) {
             return match self.send_nothing(link, file, 0).await? {
                 Nfs3Result::Ok(written) => Ok(written.verf),
@@ -311,7 +312,7 @@ impl Files {
     /// For planted bugs: what a server answers to a write of `count` bytes that does nothing.
     async fn send_nothing(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         file: usize,
         count: usize,
     ) -> Result<WRITE3res, PowerCut> {
@@ -329,13 +330,13 @@ impl Files {
 
     async fn cut(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         file: usize,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(file).await;
-        let File { handle, content, twins } = &self.all[file];
+        let V3ContentFile { handle, content, twins } = &self.all[file];
         if !twins.borrow().is_empty() {
             return Ok(());
         }
@@ -349,18 +350,18 @@ impl Files {
 
     async fn send_cut(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         (file, size): (usize, u64),
-        mut call: Call,
+        mut call: NfsCall,
     ) -> Result<(), PowerCut> {
-        let File { content, twins, .. } = &self.all[file];
+        let V3ContentFile { content, twins, .. } = &self.all[file];
         // The clients' pages of the file are no longer valid.
         self.unstable.overwritten(file, &(0..u64::MAX));
         let issued = content.borrow_mut().issue_cut(size);
         let cut: Result<SETATTR3res, PowerCut> = link.ask(&mut call).await;
         let Ok(cut) = cut else {
-            self.left.borrow_mut().push((worker, Left::Cut { file, size, call }));
+            self.unanswered.borrow_mut().push((worker, UnansweredCall::Cut { file, size, call }));
             return Err(PowerCut);
         };
         match cut {
@@ -378,9 +379,9 @@ impl Files {
         Ok(())
     }
 
-    async fn look(&self, link: &Link<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn look(&self, link: &HostLink<'_>, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
-        let File { handle, content, .. } = &self.all[file];
+        let V3ContentFile { handle, content, .. } = &self.all[file];
         let least = content.borrow().size().0;
         let arguments = GETATTR3args { object: handle.clone() };
         let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
@@ -396,7 +397,11 @@ impl Files {
     }
 
     /// Compares all files while nothing is under way.
-    pub(super) async fn check(&self, link: &Link<'_>, after_crash: bool) -> Result<(), PowerCut> {
+    pub(super) async fn check(
+        &self,
+        link: &HostLink<'_>,
+        after_crash: bool,
+    ) -> Result<(), PowerCut> {
         for (index, file) in self.all.iter().enumerate() {
             let mut data = Vec::new();
             loop {

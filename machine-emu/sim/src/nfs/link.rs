@@ -20,7 +20,7 @@ use runtime::sync::Event;
 
 use super::rpc;
 use crate::cluster::OBSERVER;
-use crate::harness::{Harness, RETRY_PAUSE, TRIES_MAX};
+use crate::harness::{Harness, PowerCut, RETRY_PAUSE, TRIES_MAX};
 
 /// The reserved ports that a host uses in turn.
 const PORT_FIRST: u16 = 600;
@@ -29,20 +29,16 @@ const PORTS: u16 = 400;
 /// The pause before a host connects again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
-/// The power went: whether the call was done nobody knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PowerCut;
-
 /// One call, which keeps its bytes as long as it may have to be sent again.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(super) struct NfsCall {
     xid: u32,
     record: Bytes,
     sent: Rc<Cell<u32>>,
     has_stray_twin: bool,
 }
 
-impl Call {
+impl NfsCall {
     /// It was sent more than once, so a copy may be about when it has been answered.
     pub(super) fn is_doubled(&self) -> bool {
         self.sent.get() > 1
@@ -60,13 +56,13 @@ impl Call {
     }
 }
 
-struct Waiting {
-    call: Call,
+struct PendingCall {
+    call: NfsCall,
     reply: oneshot::Sender<Bytes>,
 }
 
 /// A client host.
-pub(super) struct Link<'a> {
+pub(super) struct HostLink<'a> {
     harness: &'a Harness,
     /// Its address, without a port: it has another one each time that it connects.
     host: String,
@@ -75,7 +71,7 @@ pub(super) struct Link<'a> {
     rng: RefCell<Rng>,
     xid: Cell<u32>,
     connected: Cell<bool>,
-    waiting: RefCell<BTreeMap<u32, Waiting>>,
+    waiting: RefCell<BTreeMap<u32, PendingCall>>,
     queue: RefCell<VecDeque<Bytes>>,
     queued: Event,
 }
@@ -85,7 +81,7 @@ pub(super) fn address(index: u32) -> Address {
     Address::Tcp(format!("gateway-{index}:2049"))
 }
 
-impl<'a> Link<'a> {
+impl<'a> HostLink<'a> {
     /// Host `index`, which uses any of `gateways`.
     pub(super) fn new(harness: &'a Harness, index: u32, gateways: Range<u32>) -> Self {
         let mut rng = harness.fork_rng();
@@ -122,24 +118,24 @@ impl<'a> Link<'a> {
     }
 
     /// A call of an NFS procedure, not sent yet.
-    pub(super) fn prepare(&self, procedure: NFS_PROGRAM, arguments: &impl Pack) -> Call {
+    pub(super) fn prepare(&self, procedure: NFS_PROGRAM, arguments: &impl Pack) -> NfsCall {
         self.prepare_any([PROGRAM, VERSION, procedure as u32], arguments)
     }
 
     /// A call of any procedure.
-    pub(super) fn prepare_any(&self, program: [u32; 3], arguments: &impl Pack) -> Call {
+    pub(super) fn prepare_any(&self, program: [u32; 3], arguments: &impl Pack) -> NfsCall {
         self.prepare_bytes(program, &rpc::packed(arguments))
     }
 
     /// The same of arguments that are bytes already.
-    pub(super) fn prepare_bytes(&self, program: [u32; 3], arguments: &[u8]) -> Call {
+    pub(super) fn prepare_bytes(&self, program: [u32; 3], arguments: &[u8]) -> NfsCall {
         let xid = self.next_xid();
         let record = rpc::record(xid, program, arguments);
-        Call { xid, record, sent: Rc::default(), has_stray_twin: false }
+        NfsCall { xid, record, sent: Rc::default(), has_stray_twin: false }
     }
 
     /// Makes a call, again as long as the server says that it will be better later.
-    pub(super) async fn ask<T, E>(&self, call: &mut Call) -> Result<Nfs3Result<T, E>, PowerCut>
+    pub(super) async fn ask<T, E>(&self, call: &mut NfsCall) -> Result<Nfs3Result<T, E>, PowerCut>
     where
         Nfs3Result<T, E>: Unpack,
     {
@@ -147,7 +143,7 @@ impl<'a> Link<'a> {
             let result: Nfs3Result<T, E> = rpc::decode(&self.exchange(call).await?);
             let excused = match &result {
                 Nfs3Result::Ok(_) => false,
-                Nfs3Result::Err((status, _)) => self.is_excused(*status),
+                Nfs3Result::Err((status, _)) => self.is_expected(*status),
             };
             if !excused {
                 return Ok(result);
@@ -162,33 +158,33 @@ impl<'a> Link<'a> {
         panic!("called in vain, {TRIES_MAX} times");
     }
 
-    fn is_excused(&self, status: nfsstat3) -> bool {
+    fn is_expected(&self, status: nfsstat3) -> bool {
         match status {
             nfsstat3::NFS3ERR_JUKEBOX => true,
-            nfsstat3::NFS3ERR_IO => self.harness.excuses(fileio::protocol::Error::Damaged {}),
+            nfsstat3::NFS3ERR_IO => self.harness.is_expected(fileio::protocol::Error::Damaged {}),
             _ => false,
         }
     }
 
     /// The result of `call`, whatever happens to the connection meanwhile.
-    pub(super) async fn exchange(&self, call: &Call) -> Result<Bytes, PowerCut> {
-        if self.harness.is_powerless() {
+    pub(super) async fn exchange(&self, call: &NfsCall) -> Result<Bytes, PowerCut> {
+        if self.harness.is_power_off() {
             return Err(PowerCut);
         }
         let (reply, replied) = oneshot::channel();
-        self.waiting.borrow_mut().insert(call.xid, Waiting { call: call.clone(), reply });
+        self.waiting.borrow_mut().insert(call.xid, PendingCall { call: call.clone(), reply });
         if self.connected.get() {
             self.transmit(call);
         }
         let result = replied.await;
-        if self.harness.is_powerless() {
+        if self.harness.is_power_off() {
             return Err(PowerCut);
         }
         self.harness.answered();
         result.map_err(|_| PowerCut)
     }
 
-    fn transmit(&self, call: &Call) {
+    fn transmit(&self, call: &NfsCall) {
         call.sent.set(call.sent.get() + 1);
         self.queue.borrow_mut().push_back(call.record.clone());
         self.queued.tell();
@@ -208,7 +204,7 @@ impl<'a> Link<'a> {
 
     async fn stay_connected(&self) -> std::convert::Infallible {
         loop {
-            if self.harness.is_powerless() {
+            if self.harness.is_power_off() {
                 // Whoever waits gives up.
                 self.waiting.take();
             } else if let Some(stream) = self.connect() {
@@ -234,7 +230,7 @@ impl<'a> Link<'a> {
         let Stream { reader, writer, .. } = stream;
         self.connected.set(true);
         self.queue.take();
-        let calls: Vec<Call> =
+        let calls: Vec<NfsCall> =
             self.waiting.borrow().values().map(|waiting| waiting.call.clone()).collect();
         for call in &calls {
             self.transmit(call);

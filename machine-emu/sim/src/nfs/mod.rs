@@ -8,7 +8,7 @@
 //! | `link.rs` | one host: its connection, and the calls under way |
 //! | `files.rs` | content: writes, stable and not, commits, verifiers |
 //! | `names.rs` | names: made, linked, moved, removed |
-//! | `look.rs` | looking at a name, a file, a directory |
+//! | `lookup.rs` | looking at a name, a file, a directory |
 //! | `rules.rs` | what the oracle must bear |
 //! | `unstable.rs` | what was written and not committed yet |
 //! | `v4/` | the other workload: version 4.1 |
@@ -17,7 +17,7 @@ mod files;
 mod gateways;
 mod ledger;
 mod link;
-mod look;
+mod lookup;
 mod names;
 mod rpc;
 mod rules;
@@ -36,13 +36,14 @@ use runtime::seed::Rng;
 
 use crate::Planted;
 use crate::files::Habits;
-use crate::harness::{End, Harness, TRIES_MAX};
+use crate::harness::{Harness, RoundEnd, TRIES_MAX};
 pub(crate) use v4::run as run_v4;
 
-use files::Files;
+use crate::harness::PowerCut;
+use files::V3Files;
 use gateways::Gateways;
-use link::{Link, PowerCut};
-use names::Names;
+use link::HostLink;
+use names::V3Names;
 
 /// Workers of one host at most: so many of its calls are under way at once.
 const WORKERS_MAX: u64 = 3;
@@ -50,8 +51,8 @@ const WORKERS_MAX: u64 = 3;
 const QUIET_AFTER: Duration = Duration::from_secs(10);
 
 /// One host: its link, and the worker that does one thing at a time. Workers share the link.
-struct Host<'a> {
-    link: Link<'a>,
+struct V3Host<'a> {
+    link: HostLink<'a>,
     /// The numbers of its workers, among all.
     workers: Vec<u32>,
 }
@@ -67,11 +68,11 @@ pub(crate) async fn run(harness: &Harness, habits: Habits, planted: Option<Plant
     let mut workers = 0;
     for index in 0..habits.clients {
         let more = 1 + rng.below(WORKERS_MAX) as u32;
-        let link = Link::new(harness, index, 0..gateways.count());
-        hosts.push(Host { link, workers: (workers..workers + more).collect() });
+        let link = HostLink::new(harness, index, 0..gateways.count());
+        hosts.push(V3Host { link, workers: (workers..workers + more).collect() });
         workers += more;
     }
-    let checker = Link::new(harness, habits.clients, 0..gateways.count());
+    let checker = HostLink::new(harness, habits.clients, 0..gateways.count());
     let habits = Habits { clients: workers, ..habits };
     let made = checker.run(set_up(&checker, habits, planted, &mut rng)).await;
     let Ok((files, names)) = made else { panic!("no crash was asked for") };
@@ -93,17 +94,17 @@ fn set_stream_faults(harness: &Harness, rng: &mut Rng) {
 
 /// Makes the files and directories that all hosts use.
 async fn set_up(
-    link: &Link<'_>,
+    link: &HostLink<'_>,
     habits: Habits,
     planted: Option<Planted>,
     rng: &mut Rng,
-) -> Result<(Files, Names), PowerCut> {
+) -> Result<(V3Files, V3Names), PowerCut> {
     let root = mount_root(link).await?;
-    let files = Files::create(link, &root, habits, planted, 1 + rng.below(12)).await?;
-    Ok((files, Names::create(link, &root).await?))
+    let files = V3Files::create(link, &root, habits, planted, 1 + rng.below(12)).await?;
+    Ok((files, V3Names::create(link, &root).await?))
 }
 
-async fn mount_root(link: &Link<'_>) -> Result<nfs_fh3, PowerCut> {
+async fn mount_root(link: &HostLink<'_>) -> Result<nfs_fh3, PowerCut> {
     let procedure = mount::MOUNT_PROGRAM::MOUNTPROC3_MNT as u32;
     let path = mount::dirpath(Opaque::borrowed(b"/"));
     for _ in 0..TRIES_MAX {
@@ -121,10 +122,10 @@ async fn mount_root(link: &Link<'_>) -> Result<nfs_fh3, PowerCut> {
 struct Nfs<'a> {
     harness: &'a Harness,
     gateways: Gateways<'a>,
-    hosts: Vec<Host<'a>>,
-    checker: Link<'a>,
-    files: Files,
-    names: Names,
+    hosts: Vec<V3Host<'a>>,
+    checker: HostLink<'a>,
+    files: V3Files,
+    names: V3Names,
 }
 
 impl Nfs<'_> {
@@ -133,9 +134,9 @@ impl Nfs<'_> {
         let hosts = self.hosts.iter().map(|host| self.host(host).boxed_local());
         let mut working: Vec<LocalBoxFuture<'_, ()>> = hosts.collect();
         working.push(self.gateways.restart_now_and_then(harness.fork_rng()).boxed_local());
-        if harness.round(working, round_ms).await == End::PowerCut {
+        if harness.round(working, round_ms).await == RoundEnd::PowerCut {
             self.gateways.end();
-            harness.come_back().await;
+            harness.recover().await;
             return self.after_crash().await;
         }
         harness.pass(QUIET_AFTER).await;
@@ -143,13 +144,13 @@ impl Nfs<'_> {
         self.check(false).await;
         if rng.chance(1, 2) {
             self.files.all_committed();
-            harness.stop_and_start().await;
+            harness.stop_and_recover().await;
             self.gateways.end();
             self.after_crash().await;
         }
     }
 
-    async fn host(&self, host: &Host<'_>) {
+    async fn host(&self, host: &V3Host<'_>) {
         let working = host.workers.iter().map(|&worker| {
             let rng = self.harness.fork_rng();
             self.work(&host.link, worker, rng)
@@ -157,7 +158,7 @@ impl Nfs<'_> {
         host.link.run(join_all(working)).await;
     }
 
-    async fn work(&self, link: &Link<'_>, worker: u32, mut rng: Rng) {
+    async fn work(&self, link: &HostLink<'_>, worker: u32, mut rng: Rng) {
         let resumed = async {
             self.files.resume(link, worker).await?;
             self.names.resume(link, worker).await
@@ -192,7 +193,7 @@ impl Nfs<'_> {
             self.files.check(&self.checker, after_crash).await?;
             self.names.check(&self.checker, after_crash).await
         });
-        let checked = self.harness.lively("a check", checking).await;
+        let checked = self.harness.within_limit("a check", checking).await;
         assert!(checked.is_ok(), "no crash was asked for");
     }
 }

@@ -13,12 +13,14 @@ use nfs3_types::nfs3::{
 };
 use runtime::seed::Rng;
 
-use super::ledger::{Key, Ledger};
-use super::link::{Call, Link, PowerCut};
-use super::look::{
-    Named, Seen, at, bytes_of, find, handle_of, named_by, read_plain, read_plus, state_of,
+use super::ledger::{LedgerKey, NameLedger};
+use super::link::{HostLink, NfsCall};
+use super::lookup::{
+    ListedDirectories, V3File, at, bytes_of, find, handle_of, named_by, read_plain, read_plus,
+    state_of,
 };
 use super::rules;
+use crate::harness::PowerCut;
 
 /// Directories that all use.
 const DIRECTORIES: usize = 3;
@@ -27,46 +29,46 @@ const NAMES: u64 = 4;
 
 /// What a call changes.
 #[derive(Clone, Debug)]
-enum Change {
+enum V3Change {
     /// A file of that way of making it.
-    Create(Key, How),
-    MakeDirectory(Key),
-    Link(Named, Key),
-    Remove(Key),
-    RemoveDirectory(Key),
-    Rename(Named, Key, Key),
+    Create(LedgerKey, V3CreateMode),
+    MakeDirectory(LedgerKey),
+    HostLink(V3File, LedgerKey),
+    Remove(LedgerKey),
+    RemoveDirectory(LedgerKey),
+    Rename(V3File, LedgerKey, LedgerKey),
 }
 
 /// The ways of CREATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum V3CreateMode {
     Unchecked,
     Guarded,
     Exclusive(u64),
 }
 
 /// What an answer says.
-struct Done {
+struct NameReply {
     /// What was made.
-    made: Option<Named>,
+    made: Option<V3File>,
     /// It survives a power cut.
     durable: bool,
 }
 
 /// The names, and what they may name.
-pub(super) struct Names {
+pub(super) struct V3Names {
     directories: Vec<nfs_fh3>,
-    ledger: Ledger<Named>,
+    ledger: NameLedger<V3File>,
     /// What late twins of calls may still do: see [`rules::HAS_A_LATE_TWIN`].
-    twins: RefCell<BTreeSet<Key>>,
+    twins: RefCell<BTreeSet<LedgerKey>>,
     /// What was left unanswered, with its worker.
-    left: RefCell<Vec<(u32, Change, Call)>>,
-    seen: Seen,
+    unanswered: RefCell<Vec<(u32, V3Change, NfsCall)>>,
+    seen: ListedDirectories,
 }
 
-impl Names {
+impl V3Names {
     /// Makes the directories.
-    pub(super) async fn create(link: &Link<'_>, root: &nfs_fh3) -> Result<Self, PowerCut> {
+    pub(super) async fn create(link: &HostLink<'_>, root: &nfs_fh3) -> Result<Self, PowerCut> {
         let mut directories = vec![root.clone()];
         for number in 1..DIRECTORIES {
             let name = format!("shared-{number}");
@@ -85,17 +87,17 @@ impl Names {
         }
         Ok(Self {
             directories,
-            ledger: Ledger::default(),
+            ledger: NameLedger::default(),
             twins: RefCell::default(),
-            left: RefCell::default(),
-            seen: Seen::default(),
+            unanswered: RefCell::default(),
+            seen: ListedDirectories::default(),
         })
     }
 
     /// One operation on some names of this worker.
     pub(super) async fn step(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
@@ -108,35 +110,39 @@ impl Names {
         let change = match (here, rng.below(8)) {
             (_, 0) => return self.look(link, &one).await,
             (_, 1) => return self.list(link, one.0, rng).await.map(drop),
-            (None, 2) => Change::MakeDirectory(one),
+            (None, 2) => V3Change::MakeDirectory(one),
             (None, _) => {
-                let ways = [How::Unchecked, How::Guarded, How::Exclusive(rng.bits())];
-                Change::Create(one, ways[rng.index(ways.len())])
+                let ways = [
+                    V3CreateMode::Unchecked,
+                    V3CreateMode::Guarded,
+                    V3CreateMode::Exclusive(rng.bits()),
+                ];
+                V3Change::Create(one, ways[rng.index(ways.len())])
             }
             (Some(named), 2..4) if !named.is_directory && there.is_none() => {
-                Change::Link(named, other)
+                V3Change::HostLink(named, other)
             }
             (Some(named), 2..6) if !named.is_directory => {
                 let replaceable = there.is_none_or(|there| !there.is_directory && there != named);
                 if one == other || !replaceable {
                     return Ok(());
                 }
-                Change::Rename(named, one, other)
+                V3Change::Rename(named, one, other)
             }
-            (Some(named), _) if named.is_directory => Change::RemoveDirectory(one),
-            (Some(_), _) => Change::Remove(one),
+            (Some(named), _) if named.is_directory => V3Change::RemoveDirectory(one),
+            (Some(_), _) => V3Change::Remove(one),
         };
         let call = self.prepare(link, &change);
         self.send(link, worker, change, call).await
     }
 
     /// Sends again what the power cut left unanswered.
-    pub(super) async fn resume(&self, link: &Link<'_>, worker: u32) -> Result<(), PowerCut> {
+    pub(super) async fn resume(&self, link: &HostLink<'_>, worker: u32) -> Result<(), PowerCut> {
         loop {
-            let index = self.left.borrow().iter().position(|(whose, ..)| *whose == worker);
+            let index = self.unanswered.borrow().iter().position(|(whose, ..)| *whose == worker);
             let Some(index) = index else { return Ok(()) };
-            let (_, change, call) = self.left.borrow_mut().swap_remove(index);
-            if let Change::Rename(_, from, to) = &change
+            let (_, change, call) = self.unanswered.borrow_mut().swap_remove(index);
+            if let V3Change::Rename(_, from, to) = &change
                 && self.ledger.settled_at(from) == self.ledger.settled_at(to)
             {
                 // Both name the file: by RFC 1813 section 3.3.14 nothing is to be done.
@@ -146,42 +152,45 @@ impl Names {
         }
     }
 
-    fn prepare(&self, link: &Link<'_>, change: &Change) -> Call {
-        let place = |(directory, name): &Key| (self.directories[*directory].clone(), name.clone());
+    fn prepare(&self, link: &HostLink<'_>, change: &V3Change) -> NfsCall {
+        let place =
+            |(directory, name): &LedgerKey| (self.directories[*directory].clone(), name.clone());
         let attributes = sattr3 { mode: Nfs3Option::Some(0o644), ..sattr3::default() };
         match change {
-            Change::Create(key, how) => {
+            V3Change::Create(key, how) => {
                 let (directory, name) = place(key);
                 let how = match how {
-                    How::Unchecked => createhow3::UNCHECKED(attributes),
-                    How::Guarded => createhow3::GUARDED(attributes),
-                    How::Exclusive(mark) => createhow3::EXCLUSIVE(createverf3(mark.to_be_bytes())),
+                    V3CreateMode::Unchecked => createhow3::UNCHECKED(attributes),
+                    V3CreateMode::Guarded => createhow3::GUARDED(attributes),
+                    V3CreateMode::Exclusive(mark) => {
+                        createhow3::EXCLUSIVE(createverf3(mark.to_be_bytes()))
+                    }
                 };
                 let arguments = CREATE3args { where_: at(&directory, name.as_bytes()), how };
                 link.prepare(NFS_PROGRAM::NFSPROC3_CREATE, &arguments)
             }
-            Change::MakeDirectory(key) => {
+            V3Change::MakeDirectory(key) => {
                 let (directory, name) = place(key);
                 let arguments = MKDIR3args { where_: at(&directory, name.as_bytes()), attributes };
                 link.prepare(NFS_PROGRAM::NFSPROC3_MKDIR, &arguments)
             }
-            Change::Link(named, key) => {
+            V3Change::HostLink(named, key) => {
                 let (directory, name) = place(key);
                 let new = at(&directory, name.as_bytes());
                 let arguments = LINK3args { file: handle_of(named), link: new };
                 link.prepare(NFS_PROGRAM::NFSPROC3_LINK, &arguments)
             }
-            Change::Remove(key) => {
+            V3Change::Remove(key) => {
                 let (directory, name) = place(key);
                 let arguments = REMOVE3args { object: at(&directory, name.as_bytes()) };
                 link.prepare(NFS_PROGRAM::NFSPROC3_REMOVE, &arguments)
             }
-            Change::RemoveDirectory(key) => {
+            V3Change::RemoveDirectory(key) => {
                 let (directory, name) = place(key);
                 let arguments = RMDIR3args { object: at(&directory, name.as_bytes()) };
                 link.prepare(NFS_PROGRAM::NFSPROC3_RMDIR, &arguments)
             }
-            Change::Rename(_, from, to) => {
+            V3Change::Rename(_, from, to) => {
                 let (from, to) = (place(from), place(to));
                 let (old, new) = (at(&from.0, from.1.as_bytes()), at(&to.0, to.1.as_bytes()));
                 link.prepare(NFS_PROGRAM::NFSPROC3_RENAME, &RENAME3args { from: old, to: new })
@@ -191,20 +200,21 @@ impl Names {
 
     async fn send(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         worker: u32,
-        change: Change,
-        mut call: Call,
+        change: V3Change,
+        mut call: NfsCall,
     ) -> Result<(), PowerCut> {
         link.tell(|| format!("{change:?}"));
         let mut issued = self.issue(&change);
         let Ok(done) = self.do_once(link, &change, &mut call).await else {
             self.left_unanswered(&change);
-            self.left.borrow_mut().push((worker, change, call));
+            self.unanswered.borrow_mut().push((worker, change, call));
             return Err(PowerCut);
         };
-        let Done { made, durable } = done;
-        if let (Some(named), Change::Create(key, _) | Change::MakeDirectory(key)) = (made, &change)
+        let NameReply { made, durable } = done;
+        if let (Some(named), V3Change::Create(key, _) | V3Change::MakeDirectory(key)) =
+            (made, &change)
         {
             issued.push((key.clone(), self.ledger.issue(key, Some(named))));
         }
@@ -221,61 +231,63 @@ impl Names {
     /// The call, and what it has made.
     async fn do_once(
         &self,
-        link: &Link<'_>,
-        change: &Change,
-        call: &mut Call,
-    ) -> Result<Done, PowerCut> {
+        link: &HostLink<'_>,
+        change: &V3Change,
+        call: &mut NfsCall,
+    ) -> Result<NameReply, PowerCut> {
         let done = match change {
-            Change::Create(..) | Change::MakeDirectory(_) => {
+            V3Change::Create(..) | V3Change::MakeDirectory(_) => {
                 let made: CREATE3res = link.ask(call).await?;
                 return self.made(link, change, call, made).await;
             }
-            Change::Link(..) => {
+            V3Change::HostLink(..) => {
                 let linked: LINK3res = link.ask(call).await?;
                 status(&linked)
             }
-            Change::Remove(_) => {
+            V3Change::Remove(_) => {
                 let removed: REMOVE3res = link.ask(call).await?;
                 status(&removed)
             }
-            Change::RemoveDirectory(_) => {
+            V3Change::RemoveDirectory(_) => {
                 let removed: RMDIR3res = link.ask(call).await?;
                 status(&removed)
             }
-            Change::Rename(..) => {
+            V3Change::Rename(..) => {
                 let renamed: RENAME3res = link.ask(call).await?;
                 status(&renamed)
             }
         };
         let met_own_work = match change {
-            Change::Link(..) => nfsstat3::NFS3ERR_EXIST,
+            V3Change::HostLink(..) => nfsstat3::NFS3ERR_EXIST,
             _ => nfsstat3::NFS3ERR_NOENT,
         };
         let durable = done == nfsstat3::NFS3_OK;
         let tolerated = rules::MEETS_ITS_OWN_WORK && call.has_stray_twin() && done == met_own_work;
         assert!(durable || tolerated, "{change:?}: {done}");
-        Ok(Done { made: None, durable })
+        Ok(NameReply { made: None, durable })
     }
 
     async fn made(
         &self,
-        link: &Link<'_>,
-        change: &Change,
-        call: &Call,
+        link: &HostLink<'_>,
+        change: &V3Change,
+        call: &NfsCall,
         made: Result3<CREATE3resok>,
-    ) -> Result<Done, PowerCut> {
-        let (Change::Create(key, _) | Change::MakeDirectory(key)) = change else {
+    ) -> Result<NameReply, PowerCut> {
+        let (V3Change::Create(key, _) | V3Change::MakeDirectory(key)) = change else {
             unreachable!("what is made has a name");
         };
-        let is_directory = matches!(change, Change::MakeDirectory(_));
+        let is_directory = matches!(change, V3Change::MakeDirectory(_));
         match made {
             Nfs3Result::Ok(made) => {
-                let named = Named { handle: bytes_of(&made.obj.unwrap()), is_directory };
-                Ok(Done { made: Some(named), durable: true })
+                let named = V3File { handle: bytes_of(&made.obj.unwrap()), is_directory };
+                Ok(NameReply { made: Some(named), durable: true })
             }
             Nfs3Result::Err((status, _)) => {
                 let may_exist = match change {
-                    Change::Create(_, How::Guarded) | Change::MakeDirectory(_) => status,
+                    V3Change::Create(_, V3CreateMode::Guarded) | V3Change::MakeDirectory(_) => {
+                        status
+                    }
                     // The others are the same call, and say so.
                     _ => nfsstat3::NFS3_OK,
                 };
@@ -286,8 +298,8 @@ impl Names {
                 let directory = &self.directories[key.0];
                 let found = find(link, directory, key.1.as_bytes()).await?;
                 let handle = found.unwrap_or_else(|| panic!("{change:?}: exists, and does not"));
-                let named = Named { handle: bytes_of(&handle), is_directory };
-                Ok(Done { made: Some(named), durable: false })
+                let named = V3File { handle: bytes_of(&handle), is_directory };
+                Ok(NameReply { made: Some(named), durable: false })
             }
         }
     }
@@ -295,24 +307,24 @@ impl Names {
     // --- What may be ---
 
     /// What the change does to names whose new meaning is known.
-    fn issue(&self, change: &Change) -> Vec<(Key, usize)> {
-        let issue = |key: &Key, named| (key.clone(), self.ledger.issue(key, named));
+    fn issue(&self, change: &V3Change) -> Vec<(LedgerKey, usize)> {
+        let issue = |key: &LedgerKey, named| (key.clone(), self.ledger.issue(key, named));
         match change {
-            Change::Create(..) | Change::MakeDirectory(_) => Vec::new(),
-            Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
-            Change::Remove(key) | Change::RemoveDirectory(key) => vec![issue(key, None)],
-            Change::Rename(moved, from, to) => {
+            V3Change::Create(..) | V3Change::MakeDirectory(_) => Vec::new(),
+            V3Change::HostLink(named, key) => vec![issue(key, Some(named.clone()))],
+            V3Change::Remove(key) | V3Change::RemoveDirectory(key) => vec![issue(key, None)],
+            V3Change::Rename(moved, from, to) => {
                 vec![issue(from, None), issue(to, Some(moved.clone()))]
             }
         }
     }
 
-    fn left_unanswered(&self, change: &Change) {
+    fn left_unanswered(&self, change: &V3Change) {
         match change {
-            Change::Create(key, _) | Change::MakeDirectory(key) => {
+            V3Change::Create(key, _) | V3Change::MakeDirectory(key) => {
                 self.ledger.note_unknown(key);
             }
-            Change::Rename(moved, from, to) => self.ledger.left_half(moved, from, to),
+            V3Change::Rename(moved, from, to) => self.ledger.leave_unanswered(moved, from, to),
             _ => {}
         }
     }
@@ -324,7 +336,7 @@ impl Names {
 
     // --- What is ---
 
-    async fn look(&self, link: &Link<'_>, key: &Key) -> Result<(), PowerCut> {
+    async fn look(&self, link: &HostLink<'_>, key: &LedgerKey) -> Result<(), PowerCut> {
         let found = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
         let wanted = self.ledger.settled_at(key).map(|named| named.handle);
         assert_eq!(found.as_ref().map(bytes_of), wanted, "{key:?}");
@@ -334,7 +346,7 @@ impl Names {
     /// The names of a directory, page by page, in one of the two ways.
     async fn list(
         &self,
-        link: &Link<'_>,
+        link: &HostLink<'_>,
         directory: usize,
         rng: &mut Rng,
     ) -> Result<BTreeMap<String, Option<Vec<u8>>>, PowerCut> {
@@ -364,8 +376,12 @@ impl Names {
     }
 
     /// Compares all names while nothing is under way.
-    pub(super) async fn check(&self, link: &Link<'_>, after_crash: bool) -> Result<(), PowerCut> {
-        let mut present: BTreeMap<Key, Named> = BTreeMap::new();
+    pub(super) async fn check(
+        &self,
+        link: &HostLink<'_>,
+        after_crash: bool,
+    ) -> Result<(), PowerCut> {
+        let mut present: BTreeMap<LedgerKey, V3File> = BTreeMap::new();
         for key in self.ledger.keys() {
             let handle = find(link, &self.directories[key.0], key.1.as_bytes()).await?;
             if let Some(handle) = handle {
@@ -380,8 +396,8 @@ impl Names {
     /// Each file has as many links as names.
     async fn check_links(
         &self,
-        link: &Link<'_>,
-        present: &BTreeMap<Key, Named>,
+        link: &HostLink<'_>,
+        present: &BTreeMap<LedgerKey, V3File>,
     ) -> Result<(), PowerCut> {
         for (key, named) in present {
             let (_, links) = named_by(link, &handle_of(named)).await?;
@@ -396,8 +412,8 @@ impl Names {
 
     async fn check_lists(
         &self,
-        link: &Link<'_>,
-        present: &BTreeMap<Key, Named>,
+        link: &HostLink<'_>,
+        present: &BTreeMap<LedgerKey, V3File>,
     ) -> Result<(), PowerCut> {
         let mut rng = link.harness().fork_rng();
         for directory in 0..DIRECTORIES {
@@ -429,17 +445,17 @@ fn status<T, E>(result: &Nfs3Result<T, E>) -> nfsstat3 {
     }
 }
 
-fn keys_of(change: &Change) -> Vec<Key> {
+fn keys_of(change: &V3Change) -> Vec<LedgerKey> {
     match change {
-        Change::Create(key, _)
-        | Change::MakeDirectory(key)
-        | Change::Link(_, key)
-        | Change::Remove(key)
-        | Change::RemoveDirectory(key) => vec![key.clone()],
-        Change::Rename(_, from, to) => vec![from.clone(), to.clone()],
+        V3Change::Create(key, _)
+        | V3Change::MakeDirectory(key)
+        | V3Change::HostLink(_, key)
+        | V3Change::Remove(key)
+        | V3Change::RemoveDirectory(key) => vec![key.clone()],
+        V3Change::Rename(_, from, to) => vec![from.clone(), to.clone()],
     }
 }
 
-fn any_key(worker: u32, rng: &mut Rng) -> Key {
+fn any_key(worker: u32, rng: &mut Rng) -> LedgerKey {
     (rng.index(DIRECTORIES), format!("{}-of-{worker}", rng.below(NAMES)))
 }

@@ -7,19 +7,19 @@ use std::ops::Range;
 use bytes::Bytes;
 
 /// Tells what a server has lost from what it has not (`writeverf3`, `verifier4`).
-type Verifier = [u8; 8];
+type WriteVerifier = [u8; 8];
 
-struct Write {
+struct UnstableWrite {
     worker: u32,
     file: usize,
     offset: u64,
     data: Bytes,
-    verifier: Verifier,
+    verifier: WriteVerifier,
     /// Since then the server has not lost anything.
     incarnation: u32,
 }
 
-impl Write {
+impl UnstableWrite {
     fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.data.len() as u64
     }
@@ -27,8 +27,8 @@ impl Write {
 
 /// All that is unstable, of all workers.
 #[derive(Default)]
-pub(super) struct Unstable {
-    writes: RefCell<Vec<Write>>,
+pub(super) struct UnstableWrites {
+    writes: RefCell<Vec<UnstableWrite>>,
     incarnation: Cell<u32>,
 }
 
@@ -37,16 +37,16 @@ pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-impl Unstable {
+impl UnstableWrites {
     /// A worker's write to a file was answered with `verifier`.
     pub(super) fn note(
         &self,
         (worker, file): (u32, usize),
         (offset, data): (u64, Bytes),
-        verifier: Verifier,
+        verifier: WriteVerifier,
     ) {
         let incarnation = self.incarnation.get();
-        let write = Write { worker, file, offset, data, verifier, incarnation };
+        let write = UnstableWrite { worker, file, offset, data, verifier, incarnation };
         self.writes.borrow_mut().push(write);
     }
 
@@ -60,16 +60,16 @@ impl Unstable {
     pub(super) fn flush(
         &self,
         (worker, file): (u32, usize),
-        verifier: Verifier,
+        verifier: WriteVerifier,
     ) -> Vec<(u64, Bytes)> {
         let mut writes = self.writes.borrow_mut();
-        let mine = |write: &mut Write| write.worker == worker && write.file == file;
-        let mine: Vec<Write> = writes.extract_if(.., mine).collect();
+        let mine = |write: &mut UnstableWrite| write.worker == worker && write.file == file;
+        let mine: Vec<UnstableWrite> = writes.extract_if(.., mine).collect();
         let (kept, lost): (Vec<_>, Vec<_>) =
             mine.into_iter().partition(|write| write.verifier == verifier);
         let now = self.incarnation.get();
         let deceived = kept.iter().find(|write| write.incarnation != now);
-        if let Some(Write { offset, data, .. }) = deceived {
+        if let Some(UnstableWrite { offset, data, .. }) = deceived {
             let length = data.len();
             panic!(
                 "file {file}: {length} bytes at {offset} were written before the server started \

@@ -8,28 +8,30 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use runtime::seed::Rng;
 
-use super::{CrashableClient, OVER, OpenUnlinked, PowerCut, Program};
+use crate::harness::PowerCut;
+
+use super::{CrashableClient, CrashableProgram, LEASE_AND_GRACE, OpenUnlinked};
 
 /// Programs that fight for a file: two, or up to so many more, less one.
-const FIGHTERS_MORE: u64 = 3;
+const LOCKERS_MORE: u64 = 3;
 /// Locks that each of them gets, one after the other.
 const LOCKS: u32 = 4;
 /// Bytes that are fought for.
 const BYTES: u64 = 8;
 
 /// A lock that a program has, as it believes.
-struct Believed {
-    fighter: usize,
+struct HeldLock {
+    locker: usize,
     kind: LockKind,
     lock: Lock<CrashableClient>,
 }
 
 /// The locks that programs have, one for each at most.
-type Beliefs = RefCell<Vec<Believed>>;
+type HeldLocks = RefCell<Vec<HeldLock>>;
 
 impl OpenUnlinked<'_> {
     /// Some programs lock bytes of a file, each for a while; some of them die.
-    pub(super) async fn fight(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn lock_ranges(&self, client: u32, rng: &mut Rng) -> Result<(), PowerCut> {
         let path = self.fresh_path();
         let restarts = self.harness.restarts();
         let maker = self.program(client);
@@ -43,23 +45,23 @@ impl OpenUnlinked<'_> {
             );
             return Ok(());
         }
-        let beliefs = Beliefs::default();
-        let count = 2 + rng.below(FIGHTERS_MORE) as usize;
-        let fighting = (0..count).map(|fighter| {
-            let program = self.program(client + fighter as u32);
-            self.fighter(fighter, program, &path, &beliefs, Rng::new(rng.bits())).boxed_local()
+        let held_locks = HeldLocks::default();
+        let count = 2 + rng.below(LOCKERS_MORE) as usize;
+        let fighting = (0..count).map(|locker| {
+            let program = self.program(client + locker as u32);
+            self.locker(locker, program, &path, &held_locks, Rng::new(rng.bits())).boxed_local()
         });
         let fought: Result<Vec<()>, PowerCut> =
             join_all(fighting.collect::<Vec<_>>()).await.into_iter().collect();
         fought.map(drop)
     }
 
-    async fn fighter(
+    async fn locker(
         &self,
-        fighter: usize,
-        program: Program,
+        locker: usize,
+        program: CrashableProgram,
         path: &str,
-        beliefs: &Beliefs,
+        held_locks: &HeldLocks,
         mut rng: Rng,
     ) -> Result<(), PowerCut> {
         let options = OpenOptions::new().read(true);
@@ -77,20 +79,20 @@ impl OpenUnlinked<'_> {
             let kind = if shared { LockKind::Shared {} } else { LockKind::Exclusive {} };
             let locked = self.ask(async || file.lock(range, kind).await).await?;
             let lock = locked.unwrap_or_else(|error| panic!("{path} cannot be locked: {error}"));
-            tracing::debug!(now = ?self.harness.cluster.world().now(), path, fighter, ?range, ?kind);
-            check(beliefs, fighter, range, kind);
-            beliefs.borrow_mut().push(Believed { fighter, kind, lock });
+            tracing::debug!(now = ?self.harness.cluster.world().now(), path, locker, ?range, ?kind);
+            check(held_locks, locker, range, kind);
+            held_locks.borrow_mut().push(HeldLock { locker, kind, lock });
             let pause = Duration::from_millis(rng.below(200));
             let lasts = rng.chance(1, 40) && !self.harness.is_over();
-            self.harness.pass(if lasts { OVER } else { pause }).await;
+            self.harness.pass(if lasts { LEASE_AND_GRACE } else { pause }).await;
             if rng.chance(1, 16) && !self.harness.is_over() {
                 // The dead believe nothing; their locks go when their leases end.
-                tracing::debug!(now = ?self.harness.cluster.world().now(), path, fighter, "dies");
+                tracing::debug!(now = ?self.harness.cluster.world().now(), path, locker, "dies");
                 program.die();
-                beliefs.borrow_mut().retain(|believed| believed.fighter != fighter);
+                held_locks.borrow_mut().retain(|held| held.locker != locker);
                 return Ok(());
             }
-            beliefs.borrow_mut().retain(|believed| believed.fighter != fighter);
+            held_locks.borrow_mut().retain(|held| held.locker != locker);
             if file.has_lost_locks() {
                 return Ok(());
             }
@@ -100,9 +102,9 @@ impl OpenUnlinked<'_> {
 }
 
 /// Nobody else may believe to have what was locked just now.
-fn check(beliefs: &Beliefs, fighter: usize, range: ByteRange, kind: LockKind) {
+fn check(held_locks: &HeldLocks, locker: usize, range: ByteRange, kind: LockKind) {
     let exclusive = LockKind::Exclusive {};
-    for other in beliefs.borrow().iter().filter(|other| other.fighter != fighter) {
+    for other in held_locks.borrow().iter().filter(|other| other.locker != locker) {
         let excludes = kind == exclusive || other.kind == exclusive;
         let clash = excludes && other.lock.range().overlaps(&range) && other.lock.is_held();
         assert!(!clash, "{range:?} and {:?} are locked by two programs", other.lock.range());

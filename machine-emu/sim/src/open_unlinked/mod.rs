@@ -26,7 +26,7 @@ use runtime::{Call, Context, NodeId, Spawn};
 
 use crate::cluster::OBSERVER;
 use crate::enumerate::volume::flaws;
-use crate::harness::{End, Harness, RETRY_PAUSE, TRIES_MAX};
+use crate::harness::{Harness, PowerCut, RETRY_PAUSE, RoundEnd, TRIES_MAX};
 use crate::names::name;
 
 /// Bytes of a file, at most.
@@ -38,10 +38,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(90);
 /// The pause between two looks for that.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Whoever does not renew a lease for so long has lost it, and a grace is over.
-const OVER: Duration = Duration::from_secs(LEASE.as_secs() * 3 / 2);
-
-/// The power went.
-struct PowerCut;
+const LEASE_AND_GRACE: Duration = Duration::from_secs(LEASE.as_secs() * 3 / 2);
 
 /// A program's way to the cluster, until it dies: then nothing is sent and nothing answered.
 #[derive(Clone)]
@@ -98,14 +95,14 @@ impl CrashableClient {
     }
 }
 
-type File = client::File<CrashableClient>;
+type UnlinkedFile = client::File<CrashableClient>;
 
 /// One program.
-struct Program {
+struct CrashableProgram {
     system: FileSystem<CrashableClient>,
 }
 
-impl Program {
+impl CrashableProgram {
     fn die(&self) {
         self.system.machine().alive.set(false);
     }
@@ -113,7 +110,7 @@ impl Program {
 
 /// A file without a name, durably so, that programs have open.
 struct OpenUnlinkedFile {
-    open: Vec<(Program, File)>,
+    open: Vec<(CrashableProgram, UnlinkedFile)>,
     content: Vec<u8>,
     handle: Handle,
 }
@@ -131,17 +128,17 @@ pub(super) async fn run(harness: &Harness, clients: u32, rounds: u32, round_ms: 
     for _ in 0..rounds {
         let working =
             (0..clients).map(|client| workload.client(client, harness.fork_rng()).boxed_local());
-        if harness.round(working.collect(), round_ms).await == End::PowerCut {
-            harness.come_back().await;
+        if harness.round(working.collect(), round_ms).await == RoundEnd::PowerCut {
+            harness.recover().await;
         } else if harness.fork_rng().chance(1, 2) {
-            harness.stop_and_start().await;
+            harness.stop_and_recover().await;
         }
-        harness.lively("a check", workload.check_kept()).await;
+        harness.within_limit("a check", workload.check_kept()).await;
     }
     workload.kept.take();
-    harness.lively("an end", workload.nothing_is_left()).await;
-    harness.stop_and_start().await;
-    let audit = harness.lively("an audit", harness.cluster.audit()).await;
+    harness.within_limit("an end", workload.nothing_is_left()).await;
+    harness.stop_and_recover().await;
+    let audit = harness.within_limit("an audit", harness.cluster.audit()).await;
     assert_eq!(flaws(audit.expect("a sound store")), Vec::<String>::new());
 }
 
@@ -149,7 +146,7 @@ impl OpenUnlinked<'_> {
     async fn client(&self, client: u32, mut rng: Rng) {
         while !self.harness.is_over() {
             let done = if rng.chance(1, 3) {
-                self.fight(client, &mut rng).await
+                self.lock_ranges(client, &mut rng).await
             } else {
                 self.play(client, &mut rng).await
             };
@@ -159,11 +156,11 @@ impl OpenUnlinked<'_> {
         }
     }
 
-    fn program(&self, client: u32) -> Program {
+    fn program(&self, client: u32) -> CrashableProgram {
         let context = self.harness.cluster.application(client % OBSERVER);
         let mark = context.random();
         let machine = CrashableClient { context, alive: Rc::new(Cell::new(true)) };
-        Program { system: FileSystem::new(machine, Credentials::root(), mark) }
+        CrashableProgram { system: FileSystem::new(machine, Credentials::root(), mark) }
     }
 
     fn fresh_path(&self) -> String {
@@ -178,7 +175,7 @@ impl OpenUnlinked<'_> {
     ) -> Result<Result<T, FileIoError>, PowerCut> {
         for _ in 0..TRIES_MAX {
             let answer = operation().await;
-            if self.harness.is_powerless() {
+            if self.harness.is_power_off() {
                 return Err(PowerCut);
             }
             match answer {
@@ -245,7 +242,7 @@ impl OpenUnlinked<'_> {
     /// Writes something somewhere, durably. The first write is at the beginning.
     async fn write(
         &self,
-        file: &File,
+        file: &UnlinkedFile,
         content: &mut Vec<u8>,
         rng: &mut Rng,
     ) -> Result<Result<(), FileIoError>, PowerCut> {
@@ -312,14 +309,15 @@ impl OpenUnlinked<'_> {
     ) -> Result<(), PowerCut> {
         for _ in 0..TRIES_MAX {
             let renamed = system.rename(from, to).await;
-            if self.harness.is_powerless() {
+            if self.harness.is_power_off() {
                 return Err(PowerCut);
             }
             match renamed {
                 Ok(()) | Err(Error { cause: Cause::FileIo(FileIoError::NotFound {}), .. }) => {
                     return Ok(());
                 }
-                Err(Error { cause: Cause::FileIo(error), .. }) if self.harness.excuses(error) => {}
+                Err(Error { cause: Cause::FileIo(error), .. })
+                    if self.harness.is_expected(error) => {}
                 Err(error) => panic!("{from} cannot be renamed: {error}"),
             }
             self.harness.pass(RETRY_PAUSE).await;
@@ -330,7 +328,7 @@ impl OpenUnlinked<'_> {
     /// Something that programs do to a file without a name.
     async fn after(
         &self,
-        open: &mut Vec<(Program, File)>,
+        open: &mut Vec<(CrashableProgram, UnlinkedFile)>,
         content: &mut Vec<u8>,
         handle: Handle,
         rng: &mut Rng,
@@ -351,13 +349,20 @@ impl OpenUnlinked<'_> {
                 drop(file);
             }
             // Several of these would outlast what clients have to end their work.
-            _ if rng.chance(1, 4) && !self.harness.is_over() => self.harness.pass(OVER).await,
+            _ if rng.chance(1, 4) && !self.harness.is_over() => {
+                self.harness.pass(LEASE_AND_GRACE).await
+            }
             _ => self.harness.pass(Duration::from_millis(rng.below(1_000))).await,
         }
         Ok(())
     }
 
-    async fn cut(&self, file: &File, content: &mut Vec<u8>, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn cut(
+        &self,
+        file: &UnlinkedFile,
+        content: &mut Vec<u8>,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
         let size = rng.below(FILE_BYTES_MAX);
         loop {
             let cut = self.ask(async || file.set_len(size).await).await?;
@@ -378,7 +383,7 @@ impl OpenUnlinked<'_> {
 
     async fn link_is_refused(
         &self,
-        open: &[(Program, File)],
+        open: &[(CrashableProgram, UnlinkedFile)],
         handle: Handle,
     ) -> Result<(), PowerCut> {
         let Some((program, _)) = open.first() else { return Ok(()) };
@@ -393,7 +398,7 @@ impl OpenUnlinked<'_> {
         };
         loop {
             let linked = fileio::client::ask(&context, link.clone()).await;
-            if self.harness.is_powerless() {
+            if self.harness.is_power_off() {
                 return Err(PowerCut);
             }
             match linked {
@@ -405,7 +410,11 @@ impl OpenUnlinked<'_> {
     }
 
     /// All who have the file open see what was written; it has no name.
-    async fn check(&self, open: &[(Program, File)], content: &[u8]) -> Result<Handle, PowerCut> {
+    async fn check(
+        &self,
+        open: &[(CrashableProgram, UnlinkedFile)],
+        content: &[u8],
+    ) -> Result<Handle, PowerCut> {
         let mut handle = ROOT;
         for (_, file) in open {
             let path = String::from_utf8_lossy(file.path()).into_owned();
@@ -421,7 +430,7 @@ impl OpenUnlinked<'_> {
     }
 
     /// A file that has lost its name; after a restart the word of that may be on its way for a while.
-    async fn nameless(&self, path: &str, file: &File) -> Result<Attributes, PowerCut> {
+    async fn nameless(&self, path: &str, file: &UnlinkedFile) -> Result<Attributes, PowerCut> {
         let until = self.harness.cluster.world().now() + GONE_WITHIN;
         loop {
             let found = self.ask(async || file.metadata().await).await?;
@@ -442,7 +451,7 @@ impl OpenUnlinked<'_> {
         let until = context.now() + GONE_WITHIN;
         while context.now() < until {
             let looked = fileio::client::ask(&context, GetAttributes { file: handle }).await;
-            if self.harness.is_powerless() {
+            if self.harness.is_power_off() {
                 return Err(PowerCut);
             }
             match looked {
@@ -459,7 +468,7 @@ impl OpenUnlinked<'_> {
     /// who have not come back are forgotten.
     async fn check_kept(&self) {
         let mut kept = self.kept.take();
-        for pause in [Duration::ZERO, OVER] {
+        for pause in [Duration::ZERO, LEASE_AND_GRACE] {
             self.harness.pass(pause).await;
             for OpenUnlinkedFile { open, content, .. } in &kept {
                 assert!(self.check(open, content).await.is_ok(), "the power is on");

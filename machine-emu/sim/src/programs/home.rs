@@ -11,8 +11,8 @@ use fileio::model::Model;
 use runtime::Spawn;
 use runtime::seed::Rng;
 
-use super::asker::{Asker, Stop};
-use super::reach::{Reach, Reference};
+use super::retrying_client::{OperationFailure, RetryingClient};
+use super::spawn::{ClusterSpawn, ModelSpawn};
 
 /// Bytes that a file in a home gets by one write, at most.
 const WRITE_BYTES_MAX: u64 = 5_000;
@@ -22,7 +22,7 @@ const WORK: &str = "work";
 
 /// One operation on paths.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum PathOperation {
     Open { path: String, options: OpenOptions, data: Vec<u8>, offset: u64 },
     MakeDirectory(String),
     MakeAll(String),
@@ -41,17 +41,17 @@ pub(super) enum Step {
 
 /// What both sides must agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum PathResult {
     Nothing,
-    File(Visible),
-    Content(Vec<u8>),
+    File(VisibleAttributes),
+    ExpectedContent(Vec<u8>),
     Names(Vec<(Vec<u8>, Kind)>),
     Target(Vec<u8>),
 }
 
 /// Attributes but for numbers of inodes and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Visible {
+pub(super) struct VisibleAttributes {
     kind: Kind,
     mode: u32,
     links: u32,
@@ -59,24 +59,30 @@ pub(super) struct Visible {
     size: u64,
 }
 
-fn visible(a: &Attributes) -> Visible {
-    Visible { kind: a.kind, mode: a.mode, links: a.links, owner: (a.uid, a.gid), size: a.size }
+fn visible(a: &Attributes) -> VisibleAttributes {
+    VisibleAttributes {
+        kind: a.kind,
+        mode: a.mode,
+        links: a.links,
+        owner: (a.uid, a.gid),
+        size: a.size,
+    }
 }
 
 /// One program's own directory.
-pub(super) struct Home {
+pub(super) struct ProgramHome {
     path: String,
-    reference: Asker<'static, Reference>,
+    reference: RetryingClient<'static, ModelSpawn>,
     /// Durable, and not touched since: what is there after a power cut.
-    durable: BTreeMap<String, Visible>,
+    durable: BTreeMap<String, VisibleAttributes>,
 }
 
-impl Home {
+impl ProgramHome {
     /// A home at `path`, on the side of the reference.
     pub(super) async fn new(path: String) -> Self {
-        let reference = Reference(Rc::new(Model::default()));
+        let reference = ModelSpawn(Rc::new(Model::default()));
         let system = FileSystem::new(reference, Credentials::root(), 1);
-        let reference = Asker { system, client: 0, harness: None };
+        let reference = RetryingClient { system, number: 0, harness: None };
         let home = Self { path, reference, durable: BTreeMap::new() };
         let made = perform(&home.reference, &home.first()).await;
         assert!(made.is_ok(), "the reference has room");
@@ -84,35 +90,35 @@ impl Home {
     }
 
     /// What makes it.
-    pub(super) fn first(&self) -> Step {
-        Step::MakeAll(format!("{}/{WORK}", self.path))
+    pub(super) fn first(&self) -> PathOperation {
+        PathOperation::MakeAll(format!("{}/{WORK}", self.path))
     }
 
     /// Some operation.
-    pub(super) fn draw(&self, rng: &mut Rng) -> Step {
+    pub(super) fn draw(&self, rng: &mut Rng) -> PathOperation {
         let path = self.any_path(rng);
         match rng.below(32) {
             0..6 => Self::draw_open(path, rng),
-            6..10 => Step::MakeDirectory(path),
-            10 => Step::MakeAll(format!("{path}/d/{}", any_name(rng))),
+            6..10 => PathOperation::MakeDirectory(path),
+            10 => PathOperation::MakeAll(format!("{path}/d/{}", any_name(rng))),
             11 => {
                 let target = ["a", "../b", "./a/b", "c/", "a/missing"][rng.index(5)];
-                Step::MakeLink { target: target.to_owned(), path }
+                PathOperation::MakeLink { target: target.to_owned(), path }
             }
-            12..14 => Step::HardLink { original: self.any_path(rng), path },
-            14..16 => Step::RemoveFile(path),
-            16 => Step::RemoveDirectory(path),
-            17 => Step::RemoveAll(path),
-            18..23 => Step::Rename { from: path, to: self.any_path(rng) },
-            23..25 => Step::List(path),
-            25..27 => Step::Look(path),
-            27 => Step::LookAtLink(path),
-            28..30 => Step::SetLength { path, size: rng.below(WRITE_BYTES_MAX) },
-            _ => Step::SetMode { path, mode: 0o600 + rng.below(0o200) as u32 },
+            12..14 => PathOperation::HardLink { original: self.any_path(rng), path },
+            14..16 => PathOperation::RemoveFile(path),
+            16 => PathOperation::RemoveDirectory(path),
+            17 => PathOperation::RemoveAll(path),
+            18..23 => PathOperation::Rename { from: path, to: self.any_path(rng) },
+            23..25 => PathOperation::List(path),
+            25..27 => PathOperation::Look(path),
+            27 => PathOperation::LookAtLink(path),
+            28..30 => PathOperation::SetLength { path, size: rng.below(WRITE_BYTES_MAX) },
+            _ => PathOperation::SetMode { path, mode: 0o600 + rng.below(0o200) as u32 },
         }
     }
 
-    fn draw_open(path: String, rng: &mut Rng) -> Step {
+    fn draw_open(path: String, rng: &mut Rng) -> PathOperation {
         let mut data = vec![0; rng.below(WRITE_BYTES_MAX) as usize];
         rng.fill(&mut data);
         let options = OpenOptions::new().read(true);
@@ -124,7 +130,7 @@ impl Home {
             4 => options.write(true).create(true).truncate(true),
             _ => options.append(true).create(true),
         };
-        Step::Open { path, options, data, offset: rng.below(WRITE_BYTES_MAX) }
+        PathOperation::Open { path, options, data, offset: rng.below(WRITE_BYTES_MAX) }
     }
 
     fn any_path(&self, rng: &mut Rng) -> String {
@@ -137,15 +143,15 @@ impl Home {
 
     /// Does `step` on the side of the reference. From now on nobody knows, until it is answered
     /// and made durable, what is there of all that it touches.
-    pub(super) async fn foresee(&mut self, step: &Step) -> Result<Told, Cause> {
+    pub(super) async fn foresee(&mut self, step: &PathOperation) -> Result<PathResult, Cause> {
         let told = perform(&self.reference, step).await;
         if !self.durable.is_empty() {
             let now = self.reference_tree().await;
             self.durable.retain(|path, visible| now.get(path) == Some(visible));
         }
         told.map_err(|stop| match stop {
-            Stop::Refused(cause) => cause,
-            Stop::PowerCut => unreachable!("the reference needs no power"),
+            OperationFailure::Refused(cause) => cause,
+            OperationFailure::PowerCut => unreachable!("the reference needs no power"),
         })
     }
 
@@ -154,7 +160,7 @@ impl Home {
         self.durable = self.reference_tree().await;
     }
 
-    async fn reference_tree(&self) -> BTreeMap<String, Visible> {
+    async fn reference_tree(&self) -> BTreeMap<String, VisibleAttributes> {
         let Ok(tree) = tree(&self.reference, &self.path).await else {
             panic!("the reference can be read")
         };
@@ -162,18 +168,18 @@ impl Home {
     }
 
     /// While nothing is under way: both sides have the same names, with the same attributes.
-    pub(super) async fn check(&self, real: &Asker<'_, Reach>) {
+    pub(super) async fn check(&self, real: &RetryingClient<'_, ClusterSpawn>) {
         let found = tree(real, &self.path).await;
         let wanted = self.reference_tree().await;
         assert_eq!(found.as_ref(), Ok(&wanted), "the home {}", self.path);
     }
 
     /// After a power cut: what was durable is there, and all that is there can be looked at.
-    pub(super) async fn check_after_crash(&self, real: &Asker<'_, Reach>) {
+    pub(super) async fn check_after_crash(&self, real: &RetryingClient<'_, ClusterSpawn>) {
         for (path, wanted) in &self.durable {
             let found = look(real, path).await;
             // Other names of the file may have come or gone.
-            let found = found.map(|found| Visible { links: wanted.links, ..found });
+            let found = found.map(|found| VisibleAttributes { links: wanted.links, ..found });
             assert_eq!(found.as_ref(), Ok(wanted), "{path} was durable");
         }
         if self.durable.contains_key(&self.path) {
@@ -187,21 +193,24 @@ fn any_name(rng: &mut Rng) -> char {
     char::from(b'a' + rng.below(4) as u8)
 }
 
-async fn look<S: Spawn>(asker: &Asker<'_, S>, path: &str) -> Result<Visible, Stop> {
-    Ok(visible(&asker.ask(|| asker.system.symlink_metadata(path)).await?))
+async fn look<S: Spawn>(
+    client: &RetryingClient<'_, S>,
+    path: &str,
+) -> Result<VisibleAttributes, OperationFailure> {
+    Ok(visible(&client.ask(|| client.system.symlink_metadata(path)).await?))
 }
 
 /// Everything at and below `path`.
 async fn tree<S: Spawn>(
-    asker: &Asker<'_, S>,
+    client: &RetryingClient<'_, S>,
     path: &str,
-) -> Result<BTreeMap<String, Visible>, Stop> {
+) -> Result<BTreeMap<String, VisibleAttributes>, OperationFailure> {
     let mut found = BTreeMap::new();
     let mut left = vec![path.to_owned()];
     while let Some(path) = left.pop() {
-        let attributes = look(asker, &path).await?;
+        let attributes = look(client, &path).await?;
         if attributes.kind == (Kind::Directory {}) {
-            for (name, _) in list(asker, &path).await? {
+            for (name, _) in list(client, &path).await? {
                 left.push(format!("{path}/{}", String::from_utf8_lossy(&name)));
             }
         }
@@ -210,9 +219,12 @@ async fn tree<S: Spawn>(
     Ok(found)
 }
 
-async fn list<S: Spawn>(asker: &Asker<'_, S>, path: &str) -> Result<Vec<(Vec<u8>, Kind)>, Stop> {
-    let list = || async { asker.system.read_dir(path).await?.with_attributes().rest().await };
-    let entries = asker.ask(list).await?.into_iter();
+async fn list<S: Spawn>(
+    client: &RetryingClient<'_, S>,
+    path: &str,
+) -> Result<Vec<(Vec<u8>, Kind)>, OperationFailure> {
+    let list = || async { client.system.read_dir(path).await?.with_attributes().rest().await };
+    let entries = client.ask(list).await?.into_iter();
     let mut names: Vec<_> =
         entries.map(|entry| (entry.name.as_bytes().to_vec(), entry.kind)).collect();
     names.sort();
@@ -220,50 +232,65 @@ async fn list<S: Spawn>(asker: &Asker<'_, S>, path: &str) -> Result<Vec<(Vec<u8>
 }
 
 /// Does `step`, on either side.
-pub(super) async fn perform<S: Spawn>(asker: &Asker<'_, S>, step: &Step) -> Result<Told, Stop> {
-    let system = &asker.system;
-    let file = |attributes: Attributes| Told::File(visible(&attributes));
-    let nothing = |()| Told::Nothing;
+pub(super) async fn perform<S: Spawn>(
+    client: &RetryingClient<'_, S>,
+    step: &PathOperation,
+) -> Result<PathResult, OperationFailure> {
+    let system = &client.system;
+    let file = |attributes: Attributes| PathResult::File(visible(&attributes));
+    let nothing = |()| PathResult::Nothing;
     match step {
-        Step::Open { path, options, data, offset } => {
-            use_file(asker, path, *options, data, *offset).await
+        PathOperation::Open { path, options, data, offset } => {
+            use_file(client, path, *options, data, *offset).await
         }
-        Step::MakeDirectory(path) => asker.ask(|| system.mkdir(path)).await.map(file),
-        Step::MakeAll(path) => asker.ask(|| system.mkdir_all(path)).await.map(file),
-        Step::MakeLink { target, path } => {
-            asker.ask(|| system.symlink(target, path)).await?;
-            asker.ask(|| system.read_link(path)).await.map(Told::Target)
+        PathOperation::MakeDirectory(path) => client.ask(|| system.mkdir(path)).await.map(file),
+        PathOperation::MakeAll(path) => client.ask(|| system.mkdir_all(path)).await.map(file),
+        PathOperation::MakeLink { target, path } => {
+            client.ask(|| system.symlink(target, path)).await?;
+            client.ask(|| system.read_link(path)).await.map(PathResult::Target)
         }
-        Step::HardLink { original, path } => {
-            asker.ask(|| system.hard_link(original, path)).await.map(file)
+        PathOperation::HardLink { original, path } => {
+            client.ask(|| system.hard_link(original, path)).await.map(file)
         }
-        Step::RemoveFile(path) => asker.ask(|| system.remove_file(path)).await.map(nothing),
-        Step::RemoveDirectory(path) => asker.ask(|| system.remove_dir(path)).await.map(nothing),
-        Step::RemoveAll(path) => asker.ask(|| system.remove_all(path)).await.map(nothing),
-        Step::Rename { from, to } => asker.ask(|| system.rename(from, to)).await.map(nothing),
-        Step::List(path) => list(asker, path).await.map(Told::Names),
-        Step::Look(path) => asker.ask(|| system.metadata(path)).await.map(file),
-        Step::LookAtLink(path) => asker.ask(|| system.symlink_metadata(path)).await.map(file),
-        Step::SetLength { path, size } => asker.ask(|| system.set_len(path, *size)).await.map(file),
-        Step::SetMode { path, mode } => asker.ask(|| system.set_mode(path, *mode)).await.map(file),
+        PathOperation::RemoveFile(path) => {
+            client.ask(|| system.remove_file(path)).await.map(nothing)
+        }
+        PathOperation::RemoveDirectory(path) => {
+            client.ask(|| system.remove_dir(path)).await.map(nothing)
+        }
+        PathOperation::RemoveAll(path) => client.ask(|| system.remove_all(path)).await.map(nothing),
+        PathOperation::Rename { from, to } => {
+            client.ask(|| system.rename(from, to)).await.map(nothing)
+        }
+        PathOperation::List(path) => list(client, path).await.map(PathResult::Names),
+        PathOperation::Look(path) => client.ask(|| system.metadata(path)).await.map(file),
+        PathOperation::LookAtLink(path) => {
+            client.ask(|| system.symlink_metadata(path)).await.map(file)
+        }
+        PathOperation::SetLength { path, size } => {
+            client.ask(|| system.set_len(path, *size)).await.map(file)
+        }
+        PathOperation::SetMode { path, mode } => {
+            client.ask(|| system.set_mode(path, *mode)).await.map(file)
+        }
     }
 }
 
 /// Opens, writes if it may, reads all.
 async fn use_file<S: Spawn>(
-    asker: &Asker<'_, S>,
+    client: &RetryingClient<'_, S>,
     path: &str,
     options: OpenOptions,
     data: &[u8],
     offset: u64,
-) -> Result<Told, Stop> {
-    let file = asker.ask(|| asker.system.open(path, options)).await?;
+) -> Result<PathResult, OperationFailure> {
+    let file = client.ask(|| client.system.open(path, options)).await?;
     if options == options.append(true) {
-        asker.ask(|| file.append(data.to_vec())).await?;
+        client.ask(|| file.append(data.to_vec())).await?;
     } else if options == options.write(true) {
-        asker.ask(|| file.write_at(offset, data.to_vec())).await?;
+        client.ask(|| file.write_at(offset, data.to_vec())).await?;
     }
-    let size = asker.ask(|| file.metadata()).await?.size;
-    let read = asker.ask(|| file.read_bytes_at(0, size as usize + 1)).await?;
-    Ok(Told::Content(read.concat()))
+    let size = client.ask(|| file.metadata()).await?.size;
+    let read = client.ask(|| file.read_bytes_at(0, size as usize + 1)).await?;
+    Ok(PathResult::ExpectedContent(read.concat()))
 }

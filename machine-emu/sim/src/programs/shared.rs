@@ -1,7 +1,7 @@
 //! Files that all programs open, write, append to, cut, sync and read.
 //!
 //! What a program reads after an open holds every byte that was written, by whomever, before that:
-//! [`Content`] knows since when each byte was answered.
+//! [`ExpectedContent`] knows since when each byte was answered.
 
 use std::cell::RefCell;
 
@@ -9,21 +9,22 @@ use client::{OpenOptions, Regions};
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::asker::Asker;
-use super::reach::Reach;
-use super::{PowerCut, end};
-use crate::content::{BLOCK, Content};
+use super::end;
+use super::retrying_client::RetryingClient;
+use super::spawn::ClusterSpawn;
+use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
+use crate::harness::PowerCut;
 
 /// So long a read is asked for in several pieces at once.
 const LONG_READ_BYTES: usize = 9 << 20;
 
-type File = client::File<Reach>;
+type SharedFile = client::File<ClusterSpawn>;
 
 /// The files, and what they may hold.
-pub(super) struct Shared {
+pub(super) struct SharedFiles {
     habits: Habits,
-    contents: Vec<RefCell<Content>>,
+    contents: Vec<RefCell<ExpectedContent>>,
     /// Shared by those who write blocks of their own; exclusive to cut, to append, to write any.
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one program.
@@ -31,13 +32,13 @@ pub(super) struct Shared {
 }
 
 /// A file that a program keeps open, and the position in it.
-struct Open {
-    file: File,
+struct OpenSharedFile {
+    file: SharedFile,
     position: u64,
 }
 
 /// The files that one program keeps open.
-pub(super) struct Handles(Vec<Option<Open>>);
+pub(super) struct Handles(Vec<Option<OpenSharedFile>>);
 
 impl Handles {
     /// None of `files` is open.
@@ -50,27 +51,30 @@ fn path(file: usize) -> String {
     format!("/shared/{file}")
 }
 
-impl Shared {
+impl SharedFiles {
     /// Files of these habits.
     pub(super) fn new(habits: Habits, group: u64) -> Self {
-        let content = |_| RefCell::new(Content::new(habits.blocks));
+        let content = |_| RefCell::new(ExpectedContent::new(habits.blocks));
         let contents = (0..habits.files).map(content).collect();
         Self { habits, contents, locks: KeyedLock::default(), group }
     }
 
     /// Makes the files, durably.
-    pub(super) async fn create(&self, asker: &Asker<'_, Reach>) -> Result<(), PowerCut> {
-        asker.ask(|| asker.system.mkdir("/shared")).await.or_else(end)?;
+    pub(super) async fn create(
+        &self,
+        client: &RetryingClient<'_, ClusterSpawn>,
+    ) -> Result<(), PowerCut> {
+        client.ask(|| client.system.mkdir("/shared")).await.or_else(end)?;
         for file in 0..self.contents.len() {
-            asker.ask(|| asker.system.create(path(file))).await.or_else(end)?;
+            client.ask(|| client.system.create(path(file))).await.or_else(end)?;
         }
-        asker.ask(|| asker.system.sync()).await.or_else(end)
+        client.ask(|| client.system.sync()).await.or_else(end)
     }
 
     /// One operation on some file.
     pub(super) async fn step(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         handles: &mut Handles,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
@@ -78,17 +82,18 @@ impl Shared {
         let kept = &mut handles.0[index];
         if kept.is_none() || rng.chance(1, 8) {
             let options = OpenOptions::new().read(true).write(true);
-            let file = asker.ask(|| asker.system.open(path(index), options)).await.or_else(end)?;
-            *kept = Some(Open { file, position: 0 });
+            let file =
+                client.ask(|| client.system.open(path(index), options)).await.or_else(end)?;
+            *kept = Some(OpenSharedFile { file, position: 0 });
         }
-        let Some(Open { file, position }) = kept else { return Ok(()) };
+        let Some(OpenSharedFile { file, position }) = kept else { return Ok(()) };
         match rng.below(74) {
-            0..28 => self.write_own(asker, index, file, rng).await,
-            28..32 => self.write_any(asker, index, file, rng).await,
-            32..36 => self.append(asker, index, file, rng).await,
-            36..40 => self.cut(asker, index, file, rng).await,
-            40..50 => self.sync(asker, index, file).await,
-            50..53 => self.look(asker, index, file).await,
+            0..28 => self.write_own(client, index, file, rng).await,
+            28..32 => self.write_any(client, index, file, rng).await,
+            32..36 => self.append(client, index, file, rng).await,
+            36..40 => self.cut(client, index, file, rng).await,
+            40..50 => self.sync(client, index, file).await,
+            50..53 => self.look(client, index, file).await,
             53..55 => {
                 *kept = None;
                 Ok(())
@@ -97,7 +102,7 @@ impl Shared {
                 if rng.chance(1, 2) {
                     *position = rng.below(self.contents[index].borrow().size().1 + 2 * BLOCK);
                 }
-                *position += self.read(asker, index, file, *position, rng).await?;
+                *position += self.read(client, index, file, *position, rng).await?;
                 Ok(())
             }
         }
@@ -106,29 +111,29 @@ impl Shared {
     /// Writes somewhere in a group of blocks of the program's own.
     async fn write_own(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(index).await;
         if rng.chance(1, 4) {
-            return self.write_own_list(asker, index, file, rng).await;
+            return self.write_own_list(client, index, file, rng).await;
         }
-        let range = self.habits.own_range(asker.client, self.group, false, rng);
+        let range = self.habits.own_range(client.number, self.group, false, rng);
         let Some(range) = range else { return Ok(()) };
-        self.write(asker, index, file, range, rng).await
+        self.write(client, index, file, range, rng).await
     }
 
     /// Writes a vector in a group of blocks of the program's own, and reads it.
     async fn write_own_list(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
-        let range = self.habits.own_range(asker.client, self.group, false, rng);
+        let range = self.habits.own_range(client.number, self.group, false, rng);
         let Some((offset, length)) = range else { return Ok(()) };
         let block = rng.below(length.min(3 * BLOCK)) + 1;
         let stride = block + rng.below(2 * block);
@@ -136,10 +141,10 @@ impl Shared {
         let regions = Regions::strided(offset, block, count, stride).expect("in a small file");
         let data = any_bytes(regions.bytes(), rng);
         let name = path(index);
-        asker.tell(|| format!("{name}: write {count} times {block} from {offset}, each {stride}"));
+        client.tell(|| format!("{name}: write {count} times {block} from {offset}, each {stride}"));
         let content = &self.contents[index];
         let issued = content.borrow_mut().issue_list(&regions, &data);
-        asker.ask(|| file.write_list(&regions, data.clone())).await.or_else(end)?;
+        client.ask(|| file.write_list(&regions, data.clone())).await.or_else(end)?;
         content.borrow_mut().acknowledge(&issued);
 
         let moment = content.borrow().moment();
@@ -149,7 +154,7 @@ impl Shared {
             out.truncate(count);
             Ok(out)
         };
-        let read = asker.ask(read).await.or_else(end)?;
+        let read = client.ask(read).await.or_else(end)?;
         for region in regions.walk(0..u64::MAX) {
             let from = (region.position as usize).min(read.len());
             let to = ((region.position + region.length) as usize).min(read.len());
@@ -163,29 +168,29 @@ impl Shared {
     /// Writes anywhere, while nobody else writes.
     async fn write_any(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(index).await;
         let range = self.habits.any_range(rng);
-        self.write(asker, index, file, range, rng).await
+        self.write(client, index, file, range, rng).await
     }
 
     async fn write(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         (offset, length): (u64, u64),
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let data = any_bytes(length, rng);
-        asker.tell(|| format!("{}: write {length} at {offset}", path(index)));
+        client.tell(|| format!("{}: write {length} at {offset}", path(index)));
         let content = &self.contents[index];
         let issued = content.borrow_mut().issue_write(offset, &data);
-        asker.ask(|| file.write_at(offset, data.clone())).await.or_else(end)?;
+        client.ask(|| file.write_at(offset, data.clone())).await.or_else(end)?;
         content.borrow_mut().acknowledge(&issued);
         Ok(())
     }
@@ -194,16 +199,16 @@ impl Shared {
     /// must not append again: it writes at the same place.
     async fn append(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(index).await;
         let content = &self.contents[index];
         let (offset, longest) = content.borrow().size();
         if offset != longest {
-            assert!(asker.is_powerless(), "nobody else writes");
+            assert!(client.is_power_off(), "nobody else writes");
             return Err(PowerCut);
         }
         let room = self.habits.blocks as u64 * BLOCK - offset;
@@ -212,7 +217,7 @@ impl Shared {
             return Ok(());
         }
         let data = any_bytes(length, rng);
-        asker.tell(|| format!("{}: append {length} at {offset}", path(index)));
+        client.tell(|| format!("{}: append {length} at {offset}", path(index)));
         let issued = content.borrow_mut().issue_write(offset, &data);
         let tried = std::cell::Cell::new(false);
         let append = || async {
@@ -222,7 +227,7 @@ impl Shared {
                 file.append(data.clone()).await
             }
         };
-        let end_now = asker.ask(append).await.or_else(end)?;
+        let end_now = client.ask(append).await.or_else(end)?;
         assert_eq!(end_now, offset + length, "where the appended bytes end");
         content.borrow_mut().acknowledge(&issued);
         Ok(())
@@ -231,20 +236,20 @@ impl Shared {
     /// Cuts or lengthens the file, or empties it by opening it.
     async fn cut(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(index).await;
         let content = &self.contents[index];
         let size = self.habits.any_size(content.borrow().size().1, rng);
-        asker.tell(|| format!("{}: cut to {size}", path(index)));
+        client.tell(|| format!("{}: cut to {size}", path(index)));
         let issued = content.borrow_mut().issue_cut(size);
         if size == 0 && rng.chance(1, 2) {
-            asker.ask(|| asker.system.create(path(index))).await.or_else(end)?;
+            client.ask(|| client.system.create(path(index))).await.or_else(end)?;
         } else {
-            asker.ask(|| file.set_len(size)).await.or_else(end)?;
+            client.ask(|| file.set_len(size)).await.or_else(end)?;
         }
         content.borrow_mut().acknowledge(&issued);
         Ok(())
@@ -253,9 +258,9 @@ impl Shared {
     /// Reads from `offset`; how many bytes came.
     async fn read(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
         offset: u64,
         rng: &mut Rng,
     ) -> Result<u64, PowerCut> {
@@ -265,9 +270,9 @@ impl Shared {
             _ => rng.below(40 * BLOCK) as usize,
         };
         let content = &self.contents[index];
-        asker.tell(|| format!("{}: read {length} at {offset}", path(index)));
+        client.tell(|| format!("{}: read {length} at {offset}", path(index)));
         let moment = content.borrow().moment();
-        let read = asker.ask(|| file.read_bytes_at(offset, length)).await.or_else(end)?.concat();
+        let read = client.ask(|| file.read_bytes_at(offset, length)).await.or_else(end)?.concat();
         let checked = content.borrow().check_read(&moment, offset, length as u64, &read);
         checked.unwrap_or_else(|wrong| panic!("{}: {wrong}", path(index)));
         Ok(read.len() as u64)
@@ -275,29 +280,32 @@ impl Shared {
 
     async fn sync(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(index).await;
         let content = &self.contents[index];
-        asker.tell(|| format!("{}: sync", path(index)));
+        client.tell(|| format!("{}: sync", path(index)));
         let moment = content.borrow().moment();
-        asker.ask(|| file.sync()).await.or_else(end)?;
+        client.ask(|| file.sync()).await.or_else(end)?;
         content.borrow_mut().committed(&moment);
         Ok(())
     }
 
     /// Makes everything durable.
-    pub(super) async fn sync_all(&self, asker: &Asker<'_, Reach>) -> Result<(), PowerCut> {
-        asker.tell(|| "sync all".to_owned());
+    pub(super) async fn sync_all(
+        &self,
+        client: &RetryingClient<'_, ClusterSpawn>,
+    ) -> Result<(), PowerCut> {
+        client.tell(|| "sync all".to_owned());
         let mut held = Vec::new();
         for index in 0..self.contents.len() {
             held.push(self.locks.shared(index).await);
         }
         let moments: Vec<_> =
             self.contents.iter().map(|content| content.borrow().moment()).collect();
-        asker.ask(|| asker.system.sync()).await.or_else(end)?;
+        client.ask(|| client.system.sync()).await.or_else(end)?;
         for (content, moment) in self.contents.iter().zip(&moments) {
             content.borrow_mut().committed(moment);
         }
@@ -306,15 +314,15 @@ impl Shared {
 
     async fn look(
         &self,
-        asker: &Asker<'_, Reach>,
+        client: &RetryingClient<'_, ClusterSpawn>,
         index: usize,
-        file: &File,
+        file: &SharedFile,
     ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(index).await;
         let content = &self.contents[index];
         let least = content.borrow().size().0;
-        let by_handle = asker.ask(|| file.metadata()).await.or_else(end)?.size;
-        let by_path = asker.ask(|| asker.system.metadata(path(index))).await.or_else(end)?.size;
+        let by_handle = client.ask(|| file.metadata()).await.or_else(end)?.size;
+        let by_path = client.ask(|| client.system.metadata(path(index))).await.or_else(end)?.size;
         let most = content.borrow().size().1;
         for size in [by_handle, by_path] {
             let right = (least..=most).contains(&size);
@@ -323,29 +331,29 @@ impl Shared {
         Ok(())
     }
 
-    async fn read_all(&self, asker: &Asker<'_, Reach>, index: usize) -> Vec<u8> {
+    async fn read_all(&self, client: &RetryingClient<'_, ClusterSpawn>, index: usize) -> Vec<u8> {
         let length = (self.habits.blocks + 1) * BLOCK as usize;
         let options = OpenOptions::new().read(true);
-        let read = asker.ask(|| async {
-            let file = asker.system.open(path(index), options).await?;
+        let read = client.ask(|| async {
+            let file = client.system.open(path(index), options).await?;
             file.read_bytes_at(0, length).await
         });
         read.await.unwrap_or_else(|stop| panic!("{}: {stop:?}", path(index))).concat()
     }
 
     /// While nobody writes.
-    pub(super) async fn check(&self, asker: &Asker<'_, Reach>) {
+    pub(super) async fn check(&self, client: &RetryingClient<'_, ClusterSpawn>) {
         for (index, content) in self.contents.iter().enumerate() {
-            let data = self.read_all(asker, index).await;
+            let data = self.read_all(client, index).await;
             let observed = content.borrow_mut().observe(&data);
             observed.unwrap_or_else(|wrong| panic!("at rest, {}: {wrong}", path(index)));
         }
     }
 
     /// After the power went.
-    pub(super) async fn check_after_crash(&self, asker: &Asker<'_, Reach>) {
+    pub(super) async fn check_after_crash(&self, client: &RetryingClient<'_, ClusterSpawn>) {
         for (index, content) in self.contents.iter().enumerate() {
-            let data = self.read_all(asker, index).await;
+            let data = self.read_all(client, index).await;
             let flushed = content.borrow_mut().flush(&data);
             flushed.unwrap_or_else(|wrong| panic!("after a crash, {}: {wrong}", path(index)));
         }

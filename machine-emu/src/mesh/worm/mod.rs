@@ -27,12 +27,12 @@ mod share;
 
 use super::calendar::Calendar;
 use super::forward::Forwarders;
-use super::geometry::{Direction, Geometry};
+use super::geometry::{Direction, MeshGeometry};
 use super::record::Recorder;
 use super::timing::{
     Delivery, LETTER_WORDS_MAX, Letter, MeshCounters, MeshTiming, Priority, ROW_WORDS, Wires,
 };
-use super::{Policy, SendError};
+use super::{ForwardPolicy, SendError};
 
 /// Channels of a node: eight of each priority.
 const CHANNELS_PER_NODE: u32 = 16;
@@ -43,7 +43,7 @@ pub const LETTERS_MAX: usize = 1 << 22;
 
 /// A channel of one direction and one priority.
 #[derive(Clone, Copy, Debug)]
-struct Channel {
+struct WormChannel {
     /// If not held: since or from when.
     free_at: u64,
     /// The last worm whose head has crossed.
@@ -93,7 +93,7 @@ struct Worm {
 
 /// One queue of a node.
 #[derive(Clone, Copy, Debug, Default)]
-struct Queue {
+struct WormQueue {
     used: u32,
     spilled: u32,
     /// The worm that stands before it, and from when it could go in.
@@ -103,7 +103,7 @@ struct Queue {
 
 /// What happens in a cycle, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CycleStep {
     /// A forwarder's queue gets room.
     Room,
     /// A queue has been spilled.
@@ -115,17 +115,17 @@ enum Kind {
 }
 
 /// Kind above, then 38 bits that order, then 24 bits of a place.
-fn entry(kind: Kind, order: u64, place: u32) -> u64 {
+fn entry(kind: CycleStep, order: u64, place: u32) -> u64 {
     debug_assert!(place < 1 << 24);
     (kind as u64) << 62 | (order & ((1 << 38) - 1)) << 24 | u64::from(place)
 }
 
-fn parse(entry: u64) -> (Kind, u64, u32) {
+fn parse(entry: u64) -> (CycleStep, u64, u32) {
     let kind = match entry >> 62 {
-        0 => Kind::Room,
-        1 => Kind::Spilled,
-        2 => Kind::Ask,
-        _ => Kind::Deliver,
+        0 => CycleStep::Room,
+        1 => CycleStep::Spilled,
+        2 => CycleStep::Ask,
+        _ => CycleStep::Deliver,
     };
     (kind, entry >> 24 & ((1 << 38) - 1), (entry & ((1 << 24) - 1)) as u32)
 }
@@ -152,17 +152,17 @@ pub(super) fn rows(words: u32) -> u32 {
 /// The mesh, its messages and its queues. Time is in cycles.
 #[derive(Debug)]
 pub struct Mesh {
-    geometry: Geometry,
+    geometry: MeshGeometry,
     timing: MeshTiming,
     forwarders: Forwarders,
     calendar: Calendar,
-    channels: Vec<Channel>,
+    channels: Vec<WormChannel>,
     worms: Vec<Worm>,
     free: Vec<u32>,
     /// The crossings of all worms, `stride` for each.
     hops: Vec<Hop>,
     stride: usize,
-    queues: Vec<Queue>,
+    queues: Vec<WormQueue>,
     /// What the handler of a queue cannot go on without: see [`Mesh::handler_waits`].
     pub(super) handlers: Vec<Option<u64>>,
     numbers: u64,
@@ -175,10 +175,10 @@ pub struct Mesh {
 
 impl Mesh {
     /// An empty mesh.
-    pub fn new(geometry: Geometry, timing: MeshTiming, policy: Policy) -> Self {
+    pub fn new(geometry: MeshGeometry, timing: MeshTiming, policy: ForwardPolicy) -> Self {
         timing.check();
         let nodes = geometry.nodes();
-        let empty = Channel {
+        let empty = WormChannel {
             free_at: 0,
             owner: NOBODY,
             held: false,
@@ -195,7 +195,7 @@ impl Mesh {
             worms: Vec::new(),
             free: Vec::new(),
             hops: Vec::new(),
-            queues: vec![Queue::default(); nodes as usize * 2],
+            queues: vec![WormQueue::default(); nodes as usize * 2],
             handlers: vec![None; nodes as usize * 2],
             numbers: 0,
             counters: MeshCounters::default(),
@@ -207,7 +207,7 @@ impl Mesh {
     }
 
     /// Its nodes and links.
-    pub fn geometry(&self) -> &Geometry {
+    pub fn geometry(&self) -> &MeshGeometry {
         &self.geometry
     }
 
@@ -244,7 +244,7 @@ impl Mesh {
     }
 
     /// Who passes on what cannot be sent directly.
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> ForwardPolicy {
         self.forwarders.policy()
     }
 
@@ -338,7 +338,7 @@ impl Mesh {
     fn start(&mut self, cycle: u64, worm: Worm) {
         let number = worm.number;
         let slot = self.place(worm);
-        self.calendar.push(cycle, entry(Kind::Ask, number, slot));
+        self.calendar.push(cycle, entry(CycleStep::Ask, number, slot));
     }
 
     /// Lets time pass up to the end of `cycle`; what is delivered is added to `out`.
@@ -367,10 +367,10 @@ impl Mesh {
         for &entry in &due {
             let (kind, order, place) = parse(entry);
             match kind {
-                Kind::Ask => self.ask(place, cycle),
-                Kind::Deliver => self.deliver(place, cycle, out),
-                Kind::Room => self.make_room(place, order as u32, cycle),
-                Kind::Spilled => self.spilled(place, cycle),
+                CycleStep::Ask => self.ask(place, cycle),
+                CycleStep::Deliver => self.deliver(place, cycle, out),
+                CycleStep::Room => self.make_room(place, order as u32, cycle),
+                CycleStep::Spilled => self.spilled(place, cycle),
             }
         }
         self.due = due;
@@ -448,7 +448,7 @@ impl Mesh {
             return self.finish(slot);
         }
         let number = self.worms[slot as usize].number;
-        self.calendar.push(cycle + self.timing.hop_cycles, entry(Kind::Ask, number, slot));
+        self.calendar.push(cycle + self.timing.hop_cycles, entry(CycleStep::Ask, number, slot));
         if index >= window {
             self.release(slot, index - window);
         }
@@ -498,7 +498,7 @@ impl Mesh {
         {
             // All of it has left the forwarder.
             let words = rows(self.worms[slot as usize].letter_words() + 1);
-            self.calendar.push(tail + 1, entry(Kind::Room, u64::from(words), queue));
+            self.calendar.push(tail + 1, entry(CycleStep::Room, u64::from(words), queue));
         }
         let channel = self.hops[hop].channel;
         let state = &mut self.channels[channel as usize];
@@ -539,7 +539,7 @@ impl Mesh {
             }
             _ => {
                 let tail = head + flits + 1 + self.timing.interface_cycles;
-                self.calendar.push(tail, entry(Kind::Deliver, worm.number, slot));
+                self.calendar.push(tail, entry(CycleStep::Deliver, worm.number, slot));
             }
         }
     }

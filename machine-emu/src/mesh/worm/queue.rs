@@ -1,6 +1,6 @@
 //! The queues at the ends of ways: who gets in, who stands before them, and spilling.
 
-use super::{Kind, Mesh, channel_of, describe, entry, queue_of, rows};
+use super::{CycleStep, Mesh, channel_of, describe, entry, queue_of, rows};
 use crate::mesh::geometry::Direction;
 use crate::mesh::timing::Priority;
 
@@ -13,7 +13,7 @@ impl Mesh {
         if cycle <= now {
             self.make_room(queue, rows(words), now);
         } else {
-            self.calendar.push(cycle, entry(Kind::Room, u64::from(rows(words)), queue));
+            self.calendar.push(cycle, entry(CycleStep::Room, u64::from(rows(words)), queue));
         }
     }
 
@@ -76,7 +76,7 @@ impl Mesh {
         let state = &mut self.queues[queue as usize];
         if !std::mem::replace(&mut state.spilling, true) {
             let done = cycle + spill.fixed_cycles + words * spill.cycles_per_word;
-            self.calendar.push(done.max(self.calendar.now()), entry(Kind::Spilled, 0, queue));
+            self.calendar.push(done.max(self.calendar.now()), entry(CycleStep::Spilled, 0, queue));
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use client::{FileSystem, Kind, OpenOptions};
 use runtime::Context;
-use sim::emulated::{Emulation, Tally};
+use sim::emulated::{Emulation, EmulationTally};
 
 use super::Command;
 use mdfs_cli::exit::Failure;
@@ -162,6 +162,6 @@ impl<'a> Shell<'a> {
     }
 }
 
-fn tell(session: &mut Session, cost: Tally) -> Result<(), Failure> {
+fn tell(session: &mut Session, cost: EmulationTally) -> Result<(), Failure> {
     session.print(format!("-- {cost}\n"))
 }

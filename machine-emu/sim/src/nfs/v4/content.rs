@@ -1,4 +1,4 @@
-//! Files that all hosts open, write, commit, cut, read and close, compared with [`Content`].
+//! Files that all hosts open, write, commit, cut, read and close, compared with [`ExpectedContent`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,13 +8,13 @@ use bytes::Bytes;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::Worker;
-use super::host::Open;
-use super::wire::{ANONYMOUS, Claim, How, Ops, Stateid, op, status};
-use crate::content::{BLOCK, Content};
+use super::V4Worker;
+use super::host::V4Open;
+use super::wire::{ANONYMOUS, CompoundOps, CreateMode, OpenClaim, WireStateid, op, status};
+use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
-use crate::nfs::link::PowerCut;
-use crate::nfs::unstable::{Unstable, overlap};
+use crate::harness::PowerCut;
+use crate::nfs::unstable::{UnstableWrites, overlap};
 
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;
@@ -23,9 +23,9 @@ const BOTH: (u32, u32) = (3, 0);
 /// `FILE_SYNC4`.
 const FILE_SYNC: u32 = 2;
 
-struct File {
+struct V4ContentFile {
     name: String,
-    content: RefCell<Content>,
+    content: RefCell<ExpectedContent>,
     /// Its handle, once it was made.
     handle: RefCell<Option<Bytes>>,
     /// What copies of calls in sessions that are lost may still do.
@@ -33,24 +33,24 @@ struct File {
 }
 
 /// The files, and what they may hold.
-pub(super) struct Files {
+pub(super) struct V4Files {
     habits: Habits,
-    all: Vec<File>,
+    all: Vec<V4ContentFile>,
     /// Shared by those who write blocks of their own; exclusive to cut, and to write any.
     locks: KeyedLock<usize>,
     /// Blocks in a row that belong to one worker.
     group: u64,
-    unstable: Unstable,
+    unstable: UnstableWrites,
     /// The opening of each worker.
     opened: RefCell<BTreeMap<(u32, usize), u64>>,
 }
 
-impl Files {
+impl V4Files {
     /// They are made when they are opened first.
     pub(super) fn new(habits: Habits, group: u64) -> Self {
-        let file = |number| File {
+        let file = |number| V4ContentFile {
             name: format!("file-{number}"),
-            content: RefCell::new(Content::new(habits.blocks)),
+            content: RefCell::new(ExpectedContent::new(habits.blocks)),
             handle: RefCell::default(),
             twins: RefCell::default(),
         };
@@ -59,13 +59,13 @@ impl Files {
             all: (0..habits.files).map(file).collect(),
             locks: KeyedLock::default(),
             group,
-            unstable: Unstable::default(),
+            unstable: UnstableWrites::default(),
             opened: RefCell::default(),
         }
     }
 
     /// One operation on some file.
-    pub(super) async fn step(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
         let file = rng.index(self.all.len());
         match rng.below(100) {
             0..45 => self.write_own(worker, file, rng).await,
@@ -80,7 +80,7 @@ impl Files {
 
     async fn write_own(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         file: usize,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
@@ -92,7 +92,7 @@ impl Files {
 
     async fn write_any(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         file: usize,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
@@ -102,7 +102,7 @@ impl Files {
 
     async fn write(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         file: usize,
         (offset, length): (u64, u64),
         rng: &mut Rng,
@@ -115,11 +115,11 @@ impl Files {
     /// `stable_how4` in `stable`; without a state id if `anonymous`.
     async fn send_write(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         (file, offset, data, stable): (usize, u64, Bytes, u32),
         anonymous: bool,
     ) -> Result<(), PowerCut> {
-        let File { content, twins, .. } = &self.all[file];
+        let V4ContentFile { content, twins, .. } = &self.all[file];
         let range = offset..offset + data.len() as u64;
         if twins.borrow().iter().any(|twin| overlap(twin, &range)) {
             return Ok(());
@@ -140,8 +140,8 @@ impl Files {
         if answer.has_stray_twin {
             twins.borrow_mut().push(range);
         }
-        answer.told.done(op::PUTFH);
-        let written = answer.told.done(op::WRITE);
+        answer.reply.done(op::PUTFH);
+        let written = answer.reply.done(op::WRITE);
         let (count, committed, verifier) = (written.word(), written.word(), written.fixed());
         assert_eq!(count as usize, data.len(), "all bytes are taken");
         assert!(committed >= stable, "a write that shall be stable is not");
@@ -154,7 +154,12 @@ impl Files {
         Ok(())
     }
 
-    async fn read(&self, worker: &Worker<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn read(
+        &self,
+        worker: &V4Worker<'_>,
+        file: usize,
+        rng: &mut Rng,
+    ) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
         let number = self.open(worker, file).await?;
         let content = &self.all[file].content;
@@ -174,7 +179,7 @@ impl Files {
     /// Bytes, and whether these are the last.
     async fn read_once(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         number: u64,
         (offset, count): (u64, u32),
         anonymous: bool,
@@ -185,13 +190,13 @@ impl Files {
         });
         let Some(mut answer) = answer.await? else { return Ok(None) };
         assert_eq!(answer.status, status::OK, "a read is refused");
-        answer.told.done(op::PUTFH);
-        let read = answer.told.done(op::READ);
+        answer.reply.done(op::PUTFH);
+        let read = answer.reply.done(op::READ);
         let end = read.word() == 1;
         Ok(Some((read.opaque(), end)))
     }
 
-    async fn commit(&self, worker: &Worker<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn commit(&self, worker: &V4Worker<'_>, file: usize) -> Result<(), PowerCut> {
         let lost = {
             let _shared = self.locks.shared(file).await;
             let number = self.open(worker, file).await?;
@@ -206,8 +211,8 @@ impl Files {
                 return Ok(());
             };
             assert_eq!(answer.status, status::OK, "a commit is refused");
-            answer.told.done(op::PUTFH);
-            let verifier = answer.told.done(op::COMMIT).fixed();
+            answer.reply.done(op::PUTFH);
+            let verifier = answer.reply.done(op::COMMIT).fixed();
             content.borrow_mut().committed(&moment);
             self.unstable.flush((worker.number, file), verifier)
         };
@@ -221,9 +226,9 @@ impl Files {
         Ok(())
     }
 
-    async fn cut(&self, worker: &Worker<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn cut(&self, worker: &V4Worker<'_>, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         let _alone = self.locks.exclusive(file).await;
-        let File { content, twins, .. } = &self.all[file];
+        let V4ContentFile { content, twins, .. } = &self.all[file];
         if !twins.borrow().is_empty() {
             return Ok(());
         }
@@ -245,15 +250,15 @@ impl Files {
             return Ok(());
         };
         assert_eq!(answer.status, status::OK, "a cut is refused");
-        answer.told.done(op::PUTFH);
-        let set = answer.told.done(op::SETATTR);
+        answer.reply.done(op::PUTFH);
+        let set = answer.reply.done(op::SETATTR);
         assert_eq!([set.word(), set.word()], [1, 1 << 4], "the size is set");
-        assert_eq!(answer.told.looked().0, size, "a cut gives the size");
+        assert_eq!(answer.reply.looked().0, size, "a cut gives the size");
         content.borrow_mut().acknowledge(&issued);
         Ok(())
     }
 
-    async fn look(&self, worker: &Worker<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn look(&self, worker: &V4Worker<'_>, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
         let number = self.open(worker, file).await?;
         let content = &self.all[file].content;
@@ -264,7 +269,7 @@ impl Files {
             return Ok(());
         };
         assert_eq!(answer.status, status::OK, "a look is refused");
-        let size = answer.told.done_then_looked().0;
+        let size = answer.reply.done_then_looked().0;
         let most = content.borrow().size().1;
         let right = (least..=most).contains(&size);
         assert!(right, "file {file} has {size} bytes, not {least}..{most}");
@@ -272,22 +277,22 @@ impl Files {
     }
 
     /// The opening of a file by a worker; it is opened if it is not.
-    async fn open(&self, worker: &Worker<'_>, file: usize) -> Result<u64, PowerCut> {
+    async fn open(&self, worker: &V4Worker<'_>, file: usize) -> Result<u64, PowerCut> {
         let key = (worker.number, file);
         let opened = self.opened.borrow().get(&key).copied();
         if let Some(number) = opened.filter(|number| worker.host.open(*number).is_some()) {
             return Ok(number);
         }
         let owner = format!("content-{}-{file}", worker.number);
-        let File { name, handle, .. } = &self.all[file];
+        let V4ContentFile { name, handle, .. } = &self.all[file];
         let known = handle.borrow().clone();
         // By name or by handle, in turn.
         let opened = match known.filter(|_| self.opened.borrow().len().is_multiple_of(2)) {
             Some(handle) => open_handle(worker, &owner, BOTH, handle).await?,
             None if handle.borrow().is_some() => {
-                open_root(worker, &owner, BOTH, (name, How::Existing)).await?
+                open_root(worker, &owner, BOTH, (name, CreateMode::Existing)).await?
             }
-            None => open_root(worker, &owner, BOTH, (name, How::Unchecked)).await?,
+            None => open_root(worker, &owner, BOTH, (name, CreateMode::Unchecked)).await?,
         };
         let open = opened.unwrap_or_else(|status| panic!("{name} cannot be opened: {status}"));
         handle.borrow_mut().get_or_insert_with(|| open.file.clone());
@@ -297,11 +302,11 @@ impl Files {
     }
 
     /// The opening is of no use any more: the gateway has forgotten it with reason, or it is closed.
-    fn forget(&self, worker: &Worker<'_>, file: usize) {
+    fn forget(&self, worker: &V4Worker<'_>, file: usize) {
         self.opened.borrow_mut().remove(&(worker.number, file));
     }
 
-    async fn close(&self, worker: &Worker<'_>, file: usize) -> Result<(), PowerCut> {
+    async fn close(&self, worker: &V4Worker<'_>, file: usize) -> Result<(), PowerCut> {
         let _shared = self.locks.shared(file).await;
         let Some(number) = self.opened.borrow_mut().remove(&(worker.number, file)) else {
             return Ok(());
@@ -312,7 +317,7 @@ impl Files {
     /// Compares all files while nothing is under way.
     pub(super) async fn check(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         after_crash: bool,
     ) -> Result<(), PowerCut> {
         for (index, file) in self.all.iter().enumerate() {
@@ -359,49 +364,54 @@ impl Files {
 }
 
 /// The beginning of a request on an open file, and the state id with which bytes are used.
-pub(super) fn on(worker: &Worker<'_>, number: u64, anonymous: bool) -> Option<(Ops, Stateid)> {
-    let Open { file, stateid, lock, .. } = worker.host.open(number)?;
+pub(super) fn on(
+    worker: &V4Worker<'_>,
+    number: u64,
+    anonymous: bool,
+) -> Option<(CompoundOps, WireStateid)> {
+    let V4Open { file, stateid, lock, .. } = worker.host.open(number)?;
     // Who has a lock says so.
     let stateid = lock.map_or(stateid, |lock| lock.stateid);
-    Some((Ops::default().put(&file), if anonymous { ANONYMOUS } else { stateid }))
+    Some((CompoundOps::default().put(&file), if anonymous { ANONYMOUS } else { stateid }))
 }
 
 /// Opens a name in the root; the error is the status.
 pub(super) async fn open_root(
-    worker: &Worker<'_>,
+    worker: &V4Worker<'_>,
     owner: &str,
     sharing: (u32, u32),
-    (name, how): (&str, How),
-) -> Result<Result<Open, u32>, PowerCut> {
-    let claim = Claim::Name(name, how);
+    (name, how): (&str, CreateMode),
+) -> Result<Result<V4Open, u32>, PowerCut> {
+    let claim = OpenClaim::Name(name, how);
     let answer = worker.ask(true, || {
-        Some(Ops::default().root().open(owner.as_bytes(), sharing, claim).op(op::GETFH))
+        Some(CompoundOps::default().root().open(owner.as_bytes(), sharing, claim).op(op::GETFH))
     });
     let mut answer = answer.await?.unwrap_or_else(|| unreachable!("it needs nothing"));
     if answer.status != status::OK {
         return Ok(Err(answer.status));
     }
-    answer.told.done(op::PUTROOTFH);
-    let stateid = answer.told.opened();
-    let file = answer.told.done(op::GETFH).opaque();
+    answer.reply.done(op::PUTROOTFH);
+    let stateid = answer.reply.opened();
+    let file = answer.reply.done(op::GETFH).opaque();
     let owner = owner.as_bytes().to_vec();
-    Ok(Ok(Open { file, owner, sharing, stateid, lock: None, closing: false }))
+    Ok(Ok(V4Open { file, owner, sharing, stateid, lock: None, closing: false }))
 }
 
 /// Opens what a handle stands for.
 async fn open_handle(
-    worker: &Worker<'_>,
+    worker: &V4Worker<'_>,
     owner: &str,
     sharing: (u32, u32),
     file: Bytes,
-) -> Result<Result<Open, u32>, PowerCut> {
-    let (owner, claim) = (owner.as_bytes().to_vec(), Claim::Here);
-    let answer = worker.ask(true, || Some(Ops::default().put(&file).open(&owner, sharing, claim)));
+) -> Result<Result<V4Open, u32>, PowerCut> {
+    let (owner, claim) = (owner.as_bytes().to_vec(), OpenClaim::Here);
+    let answer =
+        worker.ask(true, || Some(CompoundOps::default().put(&file).open(&owner, sharing, claim)));
     let mut answer = answer.await?.unwrap_or_else(|| unreachable!("it needs nothing"));
     if answer.status != status::OK {
         return Ok(Err(answer.status));
     }
-    answer.told.done(op::PUTFH);
-    let stateid = answer.told.opened();
-    Ok(Ok(Open { file, owner, sharing, stateid, lock: None, closing: false }))
+    answer.reply.done(op::PUTFH);
+    let stateid = answer.reply.opened();
+    Ok(Ok(V4Open { file, owner, sharing, stateid, lock: None, closing: false }))
 }

@@ -9,10 +9,13 @@ use bytes::Bytes;
 use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
-use super::wire::{COMPOUND, Claim, Ops, SessionId, Stateid, Told, op, status};
+use super::wire::{
+    COMPOUND, CompoundOps, OpenClaim, ReplyReader, WireSessionId, WireStateid, op, status,
+};
+use crate::harness::PowerCut;
 use crate::harness::{RETRY_PAUSE, TRIES_MAX};
 use crate::nfs::gateways::Gateways;
-use crate::nfs::link::{Call, Link, PowerCut};
+use crate::nfs::link::{HostLink, NfsCall};
 
 /// The lease of a client that is silent.
 pub(super) const LEASE: Duration = Duration::from_secs(30);
@@ -27,7 +30,7 @@ const FALSE_IN: u64 = 16;
 
 /// A file that a host has open.
 #[derive(Clone, Debug)]
-pub(super) struct Open {
+pub(super) struct V4Open {
     /// Its handle.
     pub(super) file: Bytes,
     /// Its opener.
@@ -35,26 +38,26 @@ pub(super) struct Open {
     /// What it is open for, and what others may not do.
     pub(super) sharing: (u32, u32),
     /// The state.
-    pub(super) stateid: Stateid,
+    pub(super) stateid: WireStateid,
     /// The lock that its opener has on it.
-    pub(super) lock: Option<Locked>,
+    pub(super) lock: Option<V4Lock>,
     /// A CLOSE is under way: if it was done and not answered, a file without a name is gone.
     pub(super) closing: bool,
 }
 
 /// A lock of bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Locked {
+pub(super) struct V4Lock {
     /// The state of the locks.
-    pub(super) stateid: Stateid,
+    pub(super) stateid: WireStateid,
     /// To write, too.
     pub(super) exclusive: bool,
     /// The first byte, and how many.
     pub(super) range: (u64, u64),
 }
 
-struct Session {
-    id: SessionId,
+struct V4Session {
+    id: WireSessionId,
     client: u64,
     /// The numbers of the last requests.
     slots: Vec<u32>,
@@ -63,25 +66,25 @@ struct Session {
 }
 
 /// An answer.
-pub(super) struct Answer {
+pub(super) struct V4Answer {
     /// What came of it.
     pub(super) status: u32,
     /// The results behind that of SEQUENCE.
-    pub(super) told: Told,
+    pub(super) reply: ReplyReader,
     /// It was sent in a session that is lost, too: that copy may have been done, or may still be.
     pub(super) has_stray_twin: bool,
 }
 
 /// The gateway does not know the session.
-struct Forgotten {
+struct SessionLost {
     /// A copy of the request may have been done in it.
     perhaps_done: bool,
 }
 
 /// A host.
-pub(super) struct Host<'a> {
+pub(super) struct V4Host<'a> {
     /// Its connection.
-    pub(super) link: Link<'a>,
+    pub(super) link: HostLink<'a>,
     gateways: &'a Gateways<'a>,
     /// The one that it uses.
     pub(super) gateway: u32,
@@ -90,7 +93,7 @@ pub(super) struct Host<'a> {
     verifier: Cell<u64>,
     rng: RefCell<Rng>,
     slots: usize,
-    session: RefCell<Option<Session>>,
+    session: RefCell<Option<V4Session>>,
     /// Sessions that it had.
     sessions: Cell<u64>,
     recovering: KeyedLock<()>,
@@ -100,16 +103,16 @@ pub(super) struct Host<'a> {
     in_time: Cell<bool>,
     /// The power was away, so the nodes below are in their grace.
     after_power: Cell<bool>,
-    opens: RefCell<BTreeMap<u64, Open>>,
+    opens: RefCell<BTreeMap<u64, V4Open>>,
     next_open: Cell<u64>,
 }
 
-impl<'a> Host<'a> {
+impl<'a> V4Host<'a> {
     /// Host `index`, with a slot for each of `workers` and one for itself.
     pub(super) fn new(gateways: &'a Gateways<'a>, index: u32, workers: usize) -> Self {
         let harness = gateways.harness();
         let gateway = index % gateways.count();
-        let link = Link::new(harness, index, gateway..gateway + 1);
+        let link = HostLink::new(harness, index, gateway..gateway + 1);
         Self {
             link,
             gateways,
@@ -146,19 +149,19 @@ impl<'a> Host<'a> {
     // --- What is open ---
 
     /// An open file, if it was not lost.
-    pub(super) fn open(&self, number: u64) -> Option<Open> {
+    pub(super) fn open(&self, number: u64) -> Option<V4Open> {
         self.opens.borrow().get(&number).cloned()
     }
 
     /// Changes what is known of an open file.
-    pub(super) fn with_open(&self, number: u64, change: impl FnOnce(&mut Open)) {
+    pub(super) fn with_open(&self, number: u64, change: impl FnOnce(&mut V4Open)) {
         if let Some(open) = self.opens.borrow_mut().get_mut(&number) {
             change(open);
         }
     }
 
     /// Notes an open file: its number.
-    pub(super) fn add_open(&self, open: Open) -> u64 {
+    pub(super) fn add_open(&self, open: V4Open) -> u64 {
         let number = self.next_open.get();
         self.next_open.set(number + 1);
         self.opens.borrow_mut().insert(number, open);
@@ -196,8 +199,8 @@ impl<'a> Host<'a> {
         &self,
         slot: usize,
         once: bool,
-        make: impl Fn() -> Option<Ops>,
-    ) -> Result<Option<Answer>, PowerCut> {
+        make: impl Fn() -> Option<CompoundOps>,
+    ) -> Result<Option<V4Answer>, PowerCut> {
         let mut has_stray_twin = false;
         for _ in 0..TRIES_MAX {
             let session = self.ready().await?;
@@ -214,21 +217,25 @@ impl<'a> Host<'a> {
                     has_stray_twin |= forgotten.perhaps_done;
                     self.recover(session).await?;
                 }
-                Ok(told) if self.is_excused(told.status) => {
+                Ok(reader) if self.is_expected(reader.status) => {
                     self.link.harness().pass(RETRY_PAUSE).await;
                 }
-                Ok(told) => {
-                    return Ok(Some(Answer { status: told.status, told, has_stray_twin }));
+                Ok(reader) => {
+                    return Ok(Some(V4Answer {
+                        status: reader.status,
+                        reply: reader,
+                        has_stray_twin,
+                    }));
                 }
             }
         }
         panic!("asked in vain, {TRIES_MAX} times");
     }
 
-    fn is_excused(&self, status: u32) -> bool {
+    fn is_expected(&self, status: u32) -> bool {
         match status {
             status::DELAY | status::RETRY_UNCACHED_REP => true,
-            status::IO => self.link.harness().excuses(fileio::protocol::Error::Damaged {}),
+            status::IO => self.link.harness().is_expected(fileio::protocol::Error::Damaged {}),
             _ => false,
         }
     }
@@ -238,12 +245,12 @@ impl<'a> Host<'a> {
         &self,
         slot: usize,
         once: bool,
-        ops: &Ops,
-    ) -> Result<Result<Told, Forgotten>, PowerCut> {
+        ops: &CompoundOps,
+    ) -> Result<Result<ReplyReader, SessionLost>, PowerCut> {
         let (id, number) = {
             let mut session = self.session.borrow_mut();
             let Some(session) = session.as_mut() else {
-                return Ok(Err(Forgotten { perhaps_done: false }));
+                return Ok(Err(SessionLost { perhaps_done: false }));
             };
             session.slots[slot] += 1;
             (session.id, session.slots[slot])
@@ -252,29 +259,29 @@ impl<'a> Host<'a> {
         let call = self.link.prepare_bytes(COMPOUND, &arguments);
         let began = self.now();
         let reply = self.exchange(&call).await?;
-        let mut told = Told::of(reply.clone());
-        if told.status == status::BADSESSION {
-            return Ok(Err(Forgotten { perhaps_done: call.is_doubled() }));
+        let mut reader = ReplyReader::of(reply.clone());
+        if reader.status == status::BADSESSION {
+            return Ok(Err(SessionLost { perhaps_done: call.is_doubled() }));
         }
-        if told.status == status::RETRY_UNCACHED_REP {
+        if reader.status == status::RETRY_UNCACHED_REP {
             assert!(!once, "{ops:?}: the reply was to be kept, and was not");
-            return Ok(Ok(told));
+            return Ok(Ok(reader));
         }
-        told.sequence((slot, number));
+        reader.sequence((slot, number));
         self.heard.set(self.heard.get().max(began));
         if once {
             self.once_more(&id, &call, &reply).await?;
             self.in_its_place(&id, (slot, number)).await?;
         }
-        Ok(Ok(told))
+        Ok(Ok(reader))
     }
 
     /// The reply to a call that begins with SEQUENCE; waits for a copy of it that is being done.
-    async fn exchange(&self, call: &Call) -> Result<Bytes, PowerCut> {
+    async fn exchange(&self, call: &NfsCall) -> Result<Bytes, PowerCut> {
         for _ in 0..TRIES_MAX {
             let reply = self.link.exchange(call).await?;
-            let told = Told::of(reply.clone());
-            if told.status != status::DELAY || told.results > 1 {
+            let reader = ReplyReader::of(reply.clone());
+            if reader.status != status::DELAY || reader.results > 1 {
                 return Ok(reply);
             }
             self.link.harness().pass(RETRY_PAUSE).await;
@@ -288,26 +295,32 @@ impl<'a> Host<'a> {
 
     /// Now and then: a request that was answered comes again, and is answered as before; by a gateway that has
     /// forgotten the session with other attributes, or not at all.
-    async fn once_more(&self, id: &SessionId, call: &Call, reply: &Bytes) -> Result<(), PowerCut> {
+    async fn once_more(
+        &self,
+        id: &WireSessionId,
+        call: &NfsCall,
+        reply: &Bytes,
+    ) -> Result<(), PowerCut> {
         if self.chance(AGAIN_IN) {
             let again = self.exchange(call).await?;
-            let [told, told_again] = [reply, &again].map(|reply| Told::of(reply.clone()).status);
+            let [reader, status_again] =
+                [reply, &again].map(|reply| ReplyReader::of(reply.clone()).status);
             let is_same = again == *reply
-                || told_again == status::BADSESSION
-                || told_again == told && self.may_be_forgotten(id);
+                || status_again == status::BADSESSION
+                || status_again == reader && self.may_be_forgotten(id);
             assert!(is_same, "answered {reply:?}, and when it came again {again:?}");
         }
         Ok(())
     }
 
     /// Now and then: another request has the number of one that was answered.
-    async fn in_its_place(&self, id: &SessionId, at: (usize, u32)) -> Result<(), PowerCut> {
+    async fn in_its_place(&self, id: &WireSessionId, at: (usize, u32)) -> Result<(), PowerCut> {
         if self.chance(FALSE_IN) {
-            let other = Ops::default().root().op(op::GETFH).op(op::GETFH).op(op::GETFH);
+            let other = CompoundOps::default().root().op(op::GETFH).op(op::GETFH).op(op::GETFH);
             let call = self.link.prepare_bytes(COMPOUND, &other.in_sequence(id, at, true));
-            let told = Told::of(self.exchange(&call).await?).status;
-            let refused = [status::SEQ_FALSE_RETRY, status::BADSESSION].contains(&told);
-            assert!(refused, "another request under the same number: {told}");
+            let reader = ReplyReader::of(self.exchange(&call).await?).status;
+            let refused = [status::SEQ_FALSE_RETRY, status::BADSESSION].contains(&reader);
+            assert!(refused, "another request under the same number: {reader}");
         }
         Ok(())
     }
@@ -316,7 +329,7 @@ impl<'a> Host<'a> {
 
     /// The gateway may have forgotten the session: it has started again, the lease has ended, or the host has
     /// another one.
-    fn may_be_forgotten(&self, id: &SessionId) -> bool {
+    fn may_be_forgotten(&self, id: &WireSessionId) -> bool {
         let lives = self.gateways.lives(self.gateway);
         let session = self.session.borrow();
         let is_known = session.as_ref().is_some_and(|now| now.id == *id && now.life == lives);
@@ -335,7 +348,7 @@ impl<'a> Host<'a> {
     /// Says something, so that the lease does not end.
     pub(super) async fn renew(&self) -> Result<(), PowerCut> {
         let own = self.slots - 1;
-        self.ask(own, false, || Some(Ops::default())).await.map(drop)
+        self.ask(own, false, || Some(CompoundOps::default())).await.map(drop)
     }
 
     /// The host starts again, and knows nothing of what it had.
@@ -352,7 +365,7 @@ impl<'a> Host<'a> {
             return Ok(());
         }
         let before = self.session.borrow_mut().take();
-        if let Some(Session { life, .. }) = &before {
+        if let Some(V4Session { life, .. }) = &before {
             let has_reason =
                 *life != self.gateways.lives(self.gateway) || self.now() > self.heard.get() + LEASE;
             let (name, now, heard) = (&self.name, self.now(), self.heard.get());
@@ -387,63 +400,67 @@ impl<'a> Host<'a> {
     }
 
     /// `EXCHANGE_ID` and `CREATE_SESSION`; `None` if the gateway has started again in between.
-    async fn new_session(&self) -> Result<Option<Session>, PowerCut> {
+    async fn new_session(&self) -> Result<Option<V4Session>, PowerCut> {
         let (life, began) = (self.gateways.lives(self.gateway), self.now());
-        let exchange = Ops::default().op(op::EXCHANGE_ID).long(self.verifier.get());
+        let exchange = CompoundOps::default().op(op::EXCHANGE_ID).long(self.verifier.get());
         let exchange = exchange.opaque(self.name.as_bytes()).word(0).word(0).word(0);
-        let mut told = self.alone(&exchange).await?;
-        assert_eq!(told.status, status::OK, "EXCHANGE_ID");
-        let told = told.done(op::EXCHANGE_ID);
-        let (client, number) = (told.long(), told.word());
-        let channel = |ops: Ops| {
+        let mut reader = self.alone(&exchange).await?;
+        assert_eq!(reader.status, status::OK, "EXCHANGE_ID");
+        let reader = reader.done(op::EXCHANGE_ID);
+        let (client, number) = (reader.long(), reader.word());
+        let channel = |ops: CompoundOps| {
             let sizes = ops.word(0).word(1 << 20).word(1 << 20).word(4096);
             sizes.word(16).word(self.slots as u32).word(0)
         };
-        let create = Ops::default().op(op::CREATE_SESSION).long(client).word(number).word(0);
-        let mut told = self.alone(&channel(channel(create)).word(0).word(0)).await?;
-        if told.status == status::STALE_CLIENTID {
+        let create =
+            CompoundOps::default().op(op::CREATE_SESSION).long(client).word(number).word(0);
+        let mut reader = self.alone(&channel(channel(create)).word(0).word(0)).await?;
+        if reader.status == status::STALE_CLIENTID {
             return Ok(None);
         }
-        assert_eq!(told.status, status::OK, "CREATE_SESSION");
-        let id = told.done(op::CREATE_SESSION).fixed();
+        assert_eq!(reader.status, status::OK, "CREATE_SESSION");
+        let id = reader.done(op::CREATE_SESSION).fixed();
         self.heard.set(self.heard.get().max(began));
-        Ok(Some(Session { id, client, slots: vec![0; self.slots], life }))
+        Ok(Some(V4Session { id, client, slots: vec![0; self.slots], life }))
     }
 
     /// A request outside of sessions.
-    async fn alone(&self, ops: &Ops) -> Result<Told, PowerCut> {
+    async fn alone(&self, ops: &CompoundOps) -> Result<ReplyReader, PowerCut> {
         loop {
             let call = self.link.prepare_bytes(COMPOUND, &ops.compound());
-            let told = Told::of(self.link.exchange(&call).await?);
-            if told.status != status::DELAY {
-                return Ok(told);
+            let reader = ReplyReader::of(self.link.exchange(&call).await?);
+            if reader.status != status::DELAY {
+                return Ok(reader);
             }
             self.link.harness().pass(RETRY_PAUSE).await;
         }
     }
 
     /// Opens and locks again what the gateway has forgotten, and says that this is all.
-    async fn get_again(&self) -> Result<Result<(), Forgotten>, PowerCut> {
+    async fn get_again(&self) -> Result<Result<(), SessionLost>, PowerCut> {
         let numbers: Vec<u64> = self.opens.borrow().keys().copied().collect();
         for number in numbers {
             if let Err(forgotten) = self.open_again(number).await? {
                 return Ok(Err(forgotten));
             }
         }
-        let complete = Ops::default().op(op::RECLAIM_COMPLETE).word(0);
-        let told = match self.for_itself(&complete).await? {
-            Ok(told) => told,
+        let complete = CompoundOps::default().op(op::RECLAIM_COMPLETE).word(0);
+        let reader = match self.for_itself(&complete).await? {
+            Ok(reader) => reader,
             Err(forgotten) => return Ok(Err(forgotten)),
         };
-        assert_eq!(told.status, status::OK, "RECLAIM_COMPLETE");
+        assert_eq!(reader.status, status::OK, "RECLAIM_COMPLETE");
         Ok(Ok(()))
     }
 
     /// A request of the recovery.
-    async fn for_itself(&self, ops: &Ops) -> Result<Result<Told, Forgotten>, PowerCut> {
+    async fn for_itself(
+        &self,
+        ops: &CompoundOps,
+    ) -> Result<Result<ReplyReader, SessionLost>, PowerCut> {
         loop {
             match self.in_session(self.slots - 1, true, ops).await? {
-                Ok(told) if self.is_excused(told.status) => {
+                Ok(reader) if self.is_expected(reader.status) => {
                     self.link.harness().pass(RETRY_PAUSE).await;
                 }
                 answer => return Ok(answer),
@@ -451,19 +468,23 @@ impl<'a> Host<'a> {
         }
     }
 
-    async fn open_again(&self, number: u64) -> Result<Result<(), Forgotten>, PowerCut> {
+    async fn open_again(&self, number: u64) -> Result<Result<(), SessionLost>, PowerCut> {
         let Some(open) = self.open(number) else { return Ok(Ok(())) };
-        let ops = Ops::default().put(&open.file).open(&open.owner, open.sharing, Claim::Again);
-        let mut told = match self.for_itself(&ops).await? {
-            Ok(told) => told,
+        let ops = CompoundOps::default().put(&open.file).open(
+            &open.owner,
+            open.sharing,
+            OpenClaim::Again,
+        );
+        let mut reader = match self.for_itself(&ops).await? {
+            Ok(reader) => reader,
             Err(forgotten) => return Ok(Err(forgotten)),
         };
         // Until it has claimed it, another one may do what this opening forbids (ADR 21); and who did so is
         // the one that is refused if the gateway starts again before that.
-        let contested = told.status == status::RECLAIM_CONFLICT;
-        if told.status != status::OK {
-            let gone = told.status == status::STALE && open.closing;
-            let (in_time, refused) = (self.in_time.get(), told.status);
+        let contested = reader.status == status::RECLAIM_CONFLICT;
+        if reader.status != status::OK {
+            let gone = reader.status == status::STALE && open.closing;
+            let (in_time, refused) = (self.in_time.get(), reader.status);
             assert!(
                 contested || gone || !in_time,
                 "{open:?} was open, and cannot be again: {refused}"
@@ -471,26 +492,26 @@ impl<'a> Host<'a> {
             self.forget_open(number);
             return Ok(Ok(()));
         }
-        told.done(op::PUTFH);
-        let stateid = told.opened();
+        reader.done(op::PUTFH);
+        let stateid = reader.opened();
         self.with_open(number, |open| open.stateid = stateid);
         self.lock_again(number).await
     }
 
-    async fn lock_again(&self, number: u64) -> Result<Result<(), Forgotten>, PowerCut> {
-        let Some(Open { file, owner, stateid, lock: Some(lock), .. }) = self.open(number) else {
+    async fn lock_again(&self, number: u64) -> Result<Result<(), SessionLost>, PowerCut> {
+        let Some(V4Open { file, owner, stateid, lock: Some(lock), .. }) = self.open(number) else {
             return Ok(Ok(()));
         };
-        let ops = Ops::default().put(&file);
+        let ops = CompoundOps::default().put(&file);
         let ops = lock_by(ops, &owner, &stateid, (lock.exclusive, lock.range), true);
-        let mut told = match self.for_itself(&ops).await? {
-            Ok(told) => told,
+        let mut reader = match self.for_itself(&ops).await? {
+            Ok(reader) => reader,
             Err(forgotten) => return Ok(Err(forgotten)),
         };
-        let lock = match told.status {
+        let lock = match reader.status {
             status::OK => {
-                told.done(op::PUTFH);
-                Some(Locked { stateid: told.done(op::LOCK).fixed(), ..lock })
+                reader.done(op::PUTFH);
+                Some(V4Lock { stateid: reader.done(op::LOCK).fixed(), ..lock })
             }
             refused => {
                 let expected = [status::NO_GRACE, status::RECLAIM_CONFLICT].contains(&refused);
@@ -509,12 +530,12 @@ impl<'a> Host<'a> {
 
 /// LOCK by an owner that may be new to the open file.
 pub(super) fn lock_by(
-    ops: Ops,
+    ops: CompoundOps,
     owner: &[u8],
-    open: &Stateid,
+    open: &WireStateid,
     (exclusive, (first, count)): (bool, (u64, u64)),
     again: bool,
-) -> Ops {
+) -> CompoundOps {
     let ops = ops.op(op::LOCK).word(1 + u32::from(exclusive)).word(again.into());
     let ops = ops.long(first).long(count).word(1).word(0).fixed(open);
     ops.word(0).long(0).opaque(owner)

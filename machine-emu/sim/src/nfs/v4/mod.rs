@@ -8,12 +8,12 @@
 //! | `content.rs` | content: open, write, commit, cut, read, close |
 //! | `names.rs` | names: made, linked, moved, removed |
 //! | `open_unlinked_v4.rs` | files that lose their name while they are open |
-//! | `claims.rs` | locks and share modes |
+//! | `conflicts.rs` | locks and share modes |
 //!
 //! A host that is alive keeps its lease, also between rounds; now and then one starts again and has forgotten
 //! everything.
 
-mod claims;
+mod conflicts;
 mod content;
 mod host;
 mod names;
@@ -30,16 +30,16 @@ use runtime::seed::Rng;
 use runtime::sync::Event;
 
 use super::gateways::Gateways;
-use super::link::PowerCut;
 use super::set_stream_faults;
 use crate::files::Habits;
-use crate::harness::{End, Harness};
-use claims::Claims;
-use content::Files;
-use host::{Answer, Host, LEASE, RENEW_PAUSE};
-use names::Names;
+use crate::harness::PowerCut;
+use crate::harness::{Harness, RoundEnd};
+use conflicts::ConflictingOpens;
+use content::V4Files;
+use host::{LEASE, RENEW_PAUSE, V4Answer, V4Host};
+use names::V4Names;
 use open_unlinked_v4::OpenUnlinkedV4;
-use wire::{Ops, op, status};
+use wire::{CompoundOps, op, status};
 
 /// Workers of one host at most.
 const WORKERS_MAX: u64 = 3;
@@ -49,20 +49,20 @@ const QUIET_AFTER: Duration = Duration::from_secs(10);
 const GRACE_OVER: Duration = Duration::from_secs(61);
 
 /// Who does one thing at a time, in a slot of a host.
-struct Worker<'a> {
-    host: &'a Host<'a>,
+struct V4Worker<'a> {
+    host: &'a V4Host<'a>,
     slot: usize,
     /// Among all.
     number: u32,
 }
 
-impl Worker<'_> {
-    /// See [`Host::ask`].
+impl V4Worker<'_> {
+    /// See [`V4Host::ask`].
     async fn ask(
         &self,
         once: bool,
-        make: impl Fn() -> Option<Ops>,
-    ) -> Result<Option<Answer>, PowerCut> {
+        make: impl Fn() -> Option<CompoundOps>,
+    ) -> Result<Option<V4Answer>, PowerCut> {
         Box::pin(self.host.ask(self.slot, once, make)).await
     }
 
@@ -71,7 +71,8 @@ impl Worker<'_> {
         self.host.with_open(number, |open| open.closing = true);
         let answer = self.ask(true, || {
             let open = self.host.open(number)?;
-            let ops = Ops::default().put(&open.file).op(op::CLOSE).word(0).fixed(&open.stateid);
+            let ops =
+                CompoundOps::default().put(&open.file).op(op::CLOSE).word(0).fixed(&open.stateid);
             Some(ops)
         });
         let answer = answer.await;
@@ -87,13 +88,13 @@ impl Worker<'_> {
 struct Nfs4<'a> {
     harness: &'a Harness,
     gateways: &'a Gateways<'a>,
-    hosts: &'a [Host<'a>],
-    checker: &'a Host<'a>,
-    workers: Vec<Worker<'a>>,
-    files: Files,
-    names: Names,
+    hosts: &'a [V4Host<'a>],
+    checker: &'a V4Host<'a>,
+    workers: Vec<V4Worker<'a>>,
+    files: V4Files,
+    names: V4Names,
     open_unlinked_v4: OpenUnlinkedV4,
-    claims: Claims,
+    conflicts: ConflictingOpens,
 }
 
 /// Runs the workload to its end.
@@ -105,23 +106,32 @@ pub(crate) async fn run(harness: &Harness, habits: Habits) {
     gateways.start().await;
     let counts: Vec<usize> =
         (0..habits.clients).map(|_| 1 + rng.below(WORKERS_MAX) as usize).collect();
-    let host = |(index, &count): (u32, &usize)| Host::new(&gateways, index, count);
-    let hosts: Vec<Host<'_>> = (0..).zip(&counts).map(host).collect();
+    let host = |(index, &count): (u32, &usize)| V4Host::new(&gateways, index, count);
+    let hosts: Vec<V4Host<'_>> = (0..).zip(&counts).map(host).collect();
     let of_host = |(host, &count)| (0..count).map(move |slot| (host, slot));
     let workers = hosts.iter().zip(&counts).flat_map(of_host);
-    let worker = |(number, (host, slot))| Worker { host, slot, number };
-    let workers: Vec<Worker<'_>> = (0..).zip(workers).map(worker).collect();
-    let checker = Host::new(&gateways, habits.clients, 1);
+    let worker = |(number, (host, slot))| V4Worker { host, slot, number };
+    let workers: Vec<V4Worker<'_>> = (0..).zip(workers).map(worker).collect();
+    let checker = V4Host::new(&gateways, habits.clients, 1);
     let habits = Habits { clients: workers.len() as u32, ..habits };
-    let files = Files::new(habits, 1 + rng.below(12));
-    let maker = Worker { host: &checker, slot: 0, number: habits.clients };
-    let Ok(names) = checker.link.run(Names::create(&maker)).await else {
+    let files = V4Files::new(habits, 1 + rng.below(12));
+    let maker = V4Worker { host: &checker, slot: 0, number: habits.clients };
+    let Ok(names) = checker.link.run(V4Names::create(&maker)).await else {
         panic!("no crash was asked for")
     };
-    let (open_unlinked_v4, claims) = (OpenUnlinkedV4::default(), Claims::default());
+    let (open_unlinked_v4, conflicts) = (OpenUnlinkedV4::default(), ConflictingOpens::default());
     let (gateways, hosts, checker) = (&gateways, &hosts[..], &checker);
-    let all =
-        Nfs4 { harness, gateways, hosts, checker, workers, files, names, open_unlinked_v4, claims };
+    let all = Nfs4 {
+        harness,
+        gateways,
+        hosts,
+        checker,
+        workers,
+        files,
+        names,
+        open_unlinked_v4,
+        conflicts,
+    };
     for _ in 0..habits.rounds {
         if rng.chance(1, 2) {
             all.keep_alive(harness.pass(GRACE_OVER)).await;
@@ -133,7 +143,7 @@ pub(crate) async fn run(harness: &Harness, habits: Habits) {
 
 impl<'a> Nfs4<'a> {
     /// The host of the worker of this number.
-    fn host_of(&self, worker: u32) -> &'a Host<'a> {
+    fn host_of(&self, worker: u32) -> &'a V4Host<'a> {
         self.workers[worker as usize].host
     }
 
@@ -142,9 +152,9 @@ impl<'a> Nfs4<'a> {
         let hosts = self.hosts.iter().map(|host| self.host(host).boxed_local());
         let mut working: Vec<LocalBoxFuture<'_, ()>> = hosts.collect();
         working.push(self.gateways.restart_now_and_then(harness.fork_rng()).boxed_local());
-        if harness.round(working, round_ms).await == End::PowerCut {
+        if harness.round(working, round_ms).await == RoundEnd::PowerCut {
             self.gateways.end();
-            harness.come_back().await;
+            harness.recover().await;
             return self.after_crash().await;
         }
         self.keep_alive(harness.pass(QUIET_AFTER)).await;
@@ -152,15 +162,15 @@ impl<'a> Nfs4<'a> {
         self.check(false).await;
         if rng.chance(1, 2) {
             self.files.all_committed();
-            harness.stop_and_start().await;
+            harness.stop_and_recover().await;
             self.gateways.end();
             self.after_crash().await;
         }
     }
 
     /// All workers of a host.
-    async fn host(&self, host: &Host<'_>) {
-        let is_own = |worker: &&Worker<'_>| std::ptr::eq(worker.host, host);
+    async fn host(&self, host: &V4Host<'_>) {
+        let is_own = |worker: &&V4Worker<'_>| std::ptr::eq(worker.host, host);
         let mut rng = self.harness.fork_rng();
         if rng.chance(1, 8) {
             host.reboot();
@@ -168,7 +178,7 @@ impl<'a> Nfs4<'a> {
         let working = async {
             // After a start the gateway forgets what was before.
             if host.renew().await.is_ok() && host.is_fresh() {
-                self.claims.forget(self, host);
+                self.conflicts.forget(self, host);
             }
             let working = self.workers.iter().filter(is_own);
             join_all(working.map(|worker| self.work(worker, self.harness.fork_rng()))).await;
@@ -176,15 +186,15 @@ impl<'a> Nfs4<'a> {
         host.link.run(working).await;
     }
 
-    async fn work(&self, worker: &Worker<'_>, mut rng: Rng) {
+    async fn work(&self, worker: &V4Worker<'_>, mut rng: Rng) {
         let mut done = Ok(());
         while done.is_ok() && !self.harness.is_over() {
             done = match rng.below(100) {
                 0..40 => self.files.step(worker, &mut rng).await,
                 40..65 => self.names.step(worker, &mut rng).await,
                 65..73 => self.open_unlinked_v4.step(worker, &mut rng).await,
-                73..86 => self.claims.fight(self, worker, &mut rng).await,
-                86..98 => self.claims.share(self, worker, &mut rng).await,
+                73..86 => self.conflicts.lock_ranges(self, worker, &mut rng).await,
+                86..98 => self.conflicts.share(self, worker, &mut rng).await,
                 _ => {
                     self.harness.pass(Duration::from_millis(rng.below(1_000))).await;
                     Ok(())
@@ -195,12 +205,12 @@ impl<'a> Nfs4<'a> {
 
     /// All hosts keep their leases while something else goes on.
     async fn keep_alive<T>(&self, work: impl Future<Output = T>) -> T {
-        let (over, told) = (Cell::new(false), Event::default());
+        let (over, reply) = (Cell::new(false), Event::default());
         let renewing = self.hosts.iter().map(|host| {
             let renewing = async {
                 // What was begun is ended: a slot must not be left in doubt.
                 loop {
-                    let end = told.next();
+                    let end = reply.next();
                     if over.get() || host.renew().await.is_err() {
                         return;
                     }
@@ -212,7 +222,7 @@ impl<'a> Nfs4<'a> {
         let working = async {
             let done = work.await;
             over.set(true);
-            told.tell();
+            reply.tell();
             done
         };
         join(working, join_all(renewing)).await.0
@@ -221,11 +231,11 @@ impl<'a> Nfs4<'a> {
     async fn after_crash(&self) {
         self.forget_twins();
         self.files.restarted();
-        self.hosts.iter().for_each(Host::power_is_back);
+        self.hosts.iter().for_each(V4Host::power_is_back);
         self.gateways.start().await;
         // Each host gets back what it had before it does anything else.
         let recovering = self.hosts.iter().map(|host| host.link.run(host.renew()));
-        let recovered = self.harness.lively("a recovery", join_all(recovering)).await;
+        let recovered = self.harness.within_limit("a recovery", join_all(recovering)).await;
         assert!(recovered.iter().all(Result::is_ok), "no crash was asked for");
         self.check(true).await;
     }
@@ -235,8 +245,8 @@ impl<'a> Nfs4<'a> {
         self.names.forget_twins();
     }
 
-    fn on_checker(&self) -> Worker<'_> {
-        Worker { host: self.checker, slot: 0, number: self.workers.len() as u32 }
+    fn on_checker(&self) -> V4Worker<'_> {
+        V4Worker { host: self.checker, slot: 0, number: self.workers.len() as u32 }
     }
 
     async fn check(&self, after_crash: bool) {
@@ -245,7 +255,7 @@ impl<'a> Nfs4<'a> {
             self.files.check(&worker, after_crash).await?;
             self.names.check(&worker, after_crash).await
         }));
-        let checked = self.harness.lively("a check", self.keep_alive(checking)).await;
+        let checked = self.harness.within_limit("a check", self.keep_alive(checking)).await;
         assert!(checked.is_ok(), "no crash was asked for");
     }
 
@@ -254,9 +264,9 @@ impl<'a> Nfs4<'a> {
         self.harness.pass(GRACE_OVER + LEASE).await;
         let ending = self.checker.link.run(async {
             let worker = self.on_checker();
-            self.claims.end(&worker).await
+            self.conflicts.end(&worker).await
         });
-        let ended = self.harness.lively("the end", ending).await;
+        let ended = self.harness.within_limit("the end", ending).await;
         assert!(ended.is_ok(), "no crash was asked for");
     }
 }

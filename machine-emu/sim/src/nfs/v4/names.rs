@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use runtime::seed::Rng;
 
-use super::Worker;
-use super::host::Answer;
-use super::wire::{Claim, How, Ops, op, status};
-use crate::nfs::ledger::{Key, Ledger};
-use crate::nfs::link::PowerCut;
-use crate::nfs::look::Seen;
+use super::V4Worker;
+use super::host::V4Answer;
+use super::wire::{CompoundOps, CreateMode, OpenClaim, op, status};
+use crate::harness::PowerCut;
+use crate::nfs::ledger::{LedgerKey, NameLedger};
+use crate::nfs::lookup::ListedDirectories;
 
 /// Directories that all use: the root, and one below.
 const DIRECTORIES: usize = 2;
@@ -23,31 +23,31 @@ const NAMES: u64 = 4;
 const CURRENT: [u8; 16] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A file by its handle.
-type Named = Bytes;
+type V4Handle = Bytes;
 
 /// What a call changes.
 #[derive(Clone, Debug)]
-enum Change {
-    Create(Key, How),
-    Link(Named, Key),
-    Remove(Key),
-    Rename(Named, Key, Key),
+enum V4Change {
+    Create(LedgerKey, CreateMode),
+    Link(V4Handle, LedgerKey),
+    Remove(LedgerKey),
+    Rename(V4Handle, LedgerKey, LedgerKey),
 }
 
 /// The names, and what they may name.
-pub(super) struct Names {
+pub(super) struct V4Names {
     directories: Vec<Bytes>,
-    ledger: Ledger<Named>,
+    ledger: NameLedger<V4Handle>,
     /// What copies of calls in sessions that are lost may still do.
-    twins: RefCell<BTreeSet<Key>>,
-    seen: Seen,
+    twins: RefCell<BTreeSet<LedgerKey>>,
+    seen: ListedDirectories,
 }
 
-impl Names {
+impl V4Names {
     /// Makes the directories.
-    pub(super) async fn create(worker: &Worker<'_>) -> Result<Self, PowerCut> {
+    pub(super) async fn create(worker: &V4Worker<'_>) -> Result<Self, PowerCut> {
         let request = || {
-            let create = Ops::default().root().op(op::CREATE).word(2);
+            let create = CompoundOps::default().root().op(op::CREATE).word(2);
             Some(create.opaque(BELOW.as_bytes()).mode(0o755))
         };
         let made = worker.ask(true, request).await?;
@@ -55,31 +55,31 @@ impl Names {
         let right = matches!(made, Some((status::OK, _) | (status::EXIST, true)));
         assert!(right, "{BELOW} cannot be made: {made:?}");
         let find = || {
-            let ops = Ops::default().root().op(op::GETFH);
+            let ops = CompoundOps::default().root().op(op::GETFH);
             Some(ops.named(op::LOOKUP, BELOW).op(op::GETFH))
         };
         let Some(mut found) = worker.ask(false, find).await? else {
             unreachable!("it needs nothing")
         };
         assert_eq!(found.status, status::OK, "{BELOW} is not there");
-        found.told.done(op::PUTROOTFH);
-        let root = found.told.done(op::GETFH).opaque();
-        found.told.done(op::LOOKUP);
-        let below = found.told.done(op::GETFH).opaque();
+        found.reply.done(op::PUTROOTFH);
+        let root = found.reply.done(op::GETFH).opaque();
+        found.reply.done(op::LOOKUP);
+        let below = found.reply.done(op::GETFH).opaque();
         Ok(Self {
             directories: vec![root, below],
-            ledger: Ledger::default(),
+            ledger: NameLedger::default(),
             twins: RefCell::default(),
-            seen: Seen::default(),
+            seen: ListedDirectories::default(),
         })
     }
 
-    fn directory(&self, key: &Key) -> Ops {
-        Ops::default().put(&self.directories[key.0])
+    fn directory(&self, key: &LedgerKey) -> CompoundOps {
+        CompoundOps::default().put(&self.directories[key.0])
     }
 
     /// One operation on some names of a worker.
-    pub(super) async fn step(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
         let (one, other) = (any_key(worker.number, rng), any_key(worker.number, rng));
         let in_doubt = [&one, &other].map(|key| self.twins.borrow().contains(key));
         if in_doubt.contains(&true) {
@@ -89,38 +89,39 @@ impl Names {
         let change = match (here, rng.below(8)) {
             (_, 0) => return self.look(worker, &one).await,
             (None, _) => {
-                let ways = [How::Unchecked, How::Guarded, How::Exclusive(rng.bits())];
-                Change::Create(one, ways[rng.index(ways.len())])
+                let ways =
+                    [CreateMode::Unchecked, CreateMode::Guarded, CreateMode::Exclusive(rng.bits())];
+                V4Change::Create(one, ways[rng.index(ways.len())])
             }
-            (Some(named), 1..3) if there.is_none() => Change::Link(named, other),
+            (Some(named), 1..3) if there.is_none() => V4Change::Link(named, other),
             (Some(named), 3..5) if one != other && there.as_ref() != Some(&named) => {
-                Change::Rename(named, one, other)
+                V4Change::Rename(named, one, other)
             }
-            (Some(_), _) => Change::Remove(one),
+            (Some(_), _) => V4Change::Remove(one),
         };
         self.send(worker, change).await
     }
 
-    fn request(&self, change: &Change) -> Ops {
+    fn request(&self, change: &V4Change) -> CompoundOps {
         match change {
-            Change::Create(key, how) => {
+            V4Change::Create(key, how) => {
                 let ops = self.directory(key).op(op::SAVEFH);
-                let ops = ops.open(b"maker", (3, 0), Claim::Name(&key.1, *how)).op(op::GETFH);
+                let ops = ops.open(b"maker", (3, 0), OpenClaim::Name(&key.1, *how)).op(op::GETFH);
                 ops.op(op::CLOSE).word(0).fixed(&CURRENT)
             }
-            Change::Link(named, key) => {
-                let ops = Ops::default().put(named).op(op::SAVEFH);
+            V4Change::Link(named, key) => {
+                let ops = CompoundOps::default().put(named).op(op::SAVEFH);
                 ops.put(&self.directories[key.0]).named(op::LINK, &key.1)
             }
-            Change::Remove(key) => self.directory(key).named(op::REMOVE, &key.1),
-            Change::Rename(_, from, to) => {
+            V4Change::Remove(key) => self.directory(key).named(op::REMOVE, &key.1),
+            V4Change::Rename(_, from, to) => {
                 let ops = self.directory(from).op(op::SAVEFH).put(&self.directories[to.0]);
                 ops.named(op::RENAME, &from.1).opaque(to.1.as_bytes())
             }
         }
     }
 
-    async fn send(&self, worker: &Worker<'_>, change: Change) -> Result<(), PowerCut> {
+    async fn send(&self, worker: &V4Worker<'_>, change: V4Change) -> Result<(), PowerCut> {
         worker.host.link.tell(|| format!("{change:?}"));
         let mut issued = self.issue(&change);
         let answer = worker.ask(true, || Some(self.request(&change))).await;
@@ -131,16 +132,18 @@ impl Names {
         let mut answer = answer.unwrap_or_else(|| unreachable!("it needs nothing"));
         let met_own_work = answer.has_stray_twin
             && match change {
-                Change::Create(_, how) => how == How::Guarded && answer.status == status::EXIST,
-                Change::Link(..) => answer.status == status::EXIST,
-                Change::Remove(_) | Change::Rename(..) => answer.status == status::NOENT,
+                V4Change::Create(_, how) => {
+                    how == CreateMode::Guarded && answer.status == status::EXIST
+                }
+                V4Change::Link(..) => answer.status == status::EXIST,
+                V4Change::Remove(_) | V4Change::Rename(..) => answer.status == status::NOENT,
             };
         let durable = answer.status == status::OK;
         assert!(durable || met_own_work, "{change:?}: {}", answer.status);
         if answer.has_stray_twin {
             self.twins.borrow_mut().extend(keys_of(&change));
         }
-        if let Change::Create(key, _) = &change {
+        if let V4Change::Create(key, _) = &change {
             let made =
                 if durable { made(&mut answer) } else { self.find_made(worker, key).await? };
             issued.push((key.clone(), self.ledger.issue(key, Some(made))));
@@ -152,43 +155,51 @@ impl Names {
     }
 
     /// What a copy of the call has made.
-    async fn find_made(&self, worker: &Worker<'_>, key: &Key) -> Result<Named, PowerCut> {
+    async fn find_made(
+        &self,
+        worker: &V4Worker<'_>,
+        key: &LedgerKey,
+    ) -> Result<V4Handle, PowerCut> {
         let found = self.find(worker, key).await.inspect_err(|_| self.ledger.note_unknown(key));
         Ok(found?.unwrap_or_else(|| panic!("{key:?} exists, and does not")))
     }
 
-    async fn find(&self, worker: &Worker<'_>, key: &Key) -> Result<Option<Named>, PowerCut> {
+    async fn find(
+        &self,
+        worker: &V4Worker<'_>,
+        key: &LedgerKey,
+    ) -> Result<Option<V4Handle>, PowerCut> {
         let look = || Some(self.directory(key).named(op::LOOKUP, &key.1).op(op::GETFH));
         let Some(mut found) = worker.ask(false, look).await? else { return Ok(None) };
         if found.status == status::NOENT {
             return Ok(None);
         }
         assert_eq!(found.status, status::OK, "{key:?} cannot be looked up");
-        found.told.done(op::PUTFH);
-        found.told.done(op::LOOKUP);
-        Ok(Some(found.told.done(op::GETFH).opaque()))
+        found.reply.done(op::PUTFH);
+        found.reply.done(op::LOOKUP);
+        Ok(Some(found.reply.done(op::GETFH).opaque()))
     }
 
     // --- What may be ---
 
     /// What the change does to names whose new meaning is known.
-    fn issue(&self, change: &Change) -> Vec<(Key, usize)> {
-        let issue = |key: &Key, named| (key.clone(), self.ledger.issue(key, named));
+    fn issue(&self, change: &V4Change) -> Vec<(LedgerKey, usize)> {
+        let issue = |key: &LedgerKey, named| (key.clone(), self.ledger.issue(key, named));
         match change {
-            Change::Create(..) => Vec::new(),
-            Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
-            Change::Remove(key) => vec![issue(key, None)],
-            Change::Rename(moved, from, to) => {
+            V4Change::Create(..) => Vec::new(),
+            V4Change::Link(named, key) => vec![issue(key, Some(named.clone()))],
+            V4Change::Remove(key) => vec![issue(key, None)],
+            V4Change::Rename(moved, from, to) => {
                 vec![issue(from, None), issue(to, Some(moved.clone()))]
             }
         }
     }
 
-    fn left_unanswered(&self, change: &Change) {
+    fn left_unanswered(&self, change: &V4Change) {
         match change {
-            Change::Create(key, _) => self.ledger.note_unknown(key),
-            Change::Rename(moved, from, to) => self.ledger.left_half(moved, from, to),
-            Change::Link(..) | Change::Remove(_) => {}
+            V4Change::Create(key, _) => self.ledger.note_unknown(key),
+            V4Change::Rename(moved, from, to) => self.ledger.leave_unanswered(moved, from, to),
+            V4Change::Link(..) | V4Change::Remove(_) => {}
         }
     }
 
@@ -199,7 +210,7 @@ impl Names {
 
     // --- What is ---
 
-    async fn look(&self, worker: &Worker<'_>, key: &Key) -> Result<(), PowerCut> {
+    async fn look(&self, worker: &V4Worker<'_>, key: &LedgerKey) -> Result<(), PowerCut> {
         let found = self.find(worker, key).await?;
         assert_eq!(found, self.ledger.settled_at(key), "{key:?}");
         Ok(())
@@ -208,10 +219,10 @@ impl Names {
     /// Compares all names while nothing is under way.
     pub(super) async fn check(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         after_crash: bool,
     ) -> Result<(), PowerCut> {
-        let mut present: BTreeMap<Key, Named> = BTreeMap::new();
+        let mut present: BTreeMap<LedgerKey, V4Handle> = BTreeMap::new();
         for key in self.ledger.keys() {
             if let Some(found) = self.find(worker, &key).await? {
                 present.insert(key, found);
@@ -225,14 +236,15 @@ impl Names {
     /// Each file has as many links as names.
     async fn check_links(
         &self,
-        worker: &Worker<'_>,
-        present: &BTreeMap<Key, Named>,
+        worker: &V4Worker<'_>,
+        present: &BTreeMap<LedgerKey, V4Handle>,
     ) -> Result<(), PowerCut> {
         for (key, named) in present {
-            let looked = worker.ask(false, || Some(Ops::default().put(named).look())).await?;
+            let looked =
+                worker.ask(false, || Some(CompoundOps::default().put(named).look())).await?;
             let Some(mut looked) = looked else { continue };
             assert_eq!(looked.status, status::OK, "{key:?} names what is gone");
-            let links = looked.told.done_then_looked().1;
+            let links = looked.reply.done_then_looked().1;
             let names = present.values().filter(|other| *other == named).count();
             assert_eq!(links as usize, names, "links and names of the file of {key:?}");
         }
@@ -241,8 +253,8 @@ impl Names {
 
     async fn check_lists(
         &self,
-        worker: &Worker<'_>,
-        present: &BTreeMap<Key, Named>,
+        worker: &V4Worker<'_>,
+        present: &BTreeMap<LedgerKey, V4Handle>,
     ) -> Result<(), PowerCut> {
         for directory in 0..DIRECTORIES {
             let Some(change) = self.change_of(worker, directory).await? else { continue };
@@ -260,29 +272,30 @@ impl Names {
     /// The number that stands for the state of a directory.
     async fn change_of(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         directory: usize,
     ) -> Result<Option<u64>, PowerCut> {
-        let ask = || Some(Ops::default().put(&self.directories[directory]).look_for_change());
+        let ask =
+            || Some(CompoundOps::default().put(&self.directories[directory]).look_for_change());
         let Some(mut answer) = worker.ask(false, ask).await? else { return Ok(None) };
         assert_eq!(answer.status, status::OK, "directory {directory} is there");
-        Ok(Some(answer.told.done_then_change()))
+        Ok(Some(answer.reply.done_then_change()))
     }
 
     /// The names of a directory, page by page.
-    async fn list(&self, worker: &Worker<'_>, directory: usize) -> Result<Vec<String>, PowerCut> {
+    async fn list(&self, worker: &V4Worker<'_>, directory: usize) -> Result<Vec<String>, PowerCut> {
         let mut cursor = (0, 0);
         let mut names = Vec::new();
         loop {
             let (cookie, verifier) = cursor;
             let answer = worker.ask(false, || {
-                let ops = Ops::default().put(&self.directories[directory]).op(op::READDIR);
+                let ops = CompoundOps::default().put(&self.directories[directory]).op(op::READDIR);
                 Some(ops.long(cookie).long(verifier).word(700).word(700).word(0))
             });
             let Some(mut answer) = answer.await? else { return Ok(names) };
             assert_eq!(answer.status, status::OK, "directory {directory} cannot be listed");
-            answer.told.done(op::PUTFH);
-            let page = answer.told.done(op::READDIR);
+            answer.reply.done(op::PUTFH);
+            let page = answer.reply.done(op::READDIR);
             cursor.1 = page.long();
             while page.word() == 1 {
                 cursor.0 = page.long();
@@ -301,20 +314,22 @@ impl Names {
 }
 
 /// The handle of what was made.
-fn made(answer: &mut Answer) -> Named {
-    answer.told.done(op::PUTFH);
-    answer.told.done(op::SAVEFH);
-    answer.told.opened();
-    answer.told.done(op::GETFH).opaque()
+fn made(answer: &mut V4Answer) -> V4Handle {
+    answer.reply.done(op::PUTFH);
+    answer.reply.done(op::SAVEFH);
+    answer.reply.opened();
+    answer.reply.done(op::GETFH).opaque()
 }
 
-fn keys_of(change: &Change) -> Vec<Key> {
+fn keys_of(change: &V4Change) -> Vec<LedgerKey> {
     match change {
-        Change::Create(key, _) | Change::Link(_, key) | Change::Remove(key) => vec![key.clone()],
-        Change::Rename(_, from, to) => vec![from.clone(), to.clone()],
+        V4Change::Create(key, _) | V4Change::Link(_, key) | V4Change::Remove(key) => {
+            vec![key.clone()]
+        }
+        V4Change::Rename(_, from, to) => vec![from.clone(), to.clone()],
     }
 }
 
-fn any_key(worker: u32, rng: &mut Rng) -> Key {
+fn any_key(worker: u32, rng: &mut Rng) -> LedgerKey {
     (rng.index(DIRECTORIES), format!("{}-of-{worker}", rng.below(NAMES)))
 }

@@ -5,11 +5,11 @@ use std::cell::{Cell, RefCell};
 use bytes::Bytes;
 use runtime::seed::Rng;
 
-use super::Worker;
+use super::V4Worker;
 use super::content::{on, open_root};
-use super::wire::{How, Ops, op, status};
+use super::wire::{CompoundOps, CreateMode, op, status};
 use crate::files::any_bytes;
-use crate::nfs::link::PowerCut;
+use crate::harness::PowerCut;
 
 /// Bytes of such a file, at most.
 const BYTES_MAX: u64 = 20_000;
@@ -33,7 +33,7 @@ pub(super) struct OpenUnlinkedV4 {
 
 impl OpenUnlinkedV4 {
     /// Makes one more, or looks at one and closes it.
-    pub(super) async fn step(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    pub(super) async fn step(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
         let mine = |kept: &NfsOpenUnlinkedFile| kept.worker == worker.number;
         let count = self.kept.borrow().iter().filter(|kept| mine(kept)).count();
         if count < KEPT_MAX && rng.chance(1, 2) {
@@ -49,11 +49,12 @@ impl OpenUnlinkedV4 {
         worker.close(kept.open).await
     }
 
-    async fn make(&self, worker: &Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
+    async fn make(&self, worker: &V4Worker<'_>, rng: &mut Rng) -> Result<(), PowerCut> {
         let number = self.next.get();
         self.next.set(number + 1);
         let name = format!("nameless-{number}");
-        let opened = open_root(worker, &name, (3, 0), (&name, How::Exclusive(rng.bits()))).await?;
+        let opened =
+            open_root(worker, &name, (3, 0), (&name, CreateMode::Exclusive(rng.bits()))).await?;
         let opened = opened.unwrap_or_else(|status| panic!("{name} cannot be made: {status}"));
         let open = worker.host.add_open(opened);
         let bytes = any_bytes(1 + rng.below(BYTES_MAX), rng);
@@ -75,7 +76,7 @@ impl OpenUnlinkedV4 {
     /// was lost meanwhile.
     async fn fill(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         open: u64,
         name: &str,
         bytes: &Bytes,
@@ -86,14 +87,18 @@ impl OpenUnlinkedV4 {
         });
         let Some(written) = written.await? else { return Ok(None) };
         assert_eq!(written.status, status::OK, "a write is refused");
-        let remove = || Some(Ops::default().root().named(op::REMOVE, name));
+        let remove = || Some(CompoundOps::default().root().named(op::REMOVE, name));
         let Some(removed) = worker.ask(true, remove).await? else { return Ok(None) };
         let met_own_work = removed.has_stray_twin && removed.status == status::NOENT;
         assert!(removed.status == status::OK || met_own_work, "{name}: {}", removed.status);
         Ok(Some(met_own_work))
     }
 
-    async fn check(&self, worker: &Worker<'_>, kept: &NfsOpenUnlinkedFile) -> Result<(), PowerCut> {
+    async fn check(
+        &self,
+        worker: &V4Worker<'_>,
+        kept: &NfsOpenUnlinkedFile,
+    ) -> Result<(), PowerCut> {
         let NfsOpenUnlinkedFile { open, bytes, may_lag, .. } = kept;
         let answer = worker.ask(false, || {
             let (ops, stateid) = on(worker, *open, false)?;
@@ -102,12 +107,12 @@ impl OpenUnlinkedV4 {
         });
         let Some(mut answer) = answer.await? else { return Ok(()) };
         assert_eq!(answer.status, status::OK, "a file that is open is gone");
-        answer.told.done(op::PUTFH);
-        let read = answer.told.done(op::READ);
+        answer.reply.done(op::PUTFH);
+        let read = answer.reply.done(op::READ);
         let end = read.word();
         let found = read.opaque();
         assert!(found == *bytes && end == 1, "a file without a name has other bytes");
-        let (size, links) = answer.told.looked();
+        let (size, links) = answer.reply.looked();
         let is_right = size == bytes.len() as u64 && links <= u32::from(*may_lag);
         assert!(is_right, "a file without a name has {size} bytes and {links} links");
         Ok(())

@@ -58,11 +58,11 @@ pub(super) mod status {
 }
 
 /// Stands for an open file, or for the locks of an owner there (`stateid4`).
-pub(super) type Stateid = [u8; 16];
+pub(super) type WireStateid = [u8; 16];
 /// No state: whoever may write by the mode of the file (RFC 8881 section 8.2.3).
-pub(super) const ANONYMOUS: Stateid = [0; 16];
+pub(super) const ANONYMOUS: WireStateid = [0; 16];
 /// A session (`sessionid4`).
-pub(super) type SessionId = [u8; 16];
+pub(super) type WireSessionId = [u8; 16];
 
 /// Which of the files of a call.
 const CHANGE: u32 = 1 << 3;
@@ -72,7 +72,7 @@ const LINKS: u32 = 1 << (35 - 32);
 
 /// How OPEN treats a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum CreateMode {
     /// The file is there.
     Existing,
     /// It is made unless it is there.
@@ -85,9 +85,9 @@ pub(super) enum How {
 
 /// What OPEN opens.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Claim<'a> {
+pub(super) enum OpenClaim<'a> {
     /// A name in the current directory.
-    Name(&'a str, How),
+    Name(&'a str, CreateMode),
     /// The current file.
     Here,
     /// The current file, which was open before the gateway started again.
@@ -96,12 +96,12 @@ pub(super) enum Claim<'a> {
 
 /// Operations, one behind the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ops {
+pub(super) struct CompoundOps {
     count: u32,
     bytes: Vec<u8>,
 }
 
-impl Ops {
+impl CompoundOps {
     /// Begins an operation.
     pub(super) fn op(mut self, number: u32) -> Self {
         self.count += 1;
@@ -147,7 +147,7 @@ impl Ops {
     }
 
     /// SETATTR of the size.
-    pub(super) fn cut(self, stateid: &Stateid, size: u64) -> Self {
+    pub(super) fn cut(self, stateid: &WireStateid, size: u64) -> Self {
         let ops = self.op(op::SETATTR).fixed(stateid).word(1).word(SIZE);
         ops.opaque(&size.to_be_bytes())
     }
@@ -163,21 +163,26 @@ impl Ops {
     }
 
     /// OPEN by `owner`, with what it is to be opened for and what others may not do.
-    pub(super) fn open(self, owner: &[u8], (access, deny): (u32, u32), claim: Claim<'_>) -> Self {
+    pub(super) fn open(
+        self,
+        owner: &[u8],
+        (access, deny): (u32, u32),
+        claim: OpenClaim<'_>,
+    ) -> Self {
         let ops = self.op(op::OPEN).word(0).word(access).word(deny).long(0).opaque(owner);
         match claim {
-            Claim::Name(name, how) => ops.how(how).word(0).opaque(name.as_bytes()),
-            Claim::Here => ops.word(0).word(4),
-            Claim::Again => ops.word(0).word(1).word(0),
+            OpenClaim::Name(name, how) => ops.how(how).word(0).opaque(name.as_bytes()),
+            OpenClaim::Here => ops.word(0).word(4),
+            OpenClaim::Again => ops.word(0).word(1).word(0),
         }
     }
 
-    fn how(self, how: How) -> Self {
+    fn how(self, how: CreateMode) -> Self {
         match how {
-            How::Existing => self.word(0),
-            How::Unchecked => self.word(1).word(0).mode(0o644),
-            How::Guarded => self.word(1).word(1).mode(0o644),
-            How::Exclusive(mark) => self.word(1).word(3).long(mark).mode(0o644),
+            CreateMode::Existing => self.word(0),
+            CreateMode::Unchecked => self.word(1).word(0).mode(0o644),
+            CreateMode::Guarded => self.word(1).word(1).mode(0o644),
+            CreateMode::Exclusive(mark) => self.word(1).word(3).long(mark).mode(0o644),
         }
     }
 
@@ -190,7 +195,7 @@ impl Ops {
     /// The same behind a SEQUENCE.
     pub(super) fn in_sequence(
         &self,
-        id: &SessionId,
+        id: &WireSessionId,
         (slot, number): (usize, u32),
         kept: bool,
     ) -> Vec<u8> {
@@ -203,7 +208,7 @@ impl Ops {
 
 /// The reply to a call, to be taken from the front.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct ReplyReader {
     /// What came of the last operation that was done.
     pub(super) status: u32,
     /// How many have a result.
@@ -211,14 +216,14 @@ pub(super) struct Told {
     rest: Bytes,
 }
 
-impl Told {
+impl ReplyReader {
     /// Takes a reply apart.
     pub(super) fn of(mut reply: Bytes) -> Self {
         let status = reply.get_u32();
-        let mut told = Self { status, results: 0, rest: reply };
-        assert_eq!(&told.opaque()[..], b"sim", "the tag comes back");
-        told.results = told.word();
-        told
+        let mut reader = Self { status, results: 0, rest: reply };
+        assert_eq!(&reader.opaque()[..], b"sim", "the tag comes back");
+        reader.results = reader.word();
+        reader
     }
 
     pub(super) fn word(&mut self) -> u32 {
@@ -242,23 +247,23 @@ impl Told {
         bytes
     }
 
-    /// The result of the next operation is that of `number`, which was done; what follows is told.
+    /// The result of the next operation is that of `number`, which was done; returns the reader of its results.
     pub(super) fn done(&mut self, number: u32) -> &mut Self {
-        let (told, status) = (self.word(), self.word());
-        assert_eq!((told, status), (number, status::OK), "the result of operation {number}");
+        let (found, status) = (self.word(), self.word());
+        assert_eq!((found, status), (number, status::OK), "the result of operation {number}");
         self
     }
 
     /// What SEQUENCE has said; the slot and its number come back.
     pub(super) fn sequence(&mut self, (slot, number): (usize, u32)) {
         let rest = self.done(op::SEQUENCE);
-        let _id: SessionId = rest.fixed();
+        let _id: WireSessionId = rest.fixed();
         assert_eq!((rest.word(), rest.word() as usize), (number, slot), "the slot of a request");
         let _limits_and_flags: [u8; 12] = rest.fixed();
     }
 
     /// The state id of an OPEN, whatever else it says.
-    pub(super) fn opened(&mut self) -> Stateid {
+    pub(super) fn opened(&mut self) -> WireStateid {
         let rest = self.done(op::OPEN);
         let stateid = rest.fixed();
         let _directory: [u8; 20] = rest.fixed();
@@ -275,7 +280,7 @@ impl Told {
         self.done(op::PUTFH).looked()
     }
 
-    /// What [`Ops::look_for_change`] asks for, behind a PUTFH.
+    /// What [`CompoundOps::look_for_change`] asks for, behind a PUTFH.
     pub(super) fn done_then_change(&mut self) -> u64 {
         self.done(op::PUTFH);
         let rest = self.done(op::GETATTR);
@@ -284,7 +289,7 @@ impl Told {
         rest.long()
     }
 
-    /// Size and links, as [`Ops::look`] asks for them.
+    /// Size and links, as [`CompoundOps::look`] asks for them.
     pub(super) fn looked(&mut self) -> (u64, u32) {
         let rest = self.done(op::GETATTR);
         assert_eq!([rest.word(), rest.word(), rest.word()], [2, SIZE, LINKS]);

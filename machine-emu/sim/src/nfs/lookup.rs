@@ -9,16 +9,17 @@ use nfs3_types::nfs3::{
     filename3, ftype3, nfs_fh3, nfsstat3,
 };
 
-use super::link::{Link, PowerCut};
+use super::link::HostLink;
+use crate::harness::PowerCut;
 
 /// A file by its handle; a directory or not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Named {
+pub(super) struct V3File {
     pub(super) handle: Vec<u8>,
     pub(super) is_directory: bool,
 }
 
-impl std::fmt::Debug for Named {
+impl std::fmt::Debug for V3File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = if self.is_directory { "directory" } else { "file" };
         write!(f, "{what} {:08x}", runtime::hash::xxh3(&self.handle) as u32)
@@ -30,7 +31,7 @@ pub(super) fn at<'a>(dir: &nfs_fh3, name: &'a [u8]) -> diropargs3<'a> {
     diropargs3 { dir: dir.clone(), name: filename3::from(name) }
 }
 
-pub(super) fn handle_of(named: &Named) -> nfs_fh3 {
+pub(super) fn handle_of(named: &V3File) -> nfs_fh3 {
     nfs_fh3 { data: named.handle.clone().into() }
 }
 
@@ -40,7 +41,7 @@ pub(super) fn bytes_of(handle: &nfs_fh3) -> Vec<u8> {
 
 /// The handle of a name, if there is one.
 pub(super) async fn find(
-    link: &Link<'_>,
+    link: &HostLink<'_>,
     dir: &nfs_fh3,
     name: &[u8],
 ) -> Result<Option<nfs_fh3>, PowerCut> {
@@ -55,14 +56,17 @@ pub(super) async fn find(
 }
 
 /// What a handle is, and how many links it has.
-pub(super) async fn named_by(link: &Link<'_>, handle: &nfs_fh3) -> Result<(Named, u32), PowerCut> {
+pub(super) async fn named_by(
+    link: &HostLink<'_>,
+    handle: &nfs_fh3,
+) -> Result<(V3File, u32), PowerCut> {
     let arguments = GETATTR3args { object: handle.clone() };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
     let looked: GETATTR3res = link.ask(&mut call).await?;
     match looked {
         Nfs3Result::Ok(looked) => {
             let is_directory = looked.obj_attributes.type_ == ftype3::NF3DIR;
-            let named = Named { handle: bytes_of(handle), is_directory };
+            let named = V3File { handle: bytes_of(handle), is_directory };
             Ok((named, looked.obj_attributes.nlink))
         }
         Nfs3Result::Err(error) => panic!("a name names what is gone: {error:?}"),
@@ -70,7 +74,7 @@ pub(super) async fn named_by(link: &Link<'_>, handle: &nfs_fh3) -> Result<(Named
 }
 
 /// When a directory changed last, as kernels go by it.
-pub(super) async fn state_of(link: &Link<'_>, handle: &nfs_fh3) -> Result<u64, PowerCut> {
+pub(super) async fn state_of(link: &HostLink<'_>, handle: &nfs_fh3) -> Result<u64, PowerCut> {
     let arguments = GETATTR3args { object: handle.clone() };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_GETATTR, &arguments);
     let looked: GETATTR3res = link.ask(&mut call).await?;
@@ -86,9 +90,9 @@ pub(super) async fn state_of(link: &Link<'_>, handle: &nfs_fh3) -> Result<u64, P
 /// What was listed of each directory, by what stands for its state: a kernel goes by that as long as the
 /// directory is in the same state.
 #[derive(Default)]
-pub(super) struct Seen(RefCell<BTreeMap<(usize, u64), BTreeSet<String>>>);
+pub(super) struct ListedDirectories(RefCell<BTreeMap<(usize, u64), BTreeSet<String>>>);
 
-impl Seen {
+impl ListedDirectories {
     /// In one state there are always the same names.
     pub(super) fn note(&self, state: (usize, u64), listed: impl Iterator<Item = String>) {
         let listed: BTreeSet<String> = listed.collect();
@@ -99,14 +103,14 @@ impl Seen {
 }
 
 /// Entries (name, cookie, handle if told), the verifier, and whether these are the last.
-pub(super) type Page = (Vec<(String, u64, Option<Vec<u8>>)>, cookieverf3, bool);
+pub(super) type NameListing = (Vec<(String, u64, Option<Vec<u8>>)>, cookieverf3, bool);
 
 pub(super) async fn read_plain(
-    link: &Link<'_>,
+    link: &HostLink<'_>,
     dir: &nfs_fh3,
     (cookie, cookieverf): (u64, cookieverf3),
     count: u32,
-) -> Result<Page, PowerCut> {
+) -> Result<NameListing, PowerCut> {
     let arguments = READDIR3args { dir: dir.clone(), cookie, cookieverf, count };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READDIR, &arguments);
     let listed: READDIR3res<'static> = link.ask(&mut call).await?;
@@ -121,11 +125,11 @@ pub(super) async fn read_plain(
 }
 
 pub(super) async fn read_plus(
-    link: &Link<'_>,
+    link: &HostLink<'_>,
     dir: &nfs_fh3,
     (cookie, cookieverf): (u64, cookieverf3),
     count: u32,
-) -> Result<Page, PowerCut> {
+) -> Result<NameListing, PowerCut> {
     let (dircount, maxcount) = (count, 2 * count);
     let arguments = READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount, maxcount };
     let mut call = link.prepare(NFS_PROGRAM::NFSPROC3_READDIRPLUS, &arguments);

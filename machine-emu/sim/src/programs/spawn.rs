@@ -19,14 +19,14 @@ const DROPPED_IN: u64 = 16;
 
 /// The cluster, seen from an application node.
 #[derive(Clone)]
-pub(super) struct Reach {
+pub(super) struct ClusterSpawn {
     /// The application node.
     pub(super) context: Context,
     /// A planted bug.
     pub(super) planted: Option<Planted>,
 }
 
-impl Reach {
+impl ClusterSpawn {
     /// Shall the next call of type `C` be answered and not done?
     fn drops<C: Call>(&self) -> bool {
         let is = |of| TypeId::of::<C>() == of;
@@ -40,7 +40,7 @@ impl Reach {
     }
 }
 
-impl Spawn for Reach {
+impl Spawn for ClusterSpawn {
     fn spawn<C: Call>(
         &self,
         to: NodeId,
@@ -89,9 +89,9 @@ impl Spawn for Reach {
 
 /// The reference, which answers at once.
 #[derive(Clone)]
-pub(super) struct Reference(pub(super) Rc<Model>);
+pub(super) struct ModelSpawn(pub(super) Rc<Model>);
 
-impl Spawn for Reference {
+impl Spawn for ModelSpawn {
     fn spawn<C: Call>(
         &self,
         _: NodeId,

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use runtime::seed::Rng;
 
 use super::content::open_root;
-use super::host::{Host, Locked, Open, lock_by};
-use super::wire::{How, Ops, op, status};
-use super::{Nfs4, Worker};
-use crate::nfs::link::PowerCut;
+use super::host::{V4Host, V4Lock, V4Open, lock_by};
+use super::wire::{CompoundOps, CreateMode, op, status};
+use super::{Nfs4, V4Worker};
+use crate::harness::PowerCut;
 
 /// Files of each kind that are fought for.
 const FILES: u64 = 2;
@@ -20,7 +20,7 @@ const BYTES: u64 = 8;
 
 /// An opening, in the eyes of those who would be in its way.
 #[derive(Clone, Debug)]
-struct Claimed {
+struct ClaimedOpen {
     worker: u32,
     gateway: u32,
     file: u64,
@@ -34,12 +34,12 @@ struct Claimed {
 
 /// The locks and openings that workers have.
 #[derive(Default)]
-pub(super) struct Claims {
+pub(super) struct ConflictingOpens {
     /// The file whose bytes each worker locks: its number and its opening.
     lockers: RefCell<BTreeMap<u32, (u64, u64)>>,
     /// The same of share modes, and the place among those below.
     sharers: RefCell<BTreeMap<u32, (u64, usize)>>,
-    claimed: RefCell<Vec<Claimed>>,
+    claimed: RefCell<Vec<ClaimedOpen>>,
     now: Cell<u64>,
 }
 
@@ -52,7 +52,7 @@ fn overlap(one: (u64, u64), other: (u64, u64)) -> bool {
     one.0 < other.0 + other.1 && other.0 < one.0 + one.1
 }
 
-impl Claims {
+impl ConflictingOpens {
     fn moment(&self) -> u64 {
         self.now.set(self.now.get() + 1);
         self.now.get()
@@ -61,10 +61,10 @@ impl Claims {
     // --- Locks ---
 
     /// Locks bytes, or lets go of them.
-    pub(super) async fn fight(
+    pub(super) async fn lock_ranges(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let mine = self.lockers.borrow().get(&worker.number).copied();
@@ -72,7 +72,7 @@ impl Claims {
         let (Some((file, number)), Some(open)) = (mine, open) else {
             let file = rng.below(FILES);
             let (owner, name) = (format!("locker-{}", worker.number), format!("locked-{file}"));
-            let opened = open_root(worker, &owner, (3, 0), (&name, How::Unchecked)).await?;
+            let opened = open_root(worker, &owner, (3, 0), (&name, CreateMode::Unchecked)).await?;
             let opened = opened.unwrap_or_else(|status| panic!("{name}: {status}"));
             let number = worker.host.add_open(opened);
             self.lockers.borrow_mut().insert(worker.number, (file, number));
@@ -106,7 +106,7 @@ impl Claims {
         worker: u32,
         file: u64,
         (exclusive, range): (bool, (u64, u64)),
-    ) -> Option<(u32, Locked)> {
+    ) -> Option<(u32, V4Lock)> {
         let lockers = self.lockers.borrow();
         let others = lockers.iter().filter(|(other, (at, _))| **other != worker && *at == file);
         others.into_iter().find_map(|(&other, &(_, number))| {
@@ -120,13 +120,13 @@ impl Claims {
     async fn lock(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         (file, number): (u64, u64),
         wanted: (bool, (u64, u64)),
     ) -> Result<(), PowerCut> {
         let answer = worker.ask(true, || {
-            let Open { file, owner, stateid, .. } = worker.host.open(number)?;
-            Some(lock_by(Ops::default().put(&file), &owner, &stateid, wanted, false))
+            let V4Open { file, owner, stateid, .. } = worker.host.open(number)?;
+            Some(lock_by(CompoundOps::default().put(&file), &owner, &stateid, wanted, false))
         });
         let Some(mut answer) = answer.await? else { return Ok(()) };
         match answer.status {
@@ -136,10 +136,10 @@ impl Claims {
         }
         let rival = self.in_the_way(all, worker.number, file, wanted);
         assert!(rival.is_none(), "{} has got {wanted:?}, which {rival:?} has", worker.number);
-        answer.told.done(op::PUTFH);
-        let stateid = answer.told.done(op::LOCK).fixed();
+        answer.reply.done(op::PUTFH);
+        let stateid = answer.reply.done(op::LOCK).fixed();
         let (exclusive, range) = wanted;
-        let lock = Some(Locked { stateid, exclusive, range });
+        let lock = Some(V4Lock { stateid, exclusive, range });
         worker.host.with_open(number, |open| open.lock = lock);
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Claims {
     async fn test(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         (file, handle): (u64, &[u8]),
         wanted: (bool, (u64, u64)),
     ) -> Result<(), PowerCut> {
@@ -156,7 +156,8 @@ impl Claims {
         let owner = format!("tester-{}", worker.number);
         let before = self.in_the_way(all, u32::MAX, file, wanted);
         let answer = worker.ask(false, || {
-            let ops = Ops::default().put(handle).op(op::LOCKT).word(1 + u32::from(exclusive));
+            let ops =
+                CompoundOps::default().put(handle).op(op::LOCKT).word(1 + u32::from(exclusive));
             Some(ops.long(first).long(count).long(0).opaque(owner.as_bytes()))
         });
         let Some(answer) = answer.await? else { return Ok(()) };
@@ -174,7 +175,7 @@ impl Claims {
     }
 
     /// Writes under a lock; refused only if that was lost.
-    async fn write_locked(&self, worker: &Worker<'_>, number: u64) -> Result<(), PowerCut> {
+    async fn write_locked(&self, worker: &V4Worker<'_>, number: u64) -> Result<(), PowerCut> {
         let answer = worker.ask(false, || {
             let (ops, stateid) = super::content::on(worker, number, false)?;
             Some(ops.op(op::WRITE).fixed(&stateid).long(0).word(0).opaque(b"x"))
@@ -194,7 +195,7 @@ impl Claims {
     pub(super) async fn share(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         rng: &mut Rng,
     ) -> Result<(), PowerCut> {
         let mine = self.sharers.borrow().get(&worker.number).copied();
@@ -223,9 +224,9 @@ impl Claims {
         }
     }
 
-    fn claim(&self, worker: &Worker<'_>, file: u64, perhaps: (u32, u32)) -> usize {
+    fn claim(&self, worker: &V4Worker<'_>, file: u64, perhaps: (u32, u32)) -> usize {
         let (worker, gateway) = (worker.number, worker.host.gateway);
-        let claimed = Claimed { worker, gateway, file, held: (0, 0), perhaps, gone: None };
+        let claimed = ClaimedOpen { worker, gateway, file, held: (0, 0), perhaps, gone: None };
         self.claimed.borrow_mut().push(claimed);
         self.claimed.borrow().len() - 1
     }
@@ -241,13 +242,13 @@ impl Claims {
     async fn ask_for(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         (file, place): (u64, usize),
         sharing: (u32, u32),
-    ) -> Result<Option<Open>, PowerCut> {
+    ) -> Result<Option<V4Open>, PowerCut> {
         let began = self.moment();
         let (owner, name) = (format!("sharer-{}", worker.number), format!("shared-file-{file}"));
-        let opened = open_root(worker, &owner, sharing, (&name, How::Unchecked)).await;
+        let opened = open_root(worker, &owner, sharing, (&name, CreateMode::Unchecked)).await;
         let claimed = self.claimed.borrow();
         let gateway = worker.host.gateway;
         let others = || {
@@ -256,7 +257,7 @@ impl Claims {
         };
         match opened? {
             Ok(open) => {
-                let held = |other: &&Claimed| {
+                let held = |other: &&ClaimedOpen| {
                     let host = all.host_of(other.worker);
                     let is_sure = host.has_everything() && host.is_within_lease();
                     is_sure && self.has_open(host, other.worker) && forbid(other.held, sharing)
@@ -269,7 +270,7 @@ impl Claims {
                 Ok(Some(open))
             }
             Err(status::SHARE_DENIED) => {
-                let may_have = |other: &Claimed| {
+                let may_have = |other: &ClaimedOpen| {
                     other.gone.is_none_or(|gone| gone > began) && forbid(other.perhaps, sharing)
                 };
                 let is_right = others().any(may_have);
@@ -282,7 +283,7 @@ impl Claims {
     }
 
     /// What a worker has open was not lost, though it may not have noticed.
-    fn has_open(&self, host: &Host<'_>, worker: u32) -> bool {
+    fn has_open(&self, host: &V4Host<'_>, worker: u32) -> bool {
         let opened = self.sharers.borrow().get(&worker).copied();
         opened.is_some_and(|(number, _)| host.open(number).is_some())
     }
@@ -290,7 +291,7 @@ impl Claims {
     async fn open(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         file: u64,
         sharing: (u32, u32),
     ) -> Result<(), PowerCut> {
@@ -310,7 +311,7 @@ impl Claims {
     async fn open_more(
         &self,
         all: &Nfs4<'_>,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         (number, place): (u64, usize),
         sharing: (u32, u32),
     ) -> Result<(), PowerCut> {
@@ -320,7 +321,7 @@ impl Claims {
         if let Ok(Some(open)) = &opened {
             worker.host.with_open(number, |mine| {
                 let both = (mine.sharing.0 | sharing.0, mine.sharing.1 | sharing.1);
-                *mine = Open { sharing: both, ..open.clone() };
+                *mine = V4Open { sharing: both, ..open.clone() };
                 let claimed = &mut self.claimed.borrow_mut()[place];
                 (claimed.held, claimed.perhaps) = (both, both);
             });
@@ -332,32 +333,32 @@ impl Claims {
     /// The same opener needs less.
     async fn open_less(
         &self,
-        worker: &Worker<'_>,
+        worker: &V4Worker<'_>,
         (number, place): (u64, usize),
         to: (u32, u32),
     ) -> Result<(), PowerCut> {
         self.claimed.borrow_mut()[place].held = to;
         let answer = worker.ask(true, || {
-            let Open { file, stateid, .. } = worker.host.open(number)?;
-            let ops = Ops::default().put(&file).op(op::OPEN_DOWNGRADE).fixed(&stateid);
+            let V4Open { file, stateid, .. } = worker.host.open(number)?;
+            let ops = CompoundOps::default().put(&file).op(op::OPEN_DOWNGRADE).fixed(&stateid);
             Some(ops.word(0).word(to.0).word(to.1))
         });
         let Some(mut answer) = answer.await? else { return Ok(()) };
         assert_eq!(answer.status, status::OK, "an opening for less is refused");
-        answer.told.done(op::PUTFH);
-        let stateid = answer.told.done(op::OPEN_DOWNGRADE).fixed();
+        answer.reply.done(op::PUTFH);
+        let stateid = answer.reply.done(op::OPEN_DOWNGRADE).fixed();
         worker.host.with_open(number, |open| (open.stateid, open.sharing) = (stateid, to));
         // Who asked meanwhile may have met what was before.
         let before = self.claimed.borrow()[place].clone();
         self.claimed.borrow_mut()[place].perhaps = to;
-        self.claimed.borrow_mut().push(Claimed { held: (0, 0), ..before });
+        self.claimed.borrow_mut().push(ClaimedOpen { held: (0, 0), ..before });
         let last = self.claimed.borrow().len() - 1;
         self.ended(last);
         Ok(())
     }
 
     /// What `host` had is gone: it has started again.
-    pub(super) fn forget(&self, all: &Nfs4<'_>, host: &Host<'_>) {
+    pub(super) fn forget(&self, all: &Nfs4<'_>, host: &V4Host<'_>) {
         let is_of = |worker: u32| std::ptr::eq(all.host_of(worker), host);
         self.lockers.borrow_mut().retain(|worker, _| !is_of(*worker));
         self.sharers.borrow_mut().retain(|worker, _| !is_of(*worker));
@@ -370,33 +371,40 @@ impl Claims {
     }
 
     /// Everybody lets go of everything, and nothing is left: all of it can be had alone.
-    pub(super) async fn end(&self, worker: &Worker<'_>) -> Result<(), PowerCut> {
+    pub(super) async fn end(&self, worker: &V4Worker<'_>) -> Result<(), PowerCut> {
         for file in 0..FILES {
             let name = format!("shared-file-{file}");
-            let opened = open_root(worker, "the last", (3, 3), (&name, How::Unchecked)).await?;
+            let opened =
+                open_root(worker, "the last", (3, 3), (&name, CreateMode::Unchecked)).await?;
             assert!(opened.is_ok(), "{name} is open still: {:?}", opened.err());
             let name = format!("locked-{file}");
-            let opened = open_root(worker, "the last", (3, 0), (&name, How::Unchecked)).await?;
+            let opened =
+                open_root(worker, "the last", (3, 0), (&name, CreateMode::Unchecked)).await?;
             let Ok(open) = opened else { panic!("{name} cannot be opened") };
             let lock = || {
-                let ops = Ops::default().put(&open.file);
+                let ops = CompoundOps::default().put(&open.file);
                 Some(lock_by(ops, b"the last", &open.stateid, (true, (0, u64::MAX)), false))
             };
-            let told = worker.ask(true, lock).await?.map(|answer| answer.status);
-            assert_eq!(told, Some(status::OK), "{name} is locked still");
+            let reply = worker.ask(true, lock).await?.map(|answer| answer.status);
+            assert_eq!(reply, Some(status::OK), "{name} is locked still");
         }
         Ok(())
     }
 }
 
 /// Lets go of a lock; what the gateway has forgotten is not locked again.
-async fn unlock(worker: &Worker<'_>, number: u64, lock: &Locked) -> Result<(), PowerCut> {
+async fn unlock(worker: &V4Worker<'_>, number: u64, lock: &V4Lock) -> Result<(), PowerCut> {
     worker.host.with_open(number, |open| open.lock = None);
     let session = worker.host.sessions();
     let answer = worker.ask(true, || {
         let open = worker.host.open(number).filter(|_| worker.host.sessions() == session)?;
         let (first, count) = lock.range;
-        let ops = Ops::default().put(&open.file).op(op::LOCKU).word(2).word(0).fixed(&lock.stateid);
+        let ops = CompoundOps::default()
+            .put(&open.file)
+            .op(op::LOCKU)
+            .word(2)
+            .word(0)
+            .fixed(&lock.stateid);
         Some(ops.long(first).long(count))
     });
     if let Some(answer) = answer.await? {

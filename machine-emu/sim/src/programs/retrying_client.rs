@@ -9,7 +9,7 @@ use crate::harness::{Harness, RETRY_PAUSE, TRIES_MAX};
 
 /// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum OperationFailure {
     /// The power went: whether it was done nobody knows.
     PowerCut,
     /// It was refused, and nothing was done.
@@ -17,19 +17,19 @@ pub(super) enum Stop {
 }
 
 /// A program's file system.
-pub(super) struct Asker<'a, S> {
+pub(super) struct RetryingClient<'a, S> {
     /// The client under test.
     pub(super) system: FileSystem<S>,
     /// Which program.
-    pub(super) client: u32,
+    pub(super) number: u32,
     /// Whose faults excuse failures; without one each operation is tried once.
     pub(super) harness: Option<&'a Harness>,
 }
 
-impl<S: Spawn> Asker<'_, S> {
+impl<S: Spawn> RetryingClient<'_, S> {
     /// The power has gone: what others did not end is not known.
-    pub(super) fn is_powerless(&self) -> bool {
-        self.harness.is_some_and(Harness::is_powerless)
+    pub(super) fn is_power_off(&self) -> bool {
+        self.harness.is_some_and(Harness::is_power_off)
     }
 
     /// Tells whoever repeats a run what is done next.
@@ -37,33 +37,33 @@ impl<S: Spawn> Asker<'_, S> {
         if let Some(harness) = self.harness
             && tracing::enabled!(tracing::Level::DEBUG)
         {
-            tracing::debug!(now = ?harness.cluster.world().now(), client = self.client, what = what());
+            tracing::debug!(now = ?harness.cluster.world().now(), client = self.number, what = what());
         }
     }
 
     /// Does one operation of the client until there is an answer. The client itself asks busy nodes
     /// again; what lasts longer, and what was lost, it tells its caller.
-    pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, Stop>
+    pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, OperationFailure>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let Some(harness) = self.harness else {
-            return operation().await.map_err(|error| Stop::Refused(error.cause));
+            return operation().await.map_err(|error| OperationFailure::Refused(error.cause));
         };
         for _ in 0..TRIES_MAX {
             let answer = operation().await;
             let failed = answer.as_ref().err();
-            tracing::debug!(now = ?harness.cluster.world().now(), client = self.client, ?failed);
-            if harness.is_powerless() {
-                return Err(Stop::PowerCut);
+            tracing::debug!(now = ?harness.cluster.world().now(), client = self.number, ?failed);
+            if harness.is_power_off() {
+                return Err(OperationFailure::PowerCut);
             }
             match answer {
                 Ok(done) => {
                     harness.answered();
                     return Ok(done);
                 }
-                Err(Error { cause: Cause::FileIo(error), .. }) if harness.excuses(error) => {}
-                Err(error) => return Err(Stop::Refused(error.cause)),
+                Err(Error { cause: Cause::FileIo(error), .. }) if harness.is_expected(error) => {}
+                Err(error) => return Err(OperationFailure::Refused(error.cause)),
             }
             self.system.machine().sleep(RETRY_PAUSE).await;
         }
