@@ -10,7 +10,7 @@ use machine_emu::mesh::{
 };
 use runtime::seed::{Rng, with_seed};
 
-/// A load counts as too much once the mean latency is so many times that of an empty mesh.
+/// A load counts as too much once the mean latency is this multiple of that of an empty mesh.
 const SATURATED: f64 = 6.0;
 
 /// Seconds of processor time of this thread.

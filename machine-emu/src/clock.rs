@@ -7,7 +7,7 @@ use runtime::seed::Rng;
 /// The unix time at which each world begins: 2026-01-01, in days.
 const WORLD_BEGINS_UNIX: Duration = Duration::from_hours(20_454 * 24);
 
-/// Monotonic clocks begin somewhere below this, so that nobody compares those of two nodes.
+/// Monotonic clocks begin somewhere below this, so that those of two nodes are not comparable.
 const MONOTONIC_START_MAX_NS: u64 = 3_600_000_000_000;
 
 /// Clocks are wrong by so much, at most.

@@ -295,7 +295,7 @@ impl Core {
     }
 
     fn ring(&self, alarm: SlabKey) {
-        // An alarm that nobody waits for any more is no event.
+        // An alarm without a waiter is no event.
         let Some(waker) = self.alarms.borrow_mut().get_mut(alarm).map(AlarmState::ring) else {
             return;
         };

@@ -83,7 +83,7 @@ impl Cpu {
         }
     }
 
-    /// The step sends a message with so many bytes; when the last of them has left the processor.
+    /// The step sends a message of `bytes` bytes; when the last of them has left the processor.
     pub(crate) fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         match &mut self.mdp {
             None => now_ns,
@@ -91,17 +91,17 @@ impl Cpu {
         }
     }
 
-    /// From the begin of one of the messages that carry so many bytes to that of the next.
+    /// Time between the starts of two successive messages that carry `bytes` bytes.
     pub(crate) fn pace_ns(&self, bytes: usize) -> u64 {
         self.mdp.as_ref().map_or(0, |mdp| mdp.costs.pace_ns(bytes as u64))
     }
 
-    /// What feeding so many bytes costs.
+    /// The cost of feeding `bytes` bytes into the network.
     pub(crate) fn send_ns(&self, bytes: usize) -> u64 {
         self.mdp.as_ref().map_or(0, |mdp| mdp.costs.send_ns(bytes as u64))
     }
 
-    /// One message is in its queue since `from_ns`, with so many words of data; when it has been taken
+    /// One message of `words` data words is in its queue since `from_ns`; when it has been taken
     /// out. `None` if that costs this processor no time.
     pub(crate) fn take(&mut self, from_ns: u64, class: Class, words: u64) -> Option<u64> {
         let free_ns = self.free_at_ns;
@@ -117,7 +117,7 @@ impl Cpu {
         }
     }
 
-    /// A message with so many bytes is there, and takes `handler_ns` besides. A long message is many
+    /// A message of `bytes` bytes has arrived, and takes `handler_ns` besides. A long message is many
     /// short ones, the first of which came when the sender began.
     pub(crate) fn receive(&mut self, now_ns: u64, class: Class, bytes: usize, handler_ns: u64) {
         let Some(mdp) = &mut self.mdp else { return };

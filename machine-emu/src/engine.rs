@@ -143,7 +143,7 @@ impl EngineServer {
         done
     }
 
-    /// Leases end when their time has come, and not when somebody asks next.
+    /// Leases end when they expire, not at the next request.
     async fn end_leases(&self) {
         loop {
             self.with(|_| {});

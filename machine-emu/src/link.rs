@@ -201,7 +201,7 @@ impl MeshLink {
         }
     }
 
-    /// The row of messages for a frame of so many bytes.
+    /// The row of messages for a frame of `bytes` bytes.
     fn letter(&self, from: u32, to: u32, class: Class, bytes: usize, frame: SlabKey) -> Letter {
         let block_bytes = self.block_words as usize * WORD_BYTES;
         let count = bytes.div_ceil(block_bytes).max(1);

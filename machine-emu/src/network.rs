@@ -552,7 +552,7 @@ impl Core {
         }
     }
 
-    /// A node dies: nobody answers its callers, and its own calls wait no more. The latter are for
+    /// A node dies: its callers get no answer, and its own calls are abandoned. The latter are for
     /// the caller to drop, once nothing is borrowed.
     pub(crate) fn abandon_calls(&self, node: u32) -> Vec<Box<dyn Message>> {
         let mut network = self.network.borrow_mut();

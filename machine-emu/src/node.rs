@@ -25,7 +25,7 @@ use crate::slab::SlabKey;
 use crate::tasks::TaskKind;
 use crate::trace::TraceTag;
 
-/// A node counts as idle once no request runs or waits there and it has run nothing for so long.
+/// A node counts as idle once no request runs or waits there and it has run nothing for this time.
 const IDLE_AFTER_NS: u64 = 20_000;
 /// A node whose requests wait for something is looked at again after this.
 const IDLE_RETRY_NS: u64 = 500_000;
@@ -50,7 +50,7 @@ pub(crate) struct EmulatedNode {
     pub(crate) machine: Rc<NodeMachine>,
     pub(crate) cpu: Cpu,
     pub(crate) clock: Clock,
-    /// Messages from and to this node take so many times as long.
+    /// Factor by which messages from and to this node are slower.
     pub(crate) slowness: u64,
     /// Tasks to run, by class: control first.
     ready: [VecDeque<SlabKey>; 2],
@@ -68,7 +68,7 @@ pub(crate) enum NextStep {
     Run(u32, SlabKey),
     /// This node's processor is busy until then.
     Busy(u32, u64),
-    /// Nobody is ready.
+    /// No node is ready.
     NoneReady,
 }
 
@@ -295,7 +295,7 @@ impl NodeMachine {
         self.host.borrow().is_some()
     }
 
-    /// The payload of a message, in a buffer of this node if it is large and there is room: whoever gets all of
+    /// The payload of a message, in a buffer of this node if it is large and there is space: a receiver of all of
     /// it may keep the buffer.
     pub(crate) fn take_in(&self, bulk: Bytes) -> Bytes {
         let spare = (bulk.len() >= OWN_BUFFER_MIN).then(|| self.pool.take_spare(bulk.len()));

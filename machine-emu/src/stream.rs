@@ -1,4 +1,4 @@
-//! Byte streams in memory: bounded pipes that take virtual time, for whoever comes from outside.
+//! Byte streams in memory: bounded pipes that take virtual time, for clients from outside.
 //!
 //! A stream keeps order and loses nothing, but a read brings what the seed says: often less than
 //! there is. When a node dies its streams are reset; faults cut them anywhere and hold bytes up.
@@ -43,7 +43,7 @@ pub struct StreamFaults {
     pub delay_ppm: u32,
     /// For how long at most.
     pub delay_max_ns: u64,
-    /// A read brings so many bytes at most; 0 for any number.
+    /// Bytes that one read returns at most; 0 for any number.
     pub piece_bytes_max: usize,
 }
 
@@ -397,7 +397,7 @@ impl Core {
         let address = streams.settle(address);
         let key = address.to_string();
         if streams.listeners.contains_key(&key) {
-            let error = format!("somebody listens at {key} already");
+            let error = format!("{key} is in use");
             return Err(io::Error::new(io::ErrorKind::AddrInUse, error));
         }
         let backlog = VecDeque::new();
@@ -405,7 +405,7 @@ impl Core {
         Ok(Box::new(EmuListener { core: self.clone(), address }))
     }
 
-    /// A stream from outside to whoever listens at `address`.
+    /// A stream from outside to the listener at `address`.
     pub(crate) fn connect(
         self: &Rc<Self>,
         address: &Address,
@@ -448,7 +448,7 @@ impl Core {
         Stream { reader: Box::new(reader), writer: Box::new(writer), peer }
     }
 
-    /// A node dies: its streams break, nobody listens for it.
+    /// A node dies: its streams break, its listeners close.
     pub(crate) fn reset_streams(&self, node: u32) {
         let (listeners, pipes) = {
             let mut streams = self.streams.borrow_mut();

@@ -107,7 +107,7 @@ impl TaskTable {
         }
         let fresh = self.woken.clone();
         let slot = &mut self.slots[index as usize];
-        // Reuse the allocation of the last tenant's waker if nobody holds it any more.
+        // Reuse the allocation of the last tenant's waker if it has no other owner.
         if let Some(waker) = Arc::get_mut(&mut slot.waker) {
             waker.key = key;
             *waker.queued.get_mut() = true;

@@ -116,7 +116,7 @@ impl World {
         let (told, outcome) = oneshot::channel();
         let work = work(context.clone());
         context.task(async move {
-            // Whoever waited may have been cut off.
+            // Waiters may have been cut off.
             let _ = told.send(work.await);
         });
         outcome.await.ok()
@@ -161,13 +161,13 @@ impl World {
         self.context(node)
     }
 
-    /// Nodes are told that they live in so many processes: those of one kind whose indices leave the same
+    /// Nodes live in `processes` processes: those of one kind whose indices leave the same
     /// rest end together. It is for the owner of the world to see to that. 0 if each ends alone.
     pub fn set_processes(&self, processes: u32) {
         self.core().processes.set(processes);
     }
 
-    /// From now on there are so many memories in which nodes can show others something: those of one kind whose
+    /// From now on there are `memories` shared memories of nodes: those of one kind whose
     /// indices leave the same rest share one, applications too. None of them ends with another for that. 0 if each
     /// has its own.
     pub fn share_memory(&self, memories: u32) {
@@ -209,7 +209,7 @@ impl World {
         state.cpu.set_step_ns(nanos(step));
     }
 
-    /// The wall clock of `node` jumps by so many seconds, either way.
+    /// The wall clock of `node` jumps by `seconds` seconds, either way.
     pub fn jump_clock(&self, node: NodeId, seconds: i64) {
         let place = self.place(node);
         self.core().fault(place, FaultKind::ClockJumped);
@@ -370,7 +370,7 @@ impl World {
         self.core().disks.borrow().events().to_vec()
     }
 
-    /// A stream from outside to whoever listens at `address`.
+    /// A stream from outside to the listener at `address`.
     pub fn connect(&self, address: &Address) -> io::Result<Stream> {
         self.core().connect(address, None)
     }

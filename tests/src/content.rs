@@ -46,7 +46,7 @@ impl Content {
             let found = &mut found[..chunk.len()];
             from.read_exact(found).unwrap_or_else(|error| panic!("after {offset}: {error}"));
             let mut pairs = found.iter().zip(chunk);
-            // The place first: printing a megabyte helps nobody.
+            // The offset only: a megabyte of output is useless.
             if found != chunk {
                 let place = pairs.position(|(a, b)| a != b).unwrap_or_default();
                 panic!("byte {} of {self:?} is another one", offset + place as u64);

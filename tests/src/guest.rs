@@ -47,11 +47,11 @@ impl Told {
     }
 }
 
-/// May tests start guests? Only if somebody has said so, by `MDFS_NO_GUEST=1`, they may not.
+/// True if tests may start guests: unless `MDFS_NO_GUEST=1` is set.
 ///
 /// # Panics
 ///
-/// If it cannot be done: whoever runs these tests wants to know.
+/// If it cannot be done: a silent skip would hide it.
 pub fn may_boot() -> bool {
     if std::env::var_os("MDFS_NO_GUEST").is_some_and(|value| value == "1") {
         eprintln!("not tested: MDFS_NO_GUEST=1 says that no User-mode Linux can run here");

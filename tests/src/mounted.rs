@@ -18,7 +18,7 @@ use crate::site::{Site, VOLUME};
 /// The directory of a site in which volumes are mounted.
 pub const POINT: &str = "mnt";
 
-/// A mount that is in use is tried again so often.
+/// Tries to unmount a mount that is in use.
 const UMOUNT_TRIES_MAX: u64 = 5;
 
 /// A volume that is mounted. It is not any more when dropped.
@@ -30,11 +30,11 @@ pub struct Mounted {
     log: PathBuf,
 }
 
-/// May tests mount here? Only if somebody has said so, by `MDFS_NO_MOUNT=1`, they may not.
+/// True if tests may mount here: unless `MDFS_NO_MOUNT=1` is set.
 ///
 /// # Panics
 ///
-/// If it cannot be done: whoever runs these tests wants to know.
+/// If it cannot be done: a silent skip would hide it.
 pub fn may_mount() -> bool {
     if std::env::var_os("MDFS_NO_MOUNT").is_some_and(|value| value == "1") {
         eprintln!("not tested: MDFS_NO_MOUNT=1 says that volumes cannot be mounted here");
@@ -54,7 +54,7 @@ pub fn may_mount() -> bool {
 ///
 /// # Panics
 ///
-/// If it is not there: whoever runs these tests wants to know.
+/// If it is missing: a silent skip would hide it.
 pub fn tool(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(3).unwrap().join("tools/bin").join(name);
@@ -126,7 +126,7 @@ impl Mounted {
         assert!(status.success() && log.is_empty(), "the mount ends with {status}: {log}");
     }
 
-    /// Ends the process in the middle of what it does. The mount point stays, served by nobody.
+    /// Ends the process in the middle of what it does. The mount point stays, without a server.
     pub fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -135,7 +135,7 @@ fn a_wrong_handle_is_told_from_a_stale_one() {
     for place in 0..kept.len() {
         let mut wrong = kept.clone();
         wrong[place] ^= 0x10;
-        // Of another volume, or sealed by a key that nobody has any more, is stale.
+        // A handle of another volume, or sealed by a deleted key, is stale.
         let refused = [status::BADHANDLE, status::STALE];
         assert!(refused.contains(&nfs.getattr(&wrong)), "byte {place} is another one");
         assert!(refused.contains(&nfs.write(&wrong, 0, b"lost?")), "byte {place} is another one");

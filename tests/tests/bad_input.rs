@@ -135,7 +135,7 @@ fn a_disk_that_was_cut_off_is_told() {
     with_other_disk(&site, make, &["was cut off", "16777216 bytes", "bring the whole disk back"]);
 }
 
-/// Of 64 nodes each has several records of so many files, of which one that a crash may have cut short is not
+/// With this number of files each of 64 nodes has several records, of which one that a crash may have cut short is not
 /// enough to call a disk old.
 const FILES: usize = 150;
 
@@ -154,7 +154,7 @@ fn a_disk_put_back_from_an_older_copy_of_the_same_run_is_refused_and_named() {
         let site = site();
         let served = site.serve();
         make_files(&site, "before");
-        // Taken while it is in use, as a backup that nobody should trust.
+        // Copied while it is in use, as no backup should be.
         for disk in ["n0d0", "n0d1", "n1d0", "n1d1"] {
             fs::copy(site.path(format!("VOL/disks/{disk}")), site.path(disk)).unwrap();
         }

@@ -26,7 +26,7 @@ use writer::Writer;
 
 const WRITERS: u64 = 4;
 const KILLS: usize = 10;
-/// The server is killed so long after the writers start, at most; in milliseconds.
+/// Time from the start of the writers to the kill of the server, at most; in milliseconds.
 const KILL_AFTER_MS: u64 = 700;
 
 #[test]

@@ -69,7 +69,7 @@ fn files_come_and_go_over_nfs_on_the_emulated_machine() {
         assert_eq!(one.names(&root, 4096).len(), 2 + 2);
         assert_eq!(one.remove(&folder, b"a"), status::OK);
         assert_eq!(other.lookup(&folder, b"a"), Err(status::NOENT));
-        // One that hangs up in the middle of a call disturbs nobody.
+        // A client that hangs up in the middle of a call does not disturb others.
         one.send(&[0x80, 0, 1, 0, 7]).unwrap();
         drop(one);
         assert_eq!(other.getattr(&folder), status::OK);

@@ -58,7 +58,7 @@ const KILLS: u32 = 3;
 const KILLS_LONG: u32 = 100;
 
 /// What each of two clients does: in its rounds it writes and closes the data, then says so; in the other's it
-/// waits until the other says so, and reads. Whoever opens after another has closed sees what that wrote.
+/// waits until the other says so, and reads. An open after another's close sees what that wrote.
 const CLOSE_TO_OPEN: &str = r#"
 round=1
 while [ $round -le ROUNDS ]; do

@@ -26,7 +26,7 @@ use tests::mounted::{Mounted, may_mount};
 
 const WRITERS: u64 = 4;
 const KILLS: usize = 10;
-/// The process is killed so long after the writers start, at most; in milliseconds.
+/// Time from the start of the writers to the kill of the process, at most; in milliseconds.
 const KILL_AFTER_MS: u64 = 700;
 /// Names of a writer that are in use at a time.
 const NAMES: usize = 6;
@@ -174,7 +174,7 @@ impl Writer {
         Ok(())
     }
 
-    /// After so many crashes all files hold what was synced.
+    /// After each of these crashes all files hold what was synced.
     fn check(&mut self, mounted: &Mounted, crashes: usize) {
         for (name, model) in &mut self.files {
             let bytes = fs::read(mounted.path(name))

@@ -17,7 +17,7 @@ use tests::{Served, Site, long};
 /// Calls that are sent more than once.
 const RETRANSMISSIONS: u32 = 200;
 const RETRANSMISSIONS_LONG: u32 = 10_000;
-/// One time in so many a call is sent the server is killed.
+/// The server is killed at one call in this number.
 const SENT_PER_KILL: u64 = 50;
 /// A reply is dropped as often as not.
 const DROPPED: (u64, u64) = (1, 2);

@@ -104,7 +104,7 @@ fn clients_that_are_told_no_port_find_the_gateway_by_rpcbind() {
     drop(rpcbind);
 }
 
-/// Runs the test of this `name` where nobody else has an rpcbind.
+/// Runs the test of this `name` in a network namespace without another rpcbind.
 fn apart(name: &str) {
     let script = "ip link set lo up && mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"";
     let status = Command::new("unshare")

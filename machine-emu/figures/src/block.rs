@@ -95,7 +95,7 @@ pub fn measure_blocks(rig: &Rig, run: BlockExperiment) -> Result<BlockResult, Ru
     }))?;
     let worked = nodes().map(|node| bench.worked(node)).sum::<Duration>().saturating_sub(before);
     let serial_ms = rig.profile.numbers().program.serial.value * CHUNKS as f64;
-    // What the program of 1996 did while no disk node worked: nobody knows when, so at once.
+    // What the program of 1996 did while no disk node worked: when is unknown, so all of it first.
     let serial = Duration::from_nanos((serial_ms * 1e6) as u64);
     let time = transfer + serial;
     let disks = f64::from(disk_nodes * geometry.disks_per_node);

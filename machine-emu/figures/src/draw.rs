@@ -19,7 +19,7 @@ const TITLE_LETTER: f64 = 9.6;
 /// Colours that differ in lightness, too.
 const COLOURS: [&str; 6] = ["#1b3a5c", "#b5482a", "#3c7d5a", "#8a5aa8", "#c79a1e", "#4a4a4a"];
 
-/// Past so many places along x their names stand upright.
+/// With more values along x than this their names are drawn vertically.
 const LEVEL_NAMES_MAX: usize = 12;
 
 /// One direction of a plot.

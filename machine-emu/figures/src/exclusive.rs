@@ -13,7 +13,7 @@ runtime::protocol! {
     /// The one that may allocate.
     Allocator id 7 version 1;
 
-    /// Wait until nobody holds the free list and the directory; from the answer on the caller does.
+    /// Wait for the free list and the directory; the caller holds them once it is answered.
     1 Control Take {} -> (), by caller, retry never, from any, after recovery;
     /// Give them back.
     2 Control Give {} -> (), by caller, retry never, from any, after recovery;

@@ -10,7 +10,7 @@
 //!
 //! # Asks below
 //!
-//! All layers and the machine. Nobody but the program asks here.
+//! All layers and the machine. Only the program sends requests here.
 //!
 //! # Rooms
 //!

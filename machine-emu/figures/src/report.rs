@@ -80,7 +80,7 @@ pub struct FigureReport {
     /// Places along x of which the thesis speaks.
     #[serde(skip)]
     pub marks: Vec<(f64, String)>,
-    /// Lines are broken after so many points.
+    /// Points per line.
     #[serde(skip)]
     pub stroke: Option<usize>,
     /// The curves.

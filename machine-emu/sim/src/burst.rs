@@ -124,7 +124,7 @@ impl CheckpointWorkload<'_> {
         if let Some(CheckpointState::Committed(file)) = state
             && old != key
         {
-            // Somebody reads it meanwhile: all of it, or it is gone.
+            // Another client reads it meanwhile: it reads all of it, or the file is gone.
             let reader = (client + 1) % self.clients;
             let reading = self.check_committed(reader, old, file);
             let (removed, read) = join(self.remove(client, old), reading).await;
@@ -221,7 +221,7 @@ impl CheckpointWorkload<'_> {
             // The last block of each write may still lack what the next write brought.
             let written = seen.iter().zip(block).take_while(|(one, other)| one == other).count();
             let rest_is_empty = seen[written..].iter().all(|&byte| byte == 0);
-            assert!(rest_is_empty, "checkpoint {key:?} has bytes that nobody wrote");
+            assert!(rest_is_empty, "checkpoint {key:?} has bytes that were never written");
         }
     }
 }

@@ -399,7 +399,7 @@ impl SimulatedCluster {
     }
 
     /// What the cluster knows of its disks besides their bytes: the last epoch that was durable on
-    /// all of them. Whoever puts old images of all disks in place has to put this back, too.
+    /// all of them. A caller that restores old images of all disks restores this, too.
     pub(super) fn served(&self) -> &Cell<u64> {
         &self.served
     }

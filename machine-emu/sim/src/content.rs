@@ -16,9 +16,9 @@ pub(super) type Block = Rc<[u8]>;
 /// Sizes that a file may have. Several writers may lengthen it at the same time.
 #[derive(Clone, Debug)]
 struct Sizes {
-    /// At least so long, unless it is cut.
+    /// The least size, unless the file is truncated.
     acknowledged: u64,
-    /// At most so long.
+    /// The greatest size.
     issued: u64,
     /// What may be found after a crash; and whether its writer has been answered.
     after_crash: Vec<(u64, bool)>,
@@ -67,7 +67,7 @@ pub(super) struct Issued {
 pub(super) struct Moment {
     blocks: Vec<usize>,
     size: u64,
-    /// The file may have so many bytes though nothing that was issued since the loss makes it so long.
+    /// The greatest size that a write before the loss may have left.
     size_max: u64,
     size_entries: usize,
     unanswered: Vec<usize>,
@@ -123,7 +123,7 @@ impl ExpectedContent {
         self.sizes.steps.push((issued.size_entry, self.sizes.acknowledged..issued.size));
     }
 
-    /// A cut, or lengthening, begins; nobody else writes.
+    /// A truncation or extension begins; there is no other writer.
     pub(super) fn issue_cut(&mut self, size: u64) -> Issued {
         let mut blocks = Vec::new();
         for index in (size / BLOCK) as usize..self.blocks.len() {
@@ -137,7 +137,7 @@ impl ExpectedContent {
         self.issue(blocks, size, true)
     }
 
-    /// A hole of `length` bytes begins; nobody else writes.
+    /// A hole of `length` bytes is begun; there is no other writer.
     pub(super) fn issue_punch(&mut self, offset: u64, length: u64) -> Issued {
         let mut blocks = Vec::new();
         for index in blocks_of(offset..offset + length) {
@@ -256,7 +256,7 @@ impl ExpectedContent {
         Ok(())
     }
 
-    /// The whole file was read while nobody wrote: it is `data` from now on.
+    /// The whole file was read while there was no writer: it is `data` from now on.
     pub(super) fn observe(&mut self, data: &[u8]) -> Result<(), String> {
         self.check_read(&self.moment(), 0, self.blocks.len() as u64 * BLOCK, data)?;
         for (index, block) in whole_blocks(data, self.blocks.len()) {
@@ -281,7 +281,7 @@ impl ExpectedContent {
         self.flush(data)
     }
 
-    /// Everything that the file is now, durably, if nobody changes it now.
+    /// Size and blocks of a file that is not being changed.
     pub(super) fn at_rest(&self) -> (u64, Vec<Block>) {
         let blocks = self.blocks.iter().map(|block| block.last().clone());
         (self.sizes.acknowledged, blocks.collect())

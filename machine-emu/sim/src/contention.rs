@@ -1,9 +1,9 @@
-//! Names that several nodes want at the same time. Who wins nobody knows beforehand, but one order
-//! must explain what all of them, and those who only looked, were answered; each file is there as
-//! often as it has names; and a directory into which somebody put a file is not removed. Each fight is
-//! about names of its own, so it can be judged when it is over, and a power cut ends it. What is left
-//! then is removed, so that in the end the volume has as many inodes as before: nothing was left over
-//! that no name leads to.
+//! Names that several clients change at the same time. Which one wins is undetermined, but one order
+//! of all operations must explain every answer (linearizability); the link count of each file is the
+//! number of its names; and a directory that is not empty is never removed. Each contest is
+//! about names of its own, so it can be checked when it is over, and a power cut ends it. What is left
+//! then is removed; in the end the volume must have as many inodes as before: no inode is left
+//! without a name.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -23,13 +23,13 @@ use super::harness::{CallFailure, Harness, PowerCut, RoundEnd};
 use super::history::{History, NameOperation};
 use super::names::{handle_of, is_durable, name};
 
-/// Who fights for a name: two, or up to so many more, less one.
+/// Clients of one contest: two, plus fewer than this.
 const CLIENTS_MORE: u64 = 4;
-/// What each of them does, one after the other.
+/// Operations of each of them, one after the other.
 const OPERATIONS: u32 = 3;
-/// Those who only look.
+/// Clients that only look names up.
 const OBSERVERS: usize = 2;
-/// Each of them looks so often at two names, at most.
+/// Rounds of lookups of each of them, at most.
 const LOOKS_MAX: u32 = 10;
 /// The longest pause before the next time.
 const LOOK_PAUSE_MAX_US: u64 = 1_000;
@@ -256,7 +256,7 @@ impl ContendedNames<'_> {
             1 => self.open(client, one, durable).await,
             2..4 => self.rename(client, one, other).await.map(|_| ()),
             4..6 => {
-                // Whoever makes a file here and moves it leaves its inode at another node.
+                // A file that is made here and renamed has its inode at another node.
                 self.make(client, own, durable).await?;
                 self.rename(client, own, one).await.map(|_| ())
             }

@@ -53,7 +53,7 @@ struct StampedFile {
 struct StampedName {
     named: Versions<Option<usize>>,
     files: Vec<StampedFile>,
-    /// A request failed for damage: nobody uses the name until the disks are well again.
+    /// A request failed because of damage: the name is not used until the disks are intact again.
     shunned: bool,
 }
 
@@ -376,7 +376,7 @@ impl DamageWorkload<'_> {
         Ok(())
     }
 
-    /// Nobody else writes the file: it is as acknowledged, or damaged.
+    /// There is no other writer: the file is as acknowledged, or damaged.
     async fn read_own(&self, client: u32, key: &NameKey, place: usize) -> Result<(), CallFailure> {
         let file = self.model.borrow()[key].files[place].clone();
         let found = self.read(client, &file).await?;
@@ -500,7 +500,10 @@ impl DamageWorkload<'_> {
                 continue;
             }
             let key = (index, name);
-            assert!(self.model.borrow().contains_key(&key), "{key:?} is listed, nobody made it");
+            assert!(
+                self.model.borrow().contains_key(&key),
+                "{key:?} is listed and was never created"
+            );
             let place = self.identify(&key, handle);
             let entry = self.model.borrow()[&key].clone();
             let right = rule == ReadRule::Older || entry.named.after_crash().contains(&Some(place));

@@ -67,7 +67,7 @@ struct EntriesWorkload<'a> {
     xattrs: RefCell<BTreeMap<Handle, Versions<Option<u64>>>>,
     /// Made by a request that was not answered: its handle is not known.
     unknown: RefCell<Vec<NameKey>>,
-    /// What was durably put into directories, until somebody empties them.
+    /// What was durably put into directories, until they are emptied.
     inside: RefCell<BTreeMap<Handle, Vec<Name>>>,
 }
 
@@ -273,7 +273,7 @@ impl EntriesWorkload<'_> {
         Ok(())
     }
 
-    /// Others use the directory as soon as they see it, though nobody was told that it is there.
+    /// Other clients use the directory as soon as they see it, before its creation is answered.
     async fn make_directory(
         &self,
         client: u32,

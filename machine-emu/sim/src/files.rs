@@ -313,7 +313,7 @@ impl FilesWorkload<'_> {
         done
     }
 
-    /// Writes anywhere, while nobody else writes.
+    /// Writes anywhere, while there is no other writer.
     async fn write_any(&self, client: u32, file: usize, rng: &mut Rng) -> Result<(), PowerCut> {
         self.know(client, file).await?;
         let alone = self.locks.exclusive(file).await;

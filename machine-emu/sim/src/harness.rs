@@ -21,7 +21,7 @@ use super::nemesis::{Nemesis, RoundEnding};
 const DONE_WITHIN: Duration = Duration::from_mins(2);
 /// The pause before a request that did not get through is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// What a host needs to end the disk operations of a process that died, at most: nobody else opens
+/// How long the disk operations of a process that died may continue, at most: no other process opens
 /// the disks before.
 const DISK_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Tries of one request while faults last.
@@ -33,7 +33,7 @@ const DESCRIPTION_BYTES_MAX: usize = 400;
 /// How a request of a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallFailure {
-    /// The power went, or will go: whether it was done nobody knows.
+    /// The power is off, or will be: the outcome is unknown.
     PowerCut,
     /// It was refused, and nothing was done.
     Refused(Error),
@@ -280,7 +280,7 @@ impl Harness {
         panic!("asked in vain, {TRIES_MAX} times");
     }
 
-    /// A request failed: nobody knows whether it was done, if a fault lasts that only a power cut
+    /// A request failed: its outcome is unknown while a fault is active that only a power cut
     /// ends. Then nothing that comes after it is certain either.
     pub(super) fn is_uncertain(&self) -> bool {
         if self.nemesis.is_heavy() {
@@ -294,7 +294,7 @@ impl Harness {
         self.power_off.get()
     }
 
-    /// A failure that the faults explain: whoever asked may ask again.
+    /// True if the injected faults explain the failure: the caller may retry.
     pub(super) fn is_expected(&self, error: Error) -> bool {
         match error {
             Error::Undelivered { why } => {
@@ -344,7 +344,7 @@ impl Harness {
     }
 }
 
-/// The beginning of what a request says: data is of no use to whoever reads it.
+/// The beginning of a request's description, for the log; its data is left out.
 struct Short<'a, C>(&'a C);
 
 impl<C: fmt::Debug> fmt::Display for Short<'_, C> {

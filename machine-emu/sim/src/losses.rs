@@ -1,6 +1,6 @@
 //! What is known of a file while single nodes restart: as an NFS client knows it, by write verifiers.
 //!
-//! A node that restarts loses what it had and nobody has committed. Who wrote learns it from the next
+//! A node that restarts loses its uncommitted writes. The writer learns it from the next
 //! commit: its verifier is another one than that of the write. What was written with the verifier that
 //! a commit returns must be durable.
 
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::content::{Block, ExpectedContent, Issued, whole_blocks};
 
-/// Nobody commits a file by himself so soon after the first change.
+/// No node commits a file of its own accord earlier than this after the first change.
 const COMMIT_AGE: Duration = Duration::from_secs(2);
 
-/// What a commit told of the writes that nobody had committed before.
+/// What a commit reported about the writes that were uncommitted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommitVerdict {
     /// All are there, or there were none.
@@ -23,7 +23,7 @@ pub(super) enum CommitVerdict {
     Both,
 }
 
-/// A file when nobody had anything uncommitted.
+/// A file without uncommitted writes.
 #[derive(Debug)]
 struct CommittedState {
     size: u64,
@@ -46,21 +46,21 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Of a fresh file, when so many nodes have restarted.
+    /// Of a fresh file, after `restarts` restarts of nodes.
     pub(super) fn new(content: &ExpectedContent, restarts: u64) -> Self {
         let mut losses = Self::default();
         losses.flushed(content, restarts);
         losses
     }
 
-    /// The file is durably as `content` has it, and nobody changes it at present.
+    /// The file is durably as `content` has it, and is not being changed.
     pub(super) fn flushed(&mut self, content: &ExpectedContent, restarts: u64) {
         self.unstable.clear();
         self.known_at = Some(restarts);
         self.rests(content);
     }
 
-    /// A commit was answered while nobody else used the file, and no node has restarted.
+    /// A commit was answered while no other client used the file, and no node has restarted.
     pub(super) fn rests(&mut self, content: &ExpectedContent) {
         let (size, blocks) = content.at_rest();
         self.last = Some(CommittedState { size, blocks, first_write: None });
@@ -71,7 +71,7 @@ impl Losses {
         self.known_at == Some(restarts)
     }
 
-    /// A write begins, when so many moves by plan are over.
+    /// A write begins, after `moves_ended` planned moves.
     pub(super) fn begin_write(&mut self, now: Duration, moves_ended: u64) {
         if let Some(last) = &mut self.last {
             last.first_write.get_or_insert((now, moves_ended));
@@ -111,13 +111,13 @@ impl Losses {
         }
     }
 
-    /// A request was refused because of a loss: whether it was done nobody knows.
+    /// A request was refused because of a loss: its outcome is unknown.
     pub(super) fn refused(&mut self) {
         self.known_at = None;
         self.last = None;
     }
 
-    /// A commit begins that shall tell what is left, while nobody else uses the file.
+    /// A commit begins that determines what is left, while no other client uses the file.
     pub(super) fn begin_look(&mut self) -> (u64, LastCommitted) {
         let last = self.last.take();
         (self.begin_commit(), LastCommitted(last))
@@ -129,7 +129,7 @@ impl Losses {
 pub(super) struct LastCommitted(Option<CommittedState>);
 
 impl LastCommitted {
-    /// All writes since are lost, told at `now`, after so many moves by plan; then the file was `data`. What is
+    /// All writes since are lost, as reported at `now`, after `moves` planned moves; then the file was `data`. What is
     /// wrong with that, if anything.
     pub(super) fn check(&self, now: Duration, moves: u64, data: &[u8]) -> Result<(), String> {
         let Some(CommittedState { size, blocks, first_write: Some(first_write) }) = &self.0 else {
@@ -195,11 +195,11 @@ mod tests {
         assert_eq!(losses.committed(mark, 9, &mut content), CommitVerdict::Lost);
         assert_eq!(last.check(NOW, 3, &[]), Ok(()));
         assert!(last.check(NOW, 3, &data).is_err() && last.check(NOW, 3, &[0; BLOCK]).is_err());
+        assert_eq!(last.check(NOW + COMMIT_AGE, 3, &data), Ok(()), "it may have been committed");
         assert_eq!(
-            last.check(NOW + COMMIT_AGE, 3, &data),
+            last.check(NOW, 4, &data),
             Ok(()),
-            "somebody may have committed it"
+            "the node that handed it over has committed it"
         );
-        assert_eq!(last.check(NOW, 4, &data), Ok(()), "who handed it over has committed it");
     }
 }

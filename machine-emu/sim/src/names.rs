@@ -14,7 +14,7 @@ use runtime::seed::Rng;
 
 use super::harness::{CallFailure, Harness};
 
-/// Names of a crowded directory, at least, and at most so many more: the tree of a node has several
+/// Names of a crowded directory, at least, and how many more at most: the tree of a node has several
 /// leaves then.
 const CROWD_MIN: u64 = 100;
 const CROWD_MORE: u64 = 200;

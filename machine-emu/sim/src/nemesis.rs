@@ -19,7 +19,7 @@ use crate::schedule::{Fault, RunPart, Schedule, ScheduledFault};
 /// Which nodes may restart while the others live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartableNodes {
-    /// None: nobody takes over yet what they were doing.
+    /// None: no other node takes over their work.
     None,
     /// Disk nodes.
     Disks,
@@ -43,7 +43,7 @@ pub(super) struct AllowedFaults {
     pub(super) moves: bool,
     /// Damage to the bytes of disks.
     pub(super) damage: bool,
-    /// The power may go once more when a volume is mounted again and nobody has used it yet.
+    /// The power may be cut once more after a mount, before any client uses the volume.
     pub(super) late_relapses: bool,
 }
 
@@ -80,7 +80,7 @@ impl FaultSource {
     }
 }
 
-/// The schedule of a run as far as it is known: whoever reads a failure has it, too.
+/// The faults of a run so far; part of the report of a failure.
 pub(super) type ScheduleRecord = Rc<RefCell<Schedule>>;
 
 /// The faults of one run.
@@ -90,7 +90,7 @@ pub(super) struct Nemesis {
     /// Draws what only some seeds suffer: slow links, swizzles, processes that die.
     more: Option<RefCell<Rng>>,
     allowed_faults: AllowedFaults,
-    /// One fault in so many microseconds, on average twice.
+    /// The longest pause between two faults; on average half of it.
     pause_max_us: u64,
     record: ScheduleRecord,
     rounds: Cell<u32>,
@@ -174,7 +174,7 @@ fn is_read(protocol: u8, tag: u8) -> bool {
     }
 }
 
-/// Requests of applications that change nothing, or have a call id: whoever loses one asks again.
+/// Requests of applications that change nothing, or have a call id: a lost one is repeated.
 fn is_repeatable(protocol: u8, tag: u8) -> bool {
     protocol == 4 && matches!(tag, 1 | 2 | 3 | 5..=10 | 11 | 12 | 13 | 16)
 }
@@ -646,7 +646,7 @@ impl Nemesis {
             }
             Fault::ResetLinks {} => world.reset_links(),
             Fault::Kill { node } => world.kill(*node),
-            // Whoever runs the round does these.
+            // The caller of the round does these.
             Fault::Restart { .. }
             | Fault::Move { .. }
             | Fault::PowerCut {}
@@ -662,20 +662,20 @@ const MORE_SALT: u64 = 0x00E7_7A68;
 /// The same for seeds whose nodes share processes.
 const PROCESSES_SALT: u64 = 0x0009_40CE;
 const MOVES_SALT: u64 = 0x000A_30FE;
-/// A node that cannot hand over yet is asked so often, with a pause between.
+/// How often a node that cannot hand over yet is asked again, with a pause between.
 const HAND_OVERS_MAX: u32 = 1_000;
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(20);
 /// Starts of one node until it comes back, at most.
 const STARTS_MAX: u32 = 100;
-/// A node that restarts is away for so long, at most.
+/// How long a node that restarts is down, at most.
 const AWAY_MAX_US: u64 = 200_000;
 /// After a move a disk node restarts within this time, at most.
 const AFTER_MOVE_MAX_US: u64 = 50_000;
-/// A heavy fault comes so long before the power goes, at most.
+/// How long before the power cut a heavy fault comes, at most.
 const HEAVY_MAX_US: u64 = 200_000;
-/// Most volumes are mounted after so long.
+/// Most volumes are mounted after this.
 const LATE_MIN_US: u64 = 200_000;
-/// Clocks of nodes differ by so many seconds, at most: somewhat more than a day.
+/// How many seconds clocks of nodes differ at most: somewhat more than a day.
 const CLOCK_SKEW_MAX: u64 = 100_000;
 
 /// A clock runs too fast, or too slow.

@@ -1,4 +1,4 @@
-//! Panics as values: a violation is told once, by whoever ran the case.
+//! Panics as values: a violation is reported once, by the caller of the case.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -14,7 +14,7 @@ pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(keep_panics_of_cases);
     let before = CATCHING.replace(true);
-    // What a panic leaves half done is in the world of the case, which nobody looks at again.
+    // What a panic leaves half done is in the world of the case, which is not used again.
     let outcome = catch_unwind(AssertUnwindSafe(work));
     CATCHING.set(before);
     outcome.map_err(|_| TOLD.take().unwrap_or_else(|| "a panic without a message".to_owned()))

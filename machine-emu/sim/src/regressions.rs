@@ -50,7 +50,7 @@ pub const REGRESSIONS: &[RegressionCase] = &[
         878_300_681,
         "a node that crashed alone forgot a part of a rename",
     ),
-    regression(Workload::Full, 2_669_246_294, "groups offered and not taken belonged to nobody"),
+    regression(Workload::Full, 2_669_246_294, "groups offered and not taken had no owner"),
     regression(
         Workload::Names,
         113_955_505,

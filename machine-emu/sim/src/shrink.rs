@@ -35,7 +35,7 @@ pub fn shrink(
 struct Search<P> {
     best: ShrinkResult,
     runs_max: u32,
-    /// Somebody does not want to wait any longer.
+    /// The caller has ended the search.
     over: bool,
     may_continue: P,
 }

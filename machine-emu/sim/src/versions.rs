@@ -41,7 +41,7 @@ impl<T: PartialEq + Clone> Versions<T> {
         self.durable = self.durable.max(number);
     }
 
-    /// The numbers of all values that `matches`, for whoever looks for what went wrong.
+    /// The numbers of all values that `matches`, for the message of a violation.
     pub(super) fn numbers(&self, matches: impl Fn(&T) -> bool) -> Vec<usize> {
         (0..)
             .zip(&self.values)
@@ -75,7 +75,7 @@ impl<T: PartialEq + Clone> Versions<T> {
         &self.values[self.durable..]
     }
 
-    /// The register was looked at while nobody wrote: it holds this, though maybe not durably.
+    /// The register was read while there was no writer: it holds this, though maybe not durably.
     pub(super) fn observe(&mut self, value: T) {
         let number = self.issue(value);
         self.acknowledge(number);

@@ -141,7 +141,7 @@ impl DiskRequest {
 }
 
 impl DiskRequest {
-    /// The power went meanwhile. Whoever still listens has lost the disk.
+    /// The power was cut meanwhile. A task that still waits has lost the disk.
     fn abort(self) {
         match self {
             Self::Read { done, .. } => done.keep(Err(dead())),

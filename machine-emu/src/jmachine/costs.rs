@@ -40,43 +40,43 @@ impl NodeCosts {
         costs
     }
 
-    /// So many cycles of the internal clock.
+    /// Duration of `cycles` cycles of the internal clock.
     pub fn cycles_ns(&self, cycles: f64) -> u64 {
         (cycles * 1000.0 / self.node.clock.value).round() as u64
     }
 
-    /// Words that hold so many bytes.
+    /// Words that hold `bytes` bytes.
     pub fn words(bytes: u64) -> u64 {
         bytes.div_ceil(WORD_BYTES)
     }
 
-    /// Messages that carry so many bytes; what carries nothing is a message, too.
+    /// Messages that carry `bytes` bytes: at least one.
     fn messages(&self, bytes: u64) -> f64 {
         (Self::words(bytes) as f64 / self.node.piece.value).ceil().max(1.0)
     }
 
-    /// What is sent with so many bytes of data, envelopes included, in words.
+    /// Words sent for `bytes` bytes of data, envelopes included.
     pub fn words_sent(&self, bytes: u64) -> f64 {
         Self::words(bytes) as f64 + self.messages(bytes) * self.node.envelope.value
     }
 
-    /// Sending so many bytes, in as many messages as it takes.
+    /// Sending `bytes` bytes, in as many messages as it takes.
     pub fn send_ns(&self, bytes: u64) -> u64 {
         let words = self.words_sent(bytes) * self.node.send_word.value;
         self.cycles_ns(self.messages(bytes) * self.node.send.value + words)
     }
 
-    /// From the begin of one message of so many bytes to that of the next.
+    /// Time between the starts of two successive messages of `bytes` bytes.
     pub fn pace_ns(&self, bytes: u64) -> u64 {
         (self.send_ns(bytes) as f64 / self.messages(bytes)) as u64
     }
 
-    /// Taking one message with so many words of data out of its queue.
+    /// Taking one message of `words` data words out of its queue.
     pub fn take_ns(&self, words: u64) -> u64 {
         self.cycles_ns(self.node.dispatch.value + words as f64 * self.node.receive_word.value)
     }
 
-    /// Taking in so many bytes, in as many messages as it takes, each with its dispatch.
+    /// Receiving `bytes` bytes, in as many messages as it takes, each with its dispatch.
     pub fn receive_ns(&self, bytes: u64) -> u64 {
         let words = Self::words(bytes) as f64 * self.node.receive_word.value;
         self.cycles_ns(self.messages(bytes) * self.node.dispatch.value + words)
@@ -97,7 +97,7 @@ impl NodeCosts {
         self.cycles_ns(self.node.resume.value)
     }
 
-    /// A command for a disk, and for a write the copy of so many bytes from where they are to
+    /// A command for a disk, and for a write the copy of `bytes` bytes from where they are to
     /// where the controller takes them.
     pub fn disk_ns(&self, bytes_copied: u64) -> u64 {
         let words = Self::words(bytes_copied) as f64;

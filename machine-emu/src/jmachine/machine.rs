@@ -32,7 +32,7 @@ pub(crate) struct Emulated {
 /// What bytes from outside meet at the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostWire {
-    /// Bytes are looked for so often.
+    /// Interval at which bytes are polled.
     pub(crate) poll_ns: u64,
     /// The inverse of the bandwidth.
     pub(crate) picoseconds_per_byte: u64,

@@ -69,7 +69,7 @@ impl Mechanics {
         cylinder.min(last) as u32
     }
 
-    /// What the arm needs over so many cylinders.
+    /// Seek time over a distance in cylinders.
     pub fn seek_ns(&self, cylinders: u32) -> u64 {
         if cylinders == 0 {
             return 0;
@@ -97,7 +97,7 @@ impl Mechanics {
         if missed_ns < GRAIN_NS { now_ns } else { now_ns + wait_ns as u64 }
     }
 
-    /// What the surface needs for so many bytes from `offset` on.
+    /// Transfer time of `bytes` bytes from `offset` on.
     pub fn media_ns(&self, offset: u64, bytes: u64) -> u64 {
         let (_, zone) = self.zone(offset);
         (bytes as f64 / zone.bytes_per_ns) as u64

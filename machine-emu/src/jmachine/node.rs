@@ -13,9 +13,9 @@ use super::{NodeCosts, Numbers};
 /// One thing that a handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandlerAction {
-    /// Computes for so many cycles.
+    /// Computes, in cycles.
     Compute(u32),
-    /// Sends so many bytes.
+    /// Sends a message, in bytes.
     Send(u32),
     /// Needs a value that is not there; [`Mdp::wake`] says when it is.
     Wait,

@@ -41,7 +41,7 @@ pub struct ScsiCommand<T> {
     pub copied_ns: u64,
     /// What it needs to send each piece that was read.
     pub send_piece_ns: u64,
-    /// The disk moves so many times as slowly.
+    /// Factor by which the disk is slower.
     pub slowness: u64,
 }
 
@@ -195,7 +195,7 @@ impl<T: Copy> Bus<T> {
         self.grant(now_ns, due);
     }
 
-    /// Gives the bus to whoever has waited longest, if it is free.
+    /// Grants the bus to the command that has waited longest, if it is free.
     fn grant(&mut self, now_ns: u64, due: &mut Vec<Due>) {
         if self.held {
             return;

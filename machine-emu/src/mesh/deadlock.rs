@@ -77,7 +77,7 @@ impl Mesh {
             let (node, level) = queue_party(queue);
             let own = self.handlers[queue as usize];
             let legs = second_legs.remove(&queue).unwrap_or_default();
-            // A queue whose handler nobody told of is consumed in time.
+            // A queue without a known handler is consumed in time.
             if own.is_none() && legs.is_empty() {
                 continue;
             }

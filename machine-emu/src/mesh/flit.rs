@@ -76,7 +76,7 @@ pub struct FlitMesh {
     worms: Vec<Option<FlitWorm>>,
     free: Vec<u32>,
     active: Vec<u32>,
-    /// Channels that somebody waits for.
+    /// Channels with waiters.
     wanted: Vec<u32>,
     /// Words in each queue.
     queues: Vec<u32>,
@@ -160,7 +160,7 @@ impl FlitMesh {
         Ok(number)
     }
 
-    /// There is room for so many words again in the queue of `node`.
+    /// The queue of `node` has `words` more words free.
     pub fn consume(&mut self, node: u32, priority: Priority, words: u32) {
         if self.timing.queue_words.is_some() {
             self.queues[node as usize * 2 + priority as usize] -= rows(words);

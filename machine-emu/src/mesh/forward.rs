@@ -51,7 +51,7 @@ impl Forwarders {
         self.policy
     }
 
-    /// `None` if `from` can send to `to` directly, else who passes it on. An error if nobody can,
+    /// `None` if `from` can send to `to` directly, else its forwarder. An error if there is none,
     /// which no machine with at most one host knows.
     pub fn via(&self, mesh: &MeshGeometry, from: u32, to: u32) -> Result<Option<u32>, Unroutable> {
         let Err(unroutable) = mesh.hops(from, to) else { return Ok(None) };

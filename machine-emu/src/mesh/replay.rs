@@ -18,7 +18,7 @@ use super::timing::{Delivery, Letter, MeshTiming, Priority};
 use super::trace::MeshTrace;
 use super::worm::Mesh;
 
-/// Cycles of a bucket of load, which nobody looks at.
+/// Cycles of a bucket of load, which is not used.
 const BUCKET_CYCLES: u64 = 1 << 20;
 
 /// In how much detail the network is modelled.

@@ -2,7 +2,7 @@
 
 /// A message of more words cannot be sent: its header has ten bits for the length.
 pub const LETTER_WORDS_MAX: u32 = 1023;
-/// Messages in a queue take multiples of so many words: rows of its buffer.
+/// Messages in a queue take multiples of this number of words: rows of its buffer.
 pub const ROW_WORDS: u32 = 4;
 /// Flits of a word.
 pub(super) const FLITS_PER_WORD: u32 = 2;
@@ -86,7 +86,7 @@ impl Default for MeshTiming {
 }
 
 impl MeshTiming {
-    /// Flits of a message of so many words.
+    /// Flits of a message of `words` words.
     pub fn flits(&self, words: u32) -> u32 {
         FLITS_PER_WORD * words + self.header_flits
     }

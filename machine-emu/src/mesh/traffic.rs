@@ -95,13 +95,13 @@ impl Traffic {
         traffic
     }
 
-    /// So many per cent go to node 0.
+    /// Percentage of messages to node 0.
     #[must_use]
     pub fn hot(self, percent: u64) -> Self {
         Self { hot_percent: percent, ..self }
     }
 
-    /// So many per cent have high priority.
+    /// Percentage of messages with high priority.
     #[must_use]
     pub fn high(self, percent: u64) -> Self {
         Self { high_percent: percent, ..self }

@@ -73,7 +73,7 @@ fn now() -> Instant {
 }
 
 impl EtcdArm {
-    /// A fresh one; with certificates it answers nobody else.
+    /// A fresh one; with certificates it answers clients with a certificate only.
     pub(crate) async fn new(certificates: Option<Certificates>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         if let Some(certificates) = &certificates {
@@ -142,7 +142,7 @@ impl EtcdArm {
                 identity_pem: Some((bytes(&certificates.certificate), bytes(&certificates.key))),
             }
         });
-        // The first endpoint is one where nobody is: the next one is found.
+        // No server listens at the first endpoint: the next one is used.
         let endpoints = vec!["http://127.0.0.1:1".to_owned(), self.endpoint()];
         EtcdConfig { endpoints, prefix: "mdfs/test/".to_owned(), tls }
     }
@@ -172,10 +172,10 @@ pub(crate) async fn a_stranger_is_refused(arm: &EtcdArm) {
     let known = ours.tls.clone().unwrap();
     let foreign = Certificates::new();
     let identity = (foreign.certificate.into_bytes(), foreign.key.into_bytes());
-    let nobody = Tls { identity_pem: None, ..known.clone() };
+    let anonymous = Tls { identity_pem: None, ..known.clone() };
     let stranger = Tls { identity_pem: Some(identity), ..known.clone() };
     let misled = Tls { authorities_pem: foreign.authority.into_bytes(), ..known };
-    for tls in [nobody, stranger, misled] {
+    for tls in [anonymous, stranger, misled] {
         let client = Etcd::new(&EtcdConfig { tls: Some(tls), ..ours.clone() }).unwrap();
         let told = client.get("x").await;
         assert!(matches!(told, Err(CoordinationError::Unreachable(_))), "{told:?}");

@@ -145,7 +145,7 @@ async fn watches_tell_all(arm: &dyn Arm) {
     };
     let (told, first) = join(next(arm, &mut *watch), acting).await;
     assert_eq!(put_of(told), ("w/1".to_owned(), b"one".to_vec(), first));
-    // Nothing is lost while nobody waits, or if the wait is given up.
+    // No event is lost while there is no waiter, or if the wait is abandoned.
     let given_up = select(watch.next(), arm.sleep(Duration::from_millis(30))).await;
     assert!(matches!(given_up, futures::future::Either::Right(_)));
     drop(given_up);
@@ -207,7 +207,7 @@ async fn leases_end(arm: &dyn Arm) {
     done(engine.remove("l/freed", Expect::Any {}).await.unwrap());
 }
 
-/// Many write while the engine dies: what was answered is there, and nothing that nobody wrote.
+/// Many write while the engine dies: what was answered is there, and nothing that was never written.
 async fn what_was_answered_survives(arm: &dyn Arm) {
     let before = arm.client().list("").await.unwrap().records;
     let answered = Rc::new(Cell::new(0u8));

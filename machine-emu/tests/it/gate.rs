@@ -78,8 +78,8 @@ fn bytes_from_outside_take_the_time_of_the_hosts_network_and_of_its_polling() {
 fn a_host_needs_a_node_and_a_place() {
     let world = World::new(1, WorldShape { fs_nodes: 4, disk_nodes: 2 });
     let setup = MeshSetup::machine(&machine(), ForwardPolicy::Canonical).unwrap();
-    let nobody = MeshSetup { host: None, ..setup };
-    assert_eq!(world.use_mesh(nobody).unwrap_err(), LinkError::Host);
+    let without_host = MeshSetup { host: None, ..setup };
+    assert_eq!(world.use_mesh(without_host).unwrap_err(), LinkError::Host);
     let slow = Profile::ideal().with("network.word", 3.0).unwrap();
     let slow =
         MeshSetup::machine(&JMachine { profile: slow, ..machine() }, ForwardPolicy::Canonical);

@@ -171,7 +171,7 @@ fn background_work_of_an_idle_node_costs_little_and_wakes_up_for_a_request() {
 fn clocks_of_nodes_differ_and_jump() {
     let world = world();
     let [first, second] = [0, 1].map(|index| world.context(NodeId::fs(index)));
-    assert_ne!(first.now(), second.now(), "nobody may compare the clocks of two nodes");
+    assert_ne!(first.now(), second.now(), "the clocks of two nodes are not comparable");
     assert_eq!(first.unix_time(), second.unix_time());
     world.jump_clock(NodeId::fs(0), -86_400);
     assert_eq!(first.unix_time() + Duration::from_hours(24), second.unix_time());

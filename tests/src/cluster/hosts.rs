@@ -25,7 +25,7 @@ const NAMESPACES: &str = "/run/netns";
 const PREFIX: &str = "mdfs-test-";
 /// The namespace that has the bridge.
 const SWITCH: &str = "switch";
-/// Of so many packets that a host with a bad cable is sent it loses one.
+/// A host with a bad cable loses one packet in this number.
 const LOST_OF: u32 = 20;
 /// Clusters that this process has made hosts for.
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -67,7 +67,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes so many. Says why not if this user may not, or has no `ip` or `nft`.
+    /// Makes `count` hosts. The error says why this user may not, or that `ip` or `nft` is missing.
     pub fn make(count: usize) -> Result<Self, String> {
         sweep();
         let number = MADE.fetch_add(1, Relaxed);

@@ -31,14 +31,14 @@ const ETCD_START_MAX: Duration = Duration::from_secs(30);
 const FENCED: i32 = 5;
 /// And of one that did not find etcd when it started.
 const NOT_STARTED: i32 = 1;
-/// A service manager waits so long before it starts again what did not start (`RestartSec` of systemd).
+/// The pause of a service manager before it restarts a service (`RestartSec` of systemd).
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// A process that is asked to stop does so within this; it waits for the others as long as they may be back.
 const STOPPED_WITHIN: Duration = Duration::from_mins(1);
 /// Where processes listen that have a host of their own.
 const PORT: u16 = 7400;
 const NFS_PORT: u16 = 2049;
-/// Of what the processes have said, a test that fails tells the last lines: whoever reads a report of many
+/// Lines of the processes' output that a failed test prints: a reader of a report of many
 /// tests shall see the reason too.
 const LINES_TOLD: usize = 60;
 /// Everybody may mount everything: those who ask come from other hosts.
@@ -61,7 +61,7 @@ pub struct Shape {
     pub nodes: u32,
     /// One process may have no disks: the others go on without it.
     pub without_disks: Option<usize>,
-    /// So many processes, from the first on, serve NFS.
+    /// Number of processes, from the first on, that serve NFS.
     pub gateways: usize,
     /// Each process, etcd and the clients have hosts of their own, if this user may make them.
     pub on_hosts: bool,

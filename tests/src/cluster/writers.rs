@@ -25,7 +25,7 @@ use crate::raw_nfs::{Args, RawNfs, Results, procedure, status};
 const LENGTH_MAX: u64 = 1 << 20;
 /// Bytes of one write over NFS.
 const PIECE: usize = 64 << 10;
-/// A client of NFS that has no answer for so long tries another gateway.
+/// An NFS client that has no answer for this time tries another gateway.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Before something that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(50);

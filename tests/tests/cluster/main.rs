@@ -20,7 +20,7 @@ use tests::cluster::writers::{Writer, read_at_last};
 use tests::cluster::{Cluster, Shape};
 
 const WRITERS: u64 = 4;
-/// After a fault has ended the volume answers within so long.
+/// The volume answers within this time after a fault has ended.
 const BACK_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 10 });
 
 /// The others go on without a process that has no disks.
@@ -38,13 +38,13 @@ fn they_do_so_over_libfabric_and_one_is_killed_and_comes_back() {
     serve_and_have_it_again(&["tcp;ofi_rxm"], true);
 }
 
-/// Nobody is killed: whoever writes to a process that is killed may wait for ever within libfabric 1.17.
+/// No process is killed: a write to a killed process may wait for ever within libfabric 1.17.
 #[test]
 fn they_do_so_over_shared_memory() {
     serve_and_have_it_again(&["shm"], false);
 }
 
-/// Each of two processes has moved so many bytes over libfabric, and nothing was refused.
+/// Each of two processes has moved at least this number of bytes over libfabric, and nothing was refused.
 fn goes_over_libfabric(cluster: &Cluster, bytes: u64) {
     for member in cluster.numbers() {
         let moved = cluster.count(member, "mdfs_fabric_bytes_total");
@@ -135,7 +135,7 @@ impl Growing {
         self.content.extend_from_slice(&piece);
     }
 
-    /// Whoever has lost something is told at the sync.
+    /// A client whose writes were lost gets an error from its sync.
     fn check(&self) {
         self.file.sync().expect("nor is anything lost");
         let read = self.file.read_bytes_at(0, self.content.len() + 1).unwrap().concat();
@@ -193,7 +193,7 @@ fn restart_under_a_writer(shape: Shape, victims: &[usize]) {
     });
 }
 
-/// Whoever still asks a process that ends hears that the answer is lost: it ends when all have heard that it has
+/// A caller of a process that ends gets the error that the reply is lost: it ends when all know that it has
 /// no nodes any more. How often that was.
 fn ends_that_all_had_heard_of(cluster: &Cluster) -> usize {
     let log = cluster.log();
@@ -299,7 +299,7 @@ fn a_process_that_stood_still_answers_nothing_old_to_its_own_clients() {
             file.sync()
         };
         while change().is_err() {
-            assert!(begin.elapsed() < BACK_WITHIN, "nobody takes over");
+            assert!(begin.elapsed() < BACK_WITHIN, "no process takes over");
             thread::sleep(Duration::from_millis(20));
         }
     }

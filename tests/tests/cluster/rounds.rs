@@ -11,7 +11,7 @@ use tests::cluster::{Cluster, Cut, Shape};
 
 use super::without_disks;
 
-/// A fault that nobody may notice for long, at most.
+/// Duration of a fault that clients must not notice, at most.
 const SHORT_MS: u64 = 1_000;
 /// Longer than a lease and until its end is seen.
 const LONG_MS: std::ops::Range<u64> = 3_600..5_000;
@@ -21,7 +21,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 const ROUNDS: usize = 30;
 /// On a quiet host they take some two minutes.
 const ROUNDS_TIME_MAX: Duration = Duration::from_mins(4);
-/// After a fault has ended the volume answers within so long, also in a debug build.
+/// The volume answers within this time after a fault has ended, also in a debug build.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a process suffers.
@@ -33,7 +33,7 @@ enum Fault {
     Freeze,
     /// It ends in order, and is started again.
     Restart,
-    /// Nobody hears it, and it hears nobody.
+    /// It can neither send nor receive.
     CutOff,
     /// One other process and it do not hear each other.
     CutFromOne,
@@ -49,7 +49,7 @@ use Fault::{CutFromEtcd, CutFromOne, CutOff, Freeze, Kill, Lose, Restart};
 const FAULTS: [Fault; 7] = [Lose, Kill, CutFromOne, Freeze, CutOff, Restart, CutFromEtcd];
 const FAULTS_OF_ONE_HOST: [Fault; 3] = [Kill, Freeze, Restart];
 
-/// Some process suffers, for so long.
+/// A fault of one process, and its duration.
 fn strike(cluster: &mut Cluster, fault: Fault, pause: Duration, rng: &mut Rng) {
     let numbers: Vec<usize> = cluster.numbers().collect();
     let at = rng.index(numbers.len());
@@ -79,7 +79,7 @@ fn strike(cluster: &mut Cluster, fault: Fault, pause: Duration, rng: &mut Rng) {
     }
 }
 
-/// Whoever ends meanwhile is started again, as a service manager does.
+/// Processes that end meanwhile are restarted, as by a service manager.
 fn cut(cluster: &mut Cluster, cut: Cut, pause: Duration) {
     cluster.cut(cut, true);
     let begin = Instant::now();
@@ -90,7 +90,7 @@ fn cut(cluster: &mut Cluster, cut: Cut, pause: Duration) {
     cluster.cut(cut, false);
 }
 
-/// Waits until a file can be written by way of each process but `away`, and each gateway answers. Whoever has
+/// Waits until a file can be written by way of each process but `away`, and each gateway answers. A process that has
 /// ended is started again meanwhile.
 pub(super) fn wait_until_back(cluster: &mut Cluster, probe: &str, away: Option<usize>) -> Duration {
     let begin = Instant::now();

@@ -1,7 +1,7 @@
 //! The host: an ordinary node behind its interface, on which the NFS gateway runs (MDFS thesis 3.3).
 //!
 //! Bytes of clients come to it, and go, through one process that looks for them now and then; what
-//! that and its network cost is in the profile. Whoever brings the bytes stands outside of virtual time.
+//! that and its network cost is in the profile. The sender of the bytes is outside virtual time.
 
 use std::io;
 

@@ -32,7 +32,7 @@ const STRIPE_BYTES: usize = 64 << 10;
 const DISKS_PER_NODE: u32 = 4;
 /// Stripes that one node of the cache holds, where no profile says it.
 const LINES: usize = 10;
-/// Buckets of load begin with so many cycles: 100 us.
+/// Cycles of the first buckets of load: 100 us.
 const BUCKET_CYCLES: u64 = 1_000;
 
 /// Which machine, and what runs on it.

@@ -20,7 +20,7 @@ pub(super) struct WorkloadStage {
     pub(super) begun: usize,
     /// Operations answered.
     pub(super) answered: usize,
-    /// Nothing was asked for so long that everything is durable.
+    /// No request came for the time after which everything is durable.
     pub(super) rested: bool,
 }
 
@@ -164,7 +164,7 @@ impl Point {
         1_usize.checked_shl(self.unflushed.len() as u32).is_none_or(|all| all > SUBSETS_MAX)
     }
 
-    /// What may be left: every subset of the writes (or so many drawn from `rng`), and each write
+    /// What may be left: every subset of the writes (or a sample drawn from `rng`), and each write
     /// torn, with all others whole and with all others lost.
     pub(super) fn fates(&self, rng: &mut Rng) -> Vec<Vec<WriteFate>> {
         let count = self.unflushed.len();
@@ -201,7 +201,7 @@ impl Point {
     }
 }
 
-/// The ways in which a write of so many sectors is torn here: for a block every prefix and every
+/// How a write of `sectors` sectors may be torn: for a block every prefix and every
 /// suffix, for larger ones some of them; every other sector; and one that is drawn.
 fn tears(sectors: usize, rng: &mut Rng) -> Vec<u64> {
     let length = sectors.min(64);

@@ -1,4 +1,4 @@
-//! Volumes whose disks somebody has tampered with: whatever is on them, they are opened or refused, and
+//! Volumes with tampered disks: whatever is on them, they are opened or refused, and
 //! checked, without a panic, and in bounded time.
 
 use std::collections::{BTreeMap, BTreeSet};

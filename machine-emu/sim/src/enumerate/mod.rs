@@ -160,7 +160,7 @@ pub fn run(
         let threads = 0..options.threads.max(1);
         let threads: Vec<_> = threads.map(|_| scope.spawn(|| quiet::catch(work))).collect();
         for thread in threads {
-            // Whoever waits for all of them shall hear why one ended.
+            // Pass on why a thread panicked.
             if let Ok(Err(panic)) = thread.join() {
                 panic!("{panic}");
             }
@@ -244,7 +244,7 @@ impl<'a> Enumeration<'a> {
         self.report.states >= self.states_max
     }
 
-    /// All sequences of so many operations, in an order that is drawn.
+    /// All sequences of `length` operations, in a drawn order.
     fn rests(&mut self, length: usize) -> Vec<Vec<VolumeOperation>> {
         let mut rests: Vec<Vec<VolumeOperation>> = vec![vec![]];
         for _ in 0..length {

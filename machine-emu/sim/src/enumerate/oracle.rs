@@ -133,7 +133,7 @@ fn is_certain(
             && done[j].file == done[i].file
             && ops[i].is_committed_with_file();
         match ops[j] {
-            // Whether it was lost nobody knows, and nothing that follows brings it back.
+            // It may have been lost, and no later operation restores it.
             VolumeOperation::Restart => return false,
             VolumeOperation::Flush | VolumeOperation::Pause => return true,
             VolumeOperation::Commit(_) if commits => return true,
@@ -198,7 +198,7 @@ fn difference(found: &TreeEntry, possible: &[&TreeEntry]) -> Option<String> {
             block.starts_with(stored) && block[stored.len()..].iter().all(|&byte| byte == 0)
         };
         if !possible.iter().any(is_that) {
-            return Some(format!("has block {number} as nobody wrote it"));
+            return Some(format!("has block {number} that was never written"));
         }
     }
     None

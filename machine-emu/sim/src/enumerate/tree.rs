@@ -1,4 +1,4 @@
-//! A whole file system, as whoever walks it sees it.
+//! A whole file system, as a recursive walk sees it.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -9,13 +9,13 @@ use super::perform::Durability::{self, Acknowledged, Later};
 pub(super) enum VolumeOperation {
     /// A new file; an existing one is cut to nothing.
     Create(&'static str, Durability),
-    /// So many bytes at an offset; they are different for each operation of a workload.
+    /// Bytes from an offset on; they differ for each operation of a workload.
     Write(&'static str, u64, usize, Durability),
     /// Cut or lengthen.
     Size(&'static str, u64, Durability),
     Mode(&'static str, u32, Durability),
     Owner(&'static str, u32, Durability),
-    /// A hole: so many bytes from an offset.
+    /// A hole: an offset and a length.
     Punch(&'static str, u64, u64, Durability),
     /// Set an extended attribute.
     Tag(&'static str, &'static str, Durability),

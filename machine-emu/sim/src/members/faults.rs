@@ -12,11 +12,11 @@ use crate::schedule::{Fault, ScheduledFault};
 
 /// Clocks differ from the world's by so much, at most: two of them by 4 %, of 8 % that keepers bear.
 const DRIFT_PPM_MAX: u64 = 20_000;
-/// A round of faults takes so long, at most.
+/// Duration of a round of faults, at most.
 const ROUND_MAX_US: u64 = 30_000_000;
-/// A process is away, or stands still, for so long at most: longer than its lease.
+/// How long a process is down or frozen, at most: longer than its lease.
 const AWAY_MAX_US: u64 = 8_000_000;
-/// The engine is away for so long, at most.
+/// How long the engine is down, at most.
 const ENGINE_AWAY_MAX_US: u64 = 4_000_000;
 
 pub(super) struct MembersFaults<'a> {

@@ -6,8 +6,8 @@
 //!
 //! # Promise
 //!
-//! - No two processes answer for a node in one epoch, nobody answers once a later epoch has begun to, and
-//!   nobody after the engine could have given its nodes away.
+//! - No two processes answer for a node in one epoch, none answers once a later epoch has begun to, and
+//!   none after the engine could have reassigned its nodes.
 //! - Epochs only grow, and there is one map for each.
 //! - Once the faults are over all nodes are answered for within five seconds, and the load becomes even.
 //! - The nodes of a process that dies then are answered for by others within five seconds; those of one that
@@ -42,7 +42,7 @@ const OPERATOR: NodeId = NodeId::application(0);
 const SERVED_AFTER_MAX: Duration = Duration::from_secs(5);
 /// Moves, sixteen at a time, have ended after this.
 const EVEN_AFTER_MAX: Duration = Duration::from_secs(20);
-/// A node that moves is without service for so long: it is settled, and the map changes twice.
+/// How long a node that moves may be unserved: it is settled, and the map changes twice.
 const GAP_MAX: Duration = Duration::from_millis(1_500);
 
 /// What a run consists of.
@@ -162,7 +162,7 @@ impl MembersCluster {
             let waited = self.world.now().saturating_sub(begun);
             assert!(
                 waited <= SERVED_AFTER_MAX,
-                "nobody answers for {silent} {waited:?} after {after}: {:?}",
+                "no process answers for {silent} {waited:?} after {after}: {:?}",
                 self.map().await
             );
             self.sleep(Duration::from_millis(20)).await;
@@ -209,7 +209,7 @@ impl MembersCluster {
         for node in orphans.map(|(_, index)| NodeId::fs(index)) {
             while !self.oracle.is_answered_since(node, begun) {
                 let waited = self.world.now().saturating_sub(begun);
-                assert!(waited <= SERVED_AFTER_MAX, "nobody took over {node} after {waited:?}");
+                assert!(waited <= SERVED_AFTER_MAX, "no process took over {node} after {waited:?}");
                 self.sleep(Duration::from_millis(5)).await;
             }
         }
@@ -232,7 +232,7 @@ impl MembersCluster {
             let now = self.world.now();
             for (node, _) in map.assignments() {
                 let gap = now.saturating_sub(self.oracle.last_answer(node));
-                assert!(gap <= GAP_MAX, "nobody answers for {node} for {gap:?} while it moves");
+                assert!(gap <= GAP_MAX, "no process answers for {node} for {gap:?} while it moves");
             }
             if map.fs.iter().all(|assignment| assignment.owner() != leaver.id()) {
                 break;

@@ -113,7 +113,7 @@ impl ServiceOracle {
         self.held.borrow_mut().remove(&(node, incarnation));
     }
 
-    /// Somebody saw this map, `before` being the epoch of the one it saw last.
+    /// A process saw this map; `before` is the epoch of the one it saw last.
     pub(super) fn saw(&self, map: &NodeMap, before: Epoch) {
         assert!(map.epoch > before, "after the map of {before:?} comes one of {:?}", map.epoch);
         let mut maps = self.maps.borrow_mut();
@@ -121,7 +121,7 @@ impl ServiceOracle {
         assert!(known == map, "two maps of {:?}: {known:?} and {map:?}", map.epoch);
     }
 
-    /// When somebody answered for `node` last.
+    /// When a process last answered for `node`.
     pub(super) fn last_answer(&self, node: NodeId) -> Duration {
         self.nodes.borrow().get(&node).map_or(Duration::ZERO, |(_, _, at)| *at)
     }

@@ -16,7 +16,7 @@ use super::oracle::{ProcessIncarnation, ServiceOracle};
 const SETTLE_MAX_US: u64 = 200_000;
 /// What beginning to serve a node takes, at most: its log is replayed.
 const BEGIN_MAX_US: u64 = 100_000;
-/// Requests come so often, at least.
+/// The longest pause between two requests.
 const PAUSE_MAX_US: u64 = 30_000;
 
 pub(super) struct KeeperProcess {

@@ -28,7 +28,7 @@ use crate::harness::PowerCut;
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;
 
-/// A planted bug drops one write in so many.
+/// A planted bug drops one write in this number.
 const DROPPED_IN: u32 = 16;
 
 /// A call that the power cut left unanswered.
@@ -203,7 +203,7 @@ impl V3Files {
     ) -> Result<(), PowerCut> {
         let V3ContentFile { content, twins, .. } = &self.all[file];
         let range = offset..offset + data.len() as u64;
-        // What nobody needs to write again: it is overwritten.
+        // Overwritten data need not be written again.
         self.unstable.overwritten(file, &range);
         let issued = content.borrow_mut().issue_write(offset, &data);
         let drops = self.planted == Some(Planted::DroppedWrites) && call.is_one_in(DROPPED_IN);

@@ -58,7 +58,7 @@ impl<N: Clone + PartialEq + Debug> NameLedger<N> {
         }
     }
 
-    /// Nobody was told what was made with this name.
+    /// The handle of what was made with this name was not answered.
     pub(super) fn note_unknown(&self, key: &LedgerKey) {
         self.unknown.borrow_mut().insert(key.clone());
     }

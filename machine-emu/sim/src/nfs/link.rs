@@ -104,7 +104,7 @@ impl<'a> HostLink<'a> {
         self.harness
     }
 
-    /// Tells whoever repeats a run what is done next.
+    /// Logs what is done next, for the debugging of a repeated run.
     pub(super) fn tell(&self, what: impl FnOnce() -> String) {
         if tracing::enabled!(tracing::Level::DEBUG) {
             let now = self.harness.cluster.world().now();
@@ -205,7 +205,7 @@ impl<'a> HostLink<'a> {
     async fn stay_connected(&self) -> std::convert::Infallible {
         loop {
             if self.harness.is_power_off() {
-                // Whoever waits gives up.
+                // All pending calls are abandoned.
                 self.waiting.take();
             } else if let Some(stream) = self.connect() {
                 self.serve(stream).await;

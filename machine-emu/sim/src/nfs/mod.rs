@@ -45,7 +45,7 @@ use gateways::Gateways;
 use link::HostLink;
 use names::V3Names;
 
-/// Workers of one host at most: so many of its calls are under way at once.
+/// Workers of one host at most: the number of its calls in flight.
 const WORKERS_MAX: u64 = 3;
 /// Calls whose client has gone away end in this time once no fault is left.
 const QUIET_AFTER: Duration = Duration::from_secs(10);

@@ -50,7 +50,7 @@ impl UnstableWrites {
         self.writes.borrow_mut().push(write);
     }
 
-    /// Nobody needs to write again what is overwritten, or cut off.
+    /// What is overwritten or truncated need not be written again.
     pub(super) fn overwritten(&self, file: usize, range: &Range<u64>) {
         let mut writes = self.writes.borrow_mut();
         writes.retain(|write| write.file != file || !overlap(&write.range(), range));

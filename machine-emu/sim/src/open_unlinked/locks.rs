@@ -12,7 +12,7 @@ use crate::harness::PowerCut;
 
 use super::{CrashableClient, CrashableProgram, LEASE_AND_GRACE, OpenUnlinked};
 
-/// Programs that fight for a file: two, or up to so many more, less one.
+/// Programs that lock a file: two, plus fewer than this.
 const LOCKERS_MORE: u64 = 3;
 /// Locks that each of them gets, one after the other.
 const LOCKS: u32 = 4;
@@ -101,7 +101,7 @@ impl OpenUnlinked<'_> {
     }
 }
 
-/// Nobody else may believe to have what was locked just now.
+/// No other program may hold a conflicting lock.
 fn check(held_locks: &HeldLocks, locker: usize, range: ByteRange, kind: LockKind) {
     let exclusive = LockKind::Exclusive {};
     for other in held_locks.borrow().iter().filter(|other| other.locker != locker) {

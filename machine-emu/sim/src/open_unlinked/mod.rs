@@ -1,7 +1,7 @@
 //! Files that lose their last name while programs have them open: written, cut and read after that,
 //! while nodes restart, while the power of the file system goes, while programs die. Each file is
-//! the subject of one play, which knows exactly what must be in it. A file that nobody has open any
-//! more must be gone soon, and in the end the metadata must hold nothing that no name leads to.
+//! used by one scenario, which knows exactly what must be in it. A file that is no longer open
+//! must be freed soon, and in the end the metadata must hold no inode without a name.
 //!
 //! Programs also lock bytes of files, and compare what they believe to have.
 //!
@@ -33,11 +33,11 @@ use crate::names::name;
 const FILE_BYTES_MAX: u64 = 40_000;
 /// Files that live through the end of a round, at most.
 const KEPT_MAX: usize = 8;
-/// What nobody holds is gone so soon, whatever was lost on the way.
+/// A file that is no longer open is freed within this, whatever messages were lost.
 const GONE_WITHIN: Duration = Duration::from_secs(90);
 /// The pause between two looks for that.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Whoever does not renew a lease for so long has lost it, and a grace is over.
+/// After this a lease that was not renewed has expired, and a grace period is over.
 const LEASE_AND_GRACE: Duration = Duration::from_secs(LEASE.as_secs() * 3 / 2);
 
 /// A program's way to the cluster, until it dies: then nothing is sent and nothing answered.
@@ -267,7 +267,7 @@ impl OpenUnlinked<'_> {
     }
 
     /// Removes the name, or gives it to another file, durably. False if a restart of a node has
-    /// come between: then nobody knows which file has the name.
+    /// come between: then it is unknown which file has the name.
     async fn take_name(
         &self,
         path: &str,
@@ -444,7 +444,7 @@ impl OpenUnlinked<'_> {
         }
     }
 
-    /// A file that nobody has open goes in bounded time.
+    /// A file that is not open is freed in bounded time.
     async fn is_gone(&self, handle: Handle) -> Result<(), PowerCut> {
         let context = self.harness.cluster.application(OBSERVER);
         tracing::debug!(now = ?context.now(), ?handle, "is closed");
@@ -461,7 +461,7 @@ impl OpenUnlinked<'_> {
             }
             self.harness.pass(LOOK_PAUSE).await;
         }
-        panic!("{handle:?} has no name, nobody has it open, and it is still there");
+        panic!("{handle:?} has no name, is not open, and still exists");
     }
 
     /// Programs that lived through the end of the round find their files, and keep them when those
@@ -493,7 +493,7 @@ impl OpenUnlinked<'_> {
             if left == 0 {
                 return;
             }
-            assert!(context.now() < until, "{left} files without a name, and nobody has any open");
+            assert!(context.now() < until, "{left} files without a name, and none is open");
             self.harness.pass(LOOK_PAUSE).await;
         }
     }

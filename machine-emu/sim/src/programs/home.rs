@@ -141,7 +141,7 @@ impl ProgramHome {
         if rng.chance(1, 16) { format!("{path}/") } else { path }
     }
 
-    /// Does `step` on the side of the reference. From now on nobody knows, until it is answered
+    /// Does `step` on the reference. From now on it is unknown, until it is answered
     /// and made durable, what is there of all that it touches.
     pub(super) async fn foresee(&mut self, step: &PathOperation) -> Result<PathResult, Cause> {
         let told = perform(&self.reference, step).await;

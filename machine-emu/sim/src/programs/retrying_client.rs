@@ -10,7 +10,7 @@ use crate::harness::{Harness, RETRY_PAUSE, TRIES_MAX};
 /// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationFailure {
-    /// The power went: whether it was done nobody knows.
+    /// The power is off: the outcome is unknown.
     PowerCut,
     /// It was refused, and nothing was done.
     Refused(Cause),
@@ -32,7 +32,7 @@ impl<S: Spawn> RetryingClient<'_, S> {
         self.harness.is_some_and(Harness::is_power_off)
     }
 
-    /// Tells whoever repeats a run what is done next.
+    /// Logs what is done next, for the debugging of a repeated run.
     pub(super) fn tell(&self, what: impl FnOnce() -> String) {
         if let Some(harness) = self.harness
             && tracing::enabled!(tracing::Level::DEBUG)

@@ -16,7 +16,7 @@ use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
 use crate::harness::PowerCut;
 
-/// So long a read is asked for in several pieces at once.
+/// A read of this length is split into several concurrent requests.
 const LONG_READ_BYTES: usize = 9 << 20;
 
 type SharedFile = client::File<ClusterSpawn>;
@@ -165,7 +165,7 @@ impl SharedFiles {
         Ok(())
     }
 
-    /// Writes anywhere, while nobody else writes.
+    /// Writes anywhere, while there is no other writer.
     async fn write_any(
         &self,
         client: &RetryingClient<'_, ClusterSpawn>,
@@ -195,7 +195,7 @@ impl SharedFiles {
         Ok(())
     }
 
-    /// Appends, while nobody else writes. A program that does not know how much of it was done
+    /// Appends, while there is no other writer. A program that does not know how much of it was done
     /// must not append again: it writes at the same place.
     async fn append(
         &self,
@@ -208,7 +208,7 @@ impl SharedFiles {
         let content = &self.contents[index];
         let (offset, longest) = content.borrow().size();
         if offset != longest {
-            assert!(client.is_power_off(), "nobody else writes");
+            assert!(client.is_power_off(), "there is no other writer");
             return Err(PowerCut);
         }
         let room = self.habits.blocks as u64 * BLOCK - offset;
@@ -341,7 +341,7 @@ impl SharedFiles {
         read.await.unwrap_or_else(|stop| panic!("{}: {stop:?}", path(index))).concat()
     }
 
-    /// While nobody writes.
+    /// While there is no writer.
     pub(super) async fn check(&self, client: &RetryingClient<'_, ClusterSpawn>) {
         for (index, content) in self.contents.iter().enumerate() {
             let data = self.read_all(client, index).await;

@@ -14,7 +14,7 @@ use runtime::{Call, Context, NodeId, Spawn};
 
 use crate::Planted;
 
-/// A planted bug drops one write in so many.
+/// A planted bug drops one write in this number.
 const DROPPED_IN: u64 = 16;
 
 /// The cluster, seen from an application node.

@@ -127,7 +127,7 @@ impl Fields<'_> {
 faults! {
     /// The seed decides which ready task runs next, for the whole run.
     Shuffle "shuffle" {}
-    /// Nodes live in so many processes: those of one kind whose indices leave the same rest die and
+    /// Nodes live in `count` processes: those of one kind with equal indices modulo `count` die and
     /// come back together, and know it.
     Processes "processes" { count: u32 }
     /// How messages fare from now on. Lost, doubled and damaged ones are requests that change nothing,
@@ -150,11 +150,11 @@ faults! {
     ClockJump "clock-jump" { node: NodeId, seconds: i64 }
     /// The monotonic clock of a node, and its timers, run so much too fast from now on.
     ClockDrift "clock-drift" { node: NodeId, ppm: i64 }
-    /// A read of a disk fails once, after so many more.
+    /// One read of a disk fails, after `after` more.
     FailRead "fail-read" { disk: String, after: u64 }
-    /// A write of a disk fails, after so many more, and from then on all do.
+    /// All writes of a disk fail, after `after` more.
     FailWrite "fail-write" { disk: String, after: u64 }
-    /// A flush of a disk fails once, after so many more, and the disk forgets what it had not
+    /// One flush of a disk fails, after `after` more, and the disk loses what it had not
     /// flushed.
     FailFlush "fail-flush" { disk: String, after: u64 }
     /// What lies below a disk is full: no write of it succeeds any more.
@@ -171,13 +171,13 @@ faults! {
     Kill "kill" { node: NodeId }
     /// Bits of a disk change at rest.
     BitRot "bit-rot" { disk: String, offset: u64, length: u64 }
-    /// A disk answers so many writes and does not do them.
+    /// A disk answers writes, in parts per million, and does not do them.
     LoseWrites "lose-writes" { disk: String, ppm: u32 }
-    /// A disk does so many writes elsewhere, and so many reads.
+    /// A disk does writes and reads, in parts per million, at a wrong offset.
     Misdirect "misdirect" { disk: String, write_ppm: u32, read_ppm: u32 }
-    /// A disk answers so many reads with what it had flushed, not with what was written since.
+    /// A disk answers reads, in parts per million, with what it had flushed, without later writes.
     StaleReads "stale-reads" { disk: String, ppm: u32 }
-    /// A disk answers so many flushes and does nothing.
+    /// A disk answers flushes, in parts per million, and does nothing.
     IgnoreFlushes "ignore-flushes" { disk: String, ppm: u32 }
     /// The bytes of a disk are kept for a later `old-image`.
     SaveImage "save-image" { disk: String }
@@ -195,7 +195,7 @@ faults! {
     /// while all others live on. One at a time: those that come too early wait.
     Restart "restart" { node: NodeId, for_us: u64, keeps_power: bool }
     /// The file-system nodes of one process move to others by plan, or its disk nodes end in order and come
-    /// back, while all others live on: they hand over, and each starts after a while. Nobody is told of a
+    /// back, while all others live on: they hand over, and each starts after a while. No node is notified of a
     /// loss. Takes turns with `restart`.
     Move "move" { node: NodeId, for_us: u64 }
     /// The power of everything goes. A round ends with it.
@@ -205,8 +205,8 @@ faults! {
 }
 
 impl Fault {
-    /// Nothing answers for certain after it until the power was cut: whoever gets no answer, or an
-    /// error, knows nothing. What is acknowledged still counts.
+    /// Until the power is cut no request is sure to be answered: without an answer, or with an
+    /// error, its outcome is unknown. What is acknowledged still counts.
     pub(crate) fn is_heavy(&self) -> bool {
         matches!(
             self,

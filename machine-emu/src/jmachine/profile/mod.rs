@@ -33,7 +33,7 @@ const SHIPPED: [(&str, &str); 2] = [
     ("as-measured", include_str!("../../../profiles/as-measured.toml")),
 ];
 
-/// A profile may be based on another one, which may be based on one more, at most so often.
+/// Length of a chain of profiles that are based on one another, at most.
 const BASES_MAX: usize = 4;
 
 /// How far a number may be trusted.

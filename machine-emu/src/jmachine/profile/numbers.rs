@@ -196,7 +196,7 @@ tables! {
 
     /// The host: a workstation behind an interface of its own.
     host: HostNumbers / HostPatch {
-        /// The one process that has the interface looks so often for messages and for bytes from outside.
+        /// Interval at which the process with the interface polls for messages and for bytes from outside.
         poll: "us",
         /// A word goes between the FIFOs of the interface and the memory.
         word: "us per word",
@@ -214,7 +214,7 @@ tables! {
 
     /// The program that measured.
     program: ProgramNumbers / ProgramPatch {
-        /// For each stripe it takes so long while the disk nodes do nothing.
+        /// Time per stripe during which the disk nodes are idle.
         serial: "ms",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Mesh, NOBODY, queue_of};
+use super::{Mesh, NONE, queue_of};
 use crate::mesh::timing::Priority;
 
 impl Mesh {
@@ -12,9 +12,9 @@ impl Mesh {
         let held = (0..).zip(&self.channels).filter(|(_, channel)| channel.held);
         held.flat_map(move |(index, channel)| {
             let owner = self.worms[channel.owner as usize].number;
-            let first = Some(channel.first_waiter).filter(|&slot| slot != NOBODY);
+            let first = Some(channel.first_waiter).filter(|&slot| slot != NONE);
             let line = std::iter::successors(first, |&slot| {
-                Some(self.worms[slot as usize].next).filter(|&next| next != NOBODY)
+                Some(self.worms[slot as usize].next).filter(|&next| next != NONE)
             });
             line.map(move |slot| (self.worms[slot as usize].number, index, owner))
         })

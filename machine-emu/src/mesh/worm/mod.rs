@@ -8,7 +8,7 @@
 //!
 //! `R(q) = max over j = q ..= q + floor((F-1)/B) of h(j) + (F-1 - (j-q) B) + (j-q) c`
 //!
-//! because so many flits still have to pass j when the buffers between are full. It is known as soon
+//! because that many flits still have to pass j when the buffers between are full. It is known as soon
 //! as the head has crossed the last j, often long before it happens: then the channel goes to the
 //! first that waits, at `R(q) + 1` plus the gap. So no event is needed for tails.
 //!
@@ -37,7 +37,7 @@ use super::{ForwardPolicy, SendError};
 /// Channels of a node: eight of each priority.
 const CHANNELS_PER_NODE: u32 = 16;
 /// No worm.
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 /// Messages in the mesh or waiting to enter it, at most.
 pub const LETTERS_MAX: usize = 1 << 22;
 
@@ -180,10 +180,10 @@ impl Mesh {
         let nodes = geometry.nodes();
         let empty = WormChannel {
             free_at: 0,
-            owner: NOBODY,
+            owner: NONE,
             held: false,
-            first_waiter: NOBODY,
-            last_waiter: NOBODY,
+            first_waiter: NONE,
+            last_waiter: NONE,
         };
         Self {
             // Into the mesh, out of it, and the links between.
@@ -310,7 +310,7 @@ impl Mesh {
             flits,
             window: (flits - 1) / self.timing.buffer_flits,
             crossed: 0,
-            next: NOBODY,
+            next: NONE,
             asked: cycle,
             stolen: 0,
             rival: u64::MAX,
@@ -394,9 +394,9 @@ impl Mesh {
             self.grants.push((slot, channel, cycle));
             return self.settle();
         }
-        worm.next = NOBODY;
+        worm.next = NONE;
         let last = std::mem::replace(&mut state.last_waiter, slot);
-        if last == NOBODY {
+        if last == NONE {
             state.first_waiter = slot;
         } else {
             self.worms[last as usize].next = slot;
@@ -470,7 +470,7 @@ impl Mesh {
         let next = self.place(next);
         let state = &mut self.channels[channel as usize];
         self.worms[next as usize].next = std::mem::replace(&mut state.first_waiter, next);
-        if state.last_waiter == NOBODY {
+        if state.last_waiter == NONE {
             state.last_waiter = next;
         }
     }
@@ -505,13 +505,13 @@ impl Mesh {
         let free_at = tail + 1 + self.timing.gap_cycles;
         state.free_at = free_at;
         let first = state.first_waiter;
-        if first == NOBODY {
+        if first == NONE {
             state.held = false;
             return;
         }
         state.first_waiter = self.worms[first as usize].next;
-        if state.first_waiter == NOBODY {
-            state.last_waiter = NOBODY;
+        if state.first_waiter == NONE {
+            state.last_waiter = NONE;
         }
         self.grants.push((first, channel, free_at));
     }

@@ -5,7 +5,7 @@ use crate::mesh::geometry::Direction;
 use crate::mesh::timing::Priority;
 
 impl Mesh {
-    /// The handlers of `node` have taken so many words out of its queue by `cycle`: there is room
+    /// The handlers of `node` have taken `words` words out of its queue by `cycle`: there is space
     /// again then, or in the first cycle that is not over.
     pub fn consume(&mut self, node: u32, priority: Priority, words: u32, cycle: u64) {
         let queue = queue_of(node, priority);

@@ -162,7 +162,7 @@ impl ConflictingOpens {
         });
         let Some(answer) = answer.await? else { return Ok(()) };
         let after = self.in_the_way(all, u32::MAX, file, wanted);
-        // Somebody had it all the time.
+        // A lock that was held all the time.
         let same = before.zip(after).filter(|((one, had), (other, has))| {
             one == other && had.stateid == has.stateid && had.range == has.range
         });
@@ -274,7 +274,7 @@ impl ConflictingOpens {
                     other.gone.is_none_or(|gone| gone > began) && forbid(other.perhaps, sharing)
                 };
                 let is_right = others().any(may_have);
-                assert!(is_right, "{sharing:?} of {name} is denied, and nobody is in the way");
+                assert!(is_right, "{sharing:?} of {name} is denied, and there is no conflict");
                 Ok(None)
             }
             Err(status::GRACE) if sharing.1 != 0 => Ok(None),

@@ -23,9 +23,9 @@ pub(super) const LEASE: Duration = Duration::from_secs(30);
 pub(super) const RENEW_PAUSE: Duration = Duration::from_secs(10);
 /// Gateways renew as often below, so a node may count from so much earlier, and some time is on the way.
 const SLACK: Duration = Duration::from_secs(11);
-/// One request in so many that must be done once is sent again after its answer,
+/// One in this number of non-idempotent requests is sent again after its answer,
 const AGAIN_IN: u64 = 8;
-/// or another one under its number.
+/// or another request with its sequence id.
 const FALSE_IN: u64 = 16;
 
 /// A file that a host has open.
@@ -141,7 +141,7 @@ impl<'a> V4Host<'a> {
         self.after_power.set(true);
     }
 
-    /// It is sure that nobody else has got what it has locked.
+    /// Its lease is certainly valid, so its locks are still its own.
     pub(super) fn is_within_lease(&self) -> bool {
         self.now() + SLACK < self.heard.get() + LEASE
     }
@@ -204,7 +204,7 @@ impl<'a> V4Host<'a> {
         let mut has_stray_twin = false;
         for _ in 0..TRIES_MAX {
             let session = self.ready().await?;
-            // As kernels do, nobody gets back what was open while a request is under way, which could open more.
+            // As in kernels, state is not reclaimed while a request is in flight, which could open more.
             let under_way = self.recovering.shared(()).await;
             if self.sessions.get() != session {
                 continue;
@@ -358,7 +358,7 @@ impl<'a> V4Host<'a> {
         self.verifier.set(self.verifier.get() + 1);
     }
 
-    /// Makes a new session, unless somebody else has since `session`, and gets back what was open and locked.
+    /// Makes a new session, unless another worker has since `session`, and reclaims opens and locks.
     async fn recover(&self, session: u64) -> Result<(), PowerCut> {
         let _alone = self.recovering.exclusive(()).await;
         if self.sessions.get() != session {

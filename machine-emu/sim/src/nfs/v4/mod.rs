@@ -45,7 +45,7 @@ use wire::{CompoundOps, op, status};
 const WORKERS_MAX: u64 = 3;
 /// Calls whose client has gone away end in this time once no fault is left.
 const QUIET_AFTER: Duration = Duration::from_secs(10);
-/// After so long nothing has to wait for clients that were there before a restart.
+/// After this a grace period is over: nothing waits for clients from before a restart.
 const GRACE_OVER: Duration = Duration::from_secs(61);
 
 /// Who does one thing at a time, in a slot of a host.

@@ -59,7 +59,7 @@ pub(super) mod status {
 
 /// Stands for an open file, or for the locks of an owner there (`stateid4`).
 pub(super) type WireStateid = [u8; 16];
-/// No state: whoever may write by the mode of the file (RFC 8881 section 8.2.3).
+/// The anonymous state id: access is decided by the file's mode (RFC 8881 section 8.2.3).
 pub(super) const ANONYMOUS: WireStateid = [0; 16];
 /// A session (`sessionid4`).
 pub(super) type WireSessionId = [u8; 16];
