@@ -1,4 +1,4 @@
-//! Waiting for an instant of virtual time, or to be told by the world.
+//! Waiting for an instant of virtual time, or for a notification by the world.
 
 use std::cell::RefCell;
 use std::future::Future;

@@ -28,7 +28,7 @@ use crate::trace::{FaultKind, TraceTag, WorldTrace};
 /// Steps without any progress of time, at most: more can only be a task that wakes itself for ever.
 const STEPS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
 
-/// Bytes of buffers per node, unless told otherwise.
+/// Bytes of buffers per node, by default.
 const POOL_LIMIT_BYTES: usize = 256 << 20;
 
 /// How many nodes a world has. Application nodes come into being when first asked for.
@@ -223,7 +223,7 @@ impl Core {
         }
     }
 
-    /// Polls a task; false if it is gone.
+    /// Polls a task; false if it no longer exists.
     fn poll(self: &Rc<Self>, node: u32, task: SlabKey) -> bool {
         let taken = self.tasks.borrow_mut().take(task);
         let Some((mut work, waker)) = taken else { return false };

@@ -35,7 +35,7 @@ pub struct NetworkTiming {
     pub picoseconds_per_byte: u64,
     /// A random addition, at most.
     pub jitter_ns: u64,
-    /// After what time the caller of a lost message hears `Lost`.
+    /// After this time the caller of a lost message gets `Lost`.
     pub lost_after_ns: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct NetworkFaults {
     pub duplicate_ppm: u32,
     /// The frame does not keep its place in the order of its link.
     pub reorder_ppm: u32,
-    /// Bytes change on the way; the checksum of the frame notices, and the frame is lost.
+    /// Bytes change in transit; the checksum of the frame detects it, and the frame is dropped.
     pub corrupt_ppm: u32,
     /// The frame is held up.
     pub delay_ppm: u32,
@@ -121,7 +121,7 @@ impl EmulatedFrame {
         self.checksum.is_none_or(|checksum| checksum == self.compute_checksum())
     }
 
-    /// Changes some bytes on the way.
+    /// Flips one bit in transit.
     fn damage(&mut self, rng: &mut Rng) {
         self.checksum = Some(self.compute_checksum());
         let place = rng.index(self.head.len() + self.bulk.len());
@@ -166,7 +166,7 @@ impl NodeLink {
     }
 }
 
-/// What a request, and its reply, bear of the faults that come by chance.
+/// The random faults that a request, and its reply, tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultTolerance {
     /// None but delays.
@@ -177,7 +177,7 @@ pub enum FaultTolerance {
     All,
 }
 
-/// Says of a request, by its table and its row, what it bears.
+/// The tolerance of a request, by its protocol and tag.
 pub(crate) type ToleranceOf = Box<dyn Fn(u8, u8) -> FaultTolerance>;
 
 /// What happens to one frame.
@@ -190,7 +190,7 @@ enum FrameFate {
 pub(crate) struct EmulatedNetwork {
     pub(crate) timing: NetworkTiming,
     pub(crate) faults: NetworkFaults,
-    /// What requests bear; everything unless told otherwise.
+    /// The tolerance of requests; by default all faults.
     pub(crate) tolerance_of: Option<ToleranceOf>,
     rng: Rng,
     links: Table<u64, NodeLink>,
@@ -290,7 +290,7 @@ impl EmulatedNetwork {
         ppm > 0 && self.rng.chance(u64::from(ppm), 1_000_000)
     }
 
-    /// When a frame arrives that leaves now; `hit` hears of faults.
+    /// When a frame arrives that leaves now; `hit` is called for faults.
     fn arrival_ns(
         &mut self,
         frame: &EmulatedFrame,
@@ -356,7 +356,7 @@ impl EmulatedNetwork {
 }
 
 impl Core {
-    /// Sends a request of `from` on its way.
+    /// Sends a request of `from`.
     pub(crate) fn send(&self, from: u32, envelope: Envelope) {
         let Envelope { to, caller, class, message, .. } = envelope;
         let place = self.nodes.borrow().index(to);
@@ -396,7 +396,7 @@ impl Core {
         let (head, bulk) = reply.finish();
         let bulk = join(&bulk);
         let body = FrameBody::Reply;
-        // A call that is gone has been answered: its other reply may have any fate.
+        // A call that no longer exists has been answered: its other reply may have any fate.
         let waiting = self.network.borrow_mut().calls.get_mut(call).map(|call| call.tolerance);
         let tolerance = waiting.unwrap_or(FaultTolerance::All);
         let class = Class::Control;
@@ -478,7 +478,7 @@ impl Core {
         }
     }
 
-    /// What was held for a node goes on its way.
+    /// Frames that were held for a node are sent on.
     pub(crate) fn unclog(&self, node: u32) {
         let free = self.network.borrow_mut().unclog(node);
         for frame in free {
@@ -526,7 +526,7 @@ impl Core {
     }
 
     fn arrive_reply(&self, frame: &EmulatedFrame) {
-        // The call is gone if this is a twin's reply, or if its caller gave up or died.
+        // The call no longer exists if this is a duplicate's reply, or if its caller gave up or died.
         let call = self.network.borrow_mut().calls.remove(frame.call);
         if let Some(call) = call {
             let bulk = match self.living(frame.to) {
@@ -537,13 +537,13 @@ impl Core {
         }
     }
 
-    /// The frame, or the other node, is gone: the caller will notice in time.
+    /// The frame is lost, or the other node is dead: the caller gets `Lost` in time.
     fn lose(&self, call: SlabKey) {
         let lost_after_ns = self.network.borrow().timing.lost_after_ns;
         self.push_in(lost_after_ns, WorldEvent::Refuse(call, Undelivered::Lost));
     }
 
-    /// The time to tell a caller that its call has failed, unless it has been answered.
+    /// The call fails now, unless it has been answered.
     pub(crate) fn refuse(&self, call: SlabKey, why: Undelivered) {
         let call = self.network.borrow_mut().calls.remove(call);
         if let Some(call) = call {

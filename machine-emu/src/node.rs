@@ -191,7 +191,7 @@ impl Nodes {
         }
     }
 
-    /// `waiter` wants to be told when `node` is idle. When to look, if that is not planned yet.
+    /// Wakes `waiter` when `node` is idle. Returns when to look, if that is not planned yet.
     pub(crate) fn await_idle(&mut self, node: u32, waiter: SlabKey, now_ns: u64) -> Option<u64> {
         let idle = &mut self.all[node as usize].idle;
         idle.waiting.push(waiter);
@@ -214,7 +214,7 @@ impl Nodes {
         idle.due_ns
     }
 
-    /// Whom to tell that `node` is idle now, or when to look again.
+    /// The waiters to wake because `node` is idle, or when to look again.
     pub(crate) fn idle(&mut self, node: u32, now_ns: u64) -> Result<Vec<SlabKey>, Option<u64>> {
         let state = &mut self.all[node as usize];
         if state.idle.due_ns != Some(now_ns) {
@@ -425,13 +425,13 @@ impl Machine for NodeMachine {
     }
 }
 
-/// What a node that has crashed hears from the machine.
+/// The error that a crashed node gets from the machine.
 pub(crate) fn dead() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "this incarnation of the node has crashed")
 }
 
 impl Core {
-    /// Looks at a node; `None` once the world is gone.
+    /// Looks at a node; `None` once the world is dropped.
     pub(crate) fn with_node<T>(
         &self,
         node: u32,
@@ -451,7 +451,7 @@ impl Core {
     /// can act on another node any more. False if it was dead already.
     pub(crate) fn kill(&self, node: u32) -> bool {
         let Some(machine) = self.living(node) else { return false };
-        // First of all: what follows runs destructors, and a dead node's words are not heard.
+        // First of all: what follows runs destructors, and a dead node sends nothing.
         let host = machine.die();
         self.note(node, TraceTag::Crash, u64::from(machine.incarnation));
         self.nodes.borrow_mut().clear(node);

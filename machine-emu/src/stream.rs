@@ -93,11 +93,11 @@ impl Streams {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
     Open,
-    /// The writer is gone: what is under way still arrives.
+    /// The writer is closed: what is in flight still arrives.
     Closed,
-    /// The stream was cut: what is under way still arrives, then the reader is told.
+    /// The stream was cut: what is in flight still arrives, then the reader gets an error.
     Cut,
-    /// The other side's node is gone.
+    /// The other side's node is dead.
     Reset,
 }
 

@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Nodes live in `processes` processes: those of one kind whose indices leave the same
-    /// rest end together. It is for the owner of the world to see to that. 0 if each ends alone.
+    /// rest end together; the owner of the world ends them. 0 if each ends alone.
     pub fn set_processes(&self, processes: u32) {
         self.core().processes.set(processes);
     }
@@ -182,7 +182,7 @@ impl World {
         nodes.filter(|other| *other == node || core.is_one_process(node, *other)).collect()
     }
 
-    /// The processor of `node` stands still for `duration`; then it goes on as if nothing were.
+    /// The processor of `node` stops for `duration`, then continues.
     pub fn freeze(&self, node: NodeId, duration: Duration) {
         let place = self.place(node);
         self.core().fault(place, FaultKind::NodeFrozen);

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Bytes of a reply that a client believes in.
 const REPLY_MAX: usize = 4 << 20;
 
-/// Tells that a fragment is the last of its record.
+/// Marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 
 /// NFS, version 3.

@@ -1,5 +1,5 @@
 //! Figs. 4.1 and 4.2: block I/O alone. Clients write 4 MB in chunks of 64 KB to consecutive
-//! stripes, or to random ones; each client has one chunk at a time on its way.
+//! stripes, or to random ones; each client has one chunk at a time in flight.
 
 use std::time::Duration;
 
@@ -177,7 +177,7 @@ pub(crate) fn load(profiles: &Profiles, figure: Figure) -> Result<FigureReport, 
         "The plots of the thesis are lost; what is left of them is the best time of each curve, from \
          Fig. 4.2b, drawn as a level."
             .to_owned(),
-        "Loads are 1 to 64 clients with one chunk on its way each; the thesis does not say which it \
+        "Loads are 1 to 64 clients with one chunk in flight each; the thesis does not say which it \
          took. A client that is refused asks again after 1, 2, 4 ... 64 ms, as block I/O does."
             .to_owned(),
     ];

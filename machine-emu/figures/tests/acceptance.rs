@@ -41,7 +41,10 @@ fn is_within(found: f64, told: f64, share: f64) -> bool {
 fn block_io_gains_with_load_up_to_a_knee_and_loses_beyond() {
     let calibrated = loads(&run(Figure::F41a), Series::Calibrated);
     let knees: Vec<_> = calibrated.iter().map(|curve| best(curve).0).collect();
-    assert!(knees.is_sorted() && knees[0] < knees[4], "more disk nodes bear more load: {knees:?}");
+    assert!(
+        knees.is_sorted() && knees[0] < knees[4],
+        "more disk nodes sustain more load: {knees:?}"
+    );
     for curve in &calibrated {
         let (knee, lowest) = best(curve);
         assert!(0 < knee && knee < curve.len() - 1, "{curve:?}");

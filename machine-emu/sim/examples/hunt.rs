@@ -2,7 +2,7 @@
 //! `hunt [SECONDS [FIRST_SEED [HUNTER...]]]`, where a hunter is a workload, or `crashes`.
 //!
 //! On its own it is a longer run of the gate. `cargo xtask planted` runs it on a copy of the code
-//! with bugs in it; `docs/bugs.md` tells how.
+//! with bugs in it; see `docs/bugs.md`.
 //!
 //! The last line that it prints is the outcome: `caught HUNTER SEED RUNS MILLISECONDS REASON` or
 //! `nothing RUNS MILLISECONDS`. Before each run it prints `run HUNTER SEED`, for those who have to

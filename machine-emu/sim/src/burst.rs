@@ -111,7 +111,7 @@ impl CheckpointWorkload<'_> {
             offset += length;
         }
         verifiers.insert(self.harness.ask(client, Commit { file }).await?.write_verifier);
-        assert_eq!(verifiers.len(), 1, "something is told to be lost, and no node has restarted");
+        assert_eq!(verifiers.len(), 1, "a loss is reported, and no node has restarted");
         self.set(key, CheckpointState::Committed(file));
 
         let neighbour = (generation.saturating_sub(1), (client + 1) % self.clients);

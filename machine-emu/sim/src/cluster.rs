@@ -210,7 +210,7 @@ impl SimulatedCluster {
     }
 
     /// Starts `nodes` again, which may be dead or alive, while all others live on. In a new epoch, so
-    /// that nothing which was on its way to or from their last lives is done any more.
+    /// that no message to or from their last incarnations is processed any more.
     pub(super) async fn restart_some(
         &self,
         nodes: &[NodeId],

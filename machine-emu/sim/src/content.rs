@@ -118,7 +118,7 @@ impl ExpectedContent {
         self.issue(blocks, size, false)
     }
 
-    /// The write that has just begun is perhaps done in part, and then the file ends with that part.
+    /// The write that has just begun may be done in part; then the file ends with that part.
     pub(super) fn in_steps(&mut self, issued: &Issued) {
         self.sizes.steps.push((issued.size_entry, self.sizes.acknowledged..issued.size));
     }

@@ -74,7 +74,7 @@ impl Contention<'_> {
 
     async fn inodes(&self) -> u64 {
         let space = self.harness.ask(0, GetSpace {}).await;
-        space.unwrap_or_else(|failure| panic!("no space is told: {failure:?}")).inodes
+        space.unwrap_or_else(|failure| panic!("GetSpace failed: {failure:?}")).inodes
     }
 
     fn fresh_name(&self) -> Name {
@@ -297,7 +297,7 @@ impl ContendedNames<'_> {
         Ok(())
     }
 
-    /// The fight is over: is what is left what the answers told?
+    /// The contest is over: checks that what is left agrees with the answers.
     async fn judge(&self, client: u32) -> Result<(), PowerCut> {
         let mut found = Vec::new();
         for name in 0..self.names.len() {

@@ -102,7 +102,7 @@ fn any_range(start: u64, end: u64, length_max: u64, rng: &mut Rng) -> (u64, u64)
 struct ContentFile {
     handle: Handle,
     content: RefCell<ExpectedContent>,
-    /// The time of the last change, as an answer told it.
+    /// The time of the last change, from an answer.
     changed: Cell<Option<Time>>,
     losses: RefCell<Losses>,
 }
@@ -350,7 +350,7 @@ impl FilesWorkload<'_> {
         }
         let changed_before = changed.get();
         let issued = content.borrow_mut().issue_list(&regions, &data);
-        // A list of many chunks is written in steps; without space for all some is written perhaps.
+        // A list of many chunks is written in steps; without space for all of it a part may be written.
         if regions.count() > 1 || self.habits.fills {
             content.borrow_mut().in_steps(&issued);
         }
@@ -454,7 +454,7 @@ impl FilesWorkload<'_> {
             assert_eq!(
                 verdict,
                 CommitVerdict::Kept,
-                "something is told to be lost, and no node has restarted"
+                "a loss is reported, and no node has restarted"
             );
             content.borrow_mut().committed(&moment);
             if is_alone {
@@ -565,7 +565,7 @@ impl FilesWorkload<'_> {
 
     async fn free_bytes(&self) -> u64 {
         let space = self.harness.ask(0, GetSpace {}).await;
-        space.unwrap_or_else(|failure| panic!("no space is told: {failure:?}")).free_bytes
+        space.unwrap_or_else(|failure| panic!("GetSpace failed: {failure:?}")).free_bytes
     }
 
     async fn check_space_returns(&self, before: u64) {

@@ -190,7 +190,7 @@ impl Harness {
         self.recover().await;
     }
 
-    /// Brings the cluster up once, or tells why it cannot be. Panics if that takes too long.
+    /// Brings the cluster up once; the error says why it cannot be. Panics if that takes too long.
     pub(super) async fn try_recover(&self) -> Result<(), VolumeError> {
         self.cluster.restart();
         let mounted = self.within_limit("a mount", self.cluster.mount(self.phases)).await;
@@ -277,7 +277,7 @@ impl Harness {
             }
             context.sleep(RETRY_PAUSE).await;
         }
-        panic!("asked in vain, {TRIES_MAX} times");
+        panic!("no answer after {TRIES_MAX} tries");
     }
 
     /// A request failed: its outcome is unknown while a fault is active that only a power cut
@@ -327,7 +327,7 @@ impl Harness {
         self.nemesis.may_restart_nodes()
     }
 
-    /// A disk was told in this round to fail a read.
+    /// A read error was injected in this round.
     pub(super) fn has_failed_reads_now(&self) -> bool {
         self.nemesis.has_failed_reads_now()
     }

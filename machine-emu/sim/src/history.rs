@@ -73,7 +73,7 @@ impl NameOperation {
         }
     }
 
-    /// The file that the answer tells of.
+    /// The file in the answer.
     fn file(self) -> Option<Handle> {
         match self {
             Self::Make { made: file, .. } | Self::Look { found: file, .. } => file,
@@ -110,7 +110,7 @@ impl History {
         self.operations.borrow_mut().push(HistoryEntry { began, ended, operation });
     }
 
-    /// All files that anybody was told of.
+    /// All files in the answers.
     pub(super) fn files(&self) -> BTreeSet<Handle> {
         self.operations.borrow().iter().filter_map(|operation| operation.operation.file()).collect()
     }

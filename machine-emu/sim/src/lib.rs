@@ -297,7 +297,7 @@ pub struct Violation {
 }
 
 impl Case {
-    /// The run of `seed`, with all faults that `workload` bears.
+    /// The run of `seed`, with all faults that `workload` allows.
     pub fn new(workload: Workload, seed: u64) -> Self {
         Self { workload, seed, schedule: None, faults: None, planted: None }
     }

@@ -84,7 +84,7 @@ impl Losses {
         self.answered += 1;
     }
 
-    /// A commit, or a request that commits, begins; the mark to tell [`committed`](Self::committed).
+    /// A commit, or a request that commits, begins; returns the mark for [`committed`](Self::committed).
     pub(super) fn begin_commit(&mut self) -> u64 {
         self.last = None;
         self.answered
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(
             losses.committed(mark, 9, &mut content),
             CommitVerdict::Kept,
-            "nothing is left to tell"
+            "nothing is left to report"
         );
     }
 

@@ -236,7 +236,7 @@ impl Registers<'_> {
             }
         }
         let told_in_vain = synced.is_err() && !self.may_have_lost();
-        assert!(!told_in_vain, "something is told to be lost, and no node has restarted");
+        assert!(!told_in_vain, "a loss is reported, and no node has restarted");
         synced
     }
 

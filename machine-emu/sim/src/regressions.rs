@@ -2,7 +2,7 @@
 
 use crate::{Case, Schedule, ScheduleError, Workload};
 
-/// A case that fails without the fix of one bug; `docs/bugs.md` tells which.
+/// A case that fails without the fix of one bug; see `docs/bugs.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegressionCase {
     /// What clients do.
@@ -42,7 +42,7 @@ pub const REGRESSIONS: &[RegressionCase] = &[
     regression(Workload::Client, 223, "a commit undid what changed the inode meanwhile"),
     regression(Workload::Client, 75, "what was written after a seal was not known as dirty"),
     regression(Workload::Full, 435_633_446, "a group offered again after a crash had two owners"),
-    regression(Workload::Contention, 9, "a removal that came later was told of a stale handle"),
+    regression(Workload::Contention, 9, "a later removal got the error of a stale handle"),
     regression(Workload::Contention, 256, "a lookup took a rename that was slow for damage"),
     regression(Workload::Damage, 5020, "an old image of one disk was mounted with newer others"),
     regression(

@@ -9,7 +9,7 @@ use std::process::Command;
 use machine_emu::mesh::movie;
 use sim::emulated::{CheckpointRun, Emulation, EmulationSetup, checkpoint};
 
-/// Uses the page as a person does, and tells what came of it.
+/// Uses the page as a person does, and returns the result.
 const HAND: &str = "<script>
 setTimeout(() => {
   const told = {};

@@ -105,7 +105,7 @@ struct DiskState {
     bus_position: Option<(u32, usize)>,
 }
 
-/// What is asked of a disk, and whom to tell.
+/// A request to a disk, and where its result goes.
 enum DiskRequest {
     Read { offset: u64, buffer: Buffer, done: Promise<io::Result<Bytes>> },
     Write { offset: u64, data: Bytes, done: Promise<io::Result<()>> },

@@ -1,4 +1,4 @@
-//! What the disks of a world were told, in order: from it every crash that was possible can be put
+//! The commands to the disks of a world, in order: from them every crash that was possible can be put
 //! together afterwards, without running the world again.
 
 use std::collections::BTreeMap;

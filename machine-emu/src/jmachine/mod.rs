@@ -11,7 +11,7 @@
 //! | `topology.rs` | the one-line notation of a machine, and where its nodes are |
 //! | `costs.rs` | what software costs a processor |
 //! | `levels.rs`, `node.rs` | the time of a processor at three levels; a node by itself |
-//! | `transit.rs` | how long a message is on its way if it meets no other |
+//! | `transit.rs` | the latency of a message if it meets no other |
 //! | `mechanics.rs`, `scsi.rs` | arm and platter of a disk; the bus of a disk node |
 //! | `machine.rs`, `meshed.rs` | the world as a J-Machine; its mesh |
 //! | `text.rs` | text between hosts and the machine |

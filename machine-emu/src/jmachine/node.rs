@@ -239,7 +239,7 @@ impl Mdp {
         }
     }
 
-    /// Tells of a handler that begins: its message has been taken in and nothing done yet.
+    /// Reports a handler that begins: its message has been taken in and nothing done yet.
     fn tell_dispatch(
         &self,
         now_ns: u64,
@@ -255,7 +255,7 @@ impl Mdp {
         }
     }
 
-    /// The message at the head of the queue is gone.
+    /// The message at the head of the queue is removed.
     fn leave(&mut self, now_ns: u64, level: PriorityLevel) {
         if let Some(head) = self.queues[level as usize].pop_front() {
             self.used_words[level as usize] -= self.rows(head.words);

@@ -301,7 +301,7 @@ impl<T> ActiveCommand<T> {
     }
 }
 
-/// A buffer of data on its way between disk and memory, cut into transfers of the controller.
+/// A buffer of data in transfer between disk and memory, cut into transfers of the controller.
 #[derive(Clone, Copy, Debug)]
 struct TransferPieces {
     bytes: u64,

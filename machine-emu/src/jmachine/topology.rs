@@ -162,7 +162,7 @@ impl<'a, E> FromExternalError<&'a str, E> for ExpectedToken<'a> {
 
 type Parsed<'a, T> = IResult<&'a str, T, ExpectedToken<'a>>;
 
-/// What fails in `parser` is told as `what`, at the place where it began.
+/// A failure of `parser` is reported as `what`, at the column where it began.
 fn expect<'a, T>(
     what: &'static str,
     mut parser: impl Parser<&'a str, Output = T, Error = ExpectedToken<'a>>,

@@ -1,4 +1,4 @@
-//! How long a message is on its way when nothing else is: the formula. With traffic the mesh says it
+//! The latency of a message on an idle mesh: the formula. With traffic the mesh says it
 //! (`meshed.rs`).
 
 use super::{NetworkNumbers, NodeCoordinates, Topology};

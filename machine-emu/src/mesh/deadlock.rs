@@ -67,7 +67,7 @@ impl Mesh {
         waits
     }
 
-    /// What the full queues wait for: the handlers that their nodes told of, and the second legs.
+    /// What the full queues wait for: the handlers that their nodes reported, and the second legs.
     fn add_queues(&self, waits: &mut WaitGraph, full: BTreeSet<u32>) {
         let mut second_legs: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (number, queue) in self.passing() {

@@ -38,7 +38,7 @@ fn grown<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
     &mut list[index]
 }
 
-/// What an event tells.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TraceKind {
@@ -147,7 +147,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For the run of `seed`; `configuration` tells all else that it follows from. Buckets have
+    /// For the run of `seed`; `configuration` is everything else that determines it. Buckets have
     /// `bucket_cycles` until there are too many.
     pub fn new(seed: u64, configuration: &str, bucket_cycles: u64) -> Self {
         let configuration = hash::xxh3(configuration.as_bytes());

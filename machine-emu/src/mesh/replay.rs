@@ -408,7 +408,7 @@ fn pop_due<T: Ord>(queue: &mut BinaryHeap<Reverse<T>>, is_due: impl Fn(&T) -> bo
 /// When, which message, and which leg of its way.
 type Leg = Reverse<(u64, u64, u32)>;
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Clone, Copy)]
 struct MessageRoute {
     message: (u32, u32),

@@ -68,7 +68,7 @@ fn carry(context: &Context, stream: Stream) -> HostConnection {
     let Stream { mut reader, mut writer, .. } = stream;
     context.task(async move {
         while let Some(bytes) = said.next().await {
-            // The gateway has hung up: the other task tells.
+            // The gateway has closed the connection: the other task reports it.
             if writer.write(vec![bytes]).await.is_err() {
                 break;
             }

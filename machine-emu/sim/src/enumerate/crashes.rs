@@ -86,7 +86,7 @@ pub(super) struct Point {
     hash: u64,
 }
 
-/// Of a sector at its place. The sum over all sectors tells images apart.
+/// Of a sector at its place. The sum over all sectors identifies an image.
 fn hash_of(disk: u32, sector: u64, content: &[u8]) -> u64 {
     let place = (sector << 8 | u64::from(disk)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = u128::from(xxh3(content) ^ place) * u128::from(place | 1);

@@ -52,7 +52,7 @@ use crate::{Planted, quiet};
 pub use self::hostile::{HostileTally, hostile};
 pub use self::state::replay;
 
-/// Violations that are told in full, of each group of workloads; each thing that is wrong once.
+/// Violations that are reported in full, of each group of workloads; each difference once.
 const TOLD_MAX: usize = 20;
 
 /// What to enumerate.
@@ -130,7 +130,7 @@ struct WorkloadGroup {
     first: Option<VolumeOperation>,
 }
 
-/// Enumerates. `progress` is told the sum so far whenever a group of workloads is done.
+/// Enumerates. `progress` receives the sum so far after each group of workloads.
 pub fn run(
     options: &EnumerationOptions,
     progress: impl Fn(&EnumerationReport) + Sync,
@@ -196,7 +196,7 @@ struct Enumeration<'a> {
     /// What was found, by the hash of the image.
     found: Vec<Result<FoundVolume, String>>,
     mounted: Table<u64, usize>,
-    /// What was told: each thing that is wrong once.
+    /// What was reported: each difference once.
     told: BTreeSet<(usize, String)>,
     report: EnumerationReport,
 }

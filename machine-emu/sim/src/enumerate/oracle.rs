@@ -43,7 +43,7 @@ struct WorkloadRun<'a> {
 }
 
 impl CrashOracle {
-    /// For a workload that ran as told by `done`, at `stage`.
+    /// For a workload with the answers `done`, at `stage`.
     pub(super) fn new(
         ops: &[VolumeOperation],
         done: &[CompletedOperation],

@@ -20,7 +20,7 @@ pub(super) struct CrashState {
     pub(super) planted: Option<Planted>,
 }
 
-/// How a state is told whose disks lied.
+/// Marks a state whose disks ignored flushes.
 const LYING: &str = "lying";
 
 impl fmt::Display for CrashState {
@@ -50,7 +50,7 @@ impl CrashState {
         Some(Self { shape, ops, point, fates, planted })
     }
 
-    /// Tells what is wrong.
+    /// Describes what is wrong.
     pub(super) fn violation(&self, why: &str, point: &Point) -> CrashViolation {
         let WorkloadStage { begun, answered, rested } = point.stage;
         let rest = if rested { ", all at rest" } else { "" };

@@ -35,7 +35,7 @@ pub(super) enum VolumeOperation {
     Flush,
     /// All processes die and start again; the power stays.
     Restart,
-    /// Nothing is asked for long enough that everything becomes durable by itself.
+    /// No request, for the time after which everything is durable.
     Pause,
 }
 

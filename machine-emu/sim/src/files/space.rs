@@ -63,7 +63,7 @@ impl FilesWorkload<'_> {
         self.harness.ask(client, Seek { who, file, offset, target }).await.or_else(Self::ended)
     }
 
-    /// Prepares for writes; perhaps the file becomes longer.
+    /// Allocates blocks; the file may become longer.
     pub(super) async fn allocate(
         &self,
         client: u32,

@@ -1,4 +1,4 @@
-//! What befalls processes, the engine, and the ways between them.
+//! Faults of processes, of the engine, and of the links between them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{ENGINE, MembersCluster};
 use crate::nemesis::{self, pick};
 use crate::schedule::{Fault, ScheduledFault};
 
-/// Clocks differ from the world's by so much, at most: two of them by 4 %, of 8 % that keepers bear.
+/// Drift of clocks against the world's, at most: two of them differ by 4 %; keepers tolerate 8 %.
 const DRIFT_PPM_MAX: u64 = 20_000;
 /// Duration of a round of faults, at most.
 const ROUND_MAX_US: u64 = 30_000_000;

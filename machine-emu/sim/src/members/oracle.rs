@@ -24,7 +24,7 @@ pub(super) struct ServiceOracle {
     store: EngineStore,
     /// The latest epoch in which each node was answered for, by whom, and when last.
     nodes: RefCell<BTreeMap<NodeId, (Epoch, ProcessIncarnation, Duration)>>,
-    /// Who was told to serve a node and has not said yet that it stopped.
+    /// Processes that were assigned a node and have not reported yet that they stopped.
     held: RefCell<BTreeSet<(NodeId, ProcessIncarnation)>>,
     incarnations: Cell<u64>,
     /// All maps that anybody saw.
@@ -87,12 +87,12 @@ impl ServiceOracle {
         nodes.insert(node, (epoch, incarnation, now));
     }
 
-    /// A process is told to serve `node` in `epoch`.
+    /// A process is assigned `node` in `epoch`.
     pub(super) fn begins(&self, incarnation: ProcessIncarnation, node: NodeId, epoch: Epoch) {
         if let Some(&(latest, by, _)) = self.nodes.borrow().get(&node) {
             assert!(
                 epoch > latest || (epoch == latest && by == incarnation),
-                "{incarnation:?} is told to serve {node} in {epoch:?}, and {by:?} has in {latest:?}"
+                "{incarnation:?} is assigned {node} in {epoch:?}, and {by:?} has in {latest:?}"
             );
         }
         let mut held = self.held.borrow_mut();

@@ -138,7 +138,7 @@ impl ProcessDuties {
 
     async fn begin(&self, node: NodeId, epoch: Epoch) {
         self.some_time(BEGIN_MAX_US).await;
-        // It may have been told to stop meanwhile.
+        // It may have been stopped meanwhile.
         let may = self.keeper.borrow().as_ref().and_then(|keeper| keeper.may_answer(node));
         if may == Some(epoch) {
             self.nodes.borrow_mut().insert(node, epoch);

@@ -1,4 +1,4 @@
-//! What names may name, by what clients were told, and whether that is what is found.
+//! What names may name by the answers to clients, compared with what is found.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

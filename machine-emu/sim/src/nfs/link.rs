@@ -155,7 +155,7 @@ impl<'a> HostLink<'a> {
             call.sent.set(call.sent.get() - 1);
             call.has_stray_twin |= call.sent.get() > 0;
         }
-        panic!("called in vain, {TRIES_MAX} times");
+        panic!("no answer after {TRIES_MAX} tries");
     }
 
     fn is_expected(&self, status: nfsstat3) -> bool {

@@ -69,7 +69,7 @@ pub(super) async fn named_by(
             let named = V3File { handle: bytes_of(handle), is_directory };
             Ok((named, looked.obj_attributes.nlink))
         }
-        Nfs3Result::Err(error) => panic!("a name names what is gone: {error:?}"),
+        Nfs3Result::Err(error) => panic!("a name leads to a missing inode: {error:?}"),
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) async fn state_of(link: &HostLink<'_>, handle: &nfs_fh3) -> Result<u6
             let ctime = looked.obj_attributes.ctime;
             Ok(u64::from(ctime.seconds) << 32 | u64::from(ctime.nseconds))
         }
-        Nfs3Result::Err(error) => panic!("a directory is gone: {error:?}"),
+        Nfs3Result::Err(error) => panic!("a directory is missing: {error:?}"),
     }
 }
 
@@ -102,7 +102,7 @@ impl ListedDirectories {
     }
 }
 
-/// Entries (name, cookie, handle if told), the verifier, and whether these are the last.
+/// Entries (name, cookie, handle if given), the verifier, and whether these are the last.
 pub(super) type NameListing = (Vec<(String, u64, Option<Vec<u8>>)>, cookieverf3, bool);
 
 pub(super) async fn read_plain(

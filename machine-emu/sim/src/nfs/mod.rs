@@ -9,7 +9,7 @@
 //! | `files.rs` | content: writes, stable and not, commits, verifiers |
 //! | `names.rs` | names: made, linked, moved, removed |
 //! | `lookup.rs` | looking at a name, a file, a directory |
-//! | `rules.rs` | what the oracle must bear |
+//! | `rules.rs` | what the oracle must tolerate |
 //! | `unstable.rs` | what was written and not committed yet |
 //! | `v4/` | the other workload: version 4.1 |
 
@@ -116,7 +116,7 @@ async fn mount_root(link: &HostLink<'_>) -> Result<nfs_fh3, PowerCut> {
             mount::mountres3::Err(status) => panic!("the root cannot be mounted: {status}"),
         }
     }
-    panic!("mounted in vain, {TRIES_MAX} times");
+    panic!("not mounted after {TRIES_MAX} tries");
 }
 
 struct Nfs<'a> {

@@ -4,7 +4,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use nfs3_types::rpc::{RPC_VERSION_2, auth_unix, call_body, msg_body, opaque_auth, rpc_msg};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 
-/// Tells that a fragment is the last of its record.
+/// Marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 /// Bytes of the mark before a record; the number of the call follows it.
 const MARK_BYTES: usize = 4;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// Tells what a server has lost from what it has not (`writeverf3`, `verifier4`).
+/// Changes when a server has lost unstable writes (`writeverf3`, `verifier4`).
 type WriteVerifier = [u8; 8];
 
 struct UnstableWrite {

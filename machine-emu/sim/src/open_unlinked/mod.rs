@@ -190,7 +190,7 @@ impl OpenUnlinked<'_> {
             }
             self.harness.pass(RETRY_PAUSE).await;
         }
-        panic!("asked in vain, {TRIES_MAX} times");
+        panic!("no answer after {TRIES_MAX} tries");
     }
 
     /// One file from its beginning to its end.
@@ -322,7 +322,7 @@ impl OpenUnlinked<'_> {
             }
             self.harness.pass(RETRY_PAUSE).await;
         }
-        panic!("asked in vain, {TRIES_MAX} times");
+        panic!("no answer after {TRIES_MAX} tries");
     }
 
     /// Something that programs do to a file without a name.
@@ -429,7 +429,7 @@ impl OpenUnlinked<'_> {
         Ok(handle)
     }
 
-    /// A file that has lost its name; after a restart the word of that may be on its way for a while.
+    /// A file that has lost its name; after a restart its node may learn that late.
     async fn nameless(&self, path: &str, file: &UnlinkedFile) -> Result<Attributes, PowerCut> {
         let until = self.harness.cluster.world().now() + GONE_WITHIN;
         loop {

@@ -42,7 +42,7 @@ impl<S: Spawn> RetryingClient<'_, S> {
     }
 
     /// Does one operation of the client until there is an answer. The client itself asks busy nodes
-    /// again; what lasts longer, and what was lost, it tells its caller.
+    /// again; it returns lasting failures and losses to its caller.
     pub(super) async fn ask<T, F>(&self, operation: impl Fn() -> F) -> Result<T, OperationFailure>
     where
         F: Future<Output = Result<T, Error>>,
@@ -67,6 +67,6 @@ impl<S: Spawn> RetryingClient<'_, S> {
             }
             self.system.machine().sleep(RETRY_PAUSE).await;
         }
-        panic!("tried in vain, {TRIES_MAX} times");
+        panic!("no answer after {TRIES_MAX} tries");
     }
 }

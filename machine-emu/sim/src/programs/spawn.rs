@@ -56,7 +56,7 @@ impl Spawn for ClusterSpawn {
             else {
                 unreachable!("only these are dropped");
             };
-            // Writing nothing tells what a program would be told.
+            // An empty write returns what the program would get.
             let who = Credentials::root();
             let nothing = Write { who, file, offset: 0, data: Vec::new(), durable: false };
             let looked = context.spawn(to, nothing).await;

@@ -63,7 +63,7 @@ macro_rules! faults {
     ($( $(#[$doc:meta])* $variant:ident $word:literal { $( $field:ident: $type:ty ),* $(,)? } )*) => {
         /// One fault, or the end of one.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the names of the fields tell what they are, with units")]
+        #[allow(missing_docs, reason = "the names of the fields say what they are, with units")]
         pub enum Fault {
             $( $(#[$doc])* $variant { $( $field: $type ),* }, )*
         }

@@ -1,4 +1,4 @@
-//! What cannot be had by two: locks of bytes, and files that are open in ways that forbid each other.
+//! Conflicts: locks of byte ranges, and share modes.
 //!
 //! Locks hold among all gateways; share modes among the clients of one (ADR 21).
 
@@ -60,7 +60,7 @@ impl ConflictingOpens {
 
     // --- Locks ---
 
-    /// Locks bytes, or lets go of them.
+    /// Locks or unlocks bytes.
     pub(super) async fn lock_ranges(
         &self,
         all: &Nfs4<'_>,
@@ -144,7 +144,7 @@ impl ConflictingOpens {
         Ok(())
     }
 
-    /// Asks whether a lock could be had.
+    /// Tests a lock (LOCKT).
     async fn test(
         &self,
         all: &Nfs4<'_>,
@@ -357,7 +357,7 @@ impl ConflictingOpens {
         Ok(())
     }
 
-    /// What `host` had is gone: it has started again.
+    /// `host` has rebooted: its state is lost.
     pub(super) fn forget(&self, all: &Nfs4<'_>, host: &V4Host<'_>) {
         let is_of = |worker: u32| std::ptr::eq(all.host_of(worker), host);
         self.lockers.borrow_mut().retain(|worker, _| !is_of(*worker));
@@ -370,7 +370,7 @@ impl ConflictingOpens {
         }
     }
 
-    /// Everybody lets go of everything, and nothing is left: all of it can be had alone.
+    /// At the end no lock and no share mode is left: each file can be opened and locked exclusively.
     pub(super) async fn end(&self, worker: &V4Worker<'_>) -> Result<(), PowerCut> {
         for file in 0..FILES {
             let name = format!("shared-file-{file}");
@@ -392,7 +392,7 @@ impl ConflictingOpens {
     }
 }
 
-/// Lets go of a lock; what the gateway has forgotten is not locked again.
+/// Unlocks; a lock that the gateway has lost is not reclaimed.
 async fn unlock(worker: &V4Worker<'_>, number: u64, lock: &V4Lock) -> Result<(), PowerCut> {
     worker.host.with_open(number, |open| open.lock = None);
     let session = worker.host.sessions();

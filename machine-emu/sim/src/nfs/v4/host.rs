@@ -21,7 +21,7 @@ use crate::nfs::link::{HostLink, NfsCall};
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 /// A host that has nothing to say says so as often.
 pub(super) const RENEW_PAUSE: Duration = Duration::from_secs(10);
-/// Gateways renew as often below, so a node may count from so much earlier, and some time is on the way.
+/// Gateways renew their own leases at this interval, so a node may count from that much earlier, plus latency.
 const SLACK: Duration = Duration::from_secs(11);
 /// One in this number of non-idempotent requests is sent again after its answer,
 const AGAIN_IN: u64 = 8;
@@ -41,7 +41,7 @@ pub(super) struct V4Open {
     pub(super) stateid: WireStateid,
     /// The lock that its opener has on it.
     pub(super) lock: Option<V4Lock>,
-    /// A CLOSE is under way: if it was done and not answered, a file without a name is gone.
+    /// A CLOSE is under way: if it was done and not answered, a file without a name is freed.
     pub(super) closing: bool,
 }
 
@@ -229,7 +229,7 @@ impl<'a> V4Host<'a> {
                 }
             }
         }
-        panic!("asked in vain, {TRIES_MAX} times");
+        panic!("no answer after {TRIES_MAX} tries");
     }
 
     fn is_expected(&self, status: u32) -> bool {
@@ -371,7 +371,7 @@ impl<'a> V4Host<'a> {
             let (name, now, heard) = (&self.name, self.now(), self.heard.get());
             assert!(
                 has_reason,
-                "at {now:?} gateway {} has forgotten {name} of its life {life} without a reason, heard at {heard:?}",
+                "at {now:?} gateway {} has lost the session of {name}, made in its life {life}, without a reason; last renewed at {heard:?}",
                 self.gateway
             );
         }
@@ -396,7 +396,7 @@ impl<'a> V4Host<'a> {
                 }
             }
         }
-        panic!("{} has made sessions in vain", self.name);
+        panic!("{} got no session", self.name);
     }
 
     /// `EXCHANGE_ID` and `CREATE_SESSION`; `None` if the gateway has started again in between.

@@ -203,7 +203,7 @@ impl<'a> Nfs4<'a> {
         }
     }
 
-    /// All hosts keep their leases while something else goes on.
+    /// All hosts renew their leases during `work`.
     async fn keep_alive<T>(&self, work: impl Future<Output = T>) -> T {
         let (over, reply) = (Cell::new(false), Event::default());
         let renewing = self.hosts.iter().map(|host| {

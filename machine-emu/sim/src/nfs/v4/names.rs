@@ -243,7 +243,7 @@ impl V4Names {
             let looked =
                 worker.ask(false, || Some(CompoundOps::default().put(named).look())).await?;
             let Some(mut looked) = looked else { continue };
-            assert_eq!(looked.status, status::OK, "{key:?} names what is gone");
+            assert_eq!(looked.status, status::OK, "{key:?} leads to a missing inode");
             let links = looked.reply.done_then_looked().1;
             let names = present.values().filter(|other| *other == named).count();
             assert_eq!(links as usize, names, "links and names of the file of {key:?}");

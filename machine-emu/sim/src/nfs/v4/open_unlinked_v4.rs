@@ -72,7 +72,7 @@ impl OpenUnlinkedV4 {
         filled.map(drop)
     }
 
-    /// Writes `bytes` durably and takes the name away, and tells whether that met its own work; `None` if the file
+    /// Writes `bytes` durably and removes the name; returns whether that met its own work, `None` if the file
     /// was lost meanwhile.
     async fn fill(
         &self,
@@ -106,7 +106,7 @@ impl OpenUnlinkedV4 {
             Some(read.look())
         });
         let Some(mut answer) = answer.await? else { return Ok(()) };
-        assert_eq!(answer.status, status::OK, "a file that is open is gone");
+        assert_eq!(answer.status, status::OK, "an open file is missing");
         answer.reply.done(op::PUTFH);
         let read = answer.reply.done(op::READ);
         let end = read.word();
