@@ -210,10 +210,7 @@ fn what_cannot_be_formatted_is_told() {
     assert!(matches!(format(&disk), Err(DiskError::TooSmall { .. })));
     let shape = Geometry { stripe_size: 5, ..geometry() };
     let error = now(format_disk(&disk, &shape, 0, 0, Duration::ZERO)).expect_err("no shape");
-    assert!(
-        matches!(error, DiskError::WorldShape(GeometryError::StripeSize { found: 5 })),
-        "{error}"
-    );
+    assert!(matches!(error, DiskError::Shape(GeometryError::StripeSize { found: 5 })), "{error}");
 }
 
 #[test]
