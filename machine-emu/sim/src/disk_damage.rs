@@ -9,7 +9,7 @@ use runtime::VolumeId;
 use runtime::seed::Rng;
 
 use crate::cluster::SimulatedCluster;
-use crate::nemesis::pick;
+use crate::random::pick;
 use crate::schedule::Fault;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;

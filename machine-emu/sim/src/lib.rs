@@ -57,34 +57,36 @@ mod names;
 mod nemesis;
 mod nfs;
 mod open_unlinked;
+mod planted;
 mod programs;
 pub mod quiet;
+mod random;
 mod registers;
 mod regressions;
+mod report;
 pub mod schedule;
 mod shrink;
 mod versions;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use machine_emu::{DiskFaults, WorldCounters};
+use machine_emu::DiskFaults;
 use runtime::seed::Rng;
 
 use cluster::{ClusterLayout, Phases};
 use files::Habits;
 use harness::Harness;
 use nemesis::{AllowedFaults, FaultSource, Nemesis, RestartableNodes, ScheduleRecord};
+use report::RUN_TIME_MAX;
 
+pub use planted::Planted;
 pub use regressions::{REGRESSIONS, RegressionCase};
+pub use report::RunReport;
 pub use schedule::{Fault, Schedule, ScheduleError};
 pub use shrink::{ShrinkResult, shrink};
-
-/// No run takes so much virtual time.
-const RUN_TIME_MAX: Duration = Duration::from_hours(2);
 
 /// Says in which runs of `files` single nodes restart. Chosen so that the seeds that failed once keep the
 /// faults with which they did.
@@ -223,51 +225,6 @@ impl Workload {
             _ => Phases::All,
         }
     }
-}
-
-/// A bug switched on, to see that it is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
-    /// Disks answer a flush and do nothing.
-    LyingDisks,
-    /// A commit is answered and not done.
-    IdleCommits,
-    /// Now and then a write is answered and not done.
-    DroppedWrites,
-}
-
-impl Planted {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::LyingDisks, Self::IdleCommits, Self::DroppedWrites];
-
-    /// The name by which it is switched on.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::LyingDisks => "lying-disks",
-            Self::IdleCommits => "idle-commits",
-            Self::DroppedWrites => "dropped-writes",
-        }
-    }
-
-    /// The bug of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|planted| planted.name() == name)
-    }
-}
-
-/// What a run did.
-#[derive(Clone, Debug)]
-pub struct RunReport {
-    /// Equal for equal cases.
-    pub trace_hash: u64,
-    /// What happened in the world.
-    pub counters: WorldCounters,
-    /// Virtual time.
-    pub virtual_time: Duration,
-    /// Requests of clients that were answered.
-    pub operations: u64,
-    /// The faults.
-    pub schedule: Schedule,
 }
 
 /// A run, before it runs.

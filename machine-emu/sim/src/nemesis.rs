@@ -20,8 +20,6 @@ use crate::schedule::{Fault, RunPart, Schedule, ScheduledFault};
 
 use draw::draw_setup;
 
-pub(super) use draw::pick;
-
 /// Which nodes may restart while the others live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartableNodes {

@@ -47,7 +47,8 @@ use self::oracle::{CrashOracle, Verdict};
 use self::state::CrashState;
 use self::vocabulary::{VOCABULARY, VolumeOperation};
 use self::volume::{DiskImages, FoundVolume, SHAPES, VolumeShape};
-use crate::{Planted, quiet};
+use crate::planted::Planted;
+use crate::quiet;
 
 pub use self::hostile::{HostileTally, hostile};
 pub use self::state::replay;

@@ -8,7 +8,7 @@ use super::first_mark;
 use super::oracle::{CrashOracle, Verdict};
 use super::vocabulary::VolumeOperation;
 use super::volume::{self, SHAPES, VolumeShape};
-use crate::Planted;
+use crate::planted::Planted;
 
 /// One workload, one moment, one choice of what is left.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use runtime::{Context, NodeId};
 use super::perform::{CompletedOperation, FileService as _, data, handle, name, perform};
 use super::tree::{PathTree, walk};
 use super::vocabulary::{SETUP, VolumeOperation};
-use crate::Planted;
 use crate::cluster::{ClusterLayout, Phases, SimulatedCluster};
+use crate::planted::Planted;
 use crate::quiet;
 
 /// The seed of every world: only what is on the disks decides.

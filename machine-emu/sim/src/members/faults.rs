@@ -7,7 +7,8 @@ use runtime::NodeId;
 use runtime::seed::Rng;
 
 use super::{ENGINE, MembersCluster};
-use crate::nemesis::{self, pick};
+use crate::nemesis;
+use crate::random::pick;
 use crate::schedule::{Fault, ScheduledFault};
 
 /// Drift of clocks against the world's, at most: two of them differ by 4 %; keepers tolerate 8 %.

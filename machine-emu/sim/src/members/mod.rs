@@ -28,8 +28,8 @@ use runtime::seed::Rng;
 use runtime::{Context, NodeId};
 
 use crate::nemesis::{FaultSource, ScheduleRecord};
+use crate::report::{RUN_TIME_MAX, RunReport};
 use crate::schedule::{RunPart, Schedule};
-use crate::{RUN_TIME_MAX, RunReport};
 use faults::MembersFaults;
 use oracle::ServiceOracle;
 use process::KeeperProcess;

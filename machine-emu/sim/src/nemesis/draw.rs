@@ -6,6 +6,7 @@ use runtime::{NodeId, NodeKind};
 use super::{Nemesis, RestartableNodes};
 use crate::cluster::SimulatedCluster;
 use crate::disk_damage;
+use crate::random::pick;
 use crate::schedule::Fault;
 
 /// After a move a disk node restarts within this time, at most.
@@ -159,10 +160,6 @@ pub(super) fn draw_setup(rng: &mut Rng, nodes: &[NodeId]) -> Vec<(u64, Fault)> {
 pub(super) fn draw_jump(rng: &mut Rng, node: NodeId) -> Fault {
     let seconds = rng.below(2 * CLOCK_SKEW_MAX).cast_signed() - CLOCK_SKEW_MAX.cast_signed();
     Fault::ClockJump { node, seconds }
-}
-
-pub(crate) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.index(from.len())].clone()
 }
 
 pub(super) fn draw_light(rng: &mut Rng, nodes: &[NodeId], disks: &[String]) -> Vec<Fault> {

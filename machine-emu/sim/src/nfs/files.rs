@@ -20,10 +20,10 @@ use super::link::{HostLink, NfsCall};
 use super::lookup::at;
 use super::rules;
 use super::unstable::{UnstableWrites, overlap};
-use crate::Planted;
 use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
 use crate::harness::PowerCut;
+use crate::planted::Planted;
 
 /// Bytes that one call reads, at most.
 const READ_BYTES: u32 = 512 << 10;

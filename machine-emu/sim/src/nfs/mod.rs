@@ -34,9 +34,9 @@ use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::Opaque;
 use runtime::seed::Rng;
 
-use crate::Planted;
 use crate::files::Habits;
 use crate::harness::{Harness, RoundEnd, TRIES_MAX};
+use crate::planted::Planted;
 pub(crate) use v4::run as run_v4;
 
 use crate::harness::PowerCut;

@@ -17,10 +17,10 @@ use client::{Credentials, FileSystem};
 use futures::FutureExt as _;
 use runtime::seed::Rng;
 
-use crate::Planted;
 use crate::cluster::OBSERVER;
 use crate::files::Habits;
 use crate::harness::{Harness, PowerCut, RoundEnd};
+use crate::planted::Planted;
 use home::{ProgramHome, perform};
 use retrying_client::{OperationFailure, RetryingClient};
 use shared::{Handles, SharedFiles};

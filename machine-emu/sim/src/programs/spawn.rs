@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use runtime::protocol::ErrorOf;
 use runtime::{Call, Context, NodeId, Spawn};
 
-use crate::Planted;
+use crate::planted::Planted;
 
 /// A planted bug drops one write in this number.
 const DROPPED_IN: u64 = 16;

@@ -10,7 +10,7 @@ use runtime::sync::KeyedLock;
 
 use super::V4Worker;
 use super::host::V4Open;
-use super::wire::{ANONYMOUS, CompoundOps, CreateMode, OpenClaim, WireStateid, op, status};
+use super::wire::{ANONYMOUS, CompoundOps, CreateMode, WireOpenClaim, WireStateid, op, status};
 use crate::content::{BLOCK, ExpectedContent};
 use crate::files::{Habits, any_bytes};
 use crate::harness::PowerCut;
@@ -382,7 +382,7 @@ pub(super) async fn open_root(
     sharing: (u32, u32),
     (name, how): (&str, CreateMode),
 ) -> Result<Result<V4Open, u32>, PowerCut> {
-    let claim = OpenClaim::Name(name, how);
+    let claim = WireOpenClaim::Name(name, how);
     let answer = worker.ask(true, || {
         Some(CompoundOps::default().root().open(owner.as_bytes(), sharing, claim).op(op::GETFH))
     });
@@ -404,7 +404,7 @@ async fn open_handle(
     sharing: (u32, u32),
     file: Bytes,
 ) -> Result<Result<V4Open, u32>, PowerCut> {
-    let (owner, claim) = (owner.as_bytes().to_vec(), OpenClaim::Here);
+    let (owner, claim) = (owner.as_bytes().to_vec(), WireOpenClaim::Here);
     let answer =
         worker.ask(true, || Some(CompoundOps::default().put(&file).open(&owner, sharing, claim)));
     let mut answer = answer.await?.unwrap_or_else(|| unreachable!("it needs nothing"));

@@ -10,7 +10,7 @@ use runtime::seed::Rng;
 use runtime::sync::KeyedLock;
 
 use super::wire::{
-    COMPOUND, CompoundOps, OpenClaim, ReplyReader, WireSessionId, WireStateid, op, status,
+    COMPOUND, CompoundOps, ReplyReader, WireOpenClaim, WireSessionId, WireStateid, op, status,
 };
 use crate::harness::PowerCut;
 use crate::harness::{RETRY_PAUSE, TRIES_MAX};
@@ -473,7 +473,7 @@ impl<'a> V4Host<'a> {
         let ops = CompoundOps::default().put(&open.file).open(
             &open.owner,
             open.sharing,
-            OpenClaim::Again,
+            WireOpenClaim::Again,
         );
         let mut reader = match self.for_itself(&ops).await? {
             Ok(reader) => reader,

@@ -9,7 +9,7 @@ use runtime::seed::Rng;
 
 use super::V4Worker;
 use super::host::V4Answer;
-use super::wire::{CompoundOps, CreateMode, OpenClaim, op, status};
+use super::wire::{CompoundOps, CreateMode, WireOpenClaim, op, status};
 use crate::harness::PowerCut;
 use crate::nfs::ledger::{LedgerKey, NameLedger};
 use crate::nfs::lookup::ListedDirectories;
@@ -106,7 +106,8 @@ impl V4Names {
         match change {
             V4Change::Create(key, how) => {
                 let ops = self.directory(key).op(op::SAVEFH);
-                let ops = ops.open(b"maker", (3, 0), OpenClaim::Name(&key.1, *how)).op(op::GETFH);
+                let ops =
+                    ops.open(b"maker", (3, 0), WireOpenClaim::Name(&key.1, *how)).op(op::GETFH);
                 ops.op(op::CLOSE).word(0).fixed(&CURRENT)
             }
             V4Change::Link(named, key) => {

@@ -85,7 +85,7 @@ pub(super) enum CreateMode {
 
 /// What OPEN opens.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum OpenClaim<'a> {
+pub(super) enum WireOpenClaim<'a> {
     /// A name in the current directory.
     Name(&'a str, CreateMode),
     /// The current file.
@@ -167,13 +167,13 @@ impl CompoundOps {
         self,
         owner: &[u8],
         (access, deny): (u32, u32),
-        claim: OpenClaim<'_>,
+        claim: WireOpenClaim<'_>,
     ) -> Self {
         let ops = self.op(op::OPEN).word(0).word(access).word(deny).long(0).opaque(owner);
         match claim {
-            OpenClaim::Name(name, how) => ops.how(how).word(0).opaque(name.as_bytes()),
-            OpenClaim::Here => ops.word(0).word(4),
-            OpenClaim::Again => ops.word(0).word(1).word(0),
+            WireOpenClaim::Name(name, how) => ops.how(how).word(0).opaque(name.as_bytes()),
+            WireOpenClaim::Here => ops.word(0).word(4),
+            WireOpenClaim::Again => ops.word(0).word(1).word(0),
         }
     }
 
