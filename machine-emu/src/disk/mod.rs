@@ -150,7 +150,7 @@ impl DiskRequest {
     }
 }
 
-struct PendingOperation {
+struct RunningDiskOperation {
     disk: u32,
     power_cycle: u32,
     request: DiskRequest,
@@ -163,7 +163,7 @@ struct PendingOperation {
 pub(crate) struct EmulatedDisks {
     by_path: BTreeMap<String, u32>,
     states: Vec<DiskState>,
-    operations: KeyedSlab<PendingOperation>,
+    operations: KeyedSlab<RunningDiskOperation>,
     record: Option<DiskRecord>,
     /// The bus of each node that has one, if the world has buses.
     buses: BTreeMap<u32, Bus<SlabKey>>,
@@ -483,7 +483,7 @@ impl Core {
         let power_cycle = state.power_cycle;
         if let Some(bus_position) = state.bus_position {
             let command = self.command(&request, bus_position, state.slowness);
-            let operation = PendingOperation { disk, power_cycle, request, recorded };
+            let operation = RunningDiskOperation { disk, power_cycle, request, recorded };
             let token = disks.operations.insert(operation);
             let mut due = Vec::new();
             if let Some(bus) = disks.buses.get_mut(&bus_position.0) {
@@ -492,7 +492,7 @@ impl Core {
             return self.note_due(bus_position.0, due);
         }
         let done_ns = state.done_ns(&request, self.now_ns.get());
-        let operation = PendingOperation { disk, power_cycle, request, recorded };
+        let operation = RunningDiskOperation { disk, power_cycle, request, recorded };
         let operation = disks.operations.insert(operation);
         self.events.borrow_mut().push(done_ns, WorldEvent::Disk(operation));
     }

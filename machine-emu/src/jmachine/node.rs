@@ -57,7 +57,7 @@ pub enum MdpEvent {
 
 /// What stands in a queue.
 #[derive(Debug)]
-struct QueuedMessage {
+struct MdpQueueEntry {
     words: u32,
     process: MdpProcess,
     /// It waited for a value and has it now.
@@ -89,7 +89,7 @@ pub struct Mdp {
     envelope: u32,
     queue_words: u32,
     levels: Levels,
-    queues: [VecDeque<QueuedMessage>; 3],
+    queues: [VecDeque<MdpQueueEntry>; 3],
     used_words: [u32; 3],
     doing: [Option<LevelState>; 3],
     waiting: BTreeMap<u64, MdpProcess>,
@@ -121,7 +121,7 @@ impl Mdp {
         let MdpMessage { id, bytes, acts } = message;
         let words = self.envelope + NodeCosts::words(u64::from(bytes)) as u32;
         let process = MdpProcess { id, level, bytes, acts };
-        self.enqueue(QueuedMessage { words, process, resumed: false })?;
+        self.enqueue(MdpQueueEntry { words, process, resumed: false })?;
         self.begin_next(now_ns, level);
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Mdp {
         let level = process.level;
         self.check_room(level, self.row)?;
         if let Some(process) = self.waiting.remove(&id) {
-            self.enqueue(QueuedMessage { words: self.row, process, resumed: true })?;
+            self.enqueue(MdpQueueEntry { words: self.row, process, resumed: true })?;
         }
         self.begin_next(now_ns, level);
         Ok(true)
@@ -183,7 +183,7 @@ impl Mdp {
         if needed <= free { Ok(()) } else { Err(QueueFull { level, free, needed }) }
     }
 
-    fn enqueue(&mut self, queued: QueuedMessage) -> Result<(), QueueFull> {
+    fn enqueue(&mut self, queued: MdpQueueEntry) -> Result<(), QueueFull> {
         let level = queued.process.level;
         self.check_room(level, queued.words)?;
         self.used_words[level as usize] += self.rows(queued.words);

@@ -9,7 +9,7 @@ use futures::executor::block_on;
 
 use super::crashes::WorkloadStage;
 use super::perform::{CompletedOperation, perform};
-use super::tree::{PathTree, TreeEntry, walk};
+use super::tree::{PathTree, WalkedEntry, walk};
 use super::vocabulary::VolumeOperation;
 use super::volume::{FoundVolume, setup};
 
@@ -111,8 +111,8 @@ impl WorkloadRun<'_> {
 }
 
 /// What must be as it is in one of the trees, besides size and content.
-fn exact(entry: &TreeEntry) -> TreeEntry {
-    TreeEntry { size: 0, content: Vec::new(), ..entry.clone() }
+fn exact(entry: &WalkedEntry) -> WalkedEntry {
+    WalkedEntry { size: 0, content: Vec::new(), ..entry.clone() }
 }
 
 /// Operation `i`, if it was answered, survives a crash at `stage`.
@@ -168,7 +168,7 @@ impl TreeGroup {
             return Some(format!("/{path} is missing"));
         }
         for (path, entry) in found {
-            let possible: Vec<&TreeEntry> =
+            let possible: Vec<&WalkedEntry> =
                 self.trees.iter().filter_map(|tree| tree.get(path)).collect();
             if possible.is_empty() {
                 return Some(format!("/{path} should not be there"));
@@ -181,7 +181,7 @@ impl TreeGroup {
     }
 }
 
-fn difference(found: &TreeEntry, possible: &[&TreeEntry]) -> Option<String> {
+fn difference(found: &WalkedEntry, possible: &[&WalkedEntry]) -> Option<String> {
     let (mine, theirs) = (exact(found), exact(possible[0]));
     if mine != theirs {
         return Some(format!("is {mine} instead of {theirs}"));
@@ -191,7 +191,7 @@ fn difference(found: &TreeEntry, possible: &[&TreeEntry]) -> Option<String> {
         return Some(format!("has {} bytes instead of {sizes:?}", found.size));
     }
     for (number, block) in found.content.chunks(BLOCK_SIZE).enumerate() {
-        let is_that = |entry: &&TreeEntry| {
+        let is_that = |entry: &&WalkedEntry| {
             let from = (number * BLOCK_SIZE).min(entry.content.len());
             let to = (from + block.len()).min(entry.content.len());
             let stored = &entry.content[from..to];

@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 8;
 
 /// What is at one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TreeEntry {
+pub(super) struct WalkedEntry {
     pub(super) kind: Kind,
     pub(super) mode: u32,
     pub(super) links: u32,
@@ -34,7 +34,7 @@ pub(super) struct TreeEntry {
     pub(super) knows_parent: bool,
 }
 
-impl fmt::Display for TreeEntry {
+impl fmt::Display for WalkedEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, mode, links, uid, gid, tag, first_path, .. } = self;
         write!(f, "{kind:?} {mode:o} of {uid}:{gid} with {links} links, first at /{first_path}")?;
@@ -49,7 +49,7 @@ impl fmt::Display for TreeEntry {
 }
 
 /// All paths; the root's is empty.
-pub(super) type PathTree = BTreeMap<String, TreeEntry>;
+pub(super) type PathTree = BTreeMap<String, WalkedEntry>;
 
 /// Reads everything; in words what cannot be read or contradicts itself.
 pub(super) async fn walk(ask: &impl FileService) -> Result<PathTree, String> {
@@ -84,10 +84,10 @@ async fn look(
     attributes: &Attributes,
     above: Handle,
     first_path: String,
-) -> Result<TreeEntry, String> {
+) -> Result<WalkedEntry, String> {
     let Attributes { kind, mode, links, uid, gid, size, .. } = *attributes;
     let (file, who) = (handle(attributes), Credentials::root());
-    let mut entry = TreeEntry {
+    let mut entry = WalkedEntry {
         kind,
         mode,
         links,
