@@ -81,6 +81,9 @@ pub enum Failure {
          start it again, and look at the way to etcd"
     )]
     Fenced { number: u32 },
+    /// A process in the background failed, and has reported why.
+    #[error("the process in the background has failed")]
+    Reported { code: Option<u8> },
     /// Some of many things failed; each was told.
     #[error("{failed} of {total} were not done; see the messages above")]
     Some { failed: usize, total: usize },
@@ -151,6 +154,7 @@ impl Failure {
             Self::Stopped { .. } => STOPPED,
             Self::Flawed { .. } => FLAWED,
             Self::Fenced { .. } => FENCED,
+            Self::Reported { code } => code.unwrap_or(FAILED),
             Self::Serve { .. }
             | Self::Mount { .. }
             | Self::Inside { .. }
@@ -172,7 +176,9 @@ pub fn report(program: &str, failure: &Failure) -> ExitCode {
     if failure.is_closed_output() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("{program}: {failure}");
+    if !matches!(failure, Failure::Reported { .. }) {
+        eprintln!("{program}: {failure}");
+    }
     ExitCode::from(failure.code())
 }
 

@@ -44,6 +44,8 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
+use commands::mount::helper;
+
 /// The command line of a program.
 pub trait Commands: clap::Parser {
     /// The name of the program.
@@ -58,6 +60,10 @@ pub trait Commands: clap::Parser {
 
 /// Runs `mdfs` with `arguments` (the program's name first) and returns its exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut arguments = arguments.into_iter().peekable();
+    if arguments.peek().is_some_and(|name| helper::is_helper(name)) {
+        return helper::main(arguments.skip(1).collect());
+    }
     run_program::<commands::Program>(arguments)
 }
 

@@ -20,6 +20,7 @@
 //! | `served.rs` | a server process: started, stopped, killed |
 //! | `cluster/` | several processes that serve one volume, their etcd, their hosts, and who writes there |
 //! | `mounted.rs` | a mounted volume: mounted, unmounted, killed |
+//! | `mount_helper.rs` | `mount(8)` with the program as its helper |
 //! | `guest.rs` | a Linux kernel as a process, for the NFS client in it |
 //! | `conformance.rs` | what others have written to try out file systems |
 //! | `http.rs` | a page over HTTP |
@@ -28,8 +29,8 @@
 //! | `raw_nfs.rs` | an NFS client of our own, that can also send what no client should |
 //!
 //! The tests: `big_files.rs`, `bad_input.rs`, `bad_bytes.rs`, `crash.rs`, `clients.rs`,
-//! `cluster/`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `kernel_nfs.rs`,
-//! `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
+//! `cluster/`, `mount.rs`, `mount_conformance.rs`, `mount_crash.rs`, `mount_helper.rs`,
+//! `kernel_nfs.rs`, `retransmission.rs`, `rpcbind.rs`, `emulate.rs`.
 
 pub mod cluster;
 pub mod conformance;
@@ -37,6 +38,7 @@ pub mod content;
 pub mod guest;
 pub mod http;
 pub mod libnfs;
+pub mod mount_helper;
 pub mod mounted;
 pub mod raw_nfs;
 pub mod served;

@@ -156,6 +156,11 @@ impl Refusal {
     }
 }
 
+/// The program.
+pub(crate) fn program() -> PathBuf {
+    target().join(PROGRAM[1])
+}
+
 /// Where this build's programs are: tests run in the folder `deps` there.
 fn target() -> PathBuf {
     let test = std::env::current_exe().unwrap();

@@ -13,6 +13,7 @@ use std::process::Command;
 use runtime::seed::with_seed;
 use tempfile::TempDir;
 use tests::conformance::{Cases, fsx_settings, pjdfstest_settings};
+use tests::mount_helper::with_mount_helper;
 use tests::mounted::{Mounted, may_mount, tool};
 use tests::{Site, long};
 
@@ -46,7 +47,9 @@ fn posix_is_kept_case_by_case() {
     {
         let config = site.path("pjdfstest.toml");
         fs::write(&config, pjdfstest_settings(true, remounts)).unwrap();
-        let mut command = Command::new(&pjdfstest);
+        // Where `fuse3` is installed, `mount -o remount` needs the helper.
+        let helpers = site.path(format!("helpers-{remounts}"));
+        let mut command = with_mount_helper(&helpers, &pjdfstest);
         command.arg("-c").arg(config).arg("-p").arg(&folder).args(["-s", "/dev/shm"]).args(cases);
         let output = command.env("NO_COLOR", "1").output().unwrap();
         let told = String::from_utf8_lossy(&output.stdout);

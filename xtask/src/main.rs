@@ -15,6 +15,7 @@ mod needs;
 mod planted;
 mod python;
 mod sim;
+mod sizes;
 mod steps;
 mod test;
 mod tidy;
@@ -53,7 +54,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "install",
-        summary: "build mdfs and libmdfs and install them; --prefix DIR, usually /usr/local",
+        summary: "build mdfs and libmdfs and install them; --prefix DIR (/usr/local), --lab",
         run: install::run,
     },
     Command {

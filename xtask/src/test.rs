@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::steps::{Call, Steps};
-use crate::{USAGE, needs, python, sim, tidy};
+use crate::{USAGE, needs, python, sim, sizes, tidy};
 
 /// What the checks need on the machine; from the NFS client on for the whole-system tests.
 const NEEDS: &[needs::Need] = &[
@@ -58,6 +58,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let _ = steps.call("tests", &Call::new(TESTS));
     let _ = steps.call("mesh", &Call::new(MESH));
     let _ = sim::steps(&mut steps);
+    let _ = sizes::steps(&mut steps);
     let _ = python::test(&mut steps, &[]);
     match steps.failures() {
         0 => {

@@ -11,7 +11,7 @@ mod format;
 mod get;
 mod ls;
 mod mkdir;
-mod mount;
+pub(crate) mod mount;
 mod mv;
 mod put;
 mod rm;

@@ -74,6 +74,16 @@ fn run(program: &Path, arguments: &[&str]) {
 }
 
 #[test]
+fn the_library_exports_its_own_functions_only() {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output().unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let symbols: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert!(symbols.contains(&"mdfs_mount"), "{listed}");
+    let foreign: Vec<_> = symbols.iter().filter(|name| !name.starts_with("mdfs_")).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+}
+
+#[test]
 fn streams_do_what_the_c_library_does() {
     let directory = TempDir::new().unwrap();
     let program = build("tests/c/against_stdio.c", directory.path());

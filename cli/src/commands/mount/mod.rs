@@ -1,5 +1,8 @@
 //! `mdfs mount`: a volume as a file system of this computer.
 
+mod background;
+pub(crate) mod helper;
+
 use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -26,6 +29,9 @@ const IN_USE_PAUSE: Duration = Duration::from_millis(100);
 /// starting another one shares its open files with it for a moment.
 const UNMOUNT_TRIES_MAX: u32 = 10;
 
+/// How long names and attributes are cached without a flag, in milliseconds.
+const CACHE_MS: u32 = 1000;
+
 /// Mount a volume as a directory of this computer, until it is unmounted, SIGTERM or SIGINT.
 ///
 /// Prints one line when it is ready. The volume is opened by this process, which the other commands then
@@ -35,11 +41,16 @@ const UNMOUNT_TRIES_MAX: u32 = 10;
 ///
 /// What a killed `mdfs mount` has left at DIR is cleared.
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(after_help = "Examples:
   mdfs mount scratch /mnt &
+  mdfs mount --background --log /var/log/mdfs.log scratch /mnt
   mdfs mount scratch /mnt --allow-other         all users of this computer, by their permissions
   mdfs mount scratch /mnt --read-only
-  umount /mnt")]
+  umount /mnt
+
+`cargo xtask install` installs the program also as the helper of mount(8), for lines in /etc/fstab:
+  /srv/scratch  /mnt  mdfs  allow_other,cache_ms=1000,log=/var/log/mdfs.log  0  0")]
 pub(crate) struct Mount {
     /// Nothing can be changed through the mount.
     #[arg(long)]
@@ -49,8 +60,17 @@ pub(crate) struct Mount {
     allow_other: bool,
     /// Keep names and attributes for so long without asking again, in milliseconds. Changes by other
     /// clients may stay unseen for that time; 0 sees all of them, and is slower.
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = CACHE_MS)]
     cache_ms: u32,
+    /// Return when the volume is mounted, and serve the mount in the background.
+    #[arg(long)]
+    background: bool,
+    /// Be the process in the background.
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detach: bool,
+    /// Append to this file what the process in the background reports.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// The volume's directory.
     #[arg(value_name = "VOL")]
     volume: PathBuf,
@@ -70,6 +90,10 @@ enum Source {
 impl Mount {
     pub(super) fn run(&self, session: &mut Session) -> Result<(), Failure> {
         let failed = |error: MountFailure| self.failed("mount", error);
+        if self.background {
+            background::start(self)?;
+            return self.ready(session);
+        }
         // First, so that a signal during the start ends in a clean stop too.
         let mut signals = EndSignals::receive().map_err(|error| failed(error.into()))?;
         fuse_mount::clear_stale(&self.point).map_err(|error| failed(error.into()))?;
@@ -79,7 +103,9 @@ impl Mount {
         let source = self.open()?;
         let (mount, ended) = source.mount(&self.point, &self.options()).map_err(failed)?;
         self.ready(session)?;
-
+        if self.detach {
+            background::detach(self.log.as_deref()).map_err(|error| failed(error.into()))?;
+        }
         let ended = self.wait(&mut signals, &mount, ended);
         mount.leave();
         let stopped = source.stop(&self.volume);

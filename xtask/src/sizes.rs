@@ -1,0 +1,25 @@
+//! The sizes of what users install.
+
+use std::fs;
+
+use crate::steps::{Call, Failed, Steps};
+
+const BUILD: &str = "cargo build --release --locked --package mdfs --package mdfs-c";
+
+/// Files of a release build and their size in bytes, at most.
+const SIZES_MAX: [(&str, u64); 2] =
+    [("target/release/mdfs", 20_000_000), ("target/release/libmdfs.so", 8_000_000)];
+
+/// Builds in release and checks the sizes.
+pub(crate) fn steps(steps: &mut Steps) -> Result<(), Failed> {
+    steps.step("sizes", BUILD, || {
+        let built = Call::new(BUILD).run();
+        if built != 0 { built } else { u8::from(!SIZES_MAX.into_iter().all(is_small)) }
+    })
+}
+
+fn is_small((path, bytes_max): (&str, u64)) -> bool {
+    let bytes = fs::metadata(path).map(|metadata| metadata.len()).unwrap_or(u64::MAX);
+    println!("{path}: {bytes} bytes, at most {bytes_max}");
+    bytes <= bytes_max
+}
